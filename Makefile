@@ -1,0 +1,61 @@
+# Everything runs from .venv, which deploy/bootstrap.py makes from requirements.lock; a second run finds it done.
+PYTHON ?= python3
+PY := .venv/bin/python
+STAMP := .venv/.inaproto
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test lint types unit coverage fuzz bench lock clean FORCE
+
+help: ## Show this list
+	@echo 'make demo          is where to begin; make test checks everything. All targets:'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
+	  printf '  %-10s %s\n' "$$target" "$$text"; done
+
+venv: $(STAMP) ## Make the environment .venv from requirements.lock
+
+demo: $(STAMP) ## Train a small model on four workers, summed in the switch
+	@$(PY) examples/digits/demo.py $(ARGS)
+
+test: lint types unit ## Format, lint, import rules, types and all tests
+
+lint: $(STAMP) ## Format, lint and import rules
+	$(PY) -m ruff format --check --quiet
+	$(PY) -m ruff check --quiet
+	.venv/bin/lint-imports --no-logo
+
+types: $(STAMP) ## mypy --strict over everything
+	$(PY) -m mypy
+
+unit: $(STAMP) ## The tests alone; for some of them: make unit ARGS='tests/unit -k psn'
+	$(PY) -m pytest $(ARGS)
+
+coverage: $(STAMP) ## The tests with branch coverage of wire and core
+	$(PY) -m coverage run -m pytest $(ARGS)
+	$(PY) -m coverage report
+
+fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--seconds 5'
+	$(PY) tests/fuzz/run.py $(ARGS)
+
+bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the daemons
+	.venv/bin/inaproto bench accelerator
+	.venv/bin/inaproto bench allreduce
+
+lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: make lock ARGS=--upgrade
+	$(PY) -m pip install --quiet uv || $(PYTHON) -m pip --python $(PY) install --quiet uv
+	.venv/bin/uv pip compile pyproject.toml --group dev --group build --universal --python-version 3.11 \
+	  --generate-hashes --only-binary :all: --no-emit-index-url --no-emit-find-links --no-config \
+	  --custom-compile-command 'make lock' --quiet --output-file requirements.lock $(ARGS)
+
+clean: ## Remove .venv and all caches
+	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): requirements.lock pyproject.toml deploy/bootstrap.py
+	@$(PYTHON) deploy/bootstrap.py
+
+# A stamp that came with a copied or moved tree, or whose Python is gone, counts for nothing.
+ifneq ($(shell test -x $(PY) && grep -qxsF "tree $$(pwd -P)" $(STAMP) && echo made),made)
+$(STAMP): FORCE
+endif

@@ -1,0 +1,16 @@
+"""Frame ports in memory, and weather over any frame port.
+
+``load_adapter("memory").open(...)`` is :func:`open_memory_pair`; ``load_adapter("weather").open(...)``
+is :class:`WeatherPort`.
+"""
+
+from __future__ import annotations
+
+from inaproto.ports import Adapter
+from inaproto_adapters.memory.link import Link, MemoryFramePort, open_memory_pair
+from inaproto_adapters.memory.weather_port import WeatherPort
+
+__all__ = ["ADAPTER", "WEATHER", "Link", "MemoryFramePort", "WeatherPort", "open_memory_pair"]
+
+ADAPTER = Adapter(name="memory", kinds=frozenset({"frame port pair"}), open=open_memory_pair)
+WEATHER = Adapter(name="weather", kinds=frozenset({"weather"}), open=WeatherPort)

@@ -1,0 +1,399 @@
+"""The aggregator array of one ring (NetReduce section 3.1 and 3.2).
+
+``2N`` regions of ``L`` slots; message ``m`` lives in region ``m mod 2N``, packet ``psn - psn0`` of it
+in that slot. A slot keeps every rank's header and payload, the bitmap of ranks that arrived, and
+once the bitmap is full the result: overwriting and computing again changes nothing, so aggregation is
+idempotent and no retransmission is told apart from a first arrival.
+
+Freeing is by *tenant*: a region belongs to one message; the first packet of message ``m`` takes it
+over from ``m - 2N``, which nobody can need any more (a rank sends ``m`` only once it has the result of
+``m - N``, which takes that every rank sent ``m - N``, hence has the result of ``m - 2N``). Packets older
+than the tenant are dropped. The paper's rule, read literally, loses results or admits stale bits:
+``tests/paper/test_netreduce_3_2_freeing.py`` shows each reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.lookup_table import Rows
+from inaproto.core.reduce import reduce_into
+from inaproto.core.ring_spec import RingSpec
+from inaproto.wire.crc import crc32
+from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
+from inaproto.wire.vector import RoceRun
+
+FIRST: Final = 0x06
+MIDDLE: Final = 0x07
+LAST: Final = 0x08
+LAST_IMM: Final = 0x09
+ONLY: Final = 0x0A
+ONLY_IMM: Final = 0x0B
+DATA_OPCODES: Final = frozenset({FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM})
+OPENING_OPCODES: Final = frozenset({FIRST, ONLY, ONLY_IMM})
+
+_HEADER_BYTES_MAX: Final = 76
+_FIRST_HEADER_BYTES: Final = 70
+_MIDDLE_HEADER_BYTES: Final = 54
+
+
+@dataclass(frozen=True, slots=True)
+class LastPacket:
+    """Layout of a message's last packet, which may be short: equal on all ranks, or nothing is summed."""
+
+    opcode: int
+    header_bytes: int
+    payload_bytes: int
+    pad: int
+
+
+def packet_fault(run: RoceRun, offsets: Rows, packets: int, mtu: int) -> str | None:
+    """Why packets with ``run``'s opcode and length cannot stand at ``offsets`` of a message, if so."""
+    low, high = (
+        (offsets.start, offsets.stop - 1)
+        if isinstance(offsets, slice)
+        else (int(offsets.min()), int(offsets.max()))
+    )
+    if run.opcode == MIDDLE:
+        right = low >= 1 and high <= packets - 2
+    elif run.opcode == FIRST:
+        right = low == high == 0 and packets > 1
+    elif run.opcode in (LAST, LAST_IMM):
+        right = low == high == packets - 1 and packets > 1
+    else:
+        right = low == high == 0 and packets == 1
+    if not right:
+        return f"opcode {run.opcode:#04x} at packets {low} to {high} of {packets}"
+    if run.opcode in (FIRST, MIDDLE) and run.payload_bytes != mtu:
+        return f"{run.payload_bytes} payload bytes in a packet that is not the last; the MTU is {mtu}"
+    if not 0 < run.payload_bytes <= mtu:
+        return f"{run.payload_bytes} payload bytes; the MTU is {mtu}"
+    return None
+
+
+class OutputArena:
+    """Memory for the packets that one step emits, used again by the next.
+
+    Fresh memory costs a page fault for every 4 KiB, which is as much as the sums themselves. Grows to
+    what a step needed, up to ``bytes_max``; beyond that a request gets memory of its own.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._buffer: NDArray[np.uint8] = np.empty(1 << 16, np.uint8)
+        self._used = 0
+        self._wanted = 0
+
+    def reset(self) -> None:
+        """Begin a step: everything handed out before is void."""
+        if len(self._buffer) < self._wanted <= self._bytes_max:
+            self._buffer = np.empty(min(2 * self._wanted, self._bytes_max), np.uint8)
+        self._used = self._wanted = 0
+
+    def take(self, ranks: int, packets: int, frame_bytes: int) -> NDArray[np.uint8]:
+        """uint8, shape (ranks, packets, frame_bytes), contents undefined."""
+        size = ranks * packets * frame_bytes
+        self._wanted += size
+        begin = self._used
+        if begin + size > len(self._buffer):
+            return np.empty((ranks, packets, frame_bytes), np.uint8)
+        self._used += size
+        return self._buffer[begin : begin + size].reshape(ranks, packets, frame_bytes)
+
+
+class PayloadBuffer:
+    """Payloads of one message: ``array`` uint8 (ranks, packets, MTU), and its rows cut once.
+
+    A CRC over memoryviews that exist already costs half of one over rows cut in the loop.
+    """
+
+    __slots__ = ("array", "cuts")
+
+    def __init__(self, ranks: int, packets: int, mtu: int) -> None:
+        self.array: NDArray[np.uint8] = np.empty((ranks, packets, mtu), np.uint8)
+        self.cuts = [[memoryview(row) for row in rank] for rank in self.array]
+
+
+class PayloadPool:
+    """Payload buffers, handed out latest first.
+
+    Inputs are needed only until a message's results are complete; the results are kept in their
+    place. The next message then finds a buffer that is still in the processor's cache.
+    """
+
+    def __init__(self, ranks: int, packets_max: int, mtu: int) -> None:
+        self._shape = (ranks, packets_max, mtu)
+        self._free: list[PayloadBuffer] = []
+
+    def take(self) -> PayloadBuffer:
+        return self._free.pop() if self._free else PayloadBuffer(*self._shape)
+
+    def give_back(self, buffer: PayloadBuffer) -> None:
+        self._free.append(buffer)
+
+
+class Region:
+    """The slots of one message. Shapes: W ranks, L packets, P payload bytes."""
+
+    __slots__ = (
+        "done",
+        "finished_last",
+        "header",
+        "ina",
+        "ina_bytes",
+        "last",
+        "packets",
+        "payload",
+        "pending",
+        "pool",
+        "result",
+        "result_crc",
+        "result_cuts",
+        "seen",
+        "serial",
+        "share",
+        "silent",
+    )
+
+    def __init__(self, ranks: int, packets_max: int, mtu: int, pool: PayloadPool) -> None:
+        self.pool = pool
+        self.serial = -1
+        self.packets = 0
+        self.silent: list[int] = []
+        """Ranks that have sent nothing of this message yet: as long as there is one, nothing is full."""
+        self.ina: InaHeader | None = None
+        self.last: LastPacket | None = None
+        self.seen: NDArray[np.bool_] = np.zeros((ranks, packets_max), np.bool_)
+        self.done: NDArray[np.bool_] = np.zeros(packets_max, np.bool_)
+        self.header: NDArray[np.uint8] = np.empty((ranks, packets_max, _HEADER_BYTES_MAX), np.uint8)
+        self.share: NDArray[np.uint32] = np.empty((ranks, packets_max), np.uint32)
+        self.payload: PayloadBuffer | None = None
+        self.pending = 0
+        """Packets without a result; the payload buffer is held as long as there are any."""
+        self.finished_last = -1
+        self.ina_bytes: NDArray[np.uint8] = np.empty((ranks, INA_HEADER_BYTES), np.uint8)
+        self.result: NDArray[np.uint8] = np.empty((packets_max, mtu), np.uint8)
+        self.result_cuts = [memoryview(row) for row in self.result]
+        self.result_crc: NDArray[np.uint32] = np.empty(packets_max, np.uint32)
+
+    def take_over(self, serial: int, ina: InaHeader) -> None:
+        """Become the region of another message; ``ina`` is the header that arrived first."""
+        self.serial = serial
+        self.ina = ina
+        self.packets = ina.msg_len
+        self.last = None
+        self.silent = list(range(len(self.seen)))
+        self.pending = ina.msg_len
+        if self.payload is None:
+            self.payload = self.pool.take()
+        self.seen[:] = False
+        self.done[:] = False
+
+    def store_fresh(self, rank: int, run: RoceRun, offsets: slice) -> int | None:
+        """Keep and check whole-MTU packets in slots that this rank has not filled yet.
+
+        They are checked where they were copied to, which is quicker than in the receive buffer; those
+        with a wrong ICRC are as if they had never come. Returns how many are right, or None, with
+        nothing changed, if a slot was filled before (a wrong packet must not overwrite a right one).
+        """
+        if self.payload is None or self.seen[rank, offsets].any():
+            return None
+        self.payload.array[rank, offsets] = run.tail
+        cuts = self.payload.cuts[rank][offsets]
+        share = run.header_crc
+        right = np.fromiter(map(crc32, cuts), np.uint32, len(cuts))
+        right ^= share
+        intact = right == run.icrc
+        self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = run.headers_view[:, :_MIDDLE_HEADER_BYTES]
+        self.share[rank, offsets] = share
+        self.seen[rank, offsets] = intact
+        if rank in self.silent:
+            self.silent.remove(rank)
+        return int(np.count_nonzero(intact))
+
+    def store(self, rank: int, run: RoceRun, rows: Rows, offsets: Rows) -> NDArray[np.bool_] | None:
+        """Keep packets of ``rank``; returns which of them were already done, bool (n,), or None if none.
+
+        Headers are always those of the latest packet (a resend has another IP id and AckReq); the
+        payload of a finished slot is not touched, its inputs no longer matter.
+        """
+        width = run.header_bytes
+        self.header[rank, offsets, :width] = run.frames[rows, :width]
+        self.share[rank, offsets] = run.header_crc[rows]
+        if rank in self.silent:
+            self.silent.remove(rank)
+        tail = run.tail
+        length = tail.shape[1]
+        if run.opcode in OPENING_OPCODES:
+            self.ina_bytes[rank] = tail[0, :INA_HEADER_BYTES]
+        done: NDArray[np.bool_] = self.done[offsets]
+        if self.payload is None:
+            return done
+        if self.pending == self.packets or not done.any():
+            self.payload.array[rank, offsets, :length] = tail[rows]
+            self.seen[rank, offsets] = True
+            return None
+        if not done.all():
+            fresh = np.flatnonzero(~done)
+            at = (
+                np.arange(offsets.start, offsets.stop)[fresh]
+                if isinstance(offsets, slice)
+                else offsets[fresh]
+            )
+            self.payload.array[rank, at, :length] = tail[rows][fresh]
+            self.seen[rank, at] = True
+        return done
+
+    def finish(self) -> int:
+        """Compute the results of all slots that became full; returns how many.
+
+        The offset of the last of them is in ``finished_last``.
+        """
+        if self.silent or self.payload is None:
+            return 0
+        packets = self.packets
+        full: NDArray[np.bool_] = np.logical_and.reduce(self.seen[:, :packets], axis=0)
+        if self.pending < packets:
+            full &= ~self.done[:packets]
+        ready = int(np.count_nonzero(full))
+        if not ready:
+            return 0
+        assert self.ina is not None, "an open region has the header that opened it"
+        for a, b in [(0, packets)] if ready == packets else spans_of(full):
+            # Whole rows, though the last packet may be short: what lies behind its end is not sent.
+            reduce_into(
+                self.ina.dtype, self.ina.op, [rank[a:b] for rank in self.payload.array], self.result[a:b]
+            )
+            self._checksum(a, b)
+            self.done[a:b] = True
+            self.finished_last = b - 1
+        self.pending -= ready
+        if self.pending == 0:
+            self.pool.give_back(self.payload)
+            self.payload = None
+        return ready
+
+    def _checksum(self, begin: int, end: int) -> None:
+        whole = min(end, self.packets - 1)
+        if begin < whole:
+            self.result_crc[begin:whole] = np.fromiter(
+                map(crc32, self.result_cuts[begin:whole]), np.uint32, whole - begin
+            )
+        if end == self.packets:
+            assert self.last is not None, "a full last slot has a layout"
+            tail = self.last.payload_bytes + self.last.pad
+            self.result[end - 1, self.last.payload_bytes : tail] = 0
+            self.result_crc[end - 1] = crc32(self.result[end - 1, :tail])
+
+    def packets_out(self, ranks: slice, begin: int, end: int, arena: OutputArena) -> list[NDArray[np.uint8]]:
+        """Result packets ``begin`` to ``end - 1`` under the headers of ``ranks``, sealed.
+
+        Returns uint8 blocks (ranks, n, frame_bytes) in packet order, one for each frame length.
+        """
+        last = self.last
+        blocks = []
+        if begin == 0 and self.packets > 1:
+            blocks.append(self._block(ranks, 0, 1, _FIRST_HEADER_BYTES, self.result.shape[1], arena))
+        low, high = max(begin, 1), min(end, self.packets - 1)
+        if low < high:
+            blocks.append(self._block(ranks, low, high, _MIDDLE_HEADER_BYTES, self.result.shape[1], arena))
+        if end == self.packets:
+            assert last is not None, "a finished last packet has a layout"
+            tail = last.payload_bytes + last.pad
+            blocks.append(self._block(ranks, end - 1, end, last.header_bytes, tail, arena))
+        return blocks
+
+    def _block(
+        self, ranks: slice, begin: int, end: int, width: int, tail: int, arena: OutputArena
+    ) -> NDArray[np.uint8]:
+        headers = self.header[ranks, begin:end, :width]
+        out = arena.take(len(headers), end - begin, width + tail + 4)
+        out[:, :, :width] = headers
+        out[:, :, width : width + tail] = self.result[begin:end, :tail]
+        icrc = self.share[ranks, begin:end] ^ self.result_crc[begin:end]
+        if begin == 0:
+            # The INA header is the sender's own: it was never summed.
+            out[:, 0, width : width + INA_HEADER_BYTES] = self.ina_bytes[ranks]
+            for row, share in enumerate(self.share[ranks, 0]):
+                icrc[row, 0] = share ^ crc32(out[row, 0, width : width + tail])
+        out[:, :, width + tail :].view("<u4")[:, :, 0] = icrc
+        return out
+
+
+def spans_of(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Maximal runs of true values, as (begin, end)."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def bytes_needed(spec: RingSpec) -> int:
+    """Memory that a ring's aggregator array takes."""
+    per_rank = spec.mtu + _HEADER_BYTES_MAX + 4 + 1
+    per_packet = spec.mtu + 4 + 1
+    return spec.regions * spec.message_packets * (spec.size * per_rank + per_packet)
+
+
+class AggregatorArray:
+    """Regions of one ring, and the frontier: the first packet whose result has not been emitted yet."""
+
+    def __init__(self, spec: RingSpec) -> None:
+        self.spec = spec
+        pool = PayloadPool(spec.size, spec.message_packets, spec.mtu)
+        self.regions: Sequence[Region] = [
+            Region(spec.size, spec.message_packets, spec.mtu, pool) for _ in range(spec.regions)
+        ]
+        self.next_serial = 0
+        self.next_offset = 0
+        self.done_high = -1
+        """Highest finished position (see :class:`~inaproto.core.lookup_table.Flow`)."""
+
+    @property
+    def frontier(self) -> int:
+        return self.next_serial * self.spec.message_packets + self.next_offset
+
+    def serial_of(self, msg_id: int) -> int:
+        """Unwrap a ``msg_id``: the serial nearest to the frontier that has these bits."""
+        span = 1 << self.spec.msg_id_bits
+        half = span >> 1
+        return self.next_serial + ((msg_id - self.next_serial + half) % span) - half
+
+    def region_of(self, serial: int) -> Region:
+        return self.regions[serial % len(self.regions)]
+
+    def advance(self) -> list[tuple[Region, int, int]]:
+        """Move the frontier over finished packets; returns what it passed, (region, begin, end) in order."""
+        passed = []
+        while True:
+            region = self.region_of(self.next_serial)
+            begin = self.next_offset
+            if region.serial != self.next_serial or not region.done[begin]:
+                break
+            pending = region.done[begin : region.packets]
+            end = region.packets if pending.all() else begin + int(pending.argmin())
+            if end > begin:
+                passed.append((region, begin, end))
+                self.next_offset = end
+            if end < region.packets:
+                break
+            self.next_serial += 1
+            self.next_offset = 0
+        return passed
+
+    def spans_from(self, begin: int, end: int) -> list[tuple[Region, int, int]]:
+        """Regions and offsets of the positions ``begin`` to ``end - 1`` that the array still holds."""
+        length = self.spec.message_packets
+        found = []
+        for serial in range(begin // length, (end - 1) // length + 1):
+            region = self.region_of(serial)
+            if region.serial != serial:
+                continue
+            low = max(begin - serial * length, 0)
+            high = min(end - serial * length, region.packets)
+            if low < high:
+                found.append((region, low, high))
+        return found

@@ -1,0 +1,127 @@
+"""Connection lookup table: which message a packet without INA header belongs to (NetReduce section 3.2).
+
+A connection ``(source IP, destination IP, destination QP)`` maps to its ring and rank and to the
+last ``2N`` messages of its flow, each with the PSN of its first packet. A packet is placed by PSN.
+
+Invariants: the PSN ranges of the remembered messages are disjoint; a packet whose message's first
+packet was lost lies in none of them and is dropped, go-back-N brings it again.
+
+Departure: the paper keeps one message per connection. With more than one message in flight a
+go-back-N resend that starts inside message k, after the first packet of k+1 has passed, could then
+never be placed (``tests/paper/test_netreduce_3_2_lookup.py`` shows it), hence ``2N``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.ring_spec import FlowSpec
+
+Rows = slice | NDArray[np.intp]
+"""Rows of a run, or offsets in a message: a slice where they are consecutive, else int indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEntry:
+    """A message of one flow. ``serial`` is its ``msg_id`` unwrapped, counted from the ring's start."""
+
+    serial: int
+    psn0: int
+    packets: int
+
+
+@dataclass(slots=True)
+class Flow:
+    """State of one connection: the table's entry, and what emission in PSN order needs.
+
+    Positions are ``serial * message_packets + offset``, so they order all packets of the ring.
+    """
+
+    spec: FlowSpec
+    ring_id: int
+    psn_mask: int
+    entries: list[MessageEntry | None]
+    high: int = -1
+    """Highest position received."""
+    gap_signalled: int = -1
+    """Position of the gap for which a later result was let through; once per gap."""
+    replay_next: int | None = None
+    """Position that continues the replay in progress, if one is."""
+    dst_mac: bytes = b""
+    ingress: int = -1
+    latest: int = field(default=0, repr=False)
+    """Index of the entry that was hit last: the next packet most likely hits it too."""
+
+    def open_message(self, entry: MessageEntry) -> bool:
+        """Remember a message by its first packet. False when its serial is known with another PSN."""
+        index = entry.serial % len(self.entries)
+        present = self.entries[index]
+        if present is not None and present.serial == entry.serial and present != entry:
+            return False
+        self.entries[index] = entry
+        self.latest = index
+        return True
+
+    def locate(self, psns: NDArray[np.int64]) -> Iterator[tuple[MessageEntry, Rows, Rows]]:
+        """Place packets by PSN: int64 (n,) -> (message, rows, offsets in the message).
+
+        Rows that belong to no remembered message are in no answer.
+        """
+        n = len(psns)
+        first = int(psns[0])
+        entry = self.entries[self.latest]
+        if entry is None or (first - entry.psn0) & self.psn_mask >= entry.packets:
+            entry = self._find(first)
+        if entry is not None:
+            offset = (first - entry.psn0) & self.psn_mask
+            if offset + n <= entry.packets and (n == 1 or self._consecutive(psns)):
+                yield entry, slice(0, n), slice(offset, offset + n)
+                return
+        for candidate in self.entries:
+            if candidate is None:
+                continue
+            offsets = (psns - candidate.psn0) & self.psn_mask
+            rows = np.flatnonzero(offsets < candidate.packets)
+            if len(rows):
+                yield candidate, rows, offsets[rows]
+
+    def _consecutive(self, psns: NDArray[np.int64]) -> bool:
+        span = int(psns[-1] - psns[0])
+        if span == len(psns) - 1:  # no wrap in between: strictly rising by that much is rising by ones
+            return bool((psns[1:] > psns[:-1]).all())
+        return bool((((psns[1:] - psns[:-1]) & self.psn_mask) == 1).all())
+
+    def _find(self, psn: int) -> MessageEntry | None:
+        for index, entry in enumerate(self.entries):
+            if entry is not None and (psn - entry.psn0) & self.psn_mask < entry.packets:
+                self.latest = index
+                return entry
+        return None
+
+
+class LookupTable:
+    """All connections of all rings."""
+
+    def __init__(self) -> None:
+        self._flows: dict[tuple[bytes, bytes, int], Flow] = {}
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    def add(self, spec: FlowSpec, *, ring_id: int, messages: int, psn_mask: int) -> Flow:
+        flow = Flow(spec, ring_id, psn_mask, [None] * messages)
+        self._flows[spec.connection] = flow
+        return flow
+
+    def __contains__(self, connection: tuple[bytes, bytes, int]) -> bool:
+        return connection in self._flows
+
+    def get(self, src_ip: bytes, dst_ip: bytes, dest_qp: int) -> Flow | None:
+        return self._flows.get((src_ip, dst_ip, dest_qp))
+
+    def remove(self, spec: FlowSpec) -> None:
+        self._flows.pop(spec.connection, None)

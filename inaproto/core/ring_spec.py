@@ -1,0 +1,77 @@
+"""What an accelerator must be told of a ring before it sums for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inaproto.errors import LocalMisuse
+from inaproto.units import PSN_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """The connection on which ``rank`` sends to its successor, as its packets show it.
+
+    ``src_ip`` and ``dst_ip`` are 4 bytes each; ``dst_qp`` is the successor's receiving queue pair.
+    """
+
+    rank: int
+    src_ip: bytes
+    dst_ip: bytes
+    dst_qp: int
+
+    @property
+    def connection(self) -> tuple[bytes, bytes, int]:
+        """Key of the connection lookup table (NetReduce section 3.2)."""
+        return (self.src_ip, self.dst_ip, self.dst_qp)
+
+
+@dataclass(frozen=True, slots=True)
+class RingSpec:
+    """A ring of ``len(flows)`` ranks; flow ``i`` is that of rank ``i``.
+
+    Raises ``LocalMisuse`` for what no ring can be: fewer than two ranks, ranks out of order, a window
+    that is no power of two (``msg_id mod 2N`` must survive the wrap of ``msg_id``), or a window that
+    does not fit in half the PSN space.
+    """
+
+    ring_id: int
+    epoch: int
+    key: int
+    window_messages: int
+    message_packets: int
+    mtu: int
+    flows: tuple[FlowSpec, ...]
+    psn_bits: int = PSN_BITS
+    msg_id_bits: int = 32
+
+    def __post_init__(self) -> None:
+        if len(self.flows) < 2:
+            raise LocalMisuse(f"ring {self.ring_id} has {len(self.flows)} ranks; a ring needs at least 2")
+        if [flow.rank for flow in self.flows] != list(range(len(self.flows))):
+            raise LocalMisuse(f"ring {self.ring_id}: flows must be those of ranks 0, 1, 2, ... in order")
+        if len({flow.connection for flow in self.flows}) != len(self.flows):
+            raise LocalMisuse(f"ring {self.ring_id}: two ranks share one connection")
+        window = self.window_messages
+        if window < 1 or window & (window - 1):
+            raise LocalMisuse(f"ring {self.ring_id}: window of {window} messages is no power of two")
+        if not 1 <= self.message_packets < 1 << 16:
+            raise LocalMisuse(f"ring {self.ring_id}: {self.message_packets} packets a message")
+        if self.mtu < 64 or self.mtu % 8:
+            raise LocalMisuse(f"ring {self.ring_id}: MTU {self.mtu} is below 64 or no multiple of 8")
+        if 2 * window * self.message_packets > 1 << (self.psn_bits - 1):
+            raise LocalMisuse(
+                f"ring {self.ring_id}: 2 x {window} messages of {self.message_packets} packets "
+                f"do not fit in half of a {self.psn_bits}-bit PSN space"
+            )
+        if 2 * window >= 1 << (self.msg_id_bits - 1):
+            raise LocalMisuse(f"ring {self.ring_id}: message ids of {self.msg_id_bits} bits are too narrow")
+
+    @property
+    def size(self) -> int:
+        return len(self.flows)
+
+    @property
+    def regions(self) -> int:
+        """Messages that the aggregator array holds: twice the window (NetReduce section 3.1)."""
+        return 2 * self.window_messages

@@ -1,0 +1,228 @@
+"""What the protocol needs from the world: the interfaces that adapters implement.
+
+``FramePort`` moves Ethernet frames, ``Nic`` is a RoCE NIC seen through verbs. Adapters announce
+themselves under the entry point group ``inaproto.adapters``; a missing capability is
+:class:`~inaproto.errors.Unsupported` when the adapter is opened, never in mid-run. One contract
+suite (``tests/contract``) runs against every adapter of a kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from inaproto.errors import Unsupported
+from inaproto.units import Frames
+
+
+class PortClosed(Exception):
+    """The far side of a frame port is gone, or sent what no frame can be; ``reason`` says which."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class FramePortCapabilities:
+    name: str
+    frame_bytes_max: int
+    lossless: bool
+    """Frames that ``send_nowait`` accepted arrive, in order, unless the port closes."""
+
+
+@dataclass(slots=True)
+class PortCounters:
+    """Monotonic counters of one frame port; ``drops`` is keyed by the name of the rule that dropped."""
+
+    frames_in: int = 0
+    frames_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    drops: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, rule: str, frames: int = 1) -> None:
+        self.drops[rule] = self.drops.get(rule, 0) + frames
+
+
+class FramePort(Protocol):
+    """Batches of Ethernet frames in and out."""
+
+    @property
+    def capabilities(self) -> FramePortCapabilities: ...
+    @property
+    def counters(self) -> PortCounters: ...
+
+    async def receive(self) -> Sequence[Frames]:
+        """Wait for frames; returns at least one block, in arrival order.
+
+        The blocks are valid until the next call. Raises :class:`PortClosed`.
+        """
+        ...
+
+    def send_nowait(self, frames: Frames) -> int:
+        """Queue frames, copying them; returns how many were accepted.
+
+        The rest did not fit the bounded output queue and are counted as drops under
+        ``"output queue full"``. Raises :class:`PortClosed`.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Move queued output until the port closes; run it in a nursery as long as the port is used.
+
+        Returns (does not raise) when the port closes: ``receive`` tells the owner why.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Status(Enum):
+    """Outcome of a work request, named as verbs name them."""
+
+    SUCCESS = "success"
+    RETRY_EXCEEDED = "transport retry counter exceeded"
+    RNR_RETRY_EXCEEDED = "receiver-not-ready retry counter exceeded"
+    REMOTE_ACCESS = "remote access error"
+    REMOTE_INVALID_REQUEST = "remote invalid request"
+    REMOTE_OPERATION = "remote operational error"
+    FLUSHED = "work request flushed"
+
+
+class CompletionKind(Enum):
+    SEND = "send"
+    RECEIVE_IMM = "receive with immediate"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    qpn: int
+    kind: CompletionKind
+    wr_id: int
+    status: Status
+    imm: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """Registered memory. ``va`` is the address that peers use; ``rkey`` their permission to write."""
+
+    key: int
+    va: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One gather element of a work request: ``nbytes`` at ``va`` inside the region ``key``."""
+
+    key: int
+    va: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class QpAddress:
+    """Everything a peer must know of a queue pair to connect to it."""
+
+    mac: bytes
+    ip: bytes
+    qpn: int
+    psn: int
+    """First PSN that this side will send."""
+
+
+@dataclass(frozen=True, slots=True)
+class QpAttributes:
+    mtu: int = 1024
+    timeout: int = 14
+    """Exponent: the retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
+    retry_count: int = 7
+    """Retries without progress before the queue pair fails; 7 never gives up, as Soft-RoCE does it."""
+    rnr_retry: int = 7
+    ack_every: int = 64
+    """An ACK is requested at least this often, and on the last packet of each message."""
+
+
+@dataclass(frozen=True, slots=True)
+class NicCapabilities:
+    name: str
+    mac: bytes
+    ip: bytes
+    mtu_max: int
+    qps_max: int
+    retry_forever: bool
+    """``retry_count=7`` means for ever (Soft-RoCE, softnic) rather than seven times."""
+
+
+class Nic(Protocol):
+    """A RoCEv2 NIC: reliable-connection queue pairs and RDMA WRITE WITH IMMEDIATE.
+
+    Calls are synchronous and never block: outcomes come as completions. Misuse raises
+    ``LocalMisuse``; a queue pair that failed completes everything it holds with its status, then
+    ``FLUSHED``.
+    """
+
+    @property
+    def capabilities(self) -> NicCapabilities: ...
+    def register_memory(self, buffer: memoryview) -> MemoryRegion: ...
+    def deregister_memory(self, region: MemoryRegion) -> None: ...
+    def create_qp(self, *, psn: int) -> QpAddress: ...
+    def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None: ...
+    def post_receive(self, qpn: int, wr_id: int) -> None: ...
+    def post_write_imm(
+        self,
+        qpn: int,
+        wr_id: int,
+        segments: Sequence[Segment],
+        *,
+        remote_va: int,
+        rkey: int,
+        imm: int,
+    ) -> None: ...
+    def destroy_qp(self, qpn: int) -> None: ...
+    def poll(self) -> list[Completion]:
+        """Take all completions that are there now; never waits."""
+        ...
+
+    async def wait_completions(self) -> list[Completion]:
+        """Wait for at least one completion. Raises :class:`PortClosed` when the NIC lost its link."""
+        ...
+
+    async def run(self) -> None:
+        """Serve the NIC until it closes; run it in a nursery as long as the NIC is used."""
+        ...
+
+    async def aclose(self) -> None: ...
+    def statistics(self) -> dict[str, int]:
+        """Monotonic counters; at least ``packets_sent``, ``packets_received``, ``retransmits``,
+        ``timeouts``, ``naks_sent``, ``naks_received``, ``duplicates``, ``out_of_sequence``, ``icrc_errors``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What an entry point of the group ``inaproto.adapters`` names."""
+
+    name: str
+    kinds: frozenset[str]
+    open: Callable[..., Any]
+
+
+ADAPTER_GROUP = "inaproto.adapters"
+
+
+def load_adapter(name: str) -> Adapter:
+    """The adapter registered as ``name``. Raises ``Unsupported`` with the names that exist."""
+    found = {entry.name: entry for entry in entry_points(group=ADAPTER_GROUP)}
+    if name not in found:
+        raise Unsupported(f"adapter {name!r}", f"installed adapters are {sorted(found)}")
+    adapter = found[name].load()
+    if not isinstance(adapter, Adapter):
+        raise Unsupported(f"adapter {name!r}", f"its entry point gives a {type(adapter).__name__}")
+    return adapter

@@ -1,0 +1,185 @@
+"""Framing and syntax of control messages: 4-byte big-endian length, then one msgpack map.
+
+Every message is ``{"v": 1, "type": str, "id": int, ...}`` (``protocol.md`` section 8). The bytes come
+from strangers, so the decoder is strict and bounded: a length of at most 1 MiB, refused when its
+prefix arrives and not when it is full; at most 8 levels of nesting; only nil, booleans, integers,
+floats, UTF-8 text, bytes, arrays and maps with text keys, none of them twice. What the fields of a
+type mean is for :mod:`inaproto.wire.control_messages`.
+
+Invariants: nothing but ``DecodeError`` leaves the decoder for any bytes; it holds at most one message
+beyond the chunk fed to it; how the bytes were cut into chunks makes no difference to the messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgpack  # type: ignore[import-untyped]
+
+from inaproto.errors import DecodeError, LocalMisuse
+
+CONTROL_VERSION: Final = 1
+LENGTH_BYTES: Final = 4
+MESSAGE_BYTES_MAX: Final = 1 << 20
+DEPTH_MAX: Final = 8
+"""Levels of maps and arrays, the message itself included."""
+ARRAY_ITEMS_MAX: Final = 1 << 16
+MAP_ITEMS_MAX: Final = 1 << 12
+TYPE_BYTES_MAX: Final = 64
+ID_MAX: Final = (1 << 64) - 1
+
+ControlRecord = dict[str, Any]
+"""A message as it travels: text keys; values are msgpack's scalars, lists and maps of them."""
+
+_LAYER: Final = "control"
+_LEAVES: Final = (type(None), bool, int, float, str, bytes)
+
+
+def encode_control(kind: str, ident: int, /, **fields: Any) -> bytes:
+    """One framed message of type ``kind`` and id ``ident``. Raises ``LocalMisuse`` if no peer takes it."""
+    record: ControlRecord = {"v": CONTROL_VERSION, "type": kind, "id": ident}
+    for name in fields.keys() & record.keys():
+        raise LocalMisuse(f"control {kind}: the field name {name!r} is taken by the envelope")
+    record.update(fields)
+    try:
+        body: bytes = msgpack.packb(record, use_bin_type=True)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise LocalMisuse(f"control {kind}: cannot be encoded: {error}") from None
+    if len(body) > MESSAGE_BYTES_MAX:
+        raise LocalMisuse(f"control {kind}: {len(body)} bytes, at most {MESSAGE_BYTES_MAX}")
+    try:
+        decode_control(body)
+    except DecodeError as error:
+        raise LocalMisuse(f"control {kind}: no peer would take it: {error.reason}") from None
+    return struct.pack(">I", len(body)) + body
+
+
+def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
+    """The record in ``body``, one message without its length prefix, envelope checked."""
+    if len(body) > MESSAGE_BYTES_MAX:
+        raise DecodeError(_LAYER, f"message of {len(body)} bytes, at most {MESSAGE_BYTES_MAX}")
+    try:
+        record = msgpack.unpackb(
+            body,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=_unique_text_keys,
+            ext_hook=_refuse_extension,
+            max_str_len=MESSAGE_BYTES_MAX,
+            max_bin_len=MESSAGE_BYTES_MAX,
+            max_array_len=ARRAY_ITEMS_MAX,
+            max_map_len=MAP_ITEMS_MAX,
+        )
+    except DecodeError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise DecodeError(_LAYER, f"not msgpack: {error or type(error).__name__}") from None
+    if not isinstance(record, dict):
+        raise DecodeError(_LAYER, f"a message is a map, not {type(record).__name__}")
+    _check_values(record)
+    if type(record.get("v")) is not int or record["v"] != CONTROL_VERSION:
+        raise DecodeError(_LAYER, f"v is {record.get('v')!r:.40}, this side speaks {CONTROL_VERSION}")
+    kind = record.get("type")
+    if not isinstance(kind, str) or not 0 < len(kind.encode()) <= TYPE_BYTES_MAX:
+        raise DecodeError(_LAYER, f"type is {kind!r:.80}, not a text of 1 to {TYPE_BYTES_MAX} bytes")
+    ident = record.get("id")
+    if type(ident) is not int or not 0 <= ident <= ID_MAX:
+        raise DecodeError(_LAYER, f"id of {kind!r} is {ident!r:.40}, not an integer from 0 to 2**64-1")
+    return record
+
+
+def _unique_text_keys(pairs: list[tuple[Any, Any]]) -> ControlRecord:
+    """A map from its pairs; two readings of one message must not be possible."""
+    record: ControlRecord = {}
+    for key, value in pairs:
+        if not isinstance(key, str):
+            raise DecodeError(_LAYER, f"map key {key!r:.40} is not text")
+        if key in record:
+            raise DecodeError(_LAYER, f"map key {key!r:.40} comes twice")
+        record[key] = value
+    return record
+
+
+def _refuse_extension(code: int, data: bytes) -> Any:
+    raise DecodeError(_LAYER, f"msgpack extension type {code} is not allowed")
+
+
+def _check_values(record: ControlRecord) -> None:
+    """Depth and kinds of values. By hand: msgpack's own recursion limits differ between its two builds."""
+    level: list[Any] = [record]
+    for _ in range(DEPTH_MAX):
+        below: list[Any] = []
+        for container in level:
+            for value in container.values() if isinstance(container, dict) else container:
+                if isinstance(value, dict | list):
+                    below.append(value)
+                elif not isinstance(value, _LEAVES):
+                    raise DecodeError(_LAYER, f"a value of kind {type(value).__name__} is not allowed")
+        if not below:
+            return
+        level = below
+    raise DecodeError(_LAYER, f"nested deeper than {DEPTH_MAX} levels")
+
+
+class ControlDecoder:
+    """Bytes of a stream in, records out (sans-IO).
+
+    After a ``DecodeError`` the stream has no known message boundary any more: the connection is to be
+    closed, and every further ``feed`` raises the same error.
+    """
+
+    __slots__ = ("_buffer", "_error")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._error: DecodeError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a message that is not complete yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[ControlRecord]:
+        """Take the next bytes; returns the messages that are complete now, in order.
+
+        Raises ``DecodeError``; whole messages that stood before the fault in the same chunk are lost
+        with the connection.
+        """
+        if self._error is not None:
+            raise self._error
+        self._buffer += data
+        records: list[ControlRecord] = []
+        at = 0
+        try:
+            while len(self._buffer) - at >= LENGTH_BYTES:
+                body_at = at + LENGTH_BYTES
+                nbytes = int.from_bytes(self._buffer[at:body_at], "big")
+                if not 0 < nbytes <= MESSAGE_BYTES_MAX:
+                    raise DecodeError(
+                        _LAYER, f"length prefix of {nbytes}, not 1 to {MESSAGE_BYTES_MAX} bytes"
+                    )
+                if len(self._buffer) - body_at < nbytes:
+                    break
+                records.append(decode_control(bytes(self._buffer[body_at : body_at + nbytes])))
+                at = body_at + nbytes
+        except DecodeError as error:
+            self._error = error
+            self._buffer.clear()
+            raise
+        del self._buffer[:at]
+        return records
+
+    def finish(self) -> None:
+        """Tell that the stream has ended. Raises ``DecodeError`` if it ended inside a message."""
+        if self._error is not None:
+            raise self._error
+        if self._buffer:
+            raise DecodeError(_LAYER, f"the stream ended {self._missing()}", len(self._buffer))
+
+    def _missing(self) -> str:
+        have = len(self._buffer)
+        if have < LENGTH_BYTES:
+            return f"after {have} of {LENGTH_BYTES} bytes of a length prefix"
+        nbytes = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+        return f"after {have - LENGTH_BYTES} of {nbytes} bytes of a message"

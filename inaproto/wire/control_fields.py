@@ -1,0 +1,188 @@
+"""Limits of the fields of control messages, and the step between records and maps that they drive.
+
+A record is a dataclass whose fields are annotated ``Annotated[type, kind]``; the kind checks what
+came from a peer (``take``) and what goes to one (``give``). Checks are of form alone. A refusal names
+the path of the field: ``.out.mac is b'', not 6 bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Protocol, cast, get_type_hints
+
+
+class Kind(Protocol):
+    """Limits of a field: turns what msgpack gave into the field's value, or says why not."""
+
+    def take(self, value: Any) -> Any:
+        """The value. Raises ``Refused``."""
+        ...
+
+    def give(self, value: Any) -> Any:
+        """What msgpack can carry. Raises ``Refused``."""
+        ...
+
+
+class Refused(Exception):
+    """A value does not fit its field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    low: int
+    high: int
+
+    def take(self, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
+            raise Refused(f"is {value!r:.60}, not an integer from {self.low} to {self.high}")
+        return int(value)
+
+    give = take
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    bytes_max: int
+    bytes_min: int = 0
+
+    def take(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise Refused(f"is {value!r:.60}, not text")
+        try:
+            nbytes = len(value.encode())
+        except UnicodeEncodeError:
+            raise Refused("is not valid Unicode") from None
+        if not self.bytes_min <= nbytes <= self.bytes_max:
+            raise Refused(f"is a text of {nbytes} bytes, not {self.bytes_min} to {self.bytes_max}")
+        return value
+
+    give = take
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    values: tuple[str, ...]
+
+    def take(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in self.values:
+            raise Refused(f"is {value!r:.60}, not one of {', '.join(self.values)}")
+        return value
+
+    give = take
+
+
+@dataclass(frozen=True, slots=True)
+class Octets:
+    nbytes: int
+
+    def take(self, value: Any) -> bytes:
+        if not isinstance(value, bytes) or len(value) != self.nbytes:
+            raise Refused(f"is {value!r:.60}, not {self.nbytes} bytes")
+        return value
+
+    give = take
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    item: Kind
+    items_max: int
+
+    def take(self, value: Any) -> tuple[Any, ...]:
+        return tuple(self._each(value, self.item.take))
+
+    def give(self, value: Any) -> list[Any]:
+        return self._each(value, self.item.give)
+
+    def _each(self, value: Any, step: Callable[[Any], Any]) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise Refused(f"is {value!r:.60}, not an array")
+        if len(value) > self.items_max:
+            raise Refused(f"has {len(value)} items, at most {self.items_max}")
+        taken = []
+        for index, item in enumerate(value):
+            try:
+                taken.append(step(item))
+            except Refused as refused:
+                raise Refused(f"[{index}] {refused}") from None
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    cls: type[Any]
+
+    def take(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise Refused(f"is {value!r:.60}, not a map")
+        return self.cls(**take_fields(self.cls, value))
+
+    def give(self, value: Any) -> Any:
+        if not isinstance(value, self.cls):
+            raise Refused(f"is {value!r:.60}, not {self.cls.__name__}")
+        return give_fields(value)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMap:
+    """A map whose content is not the protocol's business (status reports)."""
+
+    def take(self, value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            raise Refused(f"is {value!r:.60}, not a map")
+        return value
+
+    give = take
+
+
+_FIELD_KINDS: dict[type[Any], dict[str, tuple[Kind, bool]]] = {}
+
+
+def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
+    """Of each field of a record class: its limits, and whether it may be absent. Read once per class."""
+    kinds = _FIELD_KINDS.get(cls)
+    if kinds is None:
+        kinds = {}
+        hints = get_type_hints(cls, include_extras=True)
+        for item in fields(cls):
+            annotation = hints[item.name]
+            # ``X | None`` is a union whose members carry the metadata.
+            candidates = (annotation, *getattr(annotation, "__args__", ()))
+            metadata = next(c.__metadata__ for c in candidates if hasattr(c, "__metadata__"))
+            kinds[item.name] = (cast("Kind", metadata[0]), item.default is not MISSING)
+        _FIELD_KINDS[cls] = kinds
+    return kinds
+
+
+def take_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    taken = {}
+    for name, (kind, optional) in field_kinds(cls).items():
+        if name not in record:
+            if not optional:
+                raise Refused(f".{name} is missing")
+            continue
+        try:
+            taken[name] = kind.take(record[name])
+        except Refused as refused:
+            raise Refused(_at(name, refused)) from None
+    return taken
+
+
+def give_fields(message: Any) -> dict[str, Any]:
+    given = {}
+    for name, (kind, optional) in field_kinds(type(message)).items():
+        value = getattr(message, name)
+        if value is None and optional:
+            continue
+        try:
+            given[name] = kind.give(value)
+        except Refused as refused:
+            raise Refused(_at(name, refused)) from None
+    return given
+
+
+def _at(name: str, refused: Refused) -> str:
+    """``.out`` and ``.mac is ...`` make ``.out.mac is ...``."""
+    text = str(refused)
+    return f".{name}{text}" if text.startswith((".", "[")) else f".{name} {text}"

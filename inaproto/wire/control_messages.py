@@ -1,0 +1,409 @@
+"""The control messages, typed: what client, host daemon and switch daemon say to each other.
+
+Each message is a frozen record whose fields carry their limits in their annotations; one generic
+pair, ``encode_message`` and ``decode_message``, goes between records and bytes. Validation is of
+form alone: types, ranges, lengths. Whether rank 5 may join a job of 4 is for the rendezvous to say,
+with an answer that helps, not for a decoder.
+
+Rules (``protocol.md`` section 8): unknown fields are ignored; an unknown type becomes
+``UnknownMessage``, to be answered with an error; a missing field is a ``DecodeError`` that names it
+unless it has a default. ``id`` is a serial number of the sender; a reply carries the id of its request.
+
+client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Status.
+host daemon -> client: Joined, Ok, Done, StatusReply, Error.
+host daemon -> switch: Hello, Member, Ready, OpStarted, Left, Gone, Status, Ping, Pong.
+switch -> host daemon: Welcome, Ring, Start, JobStatus, Closed, Failed, StatusReply, Error, Ping, Pong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
+from inaproto.wire.control import ControlRecord, encode_control
+from inaproto.wire.control_fields import (
+    FreeMap,
+    Integer,
+    Many,
+    Octets,
+    OneOf,
+    Record,
+    Refused,
+    Text,
+    give_fields,
+    take_fields,
+)
+from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
+
+U8 = Annotated[int, Integer(0, 0xFF)]
+U16 = Annotated[int, Integer(0, 0xFFFF)]
+U24 = Annotated[int, Integer(0, 0xFF_FFFF)]
+U32 = Annotated[int, Integer(0, 0xFFFF_FFFF)]
+U64 = Annotated[int, Integer(0, (1 << 64) - 1)]
+Positive16 = Annotated[int, Integer(1, 0xFFFF)]
+Mtu = Annotated[int, Integer(256, 4096)]
+DtypeCode = Annotated[int, Integer(0, max(Dtype))]
+OpCode = Annotated[int, Integer(0, max(Op))]
+Name = Annotated[str, Text(128, bytes_min=1)]
+"""Of a job, a host, a code."""
+Secret = Annotated[str, Text(256)]
+Path = Annotated[str, Text(1024, bytes_min=1)]
+Explanation = Annotated[str, Text(8192)]
+Mac = Annotated[bytes, Octets(6)]
+Ip = Annotated[bytes, Octets(4)]
+Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
+Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
+Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutAddress:
+    """The queue pair that a rank uses towards its successor."""
+
+    mac: Mac
+    ip: Ip
+    qpn: U24
+    psn: U24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntoAddress:
+    """The queue pair that receives from a rank's predecessor, and the receive buffer for results."""
+
+    mac: Mac
+    ip: Ip
+    qpn: U24
+    psn: U24
+    va: U64
+    rkey: U32
+    slots: U32
+    slot_bytes: U32
+
+
+OutField = Annotated[OutAddress, Record(OutAddress)]
+IntoField = Annotated[IntoAddress, Record(IntoAddress)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Root of all control messages."""
+
+    TYPE: ClassVar[str] = ""
+    id: U64 = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownMessage(Message):
+    """A well-formed message of a type that this side does not know; only for receiving."""
+
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Message):
+    """A process becomes a rank of a job."""
+
+    TYPE: ClassVar[str] = "join"
+    job: Name
+    rank: U16
+    size: Positive16
+    key: Secret = field(repr=False)
+    pid: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined(Message):
+    TYPE: ClassVar[str] = "joined"
+    ring_id: U32
+    rank: U16
+    size: Positive16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer(Message):
+    """A segment of shared memory; its memfd comes beside the message (SCM_RIGHTS)."""
+
+    TYPE: ClassVar[str] = "buffer"
+    segment: U32
+    nbytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ok(Message):
+    TYPE: ClassVar[str] = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce(Message):
+    """Reduce ``nbytes`` at ``offset`` of a segment with all ranks, in place."""
+
+    TYPE: ClassVar[str] = "all_reduce"
+    op_index: U32
+    segment: U32
+    offset: U64
+    nbytes: U64
+    dtype: DtypeCode
+    op: OpCode
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Message):
+    """The operation has its result; ``ns`` is how long it took in the host daemon."""
+
+    TYPE: ClassVar[str] = "done"
+    op_index: U32
+    path: Annotated[Literal["switch", "local"], OneOf(("switch", "local"))]
+    ns: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Message):
+    TYPE: ClassVar[str] = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status(Message):
+    TYPE: ClassVar[str] = "status"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusReply(Message):
+    TYPE: ClassVar[str] = "status_reply"
+    body: Annotated[Mapping[str, Any], FreeMap()] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error(Message):
+    """A request failed: ``of`` is its id; ``op_index`` names the operation where there is one."""
+
+    TYPE: ClassVar[str] = "error"
+    code: Name
+    message: Explanation
+    of: U64 = 0
+    op_index: U32 | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Message):
+    TYPE: ClassVar[str] = "hello"
+    host: Name
+    mac: Mac
+    ip: Ip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome(Message):
+    TYPE: ClassVar[str] = "welcome"
+    boot_id: Name
+    """Drawn when the switch started: a host sees by it that the switch has forgotten its rings."""
+    port_path: Path
+    mtu_max: Mtu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Message):
+    """A rank of a job is on this host, with these addresses and parameters."""
+
+    TYPE: ClassVar[str] = "member"
+    job: Name
+    rank: U16
+    size: Positive16
+    key: Secret = field(repr=False)
+    pid: U32
+    host: Name
+    mtu: Mtu
+    window_messages: Positive16
+    message_packets: Positive16
+    out: OutField
+    into: IntoField
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring(Message):
+    """All ranks are there: how this rank connects."""
+
+    TYPE: ClassVar[str] = "ring"
+    job: Name
+    ring_id: U32
+    epoch: U32
+    ring_key: U64 = field(repr=False)
+    rank: U16
+    successor: IntoField
+    predecessor: OutField
+    peers: Names
+    """Host names, by rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready(Message):
+    """This rank's queue pairs are connected and its receives posted."""
+
+    TYPE: ClassVar[str] = "ready"
+    job: Name
+    rank: U16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Message):
+    """All ranks are ready."""
+
+    TYPE: ClassVar[str] = "start"
+    job: Name
+    ring_id: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpStarted(Message):
+    """This rank's operation makes no progress; who is not in it?"""
+
+    TYPE: ClassVar[str] = "op_started"
+    job: Name
+    rank: U16
+    op_index: U32
+    signature: U16
+    nbytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus(Message):
+    """Answer to ``OpStarted``: ranks not seen in that operation, and what differs between ranks."""
+
+    TYPE: ClassVar[str] = "job_status"
+    job: Name
+    waiting_for: Ranks
+    mismatch: Explanation = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone(Message):
+    TYPE: ClassVar[str] = "gone"
+    job: Name
+    rank: U16
+    reason: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(Message):
+    """This rank has all its results and left in good order.
+
+    Its queue pairs stay until ``Closed``: the other ranks may still have to repeat what it must acknowledge.
+    """
+
+    TYPE: ClassVar[str] = "left"
+    job: Name
+    rank: U16
+    operations: U32
+    """All-reduces that it took part in; a rank that waits for a later one waits in vain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed(Message):
+    """All ranks have left: the ring is gone, its queue pairs can go."""
+
+    TYPE: ClassVar[str] = "closed"
+    job: Name
+    ring_id: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Message):
+    """The job cannot go on; ``code`` is that of a ``JobError``.
+
+    ``ring_id`` is that of its ring; 0 where the switch knows of none. A host that has joined the job anew
+    tells by it that the message is about the ring before.
+    """
+
+    TYPE: ClassVar[str] = "failed"
+    job: Name
+    ring_id: U32 = 0
+    code: Name
+    message: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping(Message):
+    TYPE: ClassVar[str] = "ping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong(Message):
+    TYPE: ClassVar[str] = "pong"
+
+
+MESSAGES: Final[Mapping[str, type[Message]]] = {
+    cls.TYPE: cls
+    for cls in (
+        Join,
+        Joined,
+        Buffer,
+        Ok,
+        AllReduce,
+        Done,
+        Leave,
+        Status,
+        StatusReply,
+        Error,
+        Hello,
+        Welcome,
+        Member,
+        Ring,
+        Ready,
+        Start,
+        OpStarted,
+        JobStatus,
+        Gone,
+        Left,
+        Closed,
+        Failed,
+        Ping,
+        Pong,
+    )
+}
+
+
+def encode_message(message: Message) -> bytes:
+    """The framed bytes. Raises ``LocalMisuse`` for a field that no peer would take."""
+    if type(message) is not MESSAGES.get(message.TYPE):
+        raise LocalMisuse(f"{type(message).__name__} is not a message to be sent")
+    try:
+        given = give_fields(message)
+    except Refused as refused:
+        raise LocalMisuse(f"control {message.TYPE}{refused}") from None
+    return encode_control(message.TYPE, given.pop("id"), **given)
+
+
+def decode_message(record: ControlRecord) -> Message:
+    """The typed message in a record that ``ControlDecoder`` or ``decode_control`` gave."""
+    kind = record["type"]
+    cls = MESSAGES.get(kind)
+    if cls is None:
+        return UnknownMessage(id=record["id"], type=kind)
+    try:
+        return cls(**take_fields(cls, record))
+    except Refused as refused:
+        raise DecodeError(f"control {kind}", str(refused).lstrip(".")) from None
+
+
+def error_message(error: JobError, *, of: int = 0, op_index: int | None = None) -> Error:
+    """The reply that carries ``error`` to the request ``of``."""
+    return Error(id=of, code=error.code, message=_clip(str(error)), of=of, op_index=op_index)
+
+
+def failed_message(job: str, error: JobError, *, ring_id: int = 0, id: int = 0) -> Failed:
+    return Failed(id=id, job=job, ring_id=ring_id, code=error.code, message=_clip(str(error)))
+
+
+def job_error(message: Error | Failed) -> JobError:
+    """The exception that the peer meant; a code unknown to this side becomes a plain ``JobError``."""
+    kind = JOB_ERRORS.get(message.code)
+    if kind is None:
+        return JobError(f"{message.code}: {message.message}")
+    return kind(message.message)
+
+
+def _clip(text: str) -> str:
+    """Cut to what ``Explanation`` holds: a long reason must not keep an error from being told."""
+    return text.encode("utf-8", "replace")[:8192].decode("utf-8", "ignore")

@@ -1,0 +1,44 @@
+"""What every test may need. Trio tests are plain ``async def`` functions (``trio_mode`` is on)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from inaproto.errors import Unsupported
+
+REQUIRED = frozenset(os.environ.get("INAPROTO_REQUIRE", "").split())
+"""Programs without which this run shall fail instead of skipping what they judge."""
+
+# A slow or busy machine must not turn a property into a failure: examples count, seconds do not.
+settings.register_profile("inaproto", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("inaproto")
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    """An empty private directory whose path is short enough for UNIX sockets in it (``tmp_path`` is not)."""
+    with tempfile.TemporaryDirectory(prefix="ina-", dir="/tmp") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def program() -> Callable[[str], Path]:
+    """``program("tshark")`` is the path of an outside program, or ends the test with a typed reason."""
+
+    def find(name: str) -> Path:
+        path = shutil.which(name)
+        if path is not None:
+            return Path(path)
+        why = Unsupported(name, f"not on PATH; for example: apt install {name}")
+        if name in REQUIRED:
+            raise why
+        pytest.skip(str(why))  # noqa: TID251  the one place
+
+    return find

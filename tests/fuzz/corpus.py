@@ -1,0 +1,192 @@
+"""Valid records of every decoder, few and small, chosen to differ in shape: the seeds of the fuzzers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from inaproto.wire.control import LENGTH_BYTES, encode_control
+from inaproto.wire.control_messages import (
+    AllReduce,
+    Done,
+    Error,
+    Failed,
+    Hello,
+    IntoAddress,
+    JobStatus,
+    Join,
+    Joined,
+    Member,
+    OutAddress,
+    Ping,
+    Ring,
+    StatusReply,
+    Welcome,
+    encode_message,
+)
+from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
+from inaproto.wire.ipv4 import Ipv4Header
+from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
+from inaproto.wire.udp import UdpHeader
+from inaproto.wire.vector import FlowTemplate
+
+MAC_A, MAC_B = bytes.fromhex("525400000001"), bytes.fromhex("525400000002")
+IP_A, IP_B = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
+
+INA_HEADERS: Final = tuple(
+    InaHeader(
+        dtype=dtype,
+        op=op,
+        flags=flags,
+        ring_id=3,
+        epoch=1,
+        op_index=9,
+        msg_id=msg_id,
+        rank=1,
+        ring_size=4,
+        msg_len=170,
+        signature=signature(dtype, op, (64, 10)),
+        key=0x0123456789ABCDEF,
+    ).encode()
+    for dtype, op, flags, msg_id in (
+        (Dtype.F32, Op.SUM, 0, 0),
+        (Dtype.BF16, Op.MAX, FLAG_LAST, 0xFFFFFFFF),
+        (Dtype.I64, Op.MIN, FLAG_LAST, 77),
+    )
+)
+
+
+def _frame(opcode: Opcode, payload: bytes = b"", aeth: Aeth | None = None) -> bytes:
+    with_reth = opcode in {Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM}
+    with_imm = opcode in {
+        Opcode.RC_WRITE_LAST_IMM,
+        Opcode.RC_WRITE_ONLY_IMM,
+        Opcode.RC_SEND_LAST_IMM,
+        Opcode.RC_SEND_ONLY_IMM,
+    }
+    return RocePacket.build(
+        src_mac=MAC_A,
+        dst_mac=MAC_B,
+        src_ip=IP_A,
+        dst_ip=IP_B,
+        udp_source_port=0xC121,
+        ip_id=5,
+        bth=Bth(opcode=opcode, dest_qp=17, psn=0xFFFFFE, ack_request=with_imm),
+        reth=Reth(va=1 << 40, rkey=7, dma_length=len(payload)) if with_reth else None,
+        imm=Imm(3) if with_imm else None,
+        aeth=aeth,
+        payload=payload,
+    ).encode_frame()
+
+
+FRAMES: Final = (
+    *(_frame(opcode, bytes(range(16))) for opcode in Opcode if opcode != Opcode.RC_ACK),
+    _frame(Opcode.RC_WRITE_FIRST, INA_HEADERS[0] + bytes(24)),
+    _frame(Opcode.RC_WRITE_ONLY_IMM, bytes(5)),
+    _frame(Opcode.RC_WRITE_LAST),
+    _frame(Opcode.RC_ACK, aeth=Aeth(syndrome=SYNDROME_ACK, msn=1)),
+    _frame(Opcode.RC_ACK, aeth=Aeth(syndrome=SYNDROME_NAK, msn=0xFFFFFF)) + bytes(6),
+    MAC_B + MAC_A + b"\x08\x06" + bytes(46),
+)
+IPV4_DATAGRAMS: Final = (
+    *(frame[14:] for frame in FRAMES[:4]),
+    Ipv4Header(src=IP_A, dst=IP_B, total_length=32, protocol=1, options=b"\x07\x07\x04" + bytes(5)).encode()
+    + bytes(10),
+)
+UDP_DATAGRAMS: Final = (
+    *(frame[34:] for frame in FRAMES[:4]),
+    UdpHeader(src_port=1, dst_port=2, length=8).encode(),
+)
+BTHS: Final = tuple(frame[42:54] for frame in FRAMES[:-1])
+RETHS: Final = (Reth(va=1 << 40, rkey=7, dma_length=4096).encode(),)
+IMMS: Final = (Imm(3).encode(),)
+AETHS: Final = (Aeth(syndrome=SYNDROME_ACK, msn=1).encode(), Aeth(syndrome=SYNDROME_NAK, msn=2).encode())
+
+_FLOW: Final = FlowTemplate(MAC_A, MAC_B, IP_A, IP_B, udp_source_port=0xC121, dest_qp=17)
+
+
+def _run(opcode: Opcode, n: int, payload_bytes: int) -> bytes:
+    frames = _FLOW.build(
+        opcode=opcode,
+        psns=np.arange(0xFFFFFE, 0xFFFFFE + n),
+        ack_request=np.arange(n) % 2 == 1,
+        ip_id=0xFFFF,
+        payload=np.arange(n * payload_bytes, dtype=np.uint8).reshape(n, payload_bytes),
+        aeth=(SYNDROME_ACK, 1) if opcode == Opcode.RC_ACK else None,
+    )
+    return len(frames[0]).to_bytes(2, "big") + frames.tobytes()
+
+
+RUNS: Final = (
+    _run(Opcode.RC_WRITE_MIDDLE, 4, 32),
+    _run(Opcode.RC_WRITE_LAST, 2, 13),
+    _run(Opcode.RC_SEND_ONLY, 3, 0),
+    _run(Opcode.RC_ACK, 3, 0),
+    *(len(frame).to_bytes(2, "big") + frame for frame in FRAMES),
+)
+
+
+def _framed(*frames: bytes) -> bytes:
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+FRAME_STREAMS: Final = (
+    b"\xff" + _framed(*FRAMES),
+    b"\x07" + _framed(*FRAMES[:3] * 2),
+    b"\xff" + _framed(*[FRAMES[-2]] * 12, *[FRAMES[0]] * 3),
+    b"\x1f" + _framed(b"runt", FRAMES[-1], b"\x00", FRAMES[-2]),
+)
+
+_OUT: Final = OutAddress(mac=MAC_A, ip=IP_A, qpn=17, psn=0x100)
+_INTO: Final = IntoAddress(
+    mac=MAC_B, ip=IP_B, qpn=18, psn=0x200, va=1 << 40, rkey=3, slots=4, slot_bytes=1 << 18
+)
+_MESSAGES: Final = (
+    Join(id=1, job="digits", rank=0, size=4, key="secret", pid=4711),
+    Joined(id=1, ring_id=1, rank=0, size=4),
+    AllReduce(id=2, op_index=0, segment=0, offset=64, nbytes=2560, dtype=0, op=0, shape=(64, 10)),
+    Done(id=2, op_index=0, path="switch", ns=123456),
+    StatusReply(id=3, body={"rings": [{"job": "digits", "ranks": [0, 1]}], "load": 0.5, "up": True}),
+    Error(id=4, code="rank_lost", message="rank 3 is gone", of=2, op_index=0),
+    Hello(id=1, host="h1", mac=MAC_A, ip=IP_A),
+    Welcome(id=1, boot_id="b", port_path="/run/ports.sock", mtu_max=4096),
+    Member(
+        id=5,
+        job="digits",
+        rank=1,
+        size=4,
+        key="secret",
+        pid=4711,
+        host="h1",
+        mtu=1024,
+        window_messages=4,
+        message_packets=170,
+        out=_OUT,
+        into=_INTO,
+    ),
+    Ring(
+        id=5,
+        job="digits",
+        ring_id=1,
+        epoch=0,
+        ring_key=99,
+        rank=1,
+        successor=_INTO,
+        predecessor=_OUT,
+        peers=("h1", "h2"),
+    ),
+    JobStatus(id=6, job="digits", waiting_for=(1, 2)),
+    Failed(id=7, job="digits", code="tensor_mismatch", message="rank 2 has shape (3,)"),
+    Ping(id=8),
+)
+_FRAMED: Final = (
+    *map(encode_message, _MESSAGES),
+    encode_control("teleport", 9, to={"planet": ["mars", None, -1, b"\x00", 1e300]}),
+)
+CONTROL_RECORDS: Final = tuple(message[LENGTH_BYTES:] for message in _FRAMED)
+CONTROL_STREAMS: Final = (
+    b"\xff" + b"".join(_FRAMED),
+    b"\x00" + _FRAMED[0] + _FRAMED[-2],
+    b"\x06" + b"".join(_FRAMED[3:6]),
+)

@@ -1,0 +1,275 @@
+"""Typed control messages: every one there and back, every field checked, errors that name the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inaproto.errors import (
+    JOB_ERRORS,
+    DecodeError,
+    JobError,
+    LocalMisuse,
+    RankLost,
+    TensorMismatch,
+)
+from inaproto.wire import control_fields
+from inaproto.wire.control import ControlDecoder, ControlRecord
+from inaproto.wire.control_messages import (
+    MESSAGES,
+    AllReduce,
+    Done,
+    Error,
+    Failed,
+    Hello,
+    IntoAddress,
+    JobStatus,
+    Join,
+    Member,
+    Message,
+    Ok,
+    OutAddress,
+    Ping,
+    Ring,
+    StatusReply,
+    UnknownMessage,
+    decode_message,
+    encode_message,
+    error_message,
+    failed_message,
+    job_error,
+)
+from inaproto.wire.ina_header import Dtype, Op
+
+OUT = OutAddress(mac=b"\x52\x54\0\0\0\1", ip=b"\x0a\0\0\1", qpn=17, psn=0x100)
+INTO = IntoAddress(
+    mac=b"\x52\x54\0\0\0\2",
+    ip=b"\x0a\0\0\2",
+    qpn=18,
+    psn=0x200,
+    va=1 << 40,
+    rkey=3,
+    slots=4,
+    slot_bytes=1 << 18,
+)
+MEMBER = Member(
+    id=5,
+    job="digits",
+    rank=1,
+    size=4,
+    key="secret",
+    pid=4711,
+    host="h1",
+    mtu=1024,
+    window_messages=4,
+    message_packets=170,
+    out=OUT,
+    into=INTO,
+)
+
+
+def record_of(message: Message) -> ControlRecord:
+    (record,) = ControlDecoder().feed(encode_message(message))
+    return record
+
+
+def values_of(kind: control_fields.Kind) -> st.SearchStrategy[Any]:
+    match kind:
+        case control_fields.Integer(low, high):
+            return st.integers(low, high)
+        case control_fields.Text(bytes_max, bytes_min):
+            return st.text(min_size=bytes_min, max_size=min(bytes_max // 4, 40))
+        case control_fields.OneOf(values):
+            return st.sampled_from(values)
+        case control_fields.Octets(nbytes):
+            return st.binary(min_size=nbytes, max_size=nbytes)
+        case control_fields.Many(item, items_max):
+            return st.lists(values_of(item), max_size=min(items_max, 5)).map(tuple)
+        case control_fields.Record(cls):
+            return records_of(cls)
+        case control_fields.FreeMap():
+            return st.dictionaries(st.text(max_size=5), st.integers(0, 9) | st.text(max_size=5), max_size=3)
+        case _:
+            raise AssertionError(kind)
+
+
+def records_of(cls: type[Any]) -> st.SearchStrategy[Any]:
+    given_fields = {name: values_of(kind) for name, (kind, _) in control_fields.field_kinds(cls).items()}
+    return st.builds(cls, **given_fields)
+
+
+@pytest.mark.parametrize("cls", MESSAGES.values(), ids=MESSAGES)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_every_message_there_and_back(cls: type[Message], data: st.DataObject) -> None:
+    message = data.draw(records_of(cls))
+    assert decode_message(record_of(message)) == message
+
+
+def test_all_messages_of_the_protocol() -> None:
+    names = (
+        "join joined buffer ok all_reduce done leave status status_reply error hello welcome member ring "
+        "ready start op_started job_status gone left closed failed ping pong"
+    )
+    assert list(MESSAGES) == names.split()
+
+
+@pytest.mark.parametrize("cls", MESSAGES.values(), ids=MESSAGES)
+@settings(max_examples=3)
+@given(data=st.data())
+def test_every_field_is_checked(cls: type[Message], data: st.DataObject) -> None:
+    """A value of a kind that no field has, and absence, are refused by name, both ways."""
+    message = data.draw(records_of(cls))
+    record = record_of(message)
+    for field in fields(cls):
+        with pytest.raises(DecodeError, match=rf"^control {cls.TYPE}: {field.name} is 1\.5, not "):
+            decode_message(record | {field.name: 1.5})
+        with pytest.raises(LocalMisuse, match=rf"^control {cls.TYPE}\.{field.name} is 1\.5, not "):
+            encode_message(replace(message, **{field.name: 1.5}))
+        if not control_fields.field_kinds(cls)[field.name][1]:
+            missing = {name: value for name, value in record.items() if name != field.name}
+            with pytest.raises(DecodeError, match=rf"{field.name} is missing"):
+                decode_message(missing)
+
+
+def test_unknown_fields_are_ignored() -> None:
+    record = record_of(MEMBER)
+    record["colour"] = "blue"
+    record["out"] = record["out"] | {"speed": 100}
+    assert decode_message(record) == MEMBER
+
+
+def test_an_unknown_type_is_answered_not_refused() -> None:
+    record = {"v": 1, "type": "teleport", "id": 9, "to": "mars"}
+    assert decode_message(record) == UnknownMessage(type="teleport", id=9)
+    with pytest.raises(LocalMisuse, match="UnknownMessage is not a message to be sent"):
+        encode_message(UnknownMessage(type="teleport", id=9))
+    with pytest.raises(LocalMisuse, match="Message is not a message to be sent"):
+        encode_message(Message())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"rank": -1}, "rank is -1, not an integer from 0 to 65535"),
+        ({"rank": True}, "rank is True, not an integer"),
+        ({"rank": 1 << 16}, "rank is 65536"),
+        ({"size": 0}, "size is 0, not an integer from 1 to 65535"),
+        ({"mtu": 128}, "mtu is 128, not an integer from 256 to 4096"),
+        ({"job": ""}, "job is a text of 0 bytes, not 1 to 128"),
+        ({"job": "\N{SNOWMAN}" * 43}, "job is a text of 129 bytes, not 1 to 128"),
+        ({"job": b"digits"}, "job is b'digits', not text"),
+        ({"out": None}, "out is None, not a map"),
+        ({"out": {}}, "out.mac is missing"),
+        ({"out": {"mac": b"12345", "ip": b"1234", "qpn": 1, "psn": 1}}, "out.mac is b'12345', not 6 bytes"),
+        ({"out": {"mac": b"123456", "ip": "1234", "qpn": 1, "psn": 1}}, "out.ip is '1234', not 4 bytes"),
+        ({"out": {"mac": b"123456", "ip": b"1234", "qpn": 1 << 24, "psn": 1}}, "out.qpn is 16777216"),
+    ],
+)
+def test_refusals_name_the_field(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        decode_message(record_of(MEMBER) | changes)
+    assert caught.value.layer == "control member"
+    assert caught.value.reason.startswith(reason)
+
+
+def test_refusals_inside_arrays() -> None:
+    status = JobStatus(job="digits", waiting_for=(1, 2))
+    record = record_of(status)
+    with pytest.raises(DecodeError, match=r"waiting_for\[1\] is -2, not an integer"):
+        decode_message(record | {"waiting_for": [1, -2]})
+    with pytest.raises(DecodeError, match="waiting_for is 'all', not an array"):
+        decode_message(record | {"waiting_for": "all"})
+    operation = AllReduce(op_index=0, segment=0, offset=0, nbytes=4, dtype=0, op=0, shape=())
+    with pytest.raises(DecodeError, match="shape has 65 items, at most 64"):
+        decode_message(record_of(operation) | {"shape": [1] * 65})
+
+
+def test_caller_misuse_names_the_field_too() -> None:
+    with pytest.raises(LocalMisuse, match=r"control member\.into\.rkey is -1"):
+        encode_message(replace(MEMBER, into=replace(INTO, rkey=-1)))
+    with pytest.raises(LocalMisuse, match=r"control member\.out is IntoAddress\(.*, not OutAddress"):
+        encode_message(replace(MEMBER, out=INTO))  # type: ignore[arg-type]
+    with pytest.raises(LocalMisuse, match=r"control hello\.host is not valid Unicode"):
+        encode_message(Hello(host="\ud800", mac=OUT.mac, ip=OUT.ip))
+
+
+def test_enumerations_travel_as_numbers() -> None:
+    message = AllReduce(
+        id=1, op_index=2, segment=3, offset=0, nbytes=32, dtype=Dtype.I64, op=Op.MIN, shape=(2, 2)
+    )
+    record = record_of(message)
+    assert (record["dtype"], record["op"], record["shape"]) == (5, 2, [2, 2])
+    for name, value in (("dtype", 6), ("op", 3)):
+        with pytest.raises(DecodeError, match=f"{name} is {value}, not an integer from 0 to {value - 1}"):
+            decode_message(record | {name: value})
+    with pytest.raises(DecodeError, match="path is 'magic', not one of switch, local"):
+        decode_message(record_of(Done(op_index=1, path="switch", ns=5)) | {"path": "magic"})
+
+
+def test_optional_fields() -> None:
+    assert "op_index" not in record_of(Error(code="timeout", message="late"))
+    error = decode_message({"v": 1, "type": "error", "id": 3, "code": "timeout", "message": "late"})
+    assert error == Error(id=3, code="timeout", message="late", of=0, op_index=None)
+
+
+def test_free_maps_travel_whole() -> None:
+    body: Mapping[str, Any] = {"rings": [{"job": "digits", "ranks": 4}], "uptime_s": 1.5}
+    assert decode_message(record_of(StatusReply(body=body))) == StatusReply(body=body)
+
+
+def test_secrets_stay_out_of_logs() -> None:
+    join = Join(job="digits", rank=0, size=2, key="hunter2", pid=1)
+    ring = Ring(
+        job="digits",
+        ring_id=1,
+        epoch=0,
+        ring_key=987654321,
+        rank=0,
+        successor=INTO,
+        predecessor=OUT,
+        peers=(),
+    )
+    assert "hunter2" not in repr(join)
+    assert "secret" not in repr(MEMBER)
+    assert "987654321" not in repr(ring)
+
+
+@pytest.mark.parametrize("kind", JOB_ERRORS.values(), ids=JOB_ERRORS)
+def test_job_errors_there_and_back(kind: type[JobError]) -> None:
+    error = decode_message(record_of(error_message(kind("rank 3 is gone"), of=8, op_index=2)))
+    assert isinstance(error, Error)
+    assert (error.id, error.of, error.op_index) == (8, 8, 2)
+    failed = decode_message(record_of(failed_message("digits", kind("rank 3 is gone"))))
+    assert isinstance(failed, Failed)
+    for back in (job_error(error), job_error(failed)):
+        assert type(back) is kind
+        assert str(back) == "rank 3 is gone"
+
+
+def test_an_error_code_of_a_newer_peer() -> None:
+    back = job_error(Error(code="quota", message="too many jobs"))
+    assert type(back) is JobError
+    assert str(back) == "quota: too many jobs"
+
+
+def test_a_reason_too_long_is_cut_not_lost() -> None:
+    message = failed_message("digits", RankLost("\N{SNOWMAN}" * 5000 + "\ud800"))
+    assert str(job_error(decode_failed(message))) == "\N{SNOWMAN}" * 2730
+    assert type(job_error(error_message(TensorMismatch("")))) is TensorMismatch
+
+
+def decode_failed(message: Failed) -> Failed:
+    decoded = decode_message(record_of(message))
+    assert isinstance(decoded, Failed)
+    return decoded
+
+
+def test_ids_default_to_none_given() -> None:
+    assert Ok() == Ok(id=0)
+    assert Ping(id=3) != Ping(id=4)
