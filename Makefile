@@ -49,8 +49,8 @@ lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: mak
 	  --custom-compile-command 'make lock' --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## Remove .venv and all caches
-	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .venv .mypy_cache .import_linter_cache .hypothesis .coverage dist
+	find . \( -name __pycache__ -o -name .ruff_cache \) -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock pyproject.toml deploy/bootstrap.py
 	@$(PYTHON) deploy/bootstrap.py

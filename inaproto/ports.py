@@ -200,8 +200,11 @@ class Nic(Protocol):
 
     async def aclose(self) -> None: ...
     def statistics(self) -> dict[str, int]:
-        """Monotonic counters; at least ``packets_sent``, ``packets_received``, ``retransmits``,
-        ``timeouts``, ``naks_sent``, ``naks_received``, ``duplicates``, ``out_of_sequence``, ``icrc_errors``."""
+        """Monotonic counters.
+
+        At least ``packets_sent``, ``packets_received``, ``retransmits``, ``timeouts``, ``naks_sent``,
+        ``naks_received``, ``duplicates``, ``out_of_sequence`` and ``icrc_errors``.
+        """
         ...
 
 

@@ -54,6 +54,9 @@ class Rules:
     freeing: Freeing
     queue_max: int = 2
     """Packets on one path at once."""
+    faulty_flows: tuple[int, ...] | None = None
+    """Flows on which packets are lost or duplicated; all if None. One fault may be fixed to flow 0: ranks
+    are alike, so every run with it elsewhere is such a run with the ranks renamed."""
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -121,19 +124,20 @@ def finished(rules: Rules, state: State) -> bool:
 def steps(rules: Rules, state: State) -> Iterator[Step]:
     """All that can happen next."""
     for flow in range(rules.ranks):
+        faulty = rules.faulty_flows is None or flow in rules.faulty_flows
         if _may_send(rules, state, flow):
             yield "send", flow
         if state.next_send[flow] > state.received[flow] and not (state.inputs[flow] or state.outputs[flow]):
             yield "go back", flow
         if state.inputs[flow]:
             yield "arrive", flow
-            if state.losses:
+            if faulty and state.losses:
                 yield "lose input", flow
-            if state.duplicates:
+            if faulty and state.duplicates:
                 yield "duplicate", flow
         if state.outputs[flow]:
             yield "receive", flow
-            if state.losses:
+            if faulty and state.losses:
                 yield "lose result", flow
     for index in range(len(state.late)):
         yield "late", index

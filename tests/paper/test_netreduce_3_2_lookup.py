@@ -22,7 +22,7 @@ SHORT = (2, 1, 2)
 
 def ring(lookup: Lookup, lengths: tuple[int, ...]) -> Rules:
     """Two ranks, two messages in flight, at most two packets a message."""
-    return Rules(2, 2, lengths, 2, 4, lookup, Freeing.TENANT, 1)
+    return Rules(2, 2, lengths, 2, 4, lookup, Freeing.TENANT, 1, faulty_flows=(0,))
 
 
 def test_one_entry_loses_a_resend_inside_the_message_before() -> None:

@@ -1,0 +1,91 @@
+"""Registered memory: address ranges and keys over buffers of the caller.
+
+Every region gets addresses of its own, never used again, with an unmapped page between neighbours: an
+access that runs over a region's end hits nothing. One key serves as local and remote key. Keys count
+on from a start value through an odd multiplier; they keep mistakes apart, and strangers out no better
+than 32 bits can.
+
+Invariant: a region that is given out by ``source`` or ``target`` lies whole inside registered memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.errors import LocalMisuse
+from inaproto.ports import MemoryRegion, Segment
+
+_PAGE: Final = 4096
+_FIRST_VA: Final = 1 << 32
+_KEY_STEP: Final = 0x9E3779B1
+_KEY_MASK: Final = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Registered:
+    region: MemoryRegion
+    data: NDArray[np.uint8]
+
+
+class MemoryTable:
+    """Regions by key."""
+
+    def __init__(self, *, regions_max: int, first_key: int) -> None:
+        self._regions_max = regions_max
+        self._key = first_key & _KEY_MASK
+        self._va = _FIRST_VA
+        self._regions: dict[int, _Registered] = {}
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def register(self, buffer: memoryview) -> MemoryRegion:
+        """Raises ``LocalMisuse`` if the buffer is empty or not contiguous, or the table is full."""
+        if not buffer.c_contiguous or buffer.nbytes == 0:
+            raise LocalMisuse("only a contiguous buffer of at least one byte can be registered")
+        if len(self._regions) >= self._regions_max:
+            raise LocalMisuse(f"all {self._regions_max} memory regions are in use")
+        while self._key in self._regions or self._key == 0:
+            self._key = (self._key + _KEY_STEP) & _KEY_MASK
+        region = MemoryRegion(key=self._key, va=self._va, nbytes=buffer.nbytes)
+        self._regions[region.key] = _Registered(region, np.frombuffer(buffer.cast("B"), np.uint8))
+        self._va += (-(-buffer.nbytes // _PAGE) + 1) * _PAGE
+        self._key = (self._key + _KEY_STEP) & _KEY_MASK
+        return region
+
+    def deregister(self, region: MemoryRegion) -> None:
+        """Peers may no longer write there. Writes already posted keep the buffer until they are completed."""
+        known = self._regions.get(region.key)
+        if known is None or known.region != region:
+            raise LocalMisuse(f"memory region {region} is not registered")
+        del self._regions[region.key]
+
+    def source(self, segment: Segment) -> NDArray[np.uint8]:
+        """The bytes that a work request reads. Raises ``LocalMisuse`` outside registered memory."""
+        found = self._find(segment.key, segment.va, segment.nbytes)
+        if found is None:
+            raise LocalMisuse(f"{segment} is not inside a registered memory region")
+        return found
+
+    def permits(self, key: int, va: int, nbytes: int) -> bool:
+        """A peer may write there."""
+        found = self._find(key, va, nbytes)
+        return found is not None and found.flags.writeable
+
+    def target(self, key: int, va: int, nbytes: int) -> NDArray[np.uint8] | None:
+        """The bytes that a peer writes, None if it may not."""
+        found = self._find(key, va, nbytes)
+        return found if found is not None and found.flags.writeable else None
+
+    def _find(self, key: int, va: int, nbytes: int) -> NDArray[np.uint8] | None:
+        known = self._regions.get(key)
+        if known is None or nbytes < 0:
+            return None
+        begin = va - known.region.va
+        if begin < 0 or begin + nbytes > known.region.nbytes:
+            return None
+        return known.data[begin : begin + nbytes]

@@ -1,0 +1,200 @@
+"""Trio shell of the softnic engine: implements ``inaproto.ports.Nic`` over any ``FramePort``.
+
+Two tasks own the engine: one takes in what the port receives, one sleeps until the engine's deadline.
+Both, and the synchronous verbs, end in ``_settle``, which hands output to the port without waiting,
+moves the deadline and wakes whoever waits for completions. What the port cannot take is lost as on a
+wire, counted as ``output_lost``, and comes again by go-back-N.
+
+The NIC owns its port: ``run`` runs it, ``aclose`` closes it. When the port closes, completions that
+are there can still be taken; then ``wait_completions`` raises ``PortClosed`` with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import trio
+
+from inaproto.core.rc_types import MTUS
+from inaproto.errors import LocalMisuse, Unsupported
+from inaproto.ports import (
+    Completion,
+    FramePort,
+    MemoryRegion,
+    NicCapabilities,
+    PortClosed,
+    QpAddress,
+    QpAttributes,
+    Segment,
+)
+from inaproto.units import US, Instant, S
+from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
+
+OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
+"""Ethernet, IPv4, UDP, BTH, RETH, IMM and ICRC around the payload of a WRITE_ONLY_IMM."""
+
+
+def _now() -> Instant:
+    return Instant(round(trio.current_time() * S))
+
+
+class SoftNic:
+    """A RoCEv2 NIC in user space; see ``inaproto.ports.Nic``."""
+
+    def __init__(self, port: FramePort, config: SoftNicConfig) -> None:
+        self._port = port
+        self._engine = SoftNicEngine(config)
+        self._completed = trio.lowlevel.ParkingLot()
+        self._timer_scope: trio.CancelScope | None = None
+        self._closed: str | None = None
+        self._running = False
+
+    @property
+    def capabilities(self) -> NicCapabilities:
+        config = self._engine.config
+        return NicCapabilities(
+            name="softnic",
+            mac=config.mac,
+            ip=config.ip,
+            mtu_max=config.mtu_max,
+            qps_max=config.qps_max,
+            retry_forever=True,
+        )
+
+    # ---- verbs -----------------------------------------------------------------------------------
+
+    def register_memory(self, buffer: memoryview) -> MemoryRegion:
+        return self._engine.register_memory(buffer)
+
+    def deregister_memory(self, region: MemoryRegion) -> None:
+        self._engine.deregister_memory(region)
+
+    def create_qp(self, *, psn: int) -> QpAddress:
+        return self._engine.create_qp(psn=psn)
+
+    def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None:
+        self._engine.connect_qp(qpn, remote, attributes)
+
+    def post_receive(self, qpn: int, wr_id: int) -> None:
+        self._engine.post_receive(qpn, wr_id)
+        self._settle()
+
+    def post_write_imm(
+        self,
+        qpn: int,
+        wr_id: int,
+        segments: Sequence[Segment],
+        *,
+        remote_va: int,
+        rkey: int,
+        imm: int,
+    ) -> None:
+        self._engine.post_write_imm(qpn, wr_id, segments, remote_va=remote_va, rkey=rkey, imm=imm, now=_now())
+        self._settle()
+
+    def destroy_qp(self, qpn: int) -> None:
+        self._engine.destroy_qp(qpn)
+        self._settle()
+
+    def poll(self) -> list[Completion]:
+        return self._engine.take_completions()
+
+    async def wait_completions(self) -> list[Completion]:
+        await trio.lowlevel.checkpoint()
+        while not self._engine.has_completions:
+            if self._closed is not None:
+                raise PortClosed(self._closed)
+            await self._completed.park()
+        return self._engine.take_completions()
+
+    def statistics(self) -> dict[str, int]:
+        return self._engine.statistics()
+
+    # ---- running ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until the port closes or ``aclose``. Returns; ``wait_completions`` tells why."""
+        if self._running:
+            raise LocalMisuse("this NIC runs already")
+        self._running = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._port.run)
+                nursery.start_soon(self._serve_timers)
+                try:
+                    await self._serve_port()
+                except PortClosed as closed:
+                    self._close(closed.reason)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._close("the NIC does not run any more")
+
+    async def aclose(self) -> None:
+        """Close the NIC and its port; ``run`` returns."""
+        self._close("the NIC was closed")
+        await self._port.aclose()
+
+    async def _serve_port(self) -> None:
+        while True:
+            blocks = await self._port.receive()
+            self._engine.handle_frames(blocks, _now())
+            self._settle()
+
+    async def _serve_timers(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._trio_deadline()) as self._timer_scope:
+                await trio.sleep_forever()
+            self._engine.handle_timer(_now())
+            self._settle()
+
+    def _trio_deadline(self) -> float:
+        """When to wake: a microsecond late, so that the float clock is past the deadline for sure."""
+        deadline = self._engine.deadline
+        return math.inf if deadline is None else (deadline + US) / S
+
+    def _settle(self) -> None:
+        """After anything that may have changed the engine: send, move the timer, wake the waiting."""
+        for frames in self._engine.take_output():
+            if self._closed is not None:
+                break
+            try:
+                accepted = self._port.send_nowait(frames)
+            except PortClosed as closed:
+                self._close(closed.reason)
+                break
+            if accepted < len(frames):
+                self._engine.count_lost_output(len(frames) - accepted)
+        if self._timer_scope is not None:
+            self._timer_scope.deadline = self._trio_deadline()
+        if self._engine.has_completions:
+            self._completed.unpark_all()
+
+    def _close(self, reason: str) -> None:
+        if self._closed is None:
+            self._closed = reason
+        self._completed.unpark_all()
+
+
+def open_nic(port: FramePort, *, mac: bytes, ip: bytes, **limits: Any) -> SoftNic:
+    """A softnic on ``port``; ``limits`` are fields of ``SoftNicConfig``.
+
+    The largest MTU that fits the port's frames is ``mtu_max``. Raises ``ConfigError`` for limits that
+    cannot be and ``Unsupported`` if no MTU fits. ``first_key`` and ``first_qpn`` are drawn unless given,
+    so that packets and peers that remember an earlier life of this address do not fit the new one.
+    """
+    limits.setdefault("first_key", 1 + secrets.randbelow((1 << 32) - 1))
+    limits.setdefault("first_qpn", 2 + secrets.randbelow((1 << 24) - 2))
+    config = SoftNicConfig(mac=mac, ip=ip, **limits)
+    payload_max = min(config.mtu_max, port.capabilities.frame_bytes_max - OVERHEAD_BYTES_MAX)
+    fitting = [mtu for mtu in MTUS if mtu <= payload_max]
+    if not fitting:
+        raise Unsupported(
+            "softnic",
+            f"port {port.capabilities.name!r} takes frames of {port.capabilities.frame_bytes_max} bytes and "
+            f"mtu_max is {config.mtu_max}; RoCE needs {OVERHEAD_BYTES_MAX} and an MTU of {MTUS[0]} or more",
+        )
+    return SoftNic(port, replace(config, mtu_max=fitting[-1]))

@@ -1,0 +1,104 @@
+"""One queue pair: its address, its two protocol cores, and what the engine keeps beside them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from inaproto.core.rc_requester import RcRequester, RequesterConfig
+from inaproto.core.rc_responder import PostReceive, RcResponder, Reply, ResponderConfig
+from inaproto.core.rc_types import MTUS
+from inaproto.errors import ConfigError, LocalMisuse
+from inaproto.ports import QpAddress, QpAttributes
+from inaproto.units import PSN_MASK, Instant
+from inaproto.wire.vector import FlowTemplate
+from inaproto_adapters.softnic.packetiser import GatherList
+
+
+def udp_source_port(qpn: int, remote_qpn: int) -> int:
+    """0xc000 | the product of both QP numbers folded to 14 bits, as Linux' RoCE stack derives it."""
+    label = qpn * remote_qpn
+    label ^= label >> 20
+    label ^= label >> 40
+    label &= 0xF_FFFF
+    return 0xC000 | (label & 0x3FFF) ^ (label >> 14)
+
+
+class QueueLimits(NamedTuple):
+    send_queue_max: int
+    receive_queue_max: int
+    outstanding_packets_max: int
+
+
+@dataclass(slots=True)
+class Connection:
+    remote: QpAddress
+    attributes: QpAttributes
+    template: FlowTemplate
+    requester: RcRequester
+    responder: RcResponder
+    gathers: dict[int, GatherList] = field(default_factory=dict)
+    """Bytes of the writes that are not completed, by the requester's serial."""
+    replies: list[Reply] = field(default_factory=list)
+    """Acknowledgements that the current batch of frames caused."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuePair:
+    address: QpAddress
+    connection: Connection | None = None
+    failed: bool = False
+    _held_receives: deque[int] = field(default_factory=deque)
+
+    def hold_receive(self, wr_id: int, receives_max: int) -> None:
+        """Keep a receive that was posted before the connection."""
+        if len(self._held_receives) >= receives_max:
+            raise LocalMisuse(f"receive queue full: {receives_max} receives are not used yet")
+        self._held_receives.append(wr_id)
+
+    def take_held_receives(self) -> list[int]:
+        taken = list(self._held_receives)
+        self._held_receives.clear()
+        return taken
+
+    def connect(self, remote: QpAddress, attributes: QpAttributes, limits: QueueLimits) -> None:
+        """Raises ``LocalMisuse`` if it is connected already or the parameters cannot be."""
+        if self.connection is not None:
+            raise LocalMisuse(f"queue pair {self.address.qpn} is connected already")
+        if attributes.mtu not in MTUS:
+            raise LocalMisuse(f"MTU {attributes.mtu} is none of {MTUS}")
+        if len(remote.mac) != 6 or len(remote.ip) != 4 or not 0 <= remote.qpn <= PSN_MASK:
+            raise LocalMisuse(f"{remote} is no address of a queue pair")
+        try:
+            requester = RequesterConfig(
+                initial_psn=self.address.psn,
+                mtu=attributes.mtu,
+                outstanding_packets_max=limits.outstanding_packets_max,
+                messages_max=limits.send_queue_max,
+                ack_every=attributes.ack_every,
+                timeout=attributes.timeout,
+                retry_count=attributes.retry_count,
+                rnr_retry=attributes.rnr_retry,
+            )
+            responder = ResponderConfig(
+                initial_psn=remote.psn, mtu=attributes.mtu, receives_max=limits.receive_queue_max
+            )
+        except ConfigError as error:
+            raise LocalMisuse(f"queue pair {self.address.qpn} cannot be connected: {error}") from error
+        self.connection = Connection(
+            remote=remote,
+            attributes=attributes,
+            template=FlowTemplate(
+                src_mac=self.address.mac,
+                dst_mac=remote.mac,
+                src_ip=self.address.ip,
+                dst_ip=remote.ip,
+                udp_source_port=udp_source_port(self.address.qpn, remote.qpn),
+                dest_qp=remote.qpn,
+            ),
+            requester=RcRequester(requester),
+            responder=RcResponder(responder),
+        )
+        for wr_id in self.take_held_receives():
+            self.connection.responder.step(PostReceive(wr_id), Instant(0))

@@ -1,0 +1,258 @@
+"""The demo: four workers train on handwritten digits through a switch that sums, over a bad wire.
+
+    .venv/bin/python examples/digits/demo.py            (or: make demo)
+
+Starts one switch daemon, a host daemon per worker, and the workers (``train.py``), all as separate
+processes on this machine. The switch's ports drop, duplicate and reorder frames, from a seed. Every
+step's gradients are summed by the switch; afterwards one process trains the same model alone, and the
+weights must be the same bytes. Only processes started here are ended, by their process id.
+
+Writes to ``--out`` (default ``demo-out/``): ``summary.json``, ``demo.png``, ``rank0.json`` ... with
+every step, the weights, and ``logs/``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from examples.digits.display import Display, make_display
+from examples.digits.watch import Watch, WireSample
+from inaproto_hil import environment
+from inaproto_hil.cluster import ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
+
+TRAIN = Path(__file__).with_name("train.py")
+SUMMARY_VERSION = 1
+EXTRA_ELEMENTS = 2
+"""Loss and right answers ride along with the gradient (``model.EXTRA``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    seed: int
+    ranks: int
+    epochs: int
+    batch: int
+    weather: str
+    timeout_s: float
+    """For one all-reduce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the processes left behind: outcomes as ``train.py`` writes them, and their weights."""
+
+    ranks: list[dict[str, Any]]
+    reference: dict[str, Any]
+    weights: list[bytes]
+    reference_weights: bytes
+    wire: list[WireSample]
+    wall_s: dict[str, float]
+
+    @property
+    def identical(self) -> bool:
+        """Whether the weights of every rank are the reference's, byte for byte."""
+        return all(weights == self.reference_weights for weights in self.weights)
+
+    @property
+    def first_difference(self) -> int | None:
+        """The first epoch (from 0) after which some rank's weights were not the reference's."""
+        for epoch, expected in enumerate(self.reference["digests"]):
+            if any(rank["digests"][epoch] != expected for rank in self.ranks):
+                return epoch
+        return None
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile: a value that was measured."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def run(config: Config, out: Path, display: Display) -> Result:
+    """Train through the switch, then alone; returns what both left. Raises ``ClusterError``."""
+    outcomes = [out / f"rank{rank}.json" for rank in range(config.ranks)]
+    reference = out / "reference.json"
+    for path in (*outcomes, reference):
+        path.unlink(missing_ok=True)
+    shared = [f"--{name}={value}" for name, value in _training_options(config).items()]
+    train = [sys.executable, str(TRAIN), *shared]
+    display.stage("starting the switch and the hosts")
+    cluster_config = ClusterConfig(hosts=config.ranks, weather=config.weather, seed=config.seed)
+    with LocalCluster(cluster_config, log_dir=out / "logs") as cluster:
+        watch = Watch(cluster, display, idle_timeout_s=2 * config.timeout_s)
+        display.stage("training")
+        for rank, path in enumerate(outcomes):
+            argv = [*train, f"--rank={rank}", f"--socket={cluster.host_socket(rank)}", f"--out={path}"]
+            cluster.start_worker(f"rank{rank}", argv, sink=watch.line)
+        watch.until_ended(cluster.workers)
+        watch.sample_wire()
+        display.stage("training the same in one process")
+        alone = cluster.start_worker(
+            "reference", [*train, "--one-process", f"--out={reference}"], sink=watch.line
+        )
+        watch.until_ended([alone])
+    ranks = [json.loads(path.read_text()) for path in outcomes]
+    lone = json.loads(reference.read_text())
+    return Result(
+        ranks=ranks,
+        reference=lone,
+        weights=[path.with_suffix(".weights").read_bytes() for path in outcomes],
+        reference_weights=reference.with_suffix(".weights").read_bytes(),
+        wire=watch.wire,
+        wall_s={"training": max(rank["wall_s"] for rank in ranks), "one_process": lone["wall_s"]},
+    )
+
+
+def _training_options(config: Config) -> dict[str, Any]:
+    return {
+        "size": config.ranks,
+        "seed": config.seed,
+        "epochs": config.epochs,
+        "batch": config.batch,
+        "timeout": config.timeout_s,
+    }
+
+
+def slowest_s(result: Result) -> list[float]:
+    """For each step, the all-reduce of the rank that waited longest."""
+    by_rank = ([step["sum_s"] for step in rank["steps"]] for rank in result.ranks)
+    return [max(step) for step in zip(*by_rank, strict=True)]
+
+
+def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, Any]:
+    """``summary.json``: measured values only."""
+    first, last = result.ranks[0], result.wire[-1]
+    slowest = slowest_s(result)
+    return {
+        "version": SUMMARY_VERSION,
+        "config": asdict(config),
+        "env": env,
+        "identical": result.identical,
+        "first_different_epoch": result.first_difference,
+        "accuracy": first["accuracy"][-1],
+        "reference_accuracy": result.reference["accuracy"][-1],
+        "parameters": first["parameters"],
+        "train_samples": first["train_samples"],
+        "test_samples": first["test_samples"],
+        "allreduces": len(first["steps"]),
+        "allreduce_bytes": 4 * (first["parameters"] + EXTRA_ELEMENTS),
+        "frames": last.frames,
+        "frames_lost": last.frames_lost,
+        "duplicated": last.duplicated,
+        "reordered": last.reordered,
+        "retransmits": last.retransmits,
+        "retransmits_by_host": last.retransmits_by_host,
+        "latency_ms": {
+            **{f"p{percent}": 1e3 * percentile(slowest, percent) for percent in (50, 90, 99)},
+            "min": 1e3 * min(slowest),
+            "max": 1e3 * max(slowest),
+            "mean": 1e3 * sum(slowest) / len(slowest),
+        },
+        "wall_s": result.wall_s,
+        "weights_sha256": {
+            "one_process": result.reference["digest"],
+            **{f"rank{rank}": outcome["digest"] for rank, outcome in enumerate(result.ranks)},
+        },
+    }
+
+
+def series(result: Result) -> dict[str, Any]:
+    """The curves of ``demo.png``."""
+    first = result.ranks[0]
+    steps = first["steps"]
+    each = len(steps) // len(first["accuracy"])
+    by_epoch = [steps[at : at + each] for at in range(0, len(steps), each)]
+    return {
+        "step": [step["step"] for step in steps],
+        "loss": [step["loss"] for step in steps],
+        "steps_per_epoch": each,
+        "accuracy": first["accuracy"],
+        "reference_accuracy": result.reference["accuracy"],
+        "train_accuracy": [sum(step["train_accuracy"] for step in epoch) / each for epoch in by_epoch],
+        "slowest_s": slowest_s(result),
+        "wire": [asdict(sample) for sample in result.wire],
+    }
+
+
+def verdict(summary: dict[str, Any]) -> list[str]:
+    """What is wrong with a finished run; empty when all is well."""
+    problems = []
+    if not summary["identical"]:
+        where = summary["first_different_epoch"]
+        problems.append(f"the weights differ from those of one process, first after epoch {where}")
+    if summary["config"]["weather"]:
+        problems += [
+            f"the weather is {summary['config']['weather']}, yet {name} is 0: the wire was another one"
+            for name in ("frames_lost", "retransmits")
+            if not summary[name]
+        ]
+    return problems
+
+
+def last_line(summary: dict[str, Any]) -> str:
+    return (
+        f"demo: identical={'yes' if summary['identical'] else 'no'} accuracy={summary['accuracy']:.2f} "
+        f"allreduces={summary['allreduces']} frames_lost={summary['frames_lost']} "
+        f"retransmits={summary['retransmits']}"
+    )
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--seed", type=click.IntRange(min=0), default=1, envvar="INAPROTO_SEED", show_envvar=True,
+              help="Of the weather, the split, the order and the first weights.")  # fmt: skip
+@click.option("--ranks", type=click.IntRange(2, 64), default=4, help="Workers, each with a host daemon.")
+@click.option("--epochs", type=click.IntRange(min=1), default=30)
+@click.option(
+    "--batch", type=click.IntRange(min=2), default=64, help="Samples per step, all workers together."
+)
+@click.option("--weather", default="drop=0.01,duplicate=0.001,reorder=0.01",
+              help="What the switch's ports do to frames; empty for a clean wire.")  # fmt: skip
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.1), default=30.0, help="Seconds one all-reduce may take."
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"))
+def main(*, seed: int, ranks: int, epochs: int, batch: int, weather: str, timeout: float, out: Path) -> None:
+    """Train on handwritten digits through an aggregating switch, and compare with one process."""
+    if batch % ranks:
+        raise click.UsageError(f"--batch {batch} must be a multiple of --ranks {ranks}")
+    config = Config(seed=seed, ranks=ranks, epochs=epochs, batch=batch, weather=weather, timeout_s=timeout)
+    out.mkdir(parents=True, exist_ok=True)
+    env = environment.describe()
+    try:
+        with signals_as_interrupt(), make_display() as display:
+            result = run(config, out, display)
+    except ClusterError as error:
+        print(f"demo: failed: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("demo: interrupted; all its processes are ended", file=sys.stderr)
+        sys.exit(130)
+    summary = summarise(config, result, env)
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    from examples.digits import plot
+
+    plot.draw(summary, series(result), out / "demo.png")
+    latency = summary["latency_ms"]
+    print(
+        f"all-reduce {summary['allreduce_bytes'] / 1024:.0f} KiB: p50 {latency['p50']:.1f} ms, "
+        f"p99 {latency['p99']:.1f} ms; training {summary['wall_s']['training']:.1f} s, of which one process "
+        f"needs {summary['wall_s']['one_process']:.1f} s\n{out / 'summary.json'}  {out / 'demo.png'}"
+    )
+    problems = verdict(summary)
+    for problem in problems:
+        print(f"demo: {problem}", file=sys.stderr)
+    sys.stderr.flush()
+    print(last_line(summary))
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

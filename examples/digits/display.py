@@ -1,0 +1,111 @@
+"""Progress of a demo run: a live bar on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+PLAIN_INTERVAL_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What there is to show; None where nothing is known yet."""
+
+    step: int
+    steps: int
+    loss: float
+    train_accuracy: float
+    """Of the last steps, 0..1."""
+    latency_ms: float
+    """Median all-reduce of the last steps."""
+    frames_lost: int | None
+    retransmits: int | None
+
+    def __str__(self) -> str:
+        wire = ""
+        if self.frames_lost is not None:
+            wire = f"  frames lost {self.frames_lost}  sent again {self.retransmits}"
+        return (
+            f"loss {self.loss:6.3f}  accuracy {100 * self.train_accuracy:5.1f} %  "
+            f"all-reduce {self.latency_ms:6.1f} ms{wire}"
+        )
+
+
+class Display(Protocol):
+    def stage(self, what: str) -> None:
+        """A new part of the run begins."""
+        ...
+
+    def update(self, state: State) -> None: ...
+
+
+class PlainDisplay:
+    """For logs and pipes."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._next = 0.0
+
+    def stage(self, what: str) -> None:
+        print(f"[{time.monotonic() - self._start:5.1f} s] {what}", flush=True)
+        self._next = time.monotonic() + PLAIN_INTERVAL_S
+
+    def update(self, state: State) -> None:
+        now = time.monotonic()
+        if now >= self._next or state.step == state.steps:
+            self._next = now + PLAIN_INTERVAL_S
+            print(f"[{now - self._start:5.1f} s] step {state.step}/{state.steps}  {state}", flush=True)
+
+
+class LiveDisplay:
+    """For a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task: TaskID | None = None
+        self._what = ""
+
+    def stage(self, what: str) -> None:
+        self._finish_stage()
+        self._what = what
+        self._task = self._progress.add_task(what, total=None, state="")
+
+    def _finish_stage(self) -> None:
+        if self._task is not None:
+            task = self._progress.tasks[-1]
+            self._progress.update(self._task, total=task.total or 1, completed=task.total or 1)
+            self._progress.stop_task(self._task)
+
+    def update(self, state: State) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, total=state.steps, completed=state.step, state=str(state))
+
+    def close(self) -> None:
+        self._finish_stage()
+
+
+@contextmanager
+def make_display() -> Iterator[Display]:
+    """The display that suits stdout."""
+    if not sys.stdout.isatty():
+        yield PlainDisplay()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[state]}"),
+    )
+    with Progress(*columns, console=Console()) as progress:
+        live = LiveDisplay(progress)
+        yield live
+        live.close()

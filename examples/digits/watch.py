@@ -1,0 +1,116 @@
+"""Follows a running demo: the workers' lines, the switch's counters, and whether all is still alive."""
+
+from __future__ import annotations
+
+import json
+import queue
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from examples.digits.display import Display, State
+from inaproto_hil.cluster import Child, LocalCluster
+
+SAMPLE_INTERVAL_S = 1.0
+RECENT_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class WireSample:
+    """Totals since the daemons started."""
+
+    at_s: float
+    frames: int
+    """That the switch's ports received and sent."""
+    frames_lost: int
+    duplicated: int
+    reordered: int
+    retransmits: int
+    """Packets that the hosts' NICs sent again."""
+    retransmits_by_host: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, switch: dict[str, Any], hosts: dict[str, dict[str, Any]], at_s: float) -> WireSample:
+        """From the status records of the switch and of each host."""
+        totals = switch["totals"]
+        by_host = {name: host["nic"].get("retransmits", 0) for name, host in hosts.items()}
+        return cls(
+            at_s=at_s,
+            frames=totals["frames_in"] + totals["frames_out"],
+            frames_lost=totals["frames_lost"],
+            duplicated=totals["frames_duplicated"],
+            reordered=totals["frames_reordered"],
+            retransmits=sum(by_host.values()),
+            retransmits_by_host=by_host,
+        )
+
+
+class Watch:
+    """``line`` is the sink of all workers' lines; ``until_ended`` follows them."""
+
+    def __init__(self, cluster: LocalCluster, display: Display, *, idle_timeout_s: float) -> None:
+        self.wire: list[WireSample] = []
+        self._cluster = cluster
+        self._display = display
+        self._idle_timeout_s = idle_timeout_s
+        self._lines: queue.SimpleQueue[tuple[Child, str | None]] = queue.SimpleQueue()
+        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
+        self._start = time.monotonic()
+
+    def line(self, child: Child, text: str | None) -> None:
+        """A worker's line, or None at its end; any thread."""
+        self._lines.put((child, text))
+
+    def sample_wire(self) -> None:
+        """Ask the daemons for their counters."""
+        cluster = self._cluster
+        hosts = {host.name: cluster.host_status(index) for index, host in enumerate(cluster.hosts)}
+        at_s = time.monotonic() - self._start
+        self.wire.append(WireSample.of(cluster.switch_status(), hosts, at_s))
+
+    def until_ended(self, children: Sequence[Child]) -> None:
+        """Follow these until all have ended well. Raises ``ClusterError`` when one fails or all stall."""
+        running = set(children)
+        shown = children[0]
+        heard = next_sample = time.monotonic()
+        while running:
+            now = time.monotonic()
+            if now >= next_sample:
+                self._cluster.check()
+                self.sample_wire()
+                next_sample = time.monotonic() + SAMPLE_INTERVAL_S
+            if now - heard > self._idle_timeout_s:
+                names = ", ".join(sorted(child.name for child in running))
+                raise self._cluster.failure(f"nothing from {names} for {self._idle_timeout_s:.0f} s")
+            try:
+                child, text = self._lines.get(timeout=max(0.0, next_sample - now))
+            except queue.Empty:
+                continue
+            heard = time.monotonic()
+            if text is None:
+                status = child.process.wait()
+                if status:
+                    raise self._cluster.failure(f"{child.name} ended with status {status}")
+                running.discard(child)
+            elif not text.startswith("{"):
+                child.log(text)
+            elif child is shown:
+                self._show(json.loads(text))
+
+    def _show(self, step: dict[str, Any]) -> None:
+        self._recent.append(step)
+        wire = self.wire[-1] if self.wire else None
+        self._display.update(
+            State(
+                step=step["step"],
+                steps=step["steps"],
+                loss=step["loss"],
+                train_accuracy=statistics.fmean(each["train_accuracy"] for each in self._recent),
+                latency_ms=1e3 * statistics.median(each["sum_s"] for each in self._recent),
+                frames_lost=wire.frames_lost if wire else None,
+                retransmits=wire.retransmits if wire else None,
+            )
+        )

@@ -1,0 +1,48 @@
+"""``inaproto bench``: how fast the parts are, and whether what they compute is right.
+
+A figure without configuration and machine says nothing: each report carries both, as JSON beside
+the table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _LazyGroup(click.Group):
+    """A group whose commands are imported when they are named: ``inaproto --help`` stays fast."""
+
+    def __init__(self, *, commands_at: dict[str, Callable[[], click.Command]], name: str, help: str) -> None:
+        super().__init__(name=name, help=help)
+        self._commands_at = commands_at
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._commands_at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        load = self._commands_at.get(cmd_name)
+        return load() if load is not None else None
+
+
+def _accelerator() -> click.Command:
+    from inaproto_hil.bench.accelerator import accelerator
+
+    return accelerator
+
+
+def _allreduce() -> click.Command:
+    from inaproto_hil.bench.allreduce import allreduce
+
+    return allreduce
+
+
+bench = _LazyGroup(
+    commands_at={"accelerator": _accelerator, "allreduce": _allreduce},
+    name="bench",
+    help="Measure the accelerator core, or all-reduces through the daemons.",
+)

@@ -1,0 +1,318 @@
+"""``inaproto bench allreduce``: all-reduces through real daemons, every element checked.
+
+Starts a switch, host daemons and one worker process per host on this machine. The frames go over
+UNIX sockets between processes that share the cores with the workers, so a run proves that results
+are *correct* (also under ``--weather``), and compares revisions of this code on one machine; it says
+nothing about the speed of a network (data-path measurements of the core alone:
+``inaproto bench accelerator``).
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from inaproto.daemon.config import HostSettings
+from inaproto_hil import environment
+from inaproto_hil.bench import report
+from inaproto_hil.bench.allreduce_worker import WorkerPlan
+from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX
+from inaproto_hil.cluster import Child, ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
+
+DEFAULT_DTYPES = ("float32", "bfloat16", "int32")
+ELEMENT_BYTES_MAX = max(dtype.itemsize for dtype in DTYPES.values())
+CHECK_TIMEOUT_S = 60.0
+"""What a rank may take beside its operation: start-up, making data, checking it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    hosts: int
+    begin: int
+    end: int
+    factor: int
+    dtypes: tuple[str, ...]
+    op: str
+    iterations: int
+    warmup: int
+    window_messages: int
+    message_packets: int
+    mtu: int
+    weather: str
+    seed: int
+    timeout_s: float
+
+    def plan(self) -> WorkerPlan:
+        rows = [
+            (dtype, size // DTYPES[dtype].itemsize)
+            for dtype in self.dtypes
+            for size in report.sizes(self.begin, self.end, self.factor)
+        ]
+        return WorkerPlan("bench", self.hosts, self.op, rows, self.warmup, self.iterations, self.timeout_s)
+
+    def cluster(self) -> ClusterConfig:
+        host_options = {
+            "--mtu": self.mtu,
+            "--window-messages": self.window_messages,
+            "--message-packets": self.message_packets,
+        }
+        return ClusterConfig(
+            hosts=self.hosts,
+            weather=self.weather,
+            seed=self.seed,
+            host_options=tuple(text for pair in host_options.items() for text in map(str, pair)),
+        )
+
+
+class _Ranks:
+    """The worker processes, stepped from operation to operation."""
+
+    def __init__(self, cluster: LocalCluster, plan: WorkerPlan) -> None:
+        self._cluster = cluster
+        self._timeout_s = plan.timeout_s + CHECK_TIMEOUT_S
+        self._lines: queue.SimpleQueue[tuple[Child, str | None]] = queue.SimpleQueue()
+        self._messages: list[deque[dict[str, Any]]] = [deque() for _ in range(plan.ranks)]
+        """Ranks run ahead of each other: one may be at the next row when another reports this one."""
+        module = [sys.executable, "-m", "inaproto_hil.bench.allreduce_worker"]
+        self._ranks = {
+            cluster.start_worker(
+                f"rank{rank}",
+                [*module, str(rank), str(cluster.host_socket(rank)), plan.encode()],
+                sink=lambda child, line: self._lines.put((child, line)),
+            ): rank
+            for rank in range(plan.ranks)
+        }
+
+    def collect(self, wanted: str, what: str) -> list[dict[str, Any]]:
+        """The next message of each rank, in rank order; it must have the field ``wanted``."""
+        deadline = time.monotonic() + self._timeout_s
+        while not all(self._messages):
+            try:
+                child, line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                missing = [rank for rank, messages in enumerate(self._messages) if not messages]
+                message = f"ranks {missing} did not reach {what} within {self._timeout_s:.0f} s"
+                raise self._cluster.failure(message) from None
+            if line is None:
+                status = child.process.wait()
+                if status == 0 and self._messages[self._ranks[child]]:
+                    continue  # it said all it had to say
+                raise self._cluster.failure(f"{child.name} ended with status {status} before {what}")
+            if line.startswith("{"):
+                self._messages[self._ranks[child]].append(json.loads(line))
+            else:
+                child.log(line)
+        found = [messages.popleft() for messages in self._messages]
+        if not all(wanted in message for message in found):
+            raise self._cluster.failure(f"the ranks are out of step at {what}: {found}")
+        return found
+
+    def go(self) -> None:
+        for child in self._ranks:
+            child.send_line("go")
+
+
+def measure(
+    config: Config, on_row: Callable[[report.Row], None], on_operation: Callable[[str], None]
+) -> tuple[list[report.Row], dict[str, Any]]:
+    """Run the benchmark; returns its rows and the counters of the switch and the hosts' NICs."""
+    plan = config.plan()
+    rows = []
+    with LocalCluster(config.cluster()) as cluster:
+        ranks = _Ranks(cluster, plan)
+        for number, (dtype, count) in enumerate(plan.rows):
+            daemons_cpu_s = 0.0
+            for iteration in range(-plan.warmup, plan.iterations):
+                ranks.collect("at", f"iteration {iteration} of {count} x {dtype}")
+                if iteration == 0:
+                    daemons_cpu_s = -sum(daemon.cpu_s() for daemon in cluster.daemons)
+                ranks.go()
+                on_operation(f"{dtype} {count * DTYPES[dtype].itemsize} B")
+            done = ranks.collect("row", f"the end of {count} x {dtype} (row {number + 1})")
+            daemons_cpu_s += sum(daemon.cpu_s() for daemon in cluster.daemons)
+            cluster.check()
+            rows.append(_row(plan, dtype, count, done, daemons_cpu_s))
+            on_row(rows[-1])
+        hosts = {host.name: cluster.host_status(index)["nic"] for index, host in enumerate(cluster.hosts)}
+        return rows, {"switch": cluster.switch_status(), "nics": hosts}
+
+
+def _row(
+    plan: WorkerPlan, dtype: str, count: int, done: Sequence[dict[str, Any]], daemons_cpu_s: float
+) -> report.Row:
+    samples = zip(*(rank["samples_s"] for rank in done), strict=True)
+    return report.Row(
+        size_bytes=count * DTYPES[dtype].itemsize,
+        count=count,
+        dtype=dtype,
+        op=plan.op,
+        ranks=plan.ranks,
+        samples_s=tuple(max(sample) for sample in samples),
+        wrong=sum(rank["wrong"] for rank in done),
+        cpu_s=daemons_cpu_s + sum(rank["cpu_s"] for rank in done),
+        wrong_example=next((rank["wrong_example"] for rank in done if rank["wrong_example"]), ""),
+    )
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    try:
+        return report.parse_size(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _host_default(field: str) -> Any:
+    return HostSettings.model_fields[field].default
+
+
+@click.command()
+@click.option(
+    "--hosts", type=click.IntRange(2, RANKS_MAX), default=4, show_default=True, help="Hosts; one rank each."
+)
+@click.option(
+    "--begin", callback=_size, default="64K", show_default=True, help="First size, bytes (K, M, G: 1024)."
+)
+@click.option("--end", callback=_size, default="16M", show_default=True, help="Last size.")
+@click.option("--factor", type=click.IntRange(min=2), default=2, show_default=True, help="From size to size.")
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=click.Choice([*DTYPES, "all"]), default=DEFAULT_DTYPES,
+    show_default=True, help="Element type; may be given several times.",
+)  # fmt: skip
+@click.option("--op", type=click.Choice(OPS), default="sum", show_default=True, help="Reduction.")
+@click.option(
+    "--iterations", type=click.IntRange(min=1), default=5, show_default=True, help="Measured, per row."
+)
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="Not measured, per row."
+)
+@click.option(
+    "--window",
+    type=int,
+    default=_host_default("window_messages"),
+    show_default=True,
+    help="Messages in flight.",
+)
+@click.option(
+    "--message-packets",
+    type=int,
+    default=_host_default("message_packets"),
+    show_default=True,
+    help="Packets per message.",
+)
+@click.option(
+    "--mtu", type=int, default=_host_default("mtu"), show_default=True, help="Payload bytes per packet."
+)
+@click.option(
+    "--weather", default="", help="Of the switch's ports, e.g. drop=0.01,duplicate=0.001,reorder=0.01."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the weather.")
+@click.option(
+    "--timeout", type=float, default=60.0, show_default=True, help="Seconds one operation may take."
+)
+@click.option(
+    "--json", "json_path", metavar="PATH", help="Write the report here; - is stdout (the table: stderr)."
+)
+def allreduce(
+    *,
+    hosts: int,
+    begin: int,
+    end: int,
+    factor: int,
+    dtypes: tuple[str, ...],
+    op: str,
+    iterations: int,
+    warmup: int,
+    window: int,
+    message_packets: int,
+    mtu: int,
+    weather: str,
+    seed: int,
+    timeout: float,
+    json_path: str | None,
+) -> None:
+    """All-reduces through a switch and host daemons on this machine, every element checked.
+
+    The columns are those of nccl-tests. The time of an operation is that of its slowest rank; a row
+    has the median. cpu(s/GB) counts all processes, daemons included.
+
+    Loopback runs prove that results are right, never how fast a network would be: all processes
+    share this machine's cores. Exits with 1 when any element is wrong.
+    """
+    if begin > end:
+        raise click.UsageError(f"--begin {begin} is above --end {end}")
+    if begin < ELEMENT_BYTES_MAX:
+        raise click.UsageError(f"--begin {begin} is less than one element: give at least {ELEMENT_BYTES_MAX}")
+    config = Config(
+        hosts=hosts,
+        begin=begin,
+        end=end,
+        factor=factor,
+        dtypes=tuple(DTYPES) if "all" in dtypes else tuple(dict.fromkeys(dtypes)),
+        op=op,
+        iterations=iterations,
+        warmup=warmup,
+        window_messages=window,
+        message_packets=message_packets,
+        mtu=mtu,
+        weather=weather,
+        seed=seed,
+        timeout_s=timeout,
+    )
+    env = environment.describe()
+    table = sys.stderr if json_path == "-" else sys.stdout
+    try:
+        with signals_as_interrupt():
+            rows, counters = _with_progress(config, env, table)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from None
+    result = report.document(config=asdict(config), env=env, rows=rows) | counters
+    text = json.dumps(result, indent=2)
+    if json_path == "-":
+        print(text)
+    elif json_path is not None:
+        Path(json_path).write_text(text + "\n")
+    wrong = sum(row.wrong for row in rows)
+    print(f"# wrong elements: {wrong} {'OK' if wrong == 0 else 'FAILED'}", file=table)
+    for row in rows:
+        if row.wrong:
+            print(f"# {row.dtype} {row.size_bytes} B: {row.wrong_example}", file=table)
+    sys.exit(1 if wrong else 0)
+
+
+def _with_progress(
+    config: Config, env: dict[str, Any], table: Any
+) -> tuple[list[report.Row], dict[str, Any]]:
+    bound = report.bounds(mtu=config.mtu, ranks=config.hosts)
+    print(
+        f"# inaproto bench allreduce: {config.hosts} hosts, window {config.window_messages} messages of "
+        f"{config.message_packets} packets of {config.mtu} B, weather: {config.weather or 'clear'}\n"
+        f"# {env['cpu']}, {env['cores_usable']} cores shared by all: checks results, not a network's speed\n"
+        f"# bound: {100 * bound['ina']:.0f} % of a line (payload/frame); "
+        f"a ring of the hosts: {100 * bound['ring']:.0f} %",
+        file=table,
+    )
+    print(report.header(), file=table, flush=True)
+    operations = len(config.plan().rows) * (config.warmup + config.iterations)
+    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("starting daemons", total=operations)
+
+        def show(row: report.Row) -> None:
+            if table.isatty() and console.is_terminal:
+                progress.console.print(report.table_line(row), highlight=False, markup=False, soft_wrap=True)
+            else:
+                print(report.table_line(row), file=table, flush=True)
+
+        return measure(config, show, lambda what: progress.update(bar, advance=1, description=what))

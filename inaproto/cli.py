@@ -1,0 +1,364 @@
+"""The command ``inaproto``: the only place where parts are wired together.
+
+Daemons print one line ``ready ...`` on standard output when they can be used, and log to standard
+error. Exit status: 0 for an orderly end (SIGTERM and Ctrl-C included), 1 when something outside
+failed, 2 when the command or its configuration is wrong; none of these with a traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import trio
+
+    from inaproto.daemon.config import HostSettings, Settings, SwitchSettings
+    from inaproto.ports import Adapter, FramePort, Nic
+
+COMMAND_GROUP: Final = "inaproto.commands"
+FRAME_PORT: Final = "frame port"
+NIC: Final = "nic"
+EXIT_FAILED: Final = 1
+EXIT_WRONG: Final = 2
+
+_EPILOG: Final = """
+Example: one switch and two hosts on this machine, in any order of starting.
+
+\b
+  inaproto switch --dir /tmp/ina &
+  inaproto host --dir /tmp/ina --name h0 --ip 10.0.0.1 &
+  inaproto host --dir /tmp/ina --name h1 --ip 10.0.0.2 &
+  inaproto status --dir /tmp/ina
+
+\b
+Then, in two training processes (rank 0 at h0, rank 1 at h1):
+  comm = inaproto.connect_blocking("job", rank=0, size=2, key="secret", socket="/tmp/ina/h0.sock")
+  total = comm.all_reduce(gradient).wait()
+
+Every option of a daemon can also be a field of its table in a TOML file (--config) or an environment
+variable (INAPROTO_ and its name in capitals); flags win over the environment, the environment over the file.
+"""
+
+
+class _Commands(click.Group):
+    """The commands of this module, and those that other packages announce as entry points."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *sorted(_announced())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        entry = _announced().get(cmd_name)
+        if own is not None or entry is None:
+            return own
+        command = entry.load()
+        if not isinstance(command, click.Command):
+            raise click.ClickException(f"{entry.value} (entry point {cmd_name}) is not a click command")
+        return command
+
+
+def _announced() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=COMMAND_GROUP)}
+
+
+@click.group(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """In-network aggregation: all-reduces that are summed in the switch, over RoCEv2.
+
+    A switch daemon sums the gradients of training processes while their packets pass through; a host
+    daemon on every machine sends them for the processes that run there.
+    """
+
+
+class _DaemonCommand(click.Command):
+    """A daemon, with one option per field of its settings."""
+
+    def __init__(self, name: str, load_model: Callable[[], type[Settings]], **rest: Any) -> None:
+        super().__init__(name, **rest)
+        self._load_model = load_model
+        self._made = False
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not self._made:  # pydantic is imported when a daemon's options are asked for, not before
+            self._made = True
+            self.params += _options(self._load_model())
+        return super().get_params(ctx)
+
+
+def _options(model: type[Settings]) -> list[click.Parameter]:
+    options: list[click.Parameter] = [
+        click.Option(
+            ["--config", "config_file"],
+            type=click.Path(path_type=Path),
+            help=f"TOML file; its table [{model.table}] holds these options with underscores.",
+        ),
+        click.Option(["--show-config"], is_flag=True, help="Print the configuration in force and exit."),
+    ]
+    for name, field in model.model_fields.items():
+        text = field.description or ""
+        if field.is_required():
+            text += "  [required]"
+        elif field.default is not None and name != "dir":
+            text += f"  [default: {field.default}]"
+        # Texts, so that a bad value is refused in the same words wherever it comes from.
+        options.append(
+            click.Option([f"--{name.replace('_', '-')}", name], metavar="VALUE", help=text.strip())
+        )
+    return options
+
+
+def _switch_settings_model() -> type[Settings]:
+    from inaproto.daemon.config import SwitchSettings
+
+    return SwitchSettings
+
+
+def _host_settings_model() -> type[Settings]:
+    from inaproto.daemon.config import HostSettings
+
+    return HostSettings
+
+
+def _switch(config_file: Path | None, show_config: bool, **flags: str | None) -> None:
+    from inaproto.daemon.config import load_switch_settings
+
+    loaded = load_switch_settings(_given(flags), config_file, os.environ)
+    if show_config:
+        click.echo(loaded.show(), nl=False)
+        return
+    _start_log(loaded.settings.log_level, loaded.warnings)
+    _run(lambda stop: _serve_switch(loaded.settings, stop))
+
+
+async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
+    from inaproto.daemon.switch import run_switch
+    from inaproto.ports import load_adapter
+
+    ports = _adapter(settings.adapter, FRAME_PORT).open()
+    wrap_port: Callable[[FramePort, str], FramePort] | None = None
+    if not settings.weather.clear:
+        weather = load_adapter("weather")
+
+        def wrap_port(port: FramePort, name: str) -> FramePort:
+            wrapped: FramePort = weather.open(port, settings.weather, seed=settings.seed, name=name)
+            return wrapped
+
+    await run_switch(
+        settings, open_port_listener=ports.listen, wrap_port=wrap_port, stop=stop, announce=_announce
+    )
+
+
+def _host(config_file: Path | None, show_config: bool, **flags: str | None) -> None:
+    from inaproto.daemon.config import load_host_settings
+
+    loaded = load_host_settings(_given(flags), config_file, os.environ)
+    if show_config:
+        click.echo(loaded.show(), nl=False)
+        return
+    _start_log(loaded.settings.log_level, loaded.warnings)
+    _run(lambda stop: _serve_host(loaded.settings, stop))
+
+
+async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
+    import trio
+
+    from inaproto.daemon.host import run_host
+    from inaproto.daemon.unix_sockets import make_run_directory
+
+    ports = _adapter(settings.adapter, FRAME_PORT).open()
+    nics = _adapter(settings.nic, NIC)
+
+    async def open_nic(port_path: str) -> Nic:
+        port = await ports.connect(port_path)
+        nic: Nic = nics.open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
+        return nic
+
+    make_run_directory(settings.listen_path.parent, "host")
+    async with trio.open_nursery() as nursery:
+
+        async def serve(task_status: trio.TaskStatus[object]) -> None:
+            await run_host(settings, open_nic=open_nic, task_status=task_status)
+
+        await nursery.start(serve)
+        _announce(f"ready host name={settings.name} listen={settings.listen_path}")
+        await stop.wait()
+        nursery.cancel_scope.cancel()
+
+
+cli.add_command(
+    _DaemonCommand(
+        "switch",
+        _switch_settings_model,
+        callback=lambda **flags: _guard(lambda: _switch(**flags)),
+        short_help="Run a switch.",
+        help="Run a switch: hosts plug into its ports, and it sums what their rings send.",
+        epilog="Example: inaproto switch --dir /tmp/ina --weather drop=0.01,reorder=0.01 --seed 7",
+    )
+)
+cli.add_command(
+    _DaemonCommand(
+        "host",
+        _host_settings_model,
+        callback=lambda **flags: _guard(lambda: _host(**flags)),
+        short_help="Run a host daemon.",
+        help="Run a host daemon: it carries the all-reduces of the training processes on this machine.",
+        epilog="Example: inaproto host --dir /tmp/ina --name h0 --ip 10.0.0.1",
+    )
+)
+
+
+@cli.command(short_help="Show what running daemons are doing.")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), help="Ask all daemons whose sockets are here."
+)
+@click.option(
+    "--socket", "sockets", type=click.Path(path_type=Path), multiple=True, help="Ask this daemon; repeatable."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: switch, hosts, problems.")
+def status(directory: Path | None, sockets: tuple[Path, ...], as_json: bool) -> None:
+    """Show what running daemons are doing: ports, jobs, ranks that are missing, losses."""
+    _guard(lambda: _status(directory, sockets, as_json=as_json))
+
+
+def _status(directory: Path | None, sockets: tuple[Path, ...], *, as_json: bool) -> None:
+    import trio
+
+    from inaproto.daemon.config import default_run_directory
+    from inaproto.daemon.status import ask_daemons
+
+    if directory is None and not sockets:
+        directory = Path(os.environ.get("INAPROTO_DIR") or default_run_directory(os.environ))
+    report = trio.run(ask_daemons, directory, sockets)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2, default=repr))
+    else:
+        from rich.console import Console
+
+        from inaproto.daemon.status_tables import show_report
+
+        Console(highlight=False, soft_wrap=True).print(show_report(report))
+    for problem in report.problems:
+        click.echo(f"inaproto status: {problem}", err=True)
+    if report.problems:
+        sys.exit(EXIT_FAILED)
+
+
+@cli.command(name="version", short_help="Print the version.")
+def show_version() -> None:
+    """Print the version of inaproto and of what it runs on."""
+    import platform
+
+    parts = [f"inaproto {version('inaproto')}", f"python {platform.python_version()}"]
+    parts += [f"{name} {version(name)}" for name in ("trio", "numpy")]
+    click.echo(", ".join(parts))
+
+
+# --- what all commands share
+
+
+def _given(flags: dict[str, str | None]) -> dict[str, object]:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _adapter(name: str, kind: str) -> Adapter:
+    from inaproto.ports import load_adapter
+
+    adapter = load_adapter(name)
+    if kind not in adapter.kinds:
+        raise Unsupported(f"adapter {name!r} as {kind}", f"it is for {', '.join(sorted(adapter.kinds))}")
+    return adapter
+
+
+def _announce(line: str) -> None:
+    click.echo(line)  # flushes
+
+
+def _start_log(level: str, warnings: tuple[str, ...]) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    for warning in warnings:
+        logging.getLogger("inaproto").warning("%s", warning)
+
+
+def _run(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
+    """Run a daemon until it ends or SIGTERM or SIGINT comes; the second signal does not wait."""
+    import trio
+
+    async def watch(signals: AsyncIterator[int], stop: trio.Event, scope: trio.CancelScope) -> None:
+        async for number in signals:
+            if stop.is_set():
+                scope.cancel()
+            logging.getLogger("inaproto").info("stopping (%s)", signal.Signals(number).name)
+            stop.set()
+
+    async def main() -> None:
+        stop = trio.Event()
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, signals, stop, nursery.cancel_scope)
+                await serve(stop)
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def _guard(command: Callable[[], None]) -> None:
+    """Errors that a person can act on become messages; faults of ours keep their traceback."""
+    try:
+        command()
+    except InaprotoError as error:
+        if isinstance(error, InvariantBroken | LocalMisuse):
+            raise
+        _fail([error])
+    except BaseExceptionGroup as group:
+        leaves = _leaves(group)
+        if any(
+            not isinstance(leaf, InaprotoError) or isinstance(leaf, InvariantBroken | LocalMisuse)
+            for leaf in leaves
+        ):
+            raise
+        _fail(leaves)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for error in group.exceptions:
+        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves
+
+
+def _fail(errors: list[BaseException] | list[InaprotoError]) -> NoReturn:
+    for error in errors:
+        for line in str(error).splitlines():
+            click.echo(f"inaproto: {line}", err=True)
+    wrong = any(isinstance(error, ConfigError | Unsupported) for error in errors)
+    sys.exit(EXIT_WRONG if wrong else EXIT_FAILED)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    cli(prog_name="inaproto")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,447 @@
+"""What a training process holds: a communicator of one rank, Trio or blocking, and its operations.
+
+``connect`` and ``connect_blocking`` differ in how they wait and in nothing else
+(:mod:`inaproto.client.channel`). A communicator belongs to one thread (blocking) or one event loop,
+and to one process: it survives neither ``fork`` nor pickling.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+import numpy as np
+import trio
+from numpy.typing import DTypeLike, NDArray
+
+from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
+from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, connecting, leaving, waiting
+from inaproto.client.memory import Region
+from inaproto.client.protocol import PendingOperation
+from inaproto.errors import LocalMisuse
+from inaproto.units import UNIX_PATH_BYTES_MAX
+
+RECORDS_MAX = 1024
+"""Operations whose times are kept."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """Times of one all-reduce, in ns of the communicator's clock (for the communication pattern)."""
+
+    op_index: int
+    nbytes: int
+    submitted_ns: int
+    wait_ns: int
+    """When the wait for it began."""
+    ended_ns: int
+    daemon_ns: int
+    """How long it took in the host daemon, from submission to result."""
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorStatistics:
+    operations: int
+    bytes: int
+    wait_ns: int
+    """Spent in waiting for results."""
+    daemon_ns: int
+    shared_bytes: int
+    """Of shared memory."""
+    recent: tuple[OperationRecord, ...]
+
+
+class _Work:
+    """One all-reduce that was started; shared by :class:`Work` and :class:`BlockingWork`."""
+
+    def __init__(
+        self,
+        communicator: _Communicator,
+        operation: PendingOperation,
+        array: NDArray[Any],
+        shared: NDArray[Any] | None,
+        region: Region,
+    ) -> None:
+        self._communicator = communicator
+        self._operation = operation
+        self._result = array
+        self._shared = shared
+        self._region: Region | None = region
+        self._submitted_ns = communicator.now_ns()
+
+    @property
+    def op_index(self) -> int:
+        return self._operation.op_index
+
+    @property
+    def done(self) -> bool:
+        """Whether the result, or the error, is here as far as this process has read."""
+        return self._operation.ended
+
+    def _waiting(self, timeout: float | None) -> Steps[NDArray[Any]]:
+        communicator, operation = self._communicator, self._operation
+        began = communicator.now_ns()
+        yield from waiting(communicator.channel, operation, timeout, communicator.clock)
+        if self._region is not None:
+            if self._shared is not None:
+                np.copyto(self._result, self._shared)
+            self._region = self._shared = None
+            communicator.note(operation, self._result.nbytes, self._submitted_ns, began)
+        return self._result
+
+
+class _Communicator:
+    """What both kinds share: everything that does not wait."""
+
+    def __init__(self, channel: Channel, clock: Clock) -> None:
+        self.channel = channel
+        self.clock = clock
+        self._operations = 0
+        self._bytes = 0
+        self._wait_ns = 0
+        self._daemon_ns = 0
+        self._records: deque[OperationRecord] = deque(maxlen=RECORDS_MAX)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.channel.who} of {self.size}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise LocalMisuse("a communicator cannot be pickled; connect in the other process")
+
+    @property
+    def job(self) -> str:
+        return self.channel.who.job
+
+    @property
+    def rank(self) -> int:
+        return self.channel.who.rank
+
+    @property
+    def size(self) -> int:
+        return self.channel.who.size
+
+    def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """An array of zeros in memory shared with the host daemon: ``all_reduce`` copies none of it.
+
+        ``all_reduce`` of it, or of a contiguous part of it, puts the result in its place. The memory
+        stays registered until the communicator is closed.
+        """
+        kind = np.dtype(dtype)
+        wire_dtype(kind)
+        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(length < 0 for length in lengths):
+            raise LocalMisuse(f"buffer: shape {lengths}")
+        nbytes = kind.itemsize
+        for length in lengths:
+            nbytes *= length
+        self.channel.require_usable()
+        region = self.channel.memory.register(nbytes)
+        self._announce()
+        return region.array(lengths, kind)
+
+    def statistics(self) -> CommunicatorStatistics:
+        return CommunicatorStatistics(
+            operations=self._operations,
+            bytes=self._bytes,
+            wait_ns=self._wait_ns,
+            daemon_ns=self._daemon_ns,
+            shared_bytes=self.channel.memory.nbytes,
+            recent=tuple(self._records),
+        )
+
+    def now_ns(self) -> int:
+        return int(self.clock() * 1e9)
+
+    def note(self, operation: PendingOperation, nbytes: int, submitted_ns: int, wait_ns: int) -> None:
+        """Record an operation that has its result."""
+        ended = self.now_ns()
+        self._operations += 1
+        self._bytes += nbytes
+        self._wait_ns += ended - wait_ns
+        self._daemon_ns += operation.daemon_ns
+        self._records.append(
+            OperationRecord(
+                operation.op_index, nbytes, submitted_ns, wait_ns, ended, operation.daemon_ns, operation.path
+            )
+        )
+
+    def _announce(self) -> None:
+        """Send new segments to the daemon, before the first operation that uses them."""
+        for segment, descriptor in self.channel.memory.take_unannounced():
+            self.channel.send(self.channel.protocol.buffer(segment.number, segment.nbytes), descriptor)
+
+    def _start(
+        self, array: object, op: str, out: object
+    ) -> tuple[PendingOperation, NDArray[Any], NDArray[Any] | None, Region]:
+        """(operation, where the result goes, where the daemon puts it if elsewhere, its region)."""
+        source = check_array(array, "array")
+        dtype, operator = wire_dtype(source.dtype), wire_op(op)
+        result = None if out is None else check_out(out, source)
+        channel = self.channel
+        channel.require_usable()
+        region = channel.memory.find(source)
+        shared: NDArray[Any] | None = None
+        if region is None:
+            region = channel.memory.allocate(source.nbytes)
+            shared = region.array(source.shape, source.dtype)
+            np.copyto(shared, source)
+            result = np.empty_like(source) if result is None else result
+        elif result is None or result is source:
+            if not source.flags.writeable:
+                raise LocalMisuse(
+                    "all_reduce: a registered buffer gets its result in place; this one is read-only"
+                )
+            result = source
+        else:
+            shared = source
+        self._announce()
+        operation, data = channel.protocol.all_reduce(
+            segment=region.segment.number,
+            offset=region.offset,
+            nbytes=source.nbytes,
+            dtype=dtype,
+            op=operator,
+            shape=source.shape,
+            memory=region,
+        )
+        channel.send(data)
+        return operation, result, shared, region
+
+
+# --- Trio
+
+
+class Work(_Work):
+    """An all-reduce under way: ``await`` it, as often as you like, from any task of its event loop."""
+
+    _communicator: Communicator
+
+    def __await__(self) -> Generator[Any, Any, NDArray[Any]]:
+        return self.wait().__await__()
+
+    async def wait(self, timeout: float | None = None) -> NDArray[Any]:
+        """The result. Raises the job's error, or ``OperationTimeout``: the operation then still runs."""
+        return await self._communicator.drive(self._waiting(timeout))
+
+
+class Communicator(_Communicator):
+    """One rank of a job, for Trio programs; made by :func:`connect`."""
+
+    def __init__(self, channel: Channel, driver: _TrioDriver) -> None:
+        super().__init__(channel, trio.current_time)
+        channel.before_close = lambda: trio.lowlevel.notify_closing(channel)
+        self._driver = driver
+
+    def all_reduce(self, array: NDArray[Any], op: str = "sum", *, out: NDArray[Any] | None = None) -> Work:
+        """Start an all-reduce with all ranks of the job, and return at once.
+
+        ``array``: C-contiguous, any shape, dtype float32, int32, float16, bfloat16 (ml_dtypes), float64
+        or int64; the same shape, dtype and ``op`` ("sum", "max" or "min") on every rank. A private array
+        is copied before this returns; its result comes as a new array, or in ``out``. An array from
+        :meth:`buffer` is not copied, must be left alone until the result is here, and gets the result in
+        place. Raises ``LocalMisuse`` before anything is sent, or the error that the job failed with.
+        """
+        return Work(self, *self._start(array, op, out))
+
+    async def drive(self, steps: Steps[T]) -> T:
+        return await self._driver.drive(steps)
+
+    async def aclose(self) -> None:
+        """Leave the job. Operations that have not ended are lost, for all ranks."""
+        with trio.CancelScope(shield=True):  # bounded: the daemon gets LEAVE_S to answer
+            await self._driver.drive(leaving(self.channel, self.clock))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.aclose()
+        else:
+            self.channel.close()
+
+
+class _TrioDriver:
+    """Whoever waits first reads for all; the others park until it has read."""
+
+    def __init__(self) -> None:
+        self._reading = False
+        self._followers = trio.lowlevel.ParkingLot()
+
+    async def drive(self, steps: Steps[T]) -> T:
+        await trio.lowlevel.checkpoint()
+        try:
+            while True:
+                await self._wait(next(steps))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            steps.close()
+
+    async def _wait(self, wait: Wait) -> None:
+        until = float("inf") if wait.until is None else wait.until
+        with trio.move_on_at(until):
+            if wait.channel is None:
+                await trio.sleep_forever()
+            elif self._reading:
+                await self._followers.park()
+            else:
+                self._reading = True
+                try:
+                    await _ready(wait.channel)
+                except trio.ClosedResourceError:
+                    pass  # closed by another task: the next step finds the error that this leaves
+                finally:
+                    self._reading = False
+                    self._followers.unpark_all()
+
+
+async def _ready(channel: Channel) -> None:
+    if not channel.has_output:
+        await trio.lowlevel.wait_readable(channel)
+        return
+    async with trio.open_nursery() as nursery:
+        for ready in (trio.lowlevel.wait_readable, trio.lowlevel.wait_writable):
+            nursery.start_soon(_first, ready, channel, nursery.cancel_scope)
+
+
+async def _first(ready: Any, channel: Channel, scope: trio.CancelScope) -> None:
+    await ready(channel)
+    scope.cancel()
+
+
+async def connect(
+    job: str,
+    rank: int,
+    *,
+    size: int,
+    key: str = "",
+    socket: str | os.PathLike[str] | None = None,
+    timeout: float | None = 30.0,
+) -> Communicator:
+    """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined.
+
+    ``socket`` is that of the host daemon on this machine; by default ``$INAPROTO_HOST_SOCKET``, else the
+    only one in the run directory. Daemons and ranks may start in any order within ``timeout`` seconds.
+    Raises ``LocalMisuse``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
+    ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
+    """
+    who, path = _check_arguments(job, rank, size, key, socket, timeout)
+    driver = _TrioDriver()
+    steps = connecting(path, who, key=key, timeout=timeout, clock=trio.current_time)
+    return Communicator(await driver.drive(steps), driver)
+
+
+# --- blocking
+
+
+class BlockingWork(_Work):
+    """An all-reduce under way: :meth:`wait` for it."""
+
+    def wait(self, timeout: float | None = None) -> NDArray[Any]:
+        """The result. Raises the job's error, or ``OperationTimeout``: the operation then still runs."""
+        return _drive_blocking(self._waiting(timeout))
+
+
+class BlockingCommunicator(_Communicator):
+    """One rank of a job, for plain scripts; made by :func:`connect_blocking`."""
+
+    def all_reduce(
+        self, array: NDArray[Any], op: str = "sum", *, out: NDArray[Any] | None = None
+    ) -> BlockingWork:
+        """As :meth:`Communicator.all_reduce`; the result is ``.wait()``."""
+        return BlockingWork(self, *self._start(array, op, out))
+
+    def close(self) -> None:
+        """Leave the job. Operations that have not ended are lost, for all ranks."""
+        _drive_blocking(leaving(self.channel, self.clock))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.channel.close()
+
+
+def _drive_blocking(steps: Steps[T]) -> T:
+    try:
+        while True:
+            wait = next(steps)
+            left = None if wait.until is None else max(0.0, wait.until - time.monotonic())
+            poll = select.poll()
+            if wait.channel is not None:
+                poll.register(
+                    wait.channel, select.POLLIN | (select.POLLOUT if wait.channel.has_output else 0)
+                )
+            poll.poll(None if left is None else left * 1000 + 1)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def connect_blocking(
+    job: str,
+    rank: int,
+    *,
+    size: int,
+    key: str = "",
+    socket: str | os.PathLike[str] | None = None,
+    timeout: float | None = 30.0,
+) -> BlockingCommunicator:
+    """As :func:`connect`, for programs without an event loop."""
+    who, path = _check_arguments(job, rank, size, key, socket, timeout)
+    steps = connecting(path, who, key=key, timeout=timeout, clock=time.monotonic)
+    return BlockingCommunicator(_drive_blocking(steps), time.monotonic)
+
+
+def _check_arguments(
+    job: object, rank: Any, size: Any, key: object, socket: object, timeout: object
+) -> tuple[JobRank, Path | None]:
+    if not isinstance(job, str) or not 0 < len(job.encode()) <= 128:
+        raise LocalMisuse(f"connect: job is {job!r:.200}; it must be a name of 1 to 128 bytes")
+    if not _is_integer(size) or not 0 < size < 1 << 16:
+        raise LocalMisuse(f"connect: size is {size!r:.200}; it must be the number of ranks, 1 to 65535")
+    if not _is_integer(rank) or not 0 <= rank < size:
+        raise LocalMisuse(f"connect: rank is {rank!r:.200}; ranks of a job of {size} are 0 to {size - 1}")
+    if not isinstance(key, str) or len(key.encode()) > 256:
+        raise LocalMisuse("connect: key must be text of at most 256 bytes")
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+        raise LocalMisuse(f"connect: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")
+    if socket is None:
+        return JobRank(job, int(rank), int(size)), None
+    if not isinstance(socket, str | os.PathLike):
+        raise LocalMisuse(
+            f"connect: socket is {socket!r:.200}; it must be the path of the host daemon's socket"
+        )
+    path = Path(socket)
+    if len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX:
+        raise LocalMisuse(
+            f"connect: the socket path {path} is longer than {UNIX_PATH_BYTES_MAX} bytes; use a shorter one"
+        )
+    return JobRank(job, int(rank), int(size)), path
+
+
+def _is_integer(value: object) -> bool:
+    """Also numpy's integers; not booleans."""
+    return isinstance(value, Integral) and not isinstance(value, bool)

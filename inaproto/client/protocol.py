@@ -1,0 +1,171 @@
+"""What a training process and its host daemon say to each other, without I/O.
+
+Bytes and descriptors go in and out at the edges (:mod:`inaproto.client.channel`); here is what they
+mean: one communicator's join, its operations, its failure, its leaving.
+
+Invariants: operations are numbered from 0 in the order of the calls; each ends once, as done or with
+an error; a communicator that has failed stays failed, with the same error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from inaproto.errors import DaemonUnreachable, DecodeError, JobError
+from inaproto.wire.control import ControlDecoder
+from inaproto.wire.control_messages import (
+    AllReduce,
+    Buffer,
+    Done,
+    Error,
+    Join,
+    Joined,
+    Leave,
+    Message,
+    Ok,
+    Status,
+    StatusReply,
+    decode_message,
+    encode_message,
+    job_error,
+)
+from inaproto.wire.ina_header import Dtype, Op
+
+
+@dataclass(slots=True)
+class PendingOperation:
+    """An operation from its submission on; ``ended`` when it has its result or its error."""
+
+    op_index: int
+    memory: object
+    """Kept alive until the operation has ended: the daemon writes to it until then."""
+    ended: bool = False
+    error: JobError | None = None
+    path: str = ""
+    daemon_ns: int = 0
+    """From submission to result, as the daemon saw it."""
+
+    def end(self, error: JobError | None = None) -> None:
+        self.ended = True
+        self.error = error
+        self.memory = None
+
+
+class ClientProtocol:
+    """One communicator's side of the conversation."""
+
+    def __init__(self) -> None:
+        self._decoder = ControlDecoder()
+        self._ids = count(1)
+        self._next_op = 0
+        self._pending: dict[int, PendingOperation] = {}
+        self._join_id = 0
+        self._leave_id = -1
+        self.joined: Joined | None = None
+        self.failure: JobError | None = None
+        self.has_left = False
+        """The daemon has confirmed ``Leave``, or is gone anyway."""
+        self.status: dict[str, Any] | None = None
+        """The latest answer to :meth:`ask_status`."""
+
+    @property
+    def pending(self) -> int:
+        """Operations that have not ended."""
+        return len(self._pending)
+
+    # --- out
+
+    def join(self, *, job: str, rank: int, size: int, key: str, pid: int) -> bytes:
+        self._join_id = next(self._ids)
+        return encode_message(Join(id=self._join_id, job=job, rank=rank, size=size, key=key, pid=pid))
+
+    def buffer(self, segment: int, nbytes: int) -> bytes:
+        """To be sent with the segment's descriptor."""
+        return encode_message(Buffer(id=next(self._ids), segment=segment, nbytes=nbytes))
+
+    def all_reduce(
+        self,
+        *,
+        segment: int,
+        offset: int,
+        nbytes: int,
+        dtype: Dtype,
+        op: Op,
+        shape: tuple[int, ...],
+        memory: object,
+    ) -> tuple[PendingOperation, bytes]:
+        index = self._next_op
+        data = encode_message(
+            AllReduce(
+                id=next(self._ids),
+                op_index=index,
+                segment=segment,
+                offset=offset,
+                nbytes=nbytes,
+                dtype=dtype,
+                op=op,
+                shape=shape,
+            )
+        )
+        self._next_op += 1
+        operation = PendingOperation(index, memory)
+        if self.failure is not None:
+            operation.end(self.failure)
+        else:
+            self._pending[index] = operation
+        return operation, data
+
+    def ask_status(self) -> bytes:
+        self.status = None
+        return encode_message(Status(id=next(self._ids)))
+
+    def leave(self) -> bytes:
+        self._leave_id = next(self._ids)
+        return encode_message(Leave(id=self._leave_id))
+
+    # --- in
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the daemon."""
+        try:
+            for record in self._decoder.feed(data):
+                self._handle(decode_message(record))
+        except DecodeError as error:
+            self.fail(DaemonUnreachable(f"the host daemon sent what is no message: {error}; is it one?"))
+
+    def end_of_stream(self, reason: str) -> None:
+        """The daemon has closed the connection."""
+        self.has_left = True
+        self.fail(DaemonUnreachable(f"the host daemon is gone ({reason}); look at its log, then join again"))
+
+    def fail(self, error: JobError) -> None:
+        """End all that is pending, and refuse what comes; the first error stays."""
+        if self.failure is None:
+            self.failure = error
+        while self._pending:
+            _, operation = self._pending.popitem()
+            operation.end(self.failure)
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Done(op_index=op_index, path=path, ns=ns):
+                operation = self._pending.pop(op_index, None)
+                if operation is not None:
+                    operation.path, operation.daemon_ns = path, ns
+                    operation.end()
+            case Joined():
+                self.joined = message
+            case Error(op_index=int(op_index)):
+                operation = self._pending.pop(op_index, None)
+                if operation is not None:
+                    operation.end(job_error(message))
+            case Error():
+                self.fail(job_error(message))
+            case Ok(id=of):
+                self.has_left = self.has_left or of == self._leave_id
+            case StatusReply(body=body):
+                self.status = dict(body)
+            case _:
+                pass  # of a later version: what this side needs to know, it has asked for

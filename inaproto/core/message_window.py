@@ -1,0 +1,180 @@
+"""The message-level sliding window of a rank (NetReduce section 3.2, "Flow Control").
+
+Messages form one FIFO. At most ``N`` of them are in flight: sent, and their *result* not yet here.
+The window advances when the result message has arrived whole from the predecessor; the transport's
+own window and its acknowledgements have no say in that.
+
+A message's slot is ``msg_id mod 2N``: the same number names the aggregators in the switch, the
+receive slot at the successor, and the header slot on this host.
+
+Invariants (``received``, ``completed``, ``sent``, ``offered`` count messages since the ring began):
+``received <= sent <= received + N``, ``completed <= sent <= completed + 2N``, ``sent <= offered``.
+
+Two additions to the paper:
+
+- ``N`` is a power of two, so that ``msg_id mod 2N`` runs on without a jump when ``msg_id`` wraps;
+- a header slot is not written again before the *send* that used it is complete. Message m+2N can be
+  due while the acknowledgement of m is still lost; a resend of m's first packet would then carry the
+  header of m+2N under a PSN of m, and the accelerator would place a whole message wrongly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant, MsgId, S
+
+
+def window_messages_for(*, rtt_ns: int, rate_bps: int, message_bytes: int) -> int:
+    """The smallest window that fills the path: ``N * MsgLen * pktSize >= RTT * rate``.
+
+    At least 2, so that one message travels while the result of another does; a power of two.
+    """
+    if rtt_ns < 0 or rate_bps < 1 or message_bytes < 1:
+        raise LocalMisuse(f"window for {rtt_ns} ns, {rate_bps} bit/s, messages of {message_bytes} bytes")
+    least = -(-rtt_ns * rate_bps // (8 * S * message_bytes))
+    return max(2, 1 << (least - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfig:
+    window_messages: int = 2
+    """N: messages in flight at most."""
+    id_bits: int = 32
+    """Width of ``msg_id`` on the wire; narrow in exhaustive tests."""
+
+    def __post_init__(self) -> None:
+        n = self.window_messages
+        if n < 1 or n & (n - 1):
+            raise LocalMisuse(f"window_messages {n}: must be a power of two, msg_id mod 2N outlives its wrap")
+        if 2 * n > 1 << self.id_bits:
+            raise LocalMisuse(f"a window of {n} messages does not fit message ids of {self.id_bits} bits")
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The application has ``messages`` more to send, behind all earlier ones."""
+
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultArrived:
+    """The result message ``msg_id`` is here, whole."""
+
+    msg_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendCompleted:
+    """The transport says that the successor has all of the oldest incomplete message, ``msg_id``."""
+
+    msg_id: int
+
+
+WindowEvent = Offered | ResultArrived | SendCompleted
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage:
+    """Hand message ``msg_id`` to the transport; its header lies in ``slot``."""
+
+    msg_id: MsgId
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultAccepted:
+    """The result ``msg_id`` in receive slot ``slot`` is the one that was due: take it before sending on."""
+
+    msg_id: MsgId
+    slot: int
+
+
+WindowAction = SendMessage | ResultAccepted | Blame
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    offered: int
+    sent: int
+    received: int
+    completed: int
+
+    @property
+    def in_flight(self) -> int:
+        """Messages sent whose result is not here."""
+        return self.sent - self.received
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages sent that the transport may still resend."""
+        return self.sent - self.completed
+
+
+class MessageWindow:
+    """One rank's window; see the module for its invariants."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        self._config = config
+        self._id_mask = (1 << config.id_bits) - 1
+        self._slots = 2 * config.window_messages
+        self._offered = 0
+        self._sent = 0
+        self._received = 0
+        self._completed = 0
+
+    @property
+    def deadline(self) -> Instant | None:
+        """Never: stragglers are waited for, and the owner watches for stalls."""
+        return None
+
+    def view(self) -> WindowView:
+        return WindowView(self._offered, self._sent, self._received, self._completed)
+
+    def step(self, event: WindowEvent, now: Instant) -> list[WindowAction]:
+        """Account for ``event``; a ``ResultAccepted`` comes before the sends that it makes room for."""
+        match event:
+            case Offered(messages):
+                if messages < 0:
+                    raise LocalMisuse(f"{messages} messages offered")
+                self._offered += messages
+                return self._sendable()
+            case ResultArrived(msg_id):
+                return self._result(msg_id)
+            case SendCompleted(msg_id):
+                return self._send_completed(msg_id)
+            case _:
+                assert_never(event)
+
+    def _result(self, msg_id: int) -> list[WindowAction]:
+        due = self._received & self._id_mask
+        evidence = f"result {msg_id} where {due} is due"
+        if self._received == self._sent:
+            return [Blame("predecessor", "result of a message not sent", evidence)]
+        if msg_id != due:
+            return [Blame("predecessor", "result out of order", evidence)]
+        self._received += 1
+        return [ResultAccepted(MsgId(msg_id), msg_id % self._slots), *self._sendable()]
+
+    def _send_completed(self, msg_id: int) -> list[WindowAction]:
+        due = self._completed & self._id_mask
+        if self._completed == self._sent or msg_id != due:
+            return [Blame("transport", "send completed out of order", f"message {msg_id} where {due} is due")]
+        self._completed += 1
+        return list(self._sendable())
+
+    def _sendable(self) -> list[WindowAction]:
+        until = min(
+            self._offered,
+            self._received + self._config.window_messages,
+            self._completed + self._slots,
+        )
+        actions: list[WindowAction] = []
+        while self._sent < until:
+            msg_id = self._sent & self._id_mask
+            actions.append(SendMessage(MsgId(msg_id), msg_id % self._slots))
+            self._sent += 1
+        return actions

@@ -1,0 +1,412 @@
+"""Members become rings: who is in a job, when its ring may start, who is told when it fails.
+
+NetReduce takes its rings as given (section 3.1: "RingID" and "Rank" are simply there); this core is
+where they come from. Host daemons announce the ranks that run on them; when all ranks of a job are
+there the ring is installed in the accelerator, each rank is told its neighbours, and when all have
+connected their queue pairs, all are told to start.
+
+A job goes JOINING -> CONNECTING -> RUNNING and is then forgotten, so its name can be used again.
+:data:`HANDLERS` is the whole table of (phase, event).
+
+Invariants: a ring is in the accelerator exactly while its job is CONNECTING or RUNNING and has two
+ranks or more (a rank alone has nobody to be summed with); a rank is held by one process at a time;
+when a rank is lost after the ring was made, every other member gets ``Failed`` naming it, once, and
+the ring is removed; a refusal changes nothing. A host with several ranks of a job gets messages that
+concern the whole job (``Start``, ``JobStatus``, ``Closed``, ``Failed``) once.
+
+Ring keys come in with the events; nothing here is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.rendezvous_jobs import Job, Phase, Seat, process_of, ring_spec, view_job
+from inaproto.core.rendezvous_rules import (
+    refuse_difference,
+    refuse_parameters,
+    refuse_stranger,
+    show_address,
+)
+from inaproto.core.rendezvous_types import (
+    HostArrived,
+    MemberAsked,
+    MemberEvent,
+    MemberGone,
+    MemberLeft,
+    MemberReady,
+    Noted,
+    OperationStalled,
+    RefuseHost,
+    RendezvousAction,
+    RendezvousConfig,
+    RendezvousEvent,
+    RendezvousView,
+    Send,
+    SessionEnded,
+    SessionId,
+    ShuttingDown,
+    WelcomeHost,
+)
+from inaproto.errors import (
+    Blame,
+    FabricLost,
+    JobError,
+    JoinRefused,
+    LocalMisuse,
+    RankLost,
+    SwitchUnreachable,
+    TensorMismatch,
+)
+from inaproto.units import Instant
+from inaproto.wire.control_messages import (
+    Closed,
+    Error,
+    JobStatus,
+    Member,
+    Message,
+    Ring,
+    Start,
+    error_message,
+    failed_message,
+)
+
+HELLO_REFUSED: Final = "hello_refused"
+TENSOR_RULES: Final = frozenset({"operations differ", "packet layout"})
+"""Rules of the accelerator that mean: ranks called different all-reduces."""
+
+
+class Rendezvous:
+    """Pure core; see the module. ``step`` never raises for anything a host can do."""
+
+    def __init__(self, config: RendezvousConfig) -> None:
+        self._config = config
+        self._hosts: dict[SessionId, HostArrived] = {}
+        self._jobs: dict[str, Job] = {}
+        self._rings: dict[int, str] = {}
+        self._ring_serial = config.first_ring_id
+        self._counters = {"rings_made": 0, "jobs_failed": 0, "jobs_closed": 0, "refused": 0}
+
+    @property
+    def deadline(self) -> Instant | None:
+        """No timers: how long to wait for a rank is the joining process's decision."""
+        return None
+
+    def step(self, event: RendezvousEvent, now: Instant) -> list[RendezvousAction]:
+        match event:
+            case HostArrived():
+                return self._host_arrived(event)
+            case SessionEnded():
+                return self._session_ended(event)
+            case ShuttingDown():
+                return self._shutting_down(event)
+            case RingFault() | RingRefused():
+                job = self._jobs.get(self._rings.get(event.ring_id, ""))
+                return HANDLERS[job.phase, type(event)](self, job, event) if job else []
+            case MemberAsked():
+                return self._member_asked(event)
+            case MemberReady() | MemberLeft() | MemberGone() | OperationStalled():
+                return self._member_event(event)
+
+    def view(self) -> RendezvousView:
+        return RendezvousView(
+            hosts=tuple(host.hello.host for host in self._hosts.values()),
+            jobs=tuple(view_job(job) for job in self._jobs.values()),
+            counters=dict(self._counters),
+        )
+
+    # --- hosts
+
+    def _host_arrived(self, event: HostArrived) -> list[RendezvousAction]:
+        hello = event.hello
+        if event.session in self._hosts:
+            return [self._blame(event.session, "second hello", f"now as {hello.host!r}")]
+        for other in self._hosts.values():
+            for what, mine, theirs in (
+                ("name", hello.host, other.hello.host),
+                ("IP address", hello.ip, other.hello.ip),
+                ("MAC address", hello.mac, other.hello.mac),
+            ):
+                if mine == theirs:
+                    self._counters["refused"] += 1
+                    text = (
+                        f"host {hello.host!r} refused: its {what} {show_address(mine)} is that of host "
+                        f"{other.hello.host!r}, which is connected; give each host daemon its own"
+                    )
+                    return [RefuseHost(event.session, Error(code=HELLO_REFUSED, message=text, of=hello.id))]
+        self._hosts[event.session] = event
+        return [
+            WelcomeHost(event.session, hello.id),
+            Noted(f"host {hello.host} is here ({show_address(hello.ip)}, {show_address(hello.mac)})"),
+        ]
+
+    def _session_ended(self, event: SessionEnded) -> list[RendezvousAction]:
+        host = self._hosts.pop(event.session, None)
+        if host is None:
+            return []
+        actions: list[RendezvousAction] = [Noted(f"host {host.hello.host} is gone: {event.reason}")]
+        for job in list(self._jobs.values()):
+            for seat in job.in_order():
+                if seat.session == event.session and self._jobs.get(job.name) is job:
+                    actions += self._lose(job, seat, f"its host daemon is gone: {event.reason}")
+        return actions
+
+    def _shutting_down(self, event: ShuttingDown) -> list[RendezvousAction]:
+        actions: list[RendezvousAction] = []
+        for job in list(self._jobs.values()):
+            error = SwitchUnreachable(f"job {job.name!r} ends, for the switch is ending: {event.reason}")
+            actions += self._fail(job, error)
+        return actions
+
+    # --- joining
+
+    def _member_asked(self, event: MemberAsked) -> list[RendezvousAction]:
+        member = event.message
+        host = self._hosts.get(event.session)
+        refusal = refuse_stranger(host.hello if host else None, member)
+        refusal = refusal or refuse_parameters(self._config, member)
+        job = self._jobs.get(member.job)
+        if job is not None:
+            refusal = refusal or refuse_difference(job.first, member)
+        elif len(self._jobs) >= self._config.jobs_max:
+            full = f"the switch serves {len(self._jobs)} jobs, its limit (--rings-max); wait for one to end"
+            refusal = refusal or full
+        if refusal:
+            return self._refuse(event.session, member, refusal)
+        if job is None:
+            return self._take_seat(Job(member.job, member), event)
+        return HANDLERS[job.phase, MemberAsked](self, job, event)
+
+    def _refuse(self, session: SessionId, member: Member, reason: str) -> list[RendezvousAction]:
+        self._counters["refused"] += 1
+        who = f"rank {member.rank} ({member.host}, pid {member.pid})"
+        error = JoinRefused(f"{who} cannot join job {member.job!r}: {reason}")
+        return [Send(session, error_message(error, of=member.id))]
+
+    def _take_seat(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
+        member = event.message
+        self._jobs[job.name] = job
+        seat = job.seats[member.rank] = Seat(event.session, member)
+        if len(job.seats) < job.size:
+            text = f"job {job.name}: {seat} joined, {len(job.seats)} of {job.size} ranks are here"
+            return [Noted(text), *self._tell_waiting(job)]
+        return self._make_ring(job, event.ring_key)
+
+    def _refuse_seat(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
+        seat = job.seats[event.message.rank]
+        reason = f"the rank is held by {process_of(seat)}; end that process or take another rank"
+        if seat.left_after is not None:
+            still = ", ".join(str(other) for other in job.in_order() if other.left_after is None)
+            reason = f"the job is ending, {still} has yet to leave; try again then"
+        return self._refuse(event.session, event.message, reason)
+
+    def _admit(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
+        if event.message.rank in job.seats:
+            return self._refuse_seat(job, event)
+        here = sum(seat.session == event.session for seat in job.seats.values())
+        if here >= self._config.ranks_per_host_max:
+            reason = f"its host already has {here} ranks of this job, the limit; run it on another host"
+            return self._refuse(event.session, event.message, reason)
+        return self._take_seat(job, event)
+
+    def _make_ring(self, job: Job, ring_key: int) -> list[RendezvousAction]:
+        job.ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
+        seats = job.in_order()
+        actions: list[RendezvousAction] = []
+        if job.size > 1:
+            try:
+                actions.append(InstallRing(ring_spec(job, self._config.epoch, ring_key)))
+            except LocalMisuse as error:  # only hosts that lie about their queue pairs come here
+                del self._jobs[job.name]
+                return [act for seat in seats for act in self._refuse(seat.session, seat.member, str(error))]
+        job.phase = Phase.CONNECTING
+        self._rings[job.ring_id] = job.name
+        self._counters["rings_made"] += 1
+        peers = tuple(seat.member.host for seat in seats)
+        for index, seat in enumerate(seats):
+            ring = Ring(
+                id=seat.member.id,
+                job=job.name,
+                ring_id=job.ring_id,
+                epoch=self._config.epoch,
+                ring_key=ring_key,
+                rank=seat.member.rank,
+                successor=seats[(index + 1) % job.size].member.into,
+                predecessor=seats[index - 1].member.out,
+                peers=peers,
+            )
+            actions.append(Send(seat.session, ring))
+        text = f"job {job.name}: ring {job.ring_id} of {job.size} ranks on {', '.join(peers)}"
+        return [*actions, Noted(text)]
+
+    def _tell_waiting(self, job: Job) -> list[RendezvousAction]:
+        """Tell all members for whom the job waits, so that a join that times out can say it."""
+        if job.phase is Phase.JOINING:
+            waiting = job.missing()
+        else:
+            waiting = tuple(seat.member.rank for seat in job.in_order() if not seat.ready)
+        return self._tell_all(job, JobStatus(job=job.name, waiting_for=waiting))
+
+    def _tell_all(self, job: Job, message: Message, *, without: Seat | None = None) -> list[RendezvousAction]:
+        """To every host that has members, once, and that is still there."""
+        sessions = job.sessions(without=without)
+        return [Send(session, message) for session in sessions if session in self._hosts]
+
+    # --- what members say
+
+    def _member_event(self, event: MemberEvent) -> list[RendezvousAction]:
+        said = event.message
+        job = self._jobs.get(said.job)
+        seat = job.seats.get(said.rank) if job else None
+        if job is None or seat is None or seat.session != event.session:
+            # Sent before this host heard that the job had failed, or that the switch had restarted.
+            return self._answer_unknown(event)
+        return HANDLERS[job.phase, type(event)](self, job, event)
+
+    def _answer_unknown(self, event: MemberEvent) -> list[RendezvousAction]:
+        if not isinstance(event, OperationStalled):
+            return []
+        said = event.message
+        text = (
+            f"job {said.job!r}: rank {said.rank} of this host is not known to the switch; the job has failed "
+            "or the switch was restarted; join again"
+        )
+        return [Send(event.session, failed_message(said.job, RankLost(text)))]
+
+    def _ready(self, job: Job, event: MemberReady) -> list[RendezvousAction]:
+        job.seats[event.message.rank].ready = True
+        if not all(seat.ready for seat in job.seats.values()):
+            return self._tell_waiting(job)
+        job.phase = Phase.RUNNING
+        start = Start(job=job.name, ring_id=job.ring_id)
+        return [*self._tell_all(job, start), Noted(f"job {job.name}: started")]
+
+    def _withdraw(self, job: Job, event: MemberLeft | MemberGone) -> list[RendezvousAction]:
+        reason = event.message.reason if isinstance(event, MemberGone) else "it left"
+        return self._lose(job, job.seats[event.message.rank], reason)
+
+    def _leave(self, job: Job, event: MemberLeft) -> list[RendezvousAction]:
+        seat = job.seats[event.message.rank]
+        if seat.left_after is not None:
+            return [self._blame(event.session, "left twice", f"{seat} of job {job.name}")]
+        seat.left_after = event.message.operations
+        if any(other.left_after is None for other in job.seats.values()):
+            return [*self._fail_waiting_for_left(job), Noted(f"job {job.name}: {seat} left")]
+        self._counters["jobs_closed"] += 1
+        closed = self._tell_all(job, Closed(job=job.name, ring_id=job.ring_id))
+        return [*self._forget(job), *closed, Noted(f"job {job.name}: all ranks left, closed")]
+
+    def _lose(self, job: Job, seat: Seat, reason: str) -> list[RendezvousAction]:
+        if job.phase is Phase.JOINING:  # nobody depends on it yet: the seat is free again
+            del job.seats[seat.member.rank]
+            noted = Noted(f"job {job.name}: {seat} is no longer waiting: {reason}")
+            if not job.seats:
+                del self._jobs[job.name]
+                return [noted]
+            return [noted, *self._tell_waiting(job)]
+        error = RankLost(f"{seat} of job {job.name!r} is lost: {reason}")
+        return self._fail(job, error, without=seat)
+
+    def _stalled(self, job: Job, event: OperationStalled) -> list[RendezvousAction]:
+        told = event.message
+        seat = job.seats[told.rank]
+        is_news = seat.stalled is None or seat.stalled.op_index != told.op_index
+        seat.stalled = told
+        failure = self._fail_waiting_for_left(job)
+        if failure:
+            return failure
+        mismatch = job.mismatch(told.op_index)
+        if mismatch:
+            status = JobStatus(job=job.name, waiting_for=(), mismatch=mismatch)
+            return [Send(event.session, status), *self._fail(job, TensorMismatch(mismatch))]
+        waiting = job.not_in(told.op_index)
+        sessions = [event.session]
+        if is_news:  # those who wait for this rank hear that it has come
+            sessions += [other.session for other, _ in job.stalled_in(told.op_index)]
+        status = JobStatus(job=job.name, waiting_for=waiting)
+        return [Send(session, status) for session in dict.fromkeys(sessions)]
+
+    def _fail_waiting_for_left(self, job: Job) -> list[RendezvousAction]:
+        """Fail the job when a rank waits in an operation that a rank which left never called."""
+        for waiter in job.in_order():
+            for left in job.in_order():
+                if waiter.stalled is None or left.left_after is None:
+                    continue
+                if waiter.stalled.op_index >= left.left_after:
+                    text = (
+                        f"{left} left job {job.name!r} after {left.left_after} all-reduces, "
+                        f"and {waiter} waits in all-reduce {waiter.stalled.op_index} (counted from 0)"
+                    )
+                    return self._fail(job, RankLost(text))
+        return []
+
+    def _fault(self, job: Job, event: RingFault) -> list[RendezvousAction]:
+        """The accelerator forwards nothing of this ring any more."""
+        seat = job.seats.get(event.rank)
+        where = f"{seat or f'rank {event.rank}'}: {event.evidence}"
+        if event.rule in TENSOR_RULES:
+            text = (
+                f"the ranks of job {job.name!r} called different all-reduces, seen at {where}; every rank "
+                "must call the same ones in the same order, with the same shape, dtype and op"
+            )
+            return self._fail(job, TensorMismatch(text))
+        return self._fail(job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}"))
+
+    def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
+        text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"
+        return self._fail(job, JoinRefused(text))
+
+    def _out_of_order(self, job: Job, event: MemberReady | OperationStalled) -> list[RendezvousAction]:
+        rule = f"{event.message.TYPE} while {job.phase.value}"
+        return [self._blame(event.session, rule, f"rank {event.message.rank} of job {job.name}")]
+
+    def _impossible(self, job: Job, event: RingFault | RingRefused) -> list[RendezvousAction]:
+        """A job that is joining has no ring, so nothing can be wrong with it."""
+        return []
+
+    # --- ends
+
+    def _fail(self, job: Job, error: JobError, *, without: Seat | None = None) -> list[RendezvousAction]:
+        self._counters["jobs_failed"] += 1
+        failed = failed_message(job.name, error, ring_id=job.ring_id)
+        told = self._tell_all(job, failed, without=without)
+        return [*self._forget(job), *told, Noted(f"job {job.name}: failed: {error}", is_problem=True)]
+
+    def _forget(self, job: Job) -> list[RendezvousAction]:
+        self._jobs.pop(job.name, None)
+        had_ring = self._rings.pop(job.ring_id, None) is not None
+        return [RemoveRing(job.ring_id)] if had_ring and job.size > 1 else []
+
+    def _blame(self, session: SessionId, rule: str, evidence: str) -> Blame:
+        host = self._hosts.get(session)
+        return Blame(f"host {host.hello.host}" if host else f"session {session}", rule, evidence)
+
+
+Handler = Callable[..., list[RendezvousAction]]
+"""Method of :class:`Rendezvous`, called with the job and the event."""
+
+HANDLERS: Final[Mapping[tuple[Phase, type[MemberAsked | MemberEvent | RingFault | RingRefused]], Handler]] = {
+    (Phase.JOINING, MemberAsked): Rendezvous._admit,
+    (Phase.JOINING, MemberReady): Rendezvous._out_of_order,
+    (Phase.JOINING, MemberLeft): Rendezvous._withdraw,
+    (Phase.JOINING, MemberGone): Rendezvous._withdraw,
+    (Phase.JOINING, OperationStalled): Rendezvous._out_of_order,
+    (Phase.JOINING, RingFault): Rendezvous._impossible,
+    (Phase.JOINING, RingRefused): Rendezvous._impossible,
+    (Phase.CONNECTING, MemberAsked): Rendezvous._refuse_seat,
+    (Phase.CONNECTING, MemberReady): Rendezvous._ready,
+    (Phase.CONNECTING, MemberLeft): Rendezvous._withdraw,
+    (Phase.CONNECTING, MemberGone): Rendezvous._withdraw,
+    (Phase.CONNECTING, OperationStalled): Rendezvous._out_of_order,
+    (Phase.CONNECTING, RingFault): Rendezvous._fault,
+    (Phase.CONNECTING, RingRefused): Rendezvous._no_room,
+    (Phase.RUNNING, MemberAsked): Rendezvous._refuse_seat,
+    (Phase.RUNNING, MemberReady): Rendezvous._out_of_order,
+    (Phase.RUNNING, MemberLeft): Rendezvous._leave,
+    (Phase.RUNNING, MemberGone): Rendezvous._withdraw,
+    (Phase.RUNNING, OperationStalled): Rendezvous._stalled,
+    (Phase.RUNNING, RingFault): Rendezvous._fault,
+    (Phase.RUNNING, RingRefused): Rendezvous._no_room,
+}

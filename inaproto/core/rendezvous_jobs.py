@@ -1,0 +1,115 @@
+"""Book-keeping of :mod:`inaproto.core.rendezvous`: jobs and their seats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from inaproto.core.rendezvous_types import JobView, RankView, SessionId
+from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.wire.control_messages import Member, OpStarted
+
+
+class Phase(Enum):
+    JOINING = "joining"
+    CONNECTING = "connecting"
+    RUNNING = "running"
+
+
+@dataclass(slots=True)
+class Seat:
+    """A rank and the process that holds it."""
+
+    session: SessionId
+    member: Member
+    ready: bool = False
+    left_after: int | None = None
+    """All-reduces that the rank took part in before it left; None while it is in the job."""
+    stalled: OpStarted | None = None
+
+    def __str__(self) -> str:
+        return f"rank {self.member.rank} ({self.member.host}, pid {self.member.pid})"
+
+
+@dataclass(slots=True)
+class Job:
+    name: str
+    first: Member
+    """Opened the job; its key, size and parameters hold for all."""
+    phase: Phase = Phase.JOINING
+    ring_id: int = 0
+    seats: dict[int, Seat] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.first.size
+
+    def in_order(self) -> list[Seat]:
+        return [self.seats[rank] for rank in sorted(self.seats)]
+
+    def missing(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(self.size) if rank not in self.seats)
+
+    def sessions(self, *, without: Seat | None = None) -> list[SessionId]:
+        """Of the members, each once, in rank order."""
+        return list(dict.fromkeys(seat.session for seat in self.in_order() if seat is not without))
+
+    def stalled_in(self, op_index: int) -> list[tuple[Seat, OpStarted]]:
+        """Ranks whose last report is that they are stuck in this operation."""
+        return [
+            (seat, seat.stalled)
+            for seat in self.in_order()
+            if seat.stalled is not None and seat.stalled.op_index == op_index
+        ]
+
+    def not_in(self, op_index: int) -> tuple[int, ...]:
+        """Ranks that have not been heard of in this operation; who reports a later one has sent all of it."""
+        return tuple(
+            seat.member.rank
+            for seat in self.in_order()
+            if seat.left_after is None and (seat.stalled is None or seat.stalled.op_index < op_index)
+        )
+
+    def mismatch(self, op_index: int) -> str:
+        """What differs between the ranks that are stuck in this operation; empty if nothing does."""
+        reports = self.stalled_in(op_index)
+        if len({(told.signature, told.nbytes) for _, told in reports}) < 2:
+            return ""
+        differing = "; ".join(
+            f"{seat} has {told.nbytes} bytes, signature {told.signature:#06x}" for seat, told in reports
+        )
+        return (
+            f"all-reduce {op_index} of job {self.name!r} differs between ranks: {differing}; "
+            "every rank must call it with the same shape, dtype and op"
+        )
+
+
+def ring_spec(job: Job, epoch: int, key: int) -> RingSpec:
+    """The ring of a job whose seats are all taken. Raises ``LocalMisuse`` for what no ring can be."""
+    seats = job.in_order()
+    flows = []
+    for index, seat in enumerate(seats):
+        into = seats[(index + 1) % job.size].member.into
+        flows.append(FlowSpec(seat.member.rank, seat.member.out.ip, into.ip, into.qpn))
+    first = job.first
+    return RingSpec(
+        job.ring_id, epoch, key, first.window_messages, first.message_packets, first.mtu, tuple(flows)
+    )
+
+
+def view_job(job: Job) -> JobView:
+    ranks = tuple(
+        RankView(
+            seat.member.rank,
+            seat.member.host,
+            seat.member.pid,
+            "left" if seat.left_after is not None else "ready" if seat.ready else "here",
+            seat.stalled.op_index if seat.stalled else None,
+        )
+        for seat in job.in_order()
+    )
+    return JobView(job.name, job.phase.value, job.size, job.ring_id, ranks, job.missing())
+
+
+def process_of(seat: Seat) -> str:
+    return f"process {seat.member.pid} on {seat.member.host}"

@@ -1,0 +1,75 @@
+"""Who may take a seat in a job, and the words for who may not: what, who, what to do."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import Final
+
+from inaproto.core.rendezvous_types import RendezvousConfig
+from inaproto.wire.control_messages import Hello, Member
+
+MTUS: Final = (256, 512, 1024, 2048, 4096)
+_JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PARAMETERS: Final = ("mtu", "window_messages", "message_packets")
+
+
+def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
+    """A host speaks for itself only: else it could direct the flows of another."""
+    if hello is None:
+        return "its host daemon has not introduced itself (hello)"
+    for of, mac, ip in (("out", member.out.mac, member.out.ip), ("into", member.into.mac, member.into.ip)):
+        if (member.host, mac, ip) != (hello.host, hello.mac, hello.ip):
+            said = f"{member.host} {show_address(ip)} {show_address(mac)}"
+            is_host = f"{hello.host} {show_address(hello.ip)} {show_address(hello.mac)}"
+            return f"its {of!r} address is {said}, its host daemon is {is_host}; a host speaks for itself"
+    return None
+
+
+def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
+    """What this switch cannot serve, whoever asks."""
+    window, packets = member.window_messages, member.message_packets
+    if not _JOB_NAME.fullmatch(member.job):
+        return "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
+    if member.size > config.ranks_max:
+        return f"it has {member.size} ranks; this switch takes {config.ranks_max} (switch: --ranks-max)"
+    if member.rank >= member.size:
+        return f"there is no rank {member.rank} in a job of {member.size}; ranks are 0 to {member.size - 1}"
+    if member.mtu not in MTUS or member.mtu > config.mtu_max:
+        allowed = ", ".join(str(mtu) for mtu in MTUS if mtu <= config.mtu_max)
+        return f"mtu is {member.mtu}; this switch takes {allowed} (host daemon: --mtu)"
+    if window & (window - 1):
+        return f"window_messages is {window}; it must be a power of two (host daemon: --window-messages)"
+    if 2 * window * packets > config.ring_packets_max:
+        return (
+            f"2 x window_messages x message_packets is {2 * window * packets}, at most "
+            f"{config.ring_packets_max}; lower one of them (host daemon: --message-packets)"
+        )
+    slots, slot_bytes = member.into.slots, member.into.slot_bytes
+    if slots != 2 * window or slot_bytes < packets * member.mtu:
+        return (
+            f"its receive buffer has {slots} slots of {slot_bytes} bytes; a window of {window} messages of "
+            f"{packets} packets needs {2 * window} slots of {packets * member.mtu}"
+        )
+    return None
+
+
+def refuse_difference(first: Member, member: Member) -> str | None:
+    """What a rank must have in common with ``first``, which opened the job. The key opens the rest."""
+    if not hmac.compare_digest(member.key.encode(), first.key.encode()):
+        return "wrong key; give the key of the processes that opened the job, or use another job name"
+    opener = f"rank {first.rank} ({first.host}, pid {first.pid}), which opened the job, said"
+    if member.size != first.size:
+        return f"it says the job has {member.size} ranks, {opener} {first.size}"
+    for name in _PARAMETERS:
+        mine, theirs = getattr(member, name), getattr(first, name)
+        if mine != theirs:
+            return f"its {name} is {mine}, {opener} {theirs}; start the host daemons with the same value"
+    return None
+
+
+def show_address(value: str | bytes) -> str:
+    """A name, an IPv4 address of 4 bytes or a MAC address of 6, for people."""
+    if isinstance(value, str):
+        return repr(value)
+    return ".".join(map(str, value)) if len(value) == 4 else value.hex(":")

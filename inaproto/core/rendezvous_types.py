@@ -1,0 +1,162 @@
+"""Events, actions and views of :mod:`inaproto.core.rendezvous`.
+
+What the accelerator says of a ring is an event here, and what it is told of a ring an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NewType
+
+from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.errors import Blame
+from inaproto.wire.control_messages import Error, Gone, Hello, Left, Member, Message, OpStarted, Ready
+
+SessionId = NewType("SessionId", int)
+"""One connection of a host daemon; never used twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousConfig:
+    jobs_max: int = 64
+    """Jobs at once, and so rings."""
+    ranks_max: int = 64
+    """Ranks of a job."""
+    ranks_per_host_max: int = 64
+    mtu_max: int = 4096
+    ring_packets_max: int = 1 << 20
+    """2 x window x packets a message: the slots that a ring takes in the accelerator."""
+    epoch: int = 1
+    first_ring_id: int = 1
+
+
+# --- events
+
+
+@dataclass(frozen=True, slots=True)
+class HostArrived:
+    session: SessionId
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    session: SessionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAsked:
+    """A host asks for a seat for one of its processes."""
+
+    session: SessionId
+    message: Member
+    ring_key: int
+    """Random 64 bits; the key of the ring if this member completes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReady:
+    session: SessionId
+    message: Ready
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    session: SessionId
+    message: Left
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGone:
+    session: SessionId
+    message: Gone
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStalled:
+    session: SessionId
+    message: OpStarted
+
+
+@dataclass(frozen=True, slots=True)
+class ShuttingDown:
+    """The switch ends; whoever has a ring is told."""
+
+    reason: str
+
+
+MemberEvent = MemberReady | MemberLeft | MemberGone | OperationStalled
+RendezvousEvent = (
+    HostArrived | SessionEnded | MemberAsked | MemberEvent | RingFault | RingRefused | ShuttingDown
+)
+
+
+# --- actions
+
+
+@dataclass(frozen=True, slots=True)
+class WelcomeHost:
+    """Answer its hello."""
+
+    session: SessionId
+    hello_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseHost:
+    """Send ``error`` and end the session."""
+
+    session: SessionId
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    session: SessionId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something an operator wants to read in the log."""
+
+    text: str
+    is_problem: bool = False
+
+
+RendezvousAction = WelcomeHost | RefuseHost | Send | InstallRing | RemoveRing | Noted | Blame
+"""To be performed in order: ``InstallRing`` comes before the members of the ring hear of it."""
+
+
+# --- views
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    rank: int
+    host: str
+    pid: int
+    state: str
+    """``here``, ``ready`` or ``left``."""
+    stalled_in: int | None
+    """Operation that the rank last reported to be stuck in."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    name: str
+    phase: str
+    size: int
+    ring_id: int
+    """0 while joining."""
+    ranks: tuple[RankView, ...]
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousView:
+    hosts: tuple[str, ...]
+    jobs: tuple[JobView, ...]
+    counters: Mapping[str, int]

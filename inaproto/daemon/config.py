@@ -1,0 +1,343 @@
+"""Configuration of the daemons: TOML file, then environment, then flags, the later one wins.
+
+A file has one table per daemon (``[switch]``, ``[host]``), the variables are ``INAPROTO_`` and the
+field's name in capitals, the flags are the field's name with dashes. Every refusal names the field,
+where its value came from, the value, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
+
+from inaproto.daemon.unix_sockets import require_path_fits
+from inaproto.errors import ConfigError
+from inaproto.sim.weather import Weather
+
+ENVIRONMENT_PREFIX: Final = "INAPROTO_"
+CONFIG_BYTES_MAX: Final = 1 << 20
+PORTS_SOCKET: Final = "ports.sock"
+CONTROL_SOCKET: Final = "control.sock"
+WEATHER_EXAMPLE: Final = "drop=0.01,duplicate=0.001,reorder=0.01"
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def default_run_directory(environment: Mapping[str, str]) -> Path:
+    """``$XDG_RUNTIME_DIR/inaproto``, else ``/tmp/inaproto-UID``."""
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    if runtime and Path(runtime).is_dir():
+        return Path(runtime) / "inaproto"
+    return Path(f"/tmp/inaproto-{os.getuid()}")
+
+
+def _weather(value: object) -> object:
+    """``"drop=0.01,duplicate=0.001"`` as :class:`Weather`; everything else as it is."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be text such as {WEATHER_EXAMPLE!r}")
+    try:
+        return Weather.parse(value)
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("weather: ")) from None
+
+
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError("must be a power of two (1, 2, 4, ...), so that slots survive the wrap of msg_id")
+    return value
+
+
+def _unicast_ipv4(value: str) -> str:
+    try:
+        address = ipaddress.IPv4Address(value)
+    except ValueError:
+        raise ValueError("must be an IPv4 address such as 10.0.0.1") from None
+    if address.is_multicast or address.is_unspecified or int(address) == 0xFFFFFFFF:
+        raise ValueError("must be the address of one host such as 10.0.0.1")
+    return str(address)
+
+
+def _unicast_mac(value: str) -> str:
+    if value == "auto":
+        return value
+    if not re.fullmatch(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}", value):
+        raise ValueError('must be "auto" or six bytes such as 02:00:0a:00:00:01')
+    if int(value[:2], 16) & 1 or not any(bytes.fromhex(value.replace(":", "").replace("-", ""))):
+        raise ValueError("must be the address of one host: its first byte is even, and not all are zero")
+    return value.lower().replace("-", ":")
+
+
+def _host_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", value):
+        raise ValueError("must be 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit")
+    return value
+
+
+def _number_of_text(value: object) -> object:
+    """Environment variables are text, which ``Literal`` does not convert."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else value
+
+
+Mtu = Annotated[Literal[256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
+Directory = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+"""Absolute, because the switch tells hosts its socket's path."""
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
+    )
+
+    table: ClassVar[str]
+    """Table of the configuration file."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_values(cls, value: object) -> object:
+        if isinstance(value, bool):  # else true would be the number 1
+            raise ValueError("must not be true or false")
+        return value
+
+
+class SwitchSettings(Settings):
+    """``inaproto switch``."""
+
+    table: ClassVar[str] = "switch"
+
+    dir: Directory = Path()
+    """Directory of its sockets; by default $XDG_RUNTIME_DIR/inaproto or /tmp/inaproto-UID."""
+    adapter: str = "frames"
+    """Adapter of the ports."""
+    mtu_max: Mtu = 4096
+    """Largest RoCE path MTU that rings may use."""
+    rings_max: int = Field(default=64, ge=1, le=4096)
+    """Rings, and so jobs, at once."""
+    ranks_max: int = Field(default=64, ge=1, le=64)
+    """Ranks per ring."""
+    ports_max: int = Field(default=256, ge=1, le=4096)
+    """Hosts at once."""
+    weather: Annotated[Weather, BeforeValidator(_weather)] = Weather()
+    """Faults of every port, both ways: drop, duplicate, reorder, corrupt, truncate (per frame), delay."""
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Seed of the weather."""
+    log_level: LogLevel = "info"
+    """debug, info, warning or error."""
+
+    @property
+    def ports_path(self) -> Path:
+        return self.dir / PORTS_SOCKET
+
+    @property
+    def control_path(self) -> Path:
+        return self.dir / CONTROL_SOCKET
+
+
+class HostSettings(Settings):
+    """``inaproto host``."""
+
+    table: ClassVar[str] = "host"
+
+    name: Annotated[str, AfterValidator(_host_name)]
+    """What messages call this host; another for each host of a switch."""
+    ip: Annotated[str, AfterValidator(_unicast_ipv4)]
+    """IPv4 address of its NIC, for example 10.0.0.1."""
+    mac: Annotated[str, AfterValidator(_unicast_mac)] = "auto"
+    """Address of its NIC; "auto" makes a locally administered one from the IP address."""
+    dir: Directory = Path()
+    """Directory of the switch's sockets; by default as the switch has it."""
+    listen: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    """Socket for training processes; by default DIR/NAME.sock."""
+    adapter: str = "frames"
+    """Adapter of the port towards the switch."""
+    nic: str = "softnic"
+    """Adapter of the NIC."""
+    mtu: Mtu = 1024
+    """RoCE path MTU; all hosts of a job need the same."""
+    window_messages: Annotated[int, Field(ge=1, le=1024), AfterValidator(_power_of_two)] = 2
+    """Messages in flight; all hosts of a job need the same."""
+    message_packets: int = Field(default=170, ge=1, le=65535)
+    """Packets of a full message; all hosts of a job need the same."""
+    transport_timeout: int = Field(default=12, ge=0, le=31)
+    """Exponent of the retransmission timer: 4.096 us * 2**transport_timeout; 0 disables it."""
+    retry_count: int = Field(default=7, ge=0, le=7)
+    """Retries without progress before a queue pair fails; 7 never gives up."""
+    stall_ms: int = Field(default=1000, ge=10, le=3_600_000)
+    """An operation without progress for this long is reported to the switch."""
+    log_level: LogLevel = "info"
+    """debug, info, warning or error."""
+
+    @property
+    def mac_bytes(self) -> bytes:
+        if self.mac == "auto":
+            return b"\x02\x00" + self.ip_bytes
+        return bytes.fromhex(self.mac.replace(":", ""))
+
+    @property
+    def ip_bytes(self) -> bytes:
+        return ipaddress.IPv4Address(self.ip).packed
+
+    @property
+    def control_path(self) -> Path:
+        return self.dir / CONTROL_SOCKET
+
+    @property
+    def listen_path(self) -> Path:
+        return self.listen if self.listen is not None else self.dir / f"{self.name}.sock"
+
+
+S = TypeVar("S", SwitchSettings, HostSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[S]):
+    """Settings, and where each field came from."""
+
+    settings: S
+    sources: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+    def show(self) -> str:
+        """The configuration in force as TOML that can be read back, each field with its source."""
+        rows: list[tuple[str, str]] = []
+        for name in type(self.settings).model_fields:
+            value = getattr(self.settings, name)
+            if value is not None:
+                rows.append((f"{name} = {_toml(value)}", self.sources[name]))
+        width: int = max(len(text) for text, _ in rows)
+        return "\n".join(
+            [f"[{self.settings.table}]", *(f"{text:<{width}}  # {source}" for text, source in rows), ""]
+        )
+
+
+def load_switch_settings(
+    flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
+) -> Loaded[SwitchSettings]:
+    """Merge and check. ``flags`` holds the given ones only. Raises ``ConfigError``."""
+    loaded = _load(SwitchSettings, flags, file, environment)
+    require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), control socket")
+    require_path_fits(loaded.settings.ports_path, f"dir ({loaded.sources['dir']}), ports socket")
+    return loaded
+
+
+def load_host_settings(
+    flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
+) -> Loaded[HostSettings]:
+    """Merge and check. ``flags`` holds the given ones only. Raises ``ConfigError``."""
+    loaded = _load(HostSettings, flags, file, environment)
+    require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), the switch's socket")
+    require_path_fits(loaded.settings.listen_path, f"listen ({loaded.sources['listen']})")
+    return loaded
+
+
+def _load(
+    model: type[S], flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
+) -> Loaded[S]:
+    values: dict[str, object] = {"dir": default_run_directory(environment)}
+    sources = dict.fromkeys(model.model_fields, "default")
+    for name, value in (_read_table(file, model.table) if file else {}).items():
+        values[name] = value
+        sources[name] = f"{file}: {model.table}.{name}"
+    for name in model.model_fields:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if variable in environment:
+            values[name] = environment[variable]
+            sources[name] = f"environment variable {variable}"
+    for name, value in flags.items():
+        values[name] = value
+        sources[name] = f"flag --{name.replace('_', '-')}"
+    try:
+        settings = model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_describe(error, model, sources)) from None
+    return Loaded(settings, sources, tuple(_unknown_variables(environment)))
+
+
+def _read_table(file: Path, table: str) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(CONFIG_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"configuration file {file}: cannot be read: {error.strerror}") from None
+    if len(data) > CONFIG_BYTES_MAX:
+        raise ConfigError(f"configuration file {file}: is longer than {CONFIG_BYTES_MAX} bytes")
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"configuration file {file}: is not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {file}: is not TOML: {error}") from None
+    known = ("switch", "host")
+    for name in document:
+        if name not in known:
+            raise ConfigError(
+                f"configuration file {file}: unknown table or field {name!r}{_did_you_mean(name, known)}; "
+                "fields belong into the table [switch] or [host]"
+            )
+    section = document.get(table, {})
+    if not isinstance(section, dict):
+        raise ConfigError(f"configuration file {file}: {table!r} must be a table: write [{table}]")
+    return section
+
+
+def _describe(error: ValidationError, model: type[Settings], sources: Mapping[str, str]) -> str:
+    """One line per refused value: field, source, value, what is allowed."""
+    lines = []
+    for problem in error.errors(include_url=False, include_context=False):
+        path = ".".join(str(part) for part in problem["loc"])
+        field = str(problem["loc"][0])
+        if problem["type"] == "extra_forbidden":
+            known = list(model.model_fields)
+            lines.append(
+                f"{path} ({sources.get(field, '?')}): no such field{_did_you_mean(field, known)}; "
+                f"fields are {', '.join(known)}"
+            )
+        elif problem["type"] == "missing":
+            lines.append(
+                f"{path}: is missing; give --{field.replace('_', '-')}, {ENVIRONMENT_PREFIX}{field.upper()} "
+                f"or the field {field} in the configuration file"
+            )
+        else:
+            reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+            lines.append(f"{path} ({sources.get(field, '?')}): {problem['input']!r} is not allowed: {reason}")
+    return "\n".join(lines)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> Iterable[str]:
+    fields = [*SwitchSettings.model_fields, *HostSettings.model_fields]
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in fields}
+    for variable in sorted(environment):
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known:
+            close = get_close_matches(variable, sorted(known), n=1, cutoff=0.85)
+            if close:  # others belong to training scripts and the demo
+                yield f"environment variable {variable} is not known, did you mean {close[0]}?"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found.group()):04x}", text) + '"'

@@ -1,0 +1,244 @@
+"""The switch's control socket: sessions of host daemons, and questions for the status.
+
+Invariants: bytes of a stranger end at most the connection they came on, with an ``Error`` that says
+why; every session that was announced to the rendezvous is reported ended, once; a session from which
+nothing is heard for ``DEAD_S`` is ended (hosts ping every 2 s).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from inaproto.core.rendezvous_types import (
+    HostArrived,
+    MemberAsked,
+    MemberGone,
+    MemberLeft,
+    MemberReady,
+    OperationStalled,
+    RendezvousEvent,
+    SessionEnded,
+    SessionId,
+)
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.unix_sockets import BoundSocket
+from inaproto.errors import DecodeError, LocalMisuse
+from inaproto.wire.control_messages import (
+    Error,
+    Gone,
+    Hello,
+    Left,
+    Member,
+    Message,
+    OpStarted,
+    Ping,
+    Pong,
+    Ready,
+    Status,
+    StatusReply,
+    UnknownMessage,
+    Welcome,
+    encode_message,
+)
+
+log = logging.getLogger("inaproto.switch")
+
+DEAD_S = 10.0
+FLUSH_S = 1.0
+ACCEPT_RETRY_S = 0.5
+BAD_MESSAGE = "bad_message"
+UNKNOWN_MESSAGE = "unknown_message"
+UNEXPECTED_MESSAGE = "unexpected_message"
+TOO_MANY_SESSIONS = "too_many_sessions"
+STATUS_TOO_LARGE = "status_too_large"
+
+
+@dataclass(slots=True)
+class _Session:
+    stream: ControlStream
+    hello: Hello | None = None
+    ended: bool = False
+
+
+class ControlServer:
+    """``handle`` is the rendezvous' step with its actions performed; ``status`` makes a status report."""
+
+    def __init__(
+        self,
+        handle: Callable[[RendezvousEvent], None],
+        status: Callable[[], dict[str, Any]],
+        *,
+        welcome: Callable[[int], Welcome],
+        sessions_max: int,
+    ) -> None:
+        self._handle = handle
+        self._status = status
+        self._welcome = welcome
+        self._sessions_max = sessions_max
+        self._sessions: dict[SessionId, _Session] = {}
+        self._serial = 0
+
+    # --- what the rendezvous orders
+
+    def send(self, session_id: SessionId, message: Message) -> None:
+        """To a session that may have ended meanwhile: then its own task reports it."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        try:
+            session.stream.send_nowait(message)
+        except EndOfChannel as end:
+            log.info("host %s: %s", _name(session), end.reason)
+
+    def welcome(self, session_id: SessionId, hello_id: int) -> None:
+        self.send(session_id, self._welcome(hello_id))
+
+    def refuse(self, session_id: SessionId, error: Error) -> None:
+        self.send(session_id, error)
+        session = self._sessions.get(session_id)
+        if session is not None:
+            log.warning("%s", error.message)
+            session.stream.close("refused")
+
+    async def flush(self) -> None:
+        """Give what is queued a bounded time to leave."""
+        with trio.move_on_after(FLUSH_S):
+            async with trio.open_nursery() as nursery:
+                for session in self._sessions.values():
+                    nursery.start_soon(_flush, session.stream)
+
+    # --- sessions
+
+    async def accept_sessions(self, bound: BoundSocket) -> None:
+        """Serve every connection until ``bound`` is closed."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    sock, _ = bound.sock.accept()
+                except BlockingIOError:
+                    try:
+                        await trio.lowlevel.wait_readable(bound.sock)
+                    except trio.ClosedResourceError:
+                        return
+                    continue
+                except ConnectionAbortedError:
+                    continue
+                except OSError as error:
+                    if bound.sock.fileno() < 0:
+                        return
+                    log.warning("no new session: %s", error.strerror)
+                    await trio.sleep(ACCEPT_RETRY_S)
+                    continue
+                nursery.start_soon(self._serve, sock)
+                await trio.lowlevel.checkpoint()
+
+    async def _serve(self, sock: socket.socket) -> None:
+        session_id = SessionId(self._serial)
+        self._serial += 1
+        session = self._sessions[session_id] = _Session(ControlStream(sock))
+        reason = "the switch ended"
+        try:
+            if len(self._sessions) > self._sessions_max:
+                text = f"the switch serves {self._sessions_max} sessions, its limit; end another one first"
+                session.stream.send_nowait(Error(code=TOO_MANY_SESSIONS, message=text))
+                return
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.stream.run)
+                reason = await self._converse(session_id, session)
+                nursery.cancel_scope.cancel()
+        except EndOfChannel as end:
+            reason = end.reason
+        finally:
+            session.stream.close(reason)
+            self._end(session_id, session, reason)
+            del self._sessions[session_id]
+
+    def _end(self, session_id: SessionId, session: _Session, reason: str) -> None:
+        if session.hello is not None and not session.ended:
+            session.ended = True
+            self._handle(SessionEnded(session_id, reason))
+
+    async def _converse(self, session_id: SessionId, session: _Session) -> str:
+        """Until the session ends; returns why it did."""
+        while True:
+            try:
+                with trio.fail_after(DEAD_S):
+                    message = await session.stream.receive()
+            except trio.TooSlowError:
+                return f"nothing was heard of it for {DEAD_S:g} s"
+            except EndOfChannel as end:
+                return f"its control connection was {end.reason}"
+            except DecodeError as error:
+                text = f"not a control message: {error}; the connection is closed"
+                self.send(session_id, Error(code=BAD_MESSAGE, message=text))
+                return f"it sent what is no message: {error}"
+            self._dispatch(session_id, session, message)
+
+    def _dispatch(self, session_id: SessionId, session: _Session, message: Message) -> None:
+        match message:
+            case Ping():
+                self.send(session_id, Pong(id=message.id))
+            case Pong():
+                pass
+            case Status():
+                self.send(session_id, self._report(message))
+            case Hello():
+                self._end_replaced(message)
+                arrived = HostArrived(session_id, message)
+                session.hello = session.hello or message
+                self._handle(arrived)
+            case Member():
+                self._handle(MemberAsked(session_id, message, secrets.randbits(64)))
+            case Ready():
+                self._handle(MemberReady(session_id, message))
+            case OpStarted():
+                self._handle(OperationStalled(session_id, message))
+            case Left():
+                self._handle(MemberLeft(session_id, message))
+            case Gone():
+                self._handle(MemberGone(session_id, message))
+            case UnknownMessage():
+                text = f"this switch does not know messages of type {message.type!r}"
+                self.send(session_id, Error(code=UNKNOWN_MESSAGE, message=text, of=message.id))
+            case _:
+                text = (
+                    f"{message.TYPE!r} is not for a switch; this is the switch's control socket, training "
+                    "processes connect to the socket of their host daemon"
+                )
+                self.send(session_id, Error(code=UNEXPECTED_MESSAGE, message=text, of=message.id))
+
+    def _report(self, question: Status) -> Message:
+        reply = StatusReply(id=question.id, body=self._status())
+        try:
+            encode_message(reply)
+        except LocalMisuse as error:  # thousands of jobs do not fit in one message
+            return Error(code=STATUS_TOO_LARGE, message=str(error), of=question.id)
+        return reply
+
+    def _end_replaced(self, hello: Hello) -> None:
+        """A restarted host daemon may be heard before the end of its last connection is."""
+        for session_id, session in list(self._sessions.items()):
+            old = session.hello
+            if old is None or session.ended:
+                continue
+            same = old.host == hello.host or old.ip == hello.ip or old.mac == hello.mac
+            if same and session.stream.peer_is_gone():
+                self._end(session_id, session, "its control connection was closed by its peer")
+
+
+def _name(session: _Session) -> str:
+    return session.hello.host if session.hello else "(unnamed)"
+
+
+async def _flush(stream: ControlStream) -> None:
+    try:
+        await stream.flush()
+    except EndOfChannel:
+        return

@@ -1,0 +1,236 @@
+"""Control messages over a UNIX stream socket, with descriptors beside them.
+
+One class serves the three control channels: training process to host daemon, host daemon to switch,
+and ``inaproto status`` to either. The bytes are those of :mod:`inaproto.wire.control`.
+
+Invariants: the output queue is bounded, so a peer that does not read costs itself its channel and
+nobody else memory; received descriptors are bounded and closed with the stream; the order of
+messages is the order of the calls.
+
+A plain non-blocking socket rather than a ``trio.SocketStream``: ``send_nowait`` must be able to write
+from synchronous code, and descriptors need ``recvmsg``.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import trio
+
+from inaproto.errors import DecodeError
+from inaproto.wire.control import ControlDecoder
+from inaproto.wire.control_messages import Message, decode_message, encode_message
+
+OUTPUT_BYTES_MAX = 4 << 20
+DESCRIPTORS_MAX = 4
+"""Descriptors that may wait for their message; a peer that sends more is cut off."""
+_RECEIVE_BYTES = 64 << 10
+
+
+class EndOfChannel(Exception):
+    """The far side is gone: an outcome, not a fault. ``reason`` says how it went."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class PeerCredentials(NamedTuple):
+    pid: int
+    uid: int
+    gid: int
+
+
+class ControlStream:
+    """Typed control messages in both directions over a connected UNIX stream socket.
+
+    Takes ownership of ``sock``. One task receives; any code may send. ``send`` waits until its bytes
+    are with the kernel; ``send_nowait`` queues and needs :meth:`run` in a nursery (or a later ``send``)
+    to move what the kernel did not take at once.
+    """
+
+    def __init__(self, sock: socket.socket, *, output_bytes_max: int = OUTPUT_BYTES_MAX) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._decoder = ControlDecoder()
+        self._arrived: deque[Message] = deque()
+        self._descriptors: deque[int] = deque()
+        self._output: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._output_bytes = 0
+        self._output_bytes_max = output_bytes_max
+        self._output_lock = trio.Lock()
+        self._wake_writer = trio.Event()
+        self._closed = ""
+        self._output_closed = ""
+
+    def peer_credentials(self) -> PeerCredentials:
+        """Process, user and group of the far side, as the kernel vouches for them."""
+        raw = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return PeerCredentials(*struct.unpack("3i", raw))
+
+    def peer_is_gone(self) -> bool:
+        """Whether the far side has closed, even if messages of it are still to be received."""
+        if self._closed:
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    # --- receiving
+
+    async def receive(self) -> Message:
+        """The next message.
+
+        Raises ``EndOfChannel``, or ``DecodeError`` for what no message can be: nothing that follows
+        could be trusted, so the caller says why (``Error``) and closes.
+        """
+        while not self._arrived:
+            data = await self._receive_bytes()
+            if not data:
+                self._decoder.finish()
+                raise EndOfChannel("closed by its peer")
+            self._arrived.extend(map(decode_message, self._decoder.feed(data)))
+        return self._arrived.popleft()
+
+    async def _receive_bytes(self) -> bytes:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            self._require_open()
+            try:
+                data, ancillary, flags, _ = self._sock.recvmsg(
+                    _RECEIVE_BYTES, socket.CMSG_SPACE(DESCRIPTORS_MAX * 4), socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                try:
+                    await trio.lowlevel.wait_readable(self._sock)
+                except trio.ClosedResourceError:
+                    raise EndOfChannel(self._closed or "closed on this side") from None
+                continue
+            except OSError as error:
+                raise EndOfChannel(f"failed: {error.strerror}") from error
+            self._keep_descriptors(ancillary)
+            if flags & socket.MSG_CTRUNC or len(self._descriptors) > DESCRIPTORS_MAX:
+                raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
+            return data
+
+    def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = array.array("i")
+                whole.frombytes(data[: len(data) - len(data) % whole.itemsize])
+                self._descriptors.extend(whole)
+
+    def take_descriptor(self) -> int | None:
+        """The oldest received descriptor that nobody took yet; the caller closes it.
+
+        A message's descriptor has arrived when the message has, because the sender attaches it to the
+        message's first byte.
+        """
+        return self._descriptors.popleft() if self._descriptors else None
+
+    # --- sending
+
+    def send_nowait(self, message: Message, *, descriptors: Sequence[int] = ()) -> None:
+        """Queue a message and write what the kernel takes now.
+
+        Raises ``EndOfChannel``; also when the peer has not read for so long that the queue is full: the
+        channel is then closed. Descriptors must stay open until they are sent.
+        """
+        self._queue(message, descriptors)
+        if not self._output_lock.locked():
+            self._write_some()
+        if self._output:
+            self._wake_writer.set()
+
+    async def send(self, message: Message, *, descriptors: Sequence[int] = ()) -> None:
+        """Send a message after all that is queued. Raises ``EndOfChannel``."""
+        self._queue(message, descriptors)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Wait until all queued output is with the kernel. Raises ``EndOfChannel``."""
+        async with self._output_lock:
+            while self._output:
+                self._require_open()
+                if not self._write_some():
+                    try:
+                        await trio.lowlevel.wait_writable(self._sock)
+                    except trio.ClosedResourceError:
+                        raise EndOfChannel(self._closed or "closed on this side") from None
+
+    async def run(self) -> None:
+        """Move what ``send_nowait`` left queued, until the channel takes no more (then returns)."""
+        try:
+            while not self._closed:
+                await self._wake_writer.wait()
+                self._wake_writer = trio.Event()
+                await self.flush()
+        except EndOfChannel:
+            return
+
+    def _queue(self, message: Message, descriptors: Sequence[int]) -> None:
+        self._require_open()
+        if self._output_closed:
+            raise EndOfChannel(self._output_closed)
+        data = encode_message(message)
+        if self._output_bytes + len(data) > self._output_bytes_max:
+            reason = f"closed: its peer left {self._output_bytes} bytes of messages unread"
+            self._close_now(reason)
+            raise EndOfChannel(reason)
+        self._output.append((memoryview(data), tuple(descriptors)))
+        self._output_bytes += len(data)
+
+    def _write_some(self) -> bool:
+        """Write until the kernel would block; whether the queue is empty now."""
+        while self._output:
+            data, descriptors = self._output[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            try:
+                sent = self._sock.sendmsg([data], rights if descriptors else [])
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                # What the peer said before it closed, perhaps why, can still be received.
+                self._output_closed = f"closed by its peer ({error.strerror})"
+                self._output.clear()
+                self._output_bytes = 0
+                raise EndOfChannel(self._output_closed) from error
+            self._output_bytes -= sent
+            if sent == len(data):
+                self._output.popleft()
+            else:
+                self._output[0] = (data[sent:], ())
+        return True
+
+    # --- closing
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EndOfChannel(self._closed)
+
+    def _close_now(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._closed = reason
+        self._output.clear()
+        self._output_bytes = 0
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+        self._wake_writer.set()
+
+    def close(self, reason: str = "closed on this side") -> None:
+        """Close at once; queued output is lost, a waiting ``receive`` or ``send`` raises ``EndOfChannel``."""
+        self._close_now(reason)
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()

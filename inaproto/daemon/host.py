@@ -1,0 +1,184 @@
+"""The host daemon: training processes on one side, a NIC and the switch on the other.
+
+It listens at one UNIX socket for training processes, keeps one fabric (control channel and NIC, see
+:mod:`inaproto.daemon.host_fabric`) towards the switch, and carries the ranks of any number of jobs.
+
+Invariants: start order does not matter, a process that joins while there is no switch waits for it;
+a switch that goes away fails the running jobs at once and the daemon tries to reach it until it ends;
+when the daemon is cancelled, switch and processes are told so and the socket is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from typing import Any
+
+import trio
+
+from inaproto.daemon.config import HostSettings
+from inaproto.daemon.control_stream import ControlStream
+from inaproto.daemon.host_fabric import Fabric, HelloRefused, NoFabric, OpenNic, open_fabric
+from inaproto.daemon.host_session import ClientSession
+from inaproto.daemon.unix_sockets import BoundSocket, listen_unix
+from inaproto.errors import ConfigError, JobError
+from inaproto.wire.control_messages import error_message
+
+CLIENTS_MAX = 1024
+RETRY_FIRST_S = 0.05
+RETRY_LAST_S = 1.0
+HELLO_REFUSALS_MAX = 5
+"""A host that restarts may meet its own last connection; one refused this often is configured wrongly."""
+ACCEPT_RETRY_S = 0.1
+
+log = logging.getLogger("inaproto.host")
+
+
+async def run_host(
+    settings: HostSettings,
+    *,
+    open_nic: OpenNic,
+    task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled. ``open_nic`` makes the NIC whose port is at the path that the switch names.
+
+    Started (``task_status``) when training processes can connect. Raises ``ConfigError`` when the socket
+    cannot be made, or when switch and host are configured so that they can never work together.
+    """
+    listening = await listen_unix(settings.listen_path, "listen: host daemon socket")
+    daemon = HostDaemon(settings, open_nic, listening)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(daemon.serve_fabrics)
+            nursery.start_soon(daemon.accept)
+            task_status.started(daemon)
+            log.info("host %s listens at %s", settings.name, settings.listen_path)
+    finally:
+        listening.close()
+
+
+class HostDaemon:
+    """Made by :func:`run_host`."""
+
+    def __init__(self, settings: HostSettings, open_nic: OpenNic, listening: BoundSocket) -> None:
+        self._settings = settings
+        self._open_nic = open_nic
+        self._listening = listening
+        self._sessions: dict[ClientSession, None] = {}
+        self._fabric: Fabric | None = None
+        self._switch_error = "not tried yet"
+        self._fabrics = 0
+        self._began = trio.current_time()
+
+    @property
+    def fabric(self) -> Fabric | None:
+        return self._fabric
+
+    def status(self) -> dict[str, Any]:
+        """For ``inaproto status`` and for processes that ask what they wait for."""
+        settings, fabric = self._settings, self._fabric
+        record: dict[str, Any] = {
+            "role": "host",
+            "name": settings.name,
+            "pid": os.getpid(),
+            "uptime_s": trio.current_time() - self._began,
+            "ip": settings.ip,
+            "mtu": settings.mtu,
+            "window_messages": settings.window_messages,
+            "message_packets": settings.message_packets,
+            "clients": len(self._sessions),
+            "switch": {
+                "path": str(settings.control_path),
+                "connected": fabric is not None,
+                "boot_id": fabric.welcome.boot_id if fabric else "",
+                "connections": self._fabrics,
+                "error": "" if fabric else self._switch_error,
+            },
+            "rings": [],
+            "nic": {},
+        }
+        return record | (fabric.status() if fabric else {})
+
+    # --- training processes
+
+    async def accept(self) -> None:
+        """Take connections of training processes, until cancelled."""
+        listener = self._listening.sock
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await trio.lowlevel.checkpoint()
+                    try:
+                        sock, _ = listener.accept()
+                    except BlockingIOError:
+                        await trio.lowlevel.wait_readable(listener)
+                    except OSError as error:
+                        if error.errno != errno.ECONNABORTED:
+                            log.warning("cannot accept a process: %s", error.strerror)
+                            await trio.sleep(ACCEPT_RETRY_S)
+                    else:
+                        self._admit(sock, nursery)
+        finally:
+            trio.lowlevel.notify_closing(listener)
+
+    def _admit(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        stream = ControlStream(sock)
+        if len(self._sessions) >= CLIENTS_MAX:
+            text = f"host {self._settings.name} serves {CLIENTS_MAX} connections, its limit; close some"
+            with contextlib.suppress(Exception):
+                stream.send_nowait(error_message(JobError(text)))
+            stream.close()
+        else:
+            nursery.start_soon(self._serve, ClientSession(stream, self))
+
+    async def _serve(self, session: ClientSession) -> None:
+        self._sessions[session] = None
+        try:
+            await session.run()
+        finally:
+            del self._sessions[session]
+
+    # --- the switch
+
+    async def serve_fabrics(self) -> None:
+        """Keep a connection to the switch, until cancelled."""
+        retry_s = RETRY_FIRST_S
+        refusals = 0
+        while True:
+            try:
+                fabric = await open_fabric(self._settings, self._open_nic)
+            except NoFabric as why:
+                refusals = refusals + 1 if isinstance(why, HelloRefused) else 0
+                if refusals >= HELLO_REFUSALS_MAX and not self._fabrics:
+                    raise ConfigError(f"name, ip or mac: {why}") from None
+                self._note_switch(str(why))
+            else:
+                retry_s = RETRY_FIRST_S
+                refusals = 0
+                log.info(
+                    "host %s is connected to the switch at %s",
+                    self._settings.name,
+                    self._settings.control_path,
+                )
+                self._note_switch(await self._use(fabric))
+            await trio.sleep(retry_s)
+            retry_s = min(2 * retry_s, RETRY_LAST_S)
+
+    def _note_switch(self, error: str) -> None:
+        if error != self._switch_error:
+            log.warning("host %s has no switch, and goes on trying: %s", self._settings.name, error)
+        self._switch_error = error
+
+    async def _use(self, fabric: Fabric) -> str:
+        """Serve ``fabric`` until it ends; returns why it did."""
+        self._fabric = fabric
+        self._fabrics += 1
+        for session in list(self._sessions):
+            session.fabric_is_up(fabric)
+        try:
+            return await fabric.run()
+        finally:
+            self._fabric = None

@@ -1,0 +1,330 @@
+"""One life of a host's connection to its switch: control channel, NIC, and the ranks that use them.
+
+Invariants: a fabric lives as long as its control channel *and* its NIC; when either ends, every rank
+on it has failed with ``FabricLost`` that says why, and a new fabric starts with nothing of the old
+one. One task waits for completions and steps the rings; none is made per message or packet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from inaproto.daemon.config import HostSettings
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.host_ring import Owner, Phase, RingMember
+from inaproto.daemon.unix_sockets import connect_unix
+from inaproto.errors import (
+    ConfigError,
+    DecodeError,
+    FabricError,
+    FabricLost,
+    JobError,
+    JoinRefused,
+    SwitchUnreachable,
+)
+from inaproto.ports import Nic, PortClosed
+from inaproto.units import US, Instant, S
+from inaproto.wire.control_messages import (
+    Closed,
+    Error,
+    Failed,
+    Hello,
+    JobStatus,
+    Join,
+    Message,
+    Ping,
+    Pong,
+    Ring,
+    Start,
+    Welcome,
+    job_error,
+)
+
+HEARTBEAT_S = 2.0
+DEAD_S = 10.0
+WELCOME_S = 5.0
+NIC_CLOSE_S = 0.5
+
+log = logging.getLogger("inaproto.host")
+
+OpenNic = Callable[[str], Awaitable[Nic]]
+"""Opens a NIC whose port is attached at the switch's ``port_path``."""
+
+
+class NoFabric(Exception):
+    """The switch cannot be reached now."""
+
+
+class HelloRefused(NoFabric):
+    """The switch is there and does not want this host."""
+
+
+def now() -> Instant:
+    return Instant(int(trio.current_time() * S))
+
+
+class Fabric:
+    """Made by :func:`open_fabric`; :meth:`run` it until it ends."""
+
+    def __init__(self, settings: HostSettings, stream: ControlStream, nic: Nic, welcome: Welcome) -> None:
+        self.settings = settings
+        self.welcome = welcome
+        self._stream = stream
+        self._nic = nic
+        self._ids = count(2)
+        self._members: dict[int, RingMember] = {}
+        """By the id of the request that announced them."""
+        self._by_qpn: dict[int, RingMember] = {}
+        self._heard = trio.current_time()
+        self._submitted = trio.Event()
+        self._scope = trio.CancelScope()
+        self._lost = ""
+
+    @property
+    def nic(self) -> Nic:
+        return self._nic
+
+    def members(self) -> list[RingMember]:
+        self._forget_ended()
+        return list(self._members.values())
+
+    # --- ranks
+
+    def join(self, join: Join, owner: Owner) -> RingMember:
+        """Announce a rank. Raises ``JoinRefused`` when this host has it already, or no room for it."""
+        self._forget_ended()
+        for other in self._members.values():
+            why = _refuse_beside(join, other)
+            if why:
+                who = f"rank {join.rank} ({self.settings.name}, pid {join.pid})"
+                raise JoinRefused(f"{who} cannot join job {join.job!r}: {why}")
+        member = RingMember(
+            join,
+            settings=self.settings,
+            nic=self._nic,
+            owner=owner,
+            tell=self._tell,
+            clock=now,
+            log=log.warning,
+        )
+        request = next(self._ids)
+        self._members[request] = member
+        for qpn in member.queue_pairs:
+            self._by_qpn[qpn] = member
+        self._tell(member.member_message(request))
+        return member
+
+    def submitted(self) -> None:
+        """An operation was submitted: the watch for stalls has a new deadline to look at."""
+        self._submitted.set()
+
+    def _tell(self, message: Message) -> None:
+        with contextlib.suppress(EndOfChannel):  # the task that receives sees it too, and ends the fabric
+            self._stream.send_nowait(message)
+
+    def _forget_ended(self) -> None:
+        for request in [key for key, member in self._members.items() if member.phase is Phase.ENDED]:
+            for qpn in self._members.pop(request).queue_pairs:
+                self._by_qpn.pop(qpn, None)
+
+    # --- life
+
+    async def run(self) -> str:
+        """Serve until the switch or the NIC is lost; returns why. All ranks have failed by then."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._nic.run)
+                nursery.start_soon(self._stream.run)
+                nursery.start_soon(self._heartbeat)
+                nursery.start_soon(self._watch_stalls)
+                nursery.start_soon(self._complete)
+                await self._obey()
+        finally:
+            self._end()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + NIC_CLOSE_S):
+                await self._nic.aclose()
+        return self._lost
+
+    def _lose(self, reason: str) -> None:
+        self._lost = self._lost or reason
+        self._scope.cancel()
+
+    def _end(self) -> None:
+        if not self._lost:  # it is this daemon that ends
+            for member in self.members():
+                member.gone("its host daemon was stopped")
+        error = FabricLost(
+            f"host {self.settings.name} has lost its switch: {self._lost}; join again when it is back"
+        )
+        for member in self.members():
+            member.lose_fabric(error)
+        self._stream.close(self._lost)
+
+    async def _obey(self) -> None:
+        """Do what the switch says."""
+        while True:
+            try:
+                message = await self._stream.receive()
+            except EndOfChannel as end:
+                return self._lose(f"control channel {end.reason}")
+            except DecodeError as error:
+                return self._lose(f"the switch sent what is no message: {error}")
+            self._heard = trio.current_time()
+            self._handle(message)
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case Ring():
+                member = self._members.get(message.id)
+                if member is not None:
+                    member.connect(message)
+            case Start(job=job, ring_id=ring_id):
+                for member in self._of_job(job):
+                    if member.ring_id == ring_id:
+                        member.start()
+            case JobStatus(job=job):
+                for member in self._of_job(job):
+                    member.status_of_job(message)
+            case Failed(job=job):
+                self._job_failed(job, job_error(message))
+            case Closed(job=job):
+                for member in self._of_job(job):
+                    member.closed()
+            case Error(of=of):
+                member = self._members.get(of)
+                if member is not None and member.phase is Phase.JOINING:
+                    member.fail(job_error(message))
+                else:
+                    log.warning("the switch answers: %s: %s", message.code, message.message)
+            case Ping(id=id):
+                self._tell(Pong(id=id))
+            case Pong():
+                pass
+            case _:
+                log.warning("the switch sends a message %r that is not for hosts", message.TYPE)
+
+    def _of_job(self, job: str) -> list[RingMember]:
+        return [member for member in self.members() if member.join.job == job]
+
+    def _job_failed(self, job: str, error: JobError) -> None:
+        # A rank that is joining belongs to the job's next life if another is in its old one.
+        members = self._of_job(job)
+        in_ring = [member for member in members if member.phase is not Phase.JOINING]
+        log.warning("job %s: %s", job, error)
+        for member in in_ring or members:
+            if isinstance(error, SwitchUnreachable):  # it ends in good order
+                member.lose_fabric(error)
+            else:
+                member.fail(error)
+
+    async def _complete(self) -> None:
+        """Step the rings by what the NIC has completed."""
+        while True:
+            try:
+                completions = await self._nic.wait_completions()
+            except PortClosed as closed:
+                return self._lose(f"link: {closed.reason}")
+            for completion in completions:
+                member = self._by_qpn.get(completion.qpn)
+                if member is not None:
+                    member.completed(completion)
+
+    async def _watch_stalls(self) -> None:
+        while True:
+            deadlines = [member.deadline for member in self._members.values() if member.deadline is not None]
+            if not deadlines:
+                self._submitted = trio.Event()
+                await self._submitted.wait()
+                continue
+            # Later submissions have later deadlines: all rings have the same stall time. A microsecond
+            # more, so that the float clock is past the deadline for sure.
+            await trio.sleep_until((min(deadlines) + US) / S)
+            for member in self.members():
+                member.woke()
+
+    async def _heartbeat(self) -> None:
+        while trio.current_time() - self._heard <= DEAD_S:
+            self._tell(Ping(id=next(self._ids)))
+            await trio.sleep(HEARTBEAT_S)
+        self._lose(f"the switch has not answered for {DEAD_S:g} s")
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "rings": [member.status() for member in self.members()],
+            "nic": self._nic.statistics(),
+        }
+
+
+def _refuse_beside(join: Join, other: RingMember) -> str:
+    """Why a rank cannot be on this host together with ``other``; empty if it can."""
+    there = other.join
+    if there.job != join.job:
+        return ""
+    if there.rank == join.rank and other.phase is Phase.LEFT:
+        return f"process {there.pid} has left it, but other ranks have not yet; try again when they have"
+    if there.rank == join.rank:
+        return f"the rank is held by process {there.pid} on this host; end that process or take another rank"
+    if (there.rank - join.rank) % join.size in (1, join.size - 1):
+        return (
+            f"its neighbour, rank {there.rank} (pid {there.pid}), is on the same host, and what they send "
+            "each other would not pass through the switch; run one of them on another host"
+        )
+    return ""
+
+
+async def open_fabric(settings: HostSettings, open_nic: OpenNic) -> Fabric:
+    """Connect to the switch. Raises ``NoFabric``; ``ConfigError`` when they can never work together."""
+    path = settings.control_path
+    try:
+        stream = ControlStream(await connect_unix(path, "control socket of the switch"))
+    except OSError as error:
+        raise NoFabric(f"cannot connect to {path}: {error.strerror}") from None
+    try:
+        welcome = await _introduce(settings, stream, path)
+        nic = await _open_nic(settings, open_nic, welcome)
+    except BaseException:
+        stream.close()
+        raise
+    return Fabric(settings, stream, nic, welcome)
+
+
+async def _introduce(settings: HostSettings, stream: ControlStream, path: Path) -> Welcome:
+    try:
+        with trio.fail_after(WELCOME_S):
+            await stream.send(Hello(id=1, host=settings.name, mac=settings.mac_bytes, ip=settings.ip_bytes))
+            answer = await stream.receive()
+    except trio.TooSlowError:
+        raise NoFabric(f"{path} takes connections but does not answer within {WELCOME_S:g} s") from None
+    except EndOfChannel as end:
+        raise NoFabric(f"{path}: {end.reason}") from None
+    except DecodeError as error:
+        raise NoFabric(f"{path}: whatever listens there is no inaproto switch: {error}") from None
+    match answer:
+        case Welcome():
+            return answer
+        case Error():
+            raise HelloRefused(answer.message)
+        case _:
+            raise NoFabric(f"{path}: answered hello by {answer.TYPE!r}; is it an inaproto switch?")
+
+
+async def _open_nic(settings: HostSettings, open_nic: OpenNic, welcome: Welcome) -> Nic:
+    try:
+        nic = await open_nic(welcome.port_path)
+    except PortClosed as closed:
+        raise NoFabric(f"cannot attach to {welcome.port_path}: {closed.reason}") from None
+    except (FabricError, OSError) as error:
+        raise NoFabric(f"cannot attach to {welcome.port_path}: {error}") from None
+    mtu_max = min(welcome.mtu_max, nic.capabilities.mtu_max)
+    if settings.mtu > mtu_max:
+        await nic.aclose()
+        raise ConfigError(f"mtu: {settings.mtu} is too large; the switch and the NIC take {mtu_max}")
+    return nic

@@ -1,0 +1,209 @@
+"""One connection of a training process to its host daemon: from bytes of a stranger to a rank.
+
+Invariants: a process can harm only its own connection: what is no message, or asks for what no
+client library asks, is answered by an ``Error`` that says why, and the connection is closed. A
+connection that ends without ``Leave`` means that the process is gone, and its rank is lost to its job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import replace
+from typing import Any, Protocol
+
+import trio
+
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.host_fabric import Fabric
+from inaproto.daemon.host_ring import Phase, RingMember
+from inaproto.daemon.shared_buffers import map_buffer
+from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
+from inaproto.wire.control_messages import (
+    AllReduce,
+    Buffer,
+    Done,
+    Join,
+    Joined,
+    Leave,
+    Message,
+    Ok,
+    Status,
+    StatusReply,
+    encode_message,
+    error_message,
+)
+
+SEGMENTS_MAX = 4096
+"""Segments of one process."""
+
+log = logging.getLogger("inaproto.host")
+
+
+class Daemon(Protocol):
+    """What a session needs of the daemon that it belongs to."""
+
+    @property
+    def fabric(self) -> Fabric | None: ...
+    def status(self) -> dict[str, Any]: ...
+
+
+class ClientSession:
+    """Serves one connection; see the module."""
+
+    def __init__(self, stream: ControlStream, daemon: Daemon) -> None:
+        self._stream = stream
+        self._daemon = daemon
+        self._pid = stream.peer_credentials().pid
+        self._join: Join | None = None
+        self._member: RingMember | None = None
+        self._leave_id: int | None = None
+
+    def __str__(self) -> str:
+        return f"process {self._pid}" + (f" ({self._member})" if self._member else "")
+
+    async def run(self) -> None:
+        """Serve until the process leaves, ends or breaks the rules."""
+        reason = ""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._stream.run)
+                reason = await self._serve()
+                nursery.cancel_scope.cancel()
+        finally:
+            if not reason:
+                reason = "its host daemon was stopped"
+                self._send(error_message(DaemonUnreachable(f"process {self._pid} is cut off: {reason}")))
+            if self._member is not None:
+                self._member.gone(reason)
+            self._stream.close()
+
+    async def _serve(self) -> str:
+        """Returns why the connection has ended."""
+        while True:
+            try:
+                self._handle(await self._stream.receive())
+            except EndOfChannel as end:
+                return f"process {self._pid} ended without leaving (its connection was {end.reason})"
+            except DecodeError as error:
+                return self._refuse(JobError(f"no valid message: {error}; use the inaproto client"))
+            except JobError as error:
+                return self._refuse(error)
+
+    def _refuse(self, error: JobError, of: int = 0) -> str:
+        log.warning("%s is cut off: %s", self, error)
+        self._send(error_message(error, of=of))
+        return f"process {self._pid} was cut off: {error}"
+
+    def _send(self, message: Message) -> None:
+        with contextlib.suppress(EndOfChannel):  # then receive() sees it too
+            self._stream.send_nowait(message)
+
+    # --- requests
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case AllReduce():
+                self._all_reduce(message)
+            case Buffer():
+                self._buffer(message)
+            case Join():
+                self._asked_to_join(message)
+            case Leave():
+                self._leave(message)
+            case Status(id=id):
+                self._report(id)
+            case _:
+                raise JobError(f"a host daemon does not take messages of type {message.TYPE!r}")
+
+    def _asked_to_join(self, join: Join) -> None:
+        if self._join is not None or self._leave_id is not None:
+            raise JobError("a second join on one connection; connect again for another rank")
+        if join.rank >= join.size:
+            text = f"there is no rank {join.rank} in a job of {join.size}; ranks are 0 to {join.size - 1}"
+            return self._send(error_message(JoinRefused(text), of=join.id))
+        # The kernel's word for the process, where it has one (0: it is in another PID namespace).
+        self._join = join if not self._pid else replace(join, pid=self._pid)
+        fabric = self._daemon.fabric
+        if fabric is not None:
+            self.fabric_is_up(fabric)
+        return None
+
+    def fabric_is_up(self, fabric: Fabric) -> None:
+        """Go on with a join that waited for the switch."""
+        if self._join is None or self._member is not None:
+            return
+        try:
+            self._member = fabric.join(self._join, self)
+        except JoinRefused as error:
+            self._join = None
+            self._send(error_message(error, of=0))
+
+    def _buffer(self, message: Buffer) -> None:
+        descriptor = self._stream.take_descriptor()
+        if descriptor is None:
+            raise JobError(f"segment {message.segment}: no descriptor came with the message")
+        member = self._member
+        if member is None or message.segment in member.segments or len(member.segments) >= SEGMENTS_MAX:
+            os.close(descriptor)
+            raise JobError(
+                f"segment {message.segment}: comes before joining, twice, or is one more than {SEGMENTS_MAX}"
+            )
+        if member.phase is Phase.ENDED:
+            os.close(descriptor)  # the process will read that its job has failed
+        else:
+            member.segments[message.segment] = map_buffer(
+                descriptor, segment=message.segment, nbytes=message.nbytes, nic=member.nic
+            )
+        self._send(Ok(id=message.id))
+
+    def _report(self, id: int) -> None:
+        reply = StatusReply(id=id, body=self._daemon.status())
+        try:
+            encode_message(reply)
+        except LocalMisuse as error:  # thousands of rings do not fit in one message
+            self._send(error_message(JobError(f"the status does not fit in a message: {error}"), of=id))
+        else:
+            self._send(reply)
+
+    def _leave(self, message: Leave) -> None:
+        """Confirmed when the job is over, so that its name can be used again; the process need not wait."""
+        self._leave_id = message.id
+        self._join = None
+        if self._member is not None:
+            self._member.leave()
+        if self._member is None or self._member.phase is Phase.ENDED:
+            self.member_closed()
+
+    def _all_reduce(self, message: AllReduce) -> None:
+        member, fabric = self._member, self._daemon.fabric
+        if member is None:
+            raise JobError(f"all_reduce {message.op_index} before joining a job")
+        if member.phase is not Phase.ENDED:  # else the process will read that its job has failed
+            member.submit(message)
+            if fabric is not None:
+                fabric.submitted()
+
+    # --- what the member tells (Owner)
+
+    def joined(self, ring_id: int) -> None:
+        if self._join is not None:
+            join = self._join
+            self._send(Joined(id=join.id, ring_id=ring_id, rank=join.rank, size=join.size))
+
+    def operation_done(self, op_index: int, path: str, duration_ns: int) -> None:
+        self._send(Done(op_index=op_index, path="local" if path == "local" else "switch", ns=duration_ns))
+
+    def operation_failed(self, op_index: int, error: JobError) -> None:
+        self._send(error_message(error, op_index=op_index))
+
+    def member_failed(self, error: JobError) -> None:
+        self._send(error_message(error))
+
+    def member_closed(self) -> None:
+        if self._leave_id is not None:
+            self._send(Ok(id=self._leave_id))
+
+    def announce_again(self) -> None:
+        self._member = None

@@ -1,0 +1,114 @@
+"""Asking running daemons for their status, over the sockets that they serve anyway."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from inaproto.daemon.config import CONTROL_SOCKET, PORTS_SOCKET
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.unix_sockets import connect_unix
+from inaproto.errors import ConfigError, DecodeError
+from inaproto.wire.control_messages import Error, Status, StatusReply
+
+ANSWER_S = 5.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What the daemons said, and what went wrong in asking them."""
+
+    switch: dict[str, Any] | None = None
+    hosts: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"switch": self.switch, "hosts": self.hosts, "problems": self.problems}
+
+
+async def ask_daemons(directory: Path | None, sockets: Sequence[Path]) -> Report:
+    """Ask all sockets of ``directory`` and those in ``sockets``, each once."""
+    report = Report()
+    paths = list(dict.fromkeys([*(_sockets_in(directory, report) if directory else []), *sockets]))
+    answers: dict[Path, dict[str, Any]] = {}
+
+    async def ask_one(path: Path) -> None:
+        try:
+            answers[path] = await ask(path)
+        except (ConfigError, StatusRefused) as error:
+            report.problems.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for path in paths:
+            nursery.start_soon(ask_one, path)
+    for path in paths:
+        answer = answers.get(path, {})
+        if answer.get("role") == "switch" and report.switch is None:
+            report.switch = answer
+        elif answer:
+            report.hosts.append(answer)
+    report.problems.sort()
+    return report
+
+
+class StatusRefused(Exception):
+    """A daemon gave no status; the text says which and why."""
+
+
+async def ask(path: Path) -> dict[str, Any]:
+    """The status of the daemon that listens at ``path``. Raises ``ConfigError`` or ``StatusRefused``."""
+    try:
+        stream = ControlStream(await connect_unix(path, "status"))
+    except FileNotFoundError:
+        raise StatusRefused(f"{path}: there is no such socket; is the daemon started, and there?") from None
+    except ConnectionRefusedError:
+        raise StatusRefused(f"{path}: nobody listens there; the daemon was killed, start it again") from None
+    except OSError as error:
+        raise StatusRefused(f"{path}: cannot connect: {error.strerror}") from None
+    try:
+        with trio.fail_after(ANSWER_S):
+            with suppress(EndOfChannel):  # one that refuses may have closed, after it said why
+                await stream.send(Status(id=1))
+            answer = await stream.receive()
+    except trio.TooSlowError:
+        raise StatusRefused(
+            f"{path}: gave no answer within {ANSWER_S:g} s; is it overloaded or stopped?"
+        ) from None
+    except EndOfChannel as end:
+        raise StatusRefused(f"{path}: the connection was {end.reason}") from None
+    except DecodeError as error:
+        raise StatusRefused(f"{path}: is no inaproto daemon: {error}") from None
+    finally:
+        stream.close()
+    match answer:
+        case StatusReply(body=body):
+            return dict(body)
+        case Error(message=message):
+            raise StatusRefused(f"{path}: {message}")
+        case _:
+            raise StatusRefused(f"{path}: answered by {answer.TYPE!r}; is it an inaproto daemon?")
+
+
+def _sockets_in(directory: Path, report: Report) -> list[Path]:
+    """Sockets of daemons in ``directory``, the switch's first."""
+    try:
+        found = sorted(
+            path
+            for path in directory.glob("*.sock")
+            if stat.S_ISSOCK(path.lstat().st_mode) and path.name != PORTS_SOCKET
+        )
+    except OSError as error:
+        report.problems.append(f"{directory}: {error.strerror}")
+        return []
+    if not found:
+        report.problems.append(
+            f"{directory}: no inaproto daemon has its socket here; "
+            f"start one (inaproto switch --dir {directory}) or give its --dir or --socket"
+        )
+    return sorted(found, key=lambda path: path.name != CONTROL_SOCKET)

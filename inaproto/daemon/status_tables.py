@@ -1,0 +1,83 @@
+"""The status of the daemons as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from inaproto.daemon.status import Report
+
+
+def show_report(report: Report) -> RenderableType:
+    """Everything in ``report`` but its problems."""
+    parts: list[RenderableType] = []
+    if report.switch is not None:
+        parts += _switch(report.switch)
+    for host in report.hosts:
+        parts += _host(host)
+    return Group(*parts)
+
+
+def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
+    totals = status["totals"]
+    yield Text(
+        f"switch in {status['dir']}: pid {status['pid']}, up {status['uptime_s']:.0f} s, "
+        f"boot {status['boot_id']}, weather {status['weather']}"
+    )
+    yield Text(
+        f"  frames in {totals['frames_in']}, out {totals['frames_out']}, lost {totals['frames_lost']}, "
+        f"duplicated {totals['frames_duplicated']}, reordered {totals['frames_reordered']}"
+    )
+    yield Text(f"  hosts: {', '.join(status['hosts']) or 'none'}")
+    if status["ports"]:
+        yield _table(
+            "ports",
+            ("port", "kind", "frames in", "frames out", "drops"),
+            (
+                (port["port"], port["kind"], port["frames_in"], port["frames_out"], _counts(port["drops"]))
+                for port in status["ports"]
+            ),
+        )
+    if status["jobs"]:
+        yield _table("jobs", ("job", "phase", "ring", "ranks", "waiting for"), map(_job, status["jobs"]))
+    counters = dict(status["accelerator"]["counters"])
+    dropped = counters.pop("dropped", {})
+    yield Text(f"  accelerator: {_counts(counters)}")
+    for what, counts in (("dropped", dropped), ("blamed", status["blames"])):
+        if counts:
+            yield Text(f"  {what}: {_counts(counts)}")
+
+
+def _job(job: Mapping[str, Any]) -> tuple[object, ...]:
+    ranks = ", ".join(f"{rank['rank']}: {rank['host']} pid {rank['pid']}" for rank in job["ranks"])
+    waiting = ", ".join(f"rank {rank}" for rank in job["missing"])
+    return job["name"], job["phase"], job["ring_id"] or "-", ranks, waiting or "-"
+
+
+def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
+    switch = status.get("switch", {})
+    link = "connected" if switch.get("connected") else f"not connected: {switch.get('error', '')}"
+    yield Text(f"host {status.get('name')} ({status.get('ip')}): {link}, switch at {switch.get('path')}")
+    rings = status.get("rings", [])
+    if rings:
+        columns = tuple(rings[0])
+        yield _table("ranks", columns, ([ring.get(name, "") for name in columns] for ring in rings))
+    if status.get("nic"):
+        yield Text(f"  nic: {_counts(status['nic'])}")
+
+
+def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=True)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(Text(str(value)) for value in row))
+    return table
+
+
+def _counts(counts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in counts.items()) or "-"

@@ -1,0 +1,59 @@
+"""``inaproto bench allreduce`` in small: real daemons, every element checked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from inaproto_hil.bench.report import COLUMNS
+from inaproto_hil.cluster import inaproto_command
+
+RUN_TIMEOUT_S = 100
+
+
+def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [inaproto_command(), "bench", "allreduce", "--hosts", "2", *options],
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_every_type_is_right_over_a_bad_wire() -> None:
+    weather = "drop=0.01,duplicate=0.001,reorder=0.01"
+    small = ("--begin", "4K", "--end", "64K", "--factor", "16", "--iterations", "2")
+    done = run_bench(*small, "--dtype", "all", "--weather", weather, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)  # nothing but the report goes to stdout
+    assert found["wrong"] == 0
+    assert [row["size"] for row in found["rows"]] == [4096, 65536] * 6
+    assert {row["type"] for row in found["rows"]} == set(found["config"]["dtypes"])
+    for row in found["rows"]:
+        assert row["wrong"] == 0
+        assert len(row["samples_us"]) == 2
+        assert min(row["samples_us"]) > 0
+        assert row["cpu_s_per_gb"] > 0
+    assert found["env"]["cores_usable"] >= 1
+    assert found["switch"]["totals"]["frames_lost"] > 0
+    assert all(column in done.stderr for column in COLUMNS)
+
+
+def test_messages_of_other_shapes_and_operations(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    shape = ("--mtu", "256", "--message-packets", "3", "--window", "4")
+    done = run_bench("--begin", "5000", "--end", "5000", "--op", "max", *shape, "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(path.read_text())
+    assert [row["wrong"] for row in found["rows"]] == [0, 0, 0]
+    assert {row["redop"] for row in found["rows"]} == {"max"}
+    assert found["bound"]["ina"] == 256 / (256 + 58)
+    assert "# wrong elements: 0 OK" in done.stdout
+
+
+def test_a_refused_setting_is_named() -> None:
+    done = run_bench("--mtu", "1000")
+    assert done.returncode == 1
+    assert "mtu" in done.stderr

@@ -1,0 +1,356 @@
+"""What goes away, and when: processes, ranks, links, switches, daemons. All others are told, and go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+import inaproto
+from inaproto.errors import (
+    DaemonUnreachable,
+    FabricLost,
+    JobError,
+    JoinRefused,
+    LocalMisuse,
+    OperationTimeout,
+    RankLost,
+    SwitchUnreachable,
+)
+from tests.daemon.in_process_cluster import Cluster, open_cluster, together
+
+SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
+
+
+async def sum_of_ones(comms: list[inaproto.Communicator], count: int = 500) -> None:
+    works = [comm.all_reduce(np.ones(count, np.int32)) for comm in comms]
+    for work in works:
+        assert (await work == len(comms)).all()
+
+
+# --- ranks
+
+
+async def test_a_process_that_dies_is_named_to_all_others(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 3, **SMALL) as cluster:
+        comms = await cluster.job("j", 3)
+        others = await cluster.job("others", 3)
+        works = [comm.all_reduce(np.ones(9, np.float32)) for comm in comms[:2]]
+        comms[2].channel.close()  # what the kernel does for a process that is killed
+        for work in works:
+            with pytest.raises(RankLost) as info:
+                await work
+            for part in ("rank 2", "h2", f"pid {os.getpid()}", "'j'", "ended without leaving"):
+                assert part in str(info.value)
+        with pytest.raises(RankLost, match="rank 2"):
+            comms[0].all_reduce(np.ones(9, np.float32))
+        await sum_of_ones(others)
+
+
+async def test_a_killed_process_is_named_with_its_own_pid(runtime_dir: Path) -> None:
+    """A real process with the blocking client, and a real SIGKILL."""
+    script = """
+        import os, sys, numpy, inaproto
+        comm = inaproto.connect_blocking("j", 1, size=2, socket=sys.argv[1])
+        comm.all_reduce(numpy.ones(5000, numpy.float32)).wait()
+        os.kill(os.getpid(), 9)
+    """
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        command = [sys.executable, "-c", textwrap.dedent(script), str(cluster.hosts[1].socket)]
+        process = await trio.to_thread.run_sync(subprocess.Popen, command)
+        comm = await cluster.connect("j", 0, size=2)
+        assert (await comm.all_reduce(np.ones(5000, np.float32)) == 2).all()
+        with pytest.raises(RankLost, match=rf"rank 1 \(h1, pid {process.pid}\).*ended without leaving"):
+            await comm.all_reduce(np.ones(5000, np.float32))
+        assert await trio.to_thread.run_sync(process.wait) == -9
+
+
+async def test_an_exception_in_a_rank_is_not_taken_for_an_orderly_end(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        with pytest.raises(ZeroDivisionError):
+            async with comms[1]:
+                raise ZeroDivisionError
+        with pytest.raises(RankLost, match="rank 1"):
+            await comms[0].all_reduce(np.ones(9, np.float32))
+
+
+async def test_a_rank_that_left_is_not_waited_for(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, stall_ms=20, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        await sum_of_ones(comms)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(comms[1].aclose)
+            with pytest.raises(RankLost, match=r"rank 1 .*left job 'j' after 1 all-reduces.*all-reduce 1"):
+                await comms[0].all_reduce(np.ones(9, np.float32))
+
+
+async def test_a_rank_that_leaves_while_it_is_needed_is_lost(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        abandoned = comms[1].all_reduce(np.ones(9, np.float32))
+        await comms[1].aclose()
+        with pytest.raises(JobError, match="was closed"):
+            await abandoned
+        with pytest.raises(RankLost, match=r"rank 1 .*left while its all-reduce 0 was running"):
+            await comms[0].all_reduce(np.ones(9, np.float32))
+
+
+async def test_the_last_result_reaches_all_even_if_the_others_leave_at_once(runtime_dir: Path) -> None:
+    """A rank that has its result may still have to repeat messages and acknowledgements for the others."""
+    async with open_cluster(runtime_dir, 3, weather="drop=0.1,reorder=0.05", **SMALL) as cluster:
+        for number in range(5):
+            comms = await cluster.job(f"j{number}", 3)
+
+            async def rank(comm: inaproto.Communicator) -> None:
+                async with comm:
+                    assert (await comm.all_reduce(np.ones(3000, np.int32)) == 3).all()
+
+            await together([lambda comm=comm: rank(comm) for comm in comms])  # type: ignore[misc]
+
+
+async def test_a_join_that_is_given_up_frees_the_rank(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        with pytest.raises(OperationTimeout, match=r"rank 1 of 2 did not"):
+            await cluster.connect("j", 0, size=2, timeout=0.1)
+        with trio.move_on_after(0.1):
+            await cluster.connect("j", 0, size=2)
+        comms = await cluster.job("j", 2)
+        await sum_of_ones(comms)
+
+
+# --- the switch
+
+
+async def test_a_switch_that_stops_fails_the_jobs_and_may_come_back(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, switch=False, **SMALL) as cluster:
+        for _ in range(3):
+            switch = await cluster.start_switch()
+            comms = await cluster.job("j", 2)
+            await sum_of_ones(comms)
+            waiting = comms[0].all_reduce(np.ones(9, np.float32))
+            await switch.stop()
+            for call in (
+                waiting.wait,
+                lambda comms=comms: comms[1].all_reduce(np.ones(9, np.float32)).wait(),
+            ):
+                with pytest.raises(JobError, match=r"switch") as info:
+                    await call()
+                assert isinstance(info.value, SwitchUnreachable | FabricLost)
+
+
+async def test_a_lost_link_fails_the_host_and_is_made_again(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 3, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        nic = cluster.hosts[1].nic
+        waiting = [comm.all_reduce(np.ones(100_000, np.float32)) for comm in comms]
+        await nic.aclose()
+        with pytest.raises(FabricLost, match=r"host h1 has lost its switch: link.*join again"):
+            await waiting[1]
+        with pytest.raises(RankLost, match=r"rank 1 .*h1"):
+            await waiting[0]
+        comms = await cluster.job("j", 3)
+        await sum_of_ones(comms)
+        assert cluster.hosts[1].daemon.status()["switch"]["connections"] == 2
+        assert cluster.hosts[0].daemon.status()["switch"]["connections"] == 1
+
+
+async def test_a_join_that_waits_outlives_its_switch(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, switch=False, **SMALL) as cluster:
+        switch = await cluster.start_switch()
+        found: list[inaproto.Communicator] = []
+
+        async def one(rank: int) -> None:
+            found.append(await cluster.connect("j", rank, size=2))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, 0)
+            while not any(ring["waiting_for"] == [1] for ring in cluster.hosts[0].daemon.status()["rings"]):
+                await trio.lowlevel.checkpoint()
+            await switch.stop()
+            await cluster.start_switch()
+            nursery.start_soon(one, 1)
+        await sum_of_ones(found)
+
+
+async def test_a_wire_that_carries_nothing_ends_in_an_error(runtime_dir: Path) -> None:
+    """With a bounded number of retries; by default a queue pair never gives up, and the stall is reported."""
+    options: dict[str, Any] = {"retry_count": 2, "transport_timeout": 8} | SMALL
+    async with open_cluster(runtime_dir, 2, weather="drop=1", **options) as cluster:
+        comms = await cluster.job("j", 2)
+        for work in [comm.all_reduce(np.ones(9, np.float32)) for comm in comms]:
+            with pytest.raises(
+                JobError, match=r"the connection to rank . on host h. failed: .*retry counter"
+            ) as info:
+                await work
+            assert isinstance(info.value, FabricLost | RankLost)
+
+
+# --- host daemons
+
+
+async def test_a_host_daemon_that_stops_tells_its_processes_and_the_other_ranks(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 3, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        bystanders = await bystanding_pair(cluster)
+        works = [comms[0].all_reduce(np.ones(9, np.float32))]
+        await cluster.hosts[1].stop()
+        assert not cluster.hosts[1].socket.exists()
+        with pytest.raises(DaemonUnreachable, match="its host daemon was stopped"):
+            await comms[1].all_reduce(np.ones(9, np.float32)).wait()
+        with pytest.raises(RankLost, match=r"rank 1 \(h1, pid \d+\).*its host daemon was stopped"):
+            await works[0]
+        await sum_of_ones(bystanders)
+
+
+async def bystanding_pair(cluster: Cluster) -> list[inaproto.Communicator]:
+    """A job of two on hosts 0 and 2."""
+    found: dict[int, inaproto.Communicator] = {}
+
+    async def one(rank: int, host: int) -> None:
+        found[rank] = await cluster.connect("bystanders", rank, size=2, host=host)
+
+    await together([lambda: one(0, 0), lambda: one(1, 2)])
+    return [found[0], found[1]]
+
+
+async def test_a_host_daemon_that_starts_late_is_waited_for(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 1, **SMALL) as cluster:
+        found: list[inaproto.Communicator] = []
+
+        async def early() -> None:
+            found.append(await inaproto.connect("j", 1, size=2, socket=runtime_dir / "h1.sock"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(early)
+            await trio.testing.wait_all_tasks_blocked()
+            await cluster.start_host()
+            found.append(await cluster.connect("j", 0, size=2))
+        await sum_of_ones(found)
+        await together([comm.aclose for comm in found])
+
+
+async def test_a_name_is_free_when_its_job_has_failed(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        for _ in range(3):
+            comms = await cluster.job("j", 2)
+            comms[0].channel.close()
+            with pytest.raises(RankLost):
+                await comms[1].all_reduce(np.ones(9, np.float32))
+
+
+# --- one process
+
+
+async def test_a_communicator_does_not_survive_fork(runtime_dir: Path) -> None:
+    """In a child made by fork, the socket is its parent's: using it would mix two conversations."""
+    script = """
+        import os, sys, numpy, inaproto
+        with inaproto.connect_blocking("j", 0, size=1, socket=sys.argv[1]) as comm:
+            child = os.fork()
+            if child == 0:
+                try:
+                    comm.all_reduce(numpy.ones(3, numpy.float32))
+                except inaproto.LocalMisuse as misuse:
+                    os._exit(42 if "fork" in str(misuse) else 1)
+                os._exit(2)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+            assert comm.all_reduce(numpy.ones(3, numpy.float32)).wait().tolist() == [1, 1, 1]
+    """
+    async with open_cluster(runtime_dir, 1, **SMALL) as cluster:
+        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), str(cluster.hosts[0].socket)]
+        done = await trio.to_thread.run_sync(
+            lambda: subprocess.run(command, capture_output=True, check=False)
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+
+async def test_misuse_is_refused_before_anything_is_sent(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        for wrong in (np.ones((4, 4), np.float32)[:, 1], np.ones(4, np.complex64), [1.0]):
+            with pytest.raises(LocalMisuse):
+                comms[0].all_reduce(wrong)  # type: ignore[arg-type]
+        with pytest.raises(LocalMisuse):
+            comms[0].all_reduce(np.ones(4, np.float32), "mean")
+        await sum_of_ones(comms)
+
+
+async def test_a_timeout_leaves_the_operation_running(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        work = comms[0].all_reduce(np.ones(9, np.float32))
+        with pytest.raises(
+            OperationTimeout, match="all-reduce 0 of rank 0 of job 'j' did not end within 0 s"
+        ):
+            await work.wait(0)
+        second = comms[0].all_reduce(np.ones(9, np.float32))
+        with pytest.raises(OperationTimeout, match="waits for all-reduce 0, submitted before"):
+            await second.wait(0)
+        for _ in range(2):
+            await comms[1].all_reduce(np.ones(9, np.float32))
+        assert (await work == 2).all()
+        assert (await second == 2).all()
+
+
+async def test_a_job_name_that_no_switch_takes(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 1, **SMALL) as cluster:
+        with pytest.raises(JoinRefused, match=re.escape("letters, digits, '.', '_' or '-'")):
+            await cluster.connect("no such/job", 0, size=1)
+
+
+@pytest.mark.parametrize("victim", ["process", "link", "host daemon"])
+async def test_an_operation_has_one_result_whatever_fails(runtime_dir: Path, victim: str) -> None:
+    """Cut at each stage of an operation: every rank gets the one right result, or an error."""
+    expected = np.arange(6000, dtype=np.int32) * 6
+    outcomes: list[str] = []
+    async with open_cluster(runtime_dir, 3, weather="drop=0.02,reorder=0.02", **SMALL) as cluster:
+        for stage in range(0, 33, 8):
+            comms = await cluster.job(f"j{stage}", 3)
+
+            async def rank(number: int, comm: inaproto.Communicator) -> None:
+                values = np.arange(6000, dtype=np.int32) * (number + 1)
+                try:
+                    result = await comm.all_reduce(values)
+                except JobError as error:
+                    outcomes.append(type(error).__name__)
+                else:
+                    assert result.tobytes() == expected.tobytes()
+                    outcomes.append("result")
+
+            async with trio.open_nursery() as nursery:
+                for number, comm in enumerate(comms):
+                    nursery.start_soon(rank, number, comm)
+                while results_of(cluster, f"j{stage}") < stage:
+                    await trio.lowlevel.checkpoint()
+                await cut(cluster, comms[1], victim)
+    assert len(outcomes) == 15
+    assert "result" not in outcomes[:3], "cut before the first result"
+    assert set(outcomes) <= {"result", "RankLost", "FabricLost", "DaemonUnreachable", "JobError"}
+
+
+def results_of(cluster: Cluster, job: str) -> int:
+    """Results that rank 0 of ``job`` has; all of them when its operation has ended."""
+    for ring in cluster.hosts[0].daemon.status()["rings"]:
+        if ring["job"] == job and ring["operations_done"] == 0:
+            return int(ring["messages_received"])
+    return 1 << 30
+
+
+async def cut(cluster: Cluster, comm: inaproto.Communicator, victim: str) -> None:
+    if victim == "process":
+        comm.channel.close()
+    elif victim == "link":
+        await cluster.hosts[1].nic.aclose()
+    else:
+        await cluster.hosts[1].stop()
+        await cluster.restart_host(1)

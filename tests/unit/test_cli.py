@@ -1,0 +1,109 @@
+"""The command line: help that teaches, refusals without tracebacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from inaproto.cli import cli
+from inaproto.daemon.config import HostSettings, SwitchSettings
+
+
+def invoke(*arguments: str, environment: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, env=environment, prog_name="inaproto")
+
+
+def test_help_shows_an_example_session_and_every_command() -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    for words in (
+        "inaproto switch --dir /tmp/ina &",
+        "inaproto host --dir /tmp/ina --name h0 --ip 10.0.0.1 &",
+        "connect_blocking",
+        "INAPROTO_",
+        "  status ",
+        "  bench ",
+    ):
+        assert words in result.output
+
+
+@pytest.mark.parametrize(("command", "model"), [("switch", SwitchSettings), ("host", HostSettings)])
+def test_help_of_a_daemon_explains_every_field(
+    command: str, model: type[SwitchSettings] | type[HostSettings]
+) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    for name, field in model.model_fields.items():
+        assert f"--{name.replace('_', '-')} VALUE" in result.output
+        assert field.description, f"{name} has no explanation"
+    assert "Example: inaproto" in result.output
+
+
+def test_version_names_what_it_runs_on() -> None:
+    result = invoke("version")
+    assert result.exit_code == 0
+    assert result.output.startswith("inaproto ")
+    assert "numpy" in result.output
+
+
+def test_configuration_is_shown_with_its_sources(tmp_path: Path) -> None:
+    file = tmp_path / "switch.toml"
+    file.write_text("[switch]\nrings_max = 3\n")
+    result = invoke(
+        "switch",
+        "--show-config",
+        "--config",
+        str(file),
+        "--seed",
+        "9",
+        environment={"INAPROTO_MTU_MAX": "512"},
+    )
+    assert result.exit_code == 0
+    lines = {line.split(" = ")[0]: line for line in result.output.splitlines()[1:]}
+    assert lines["rings_max"].endswith(f"# {file}: switch.rings_max")
+    assert lines["mtu_max"].endswith("# environment variable INAPROTO_MTU_MAX")
+    assert lines["seed"].endswith("# flag --seed")
+    assert lines["ports_max"].endswith("# default")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("switch", "--mtu-max", "7"), "mtu_max (flag --mtu-max): 7 is not allowed"),
+        (("switch", "--weather", "drop=2"), "a probability lies between 0 and 1"),
+        (("switch", "--config", "/nonexistent.toml"), "configuration file /nonexistent.toml: cannot be read"),
+        (("switch", "--dir", "/nonexistent/dir"), "/nonexistent does not exist; make it first"),
+        (("switch", "--dir", "/tmp/" + "x" * 110), "choose a shorter directory"),
+        (("host", "--name", "h0"), "ip: is missing; give --ip, INAPROTO_IP"),
+        (
+            ("host", "--name", "h0", "--ip", "10.0.0.1", "--adapter", "carrier-pigeon"),
+            "installed adapters are",
+        ),
+        (
+            ("host", "--name", "h0", "--ip", "10.0.0.1", "--nic", "frames"),
+            "adapter 'frames' as nic is not available",
+        ),
+        (("switch", "--no-such-flag"), "No such option"),
+        (("swich",), "No such command"),
+    ],
+)
+def test_wrong_commands_are_refused_in_words(
+    arguments: tuple[str, ...], words: str, runtime_dir: Path
+) -> None:
+    result = invoke(*arguments, environment={"XDG_RUNTIME_DIR": str(runtime_dir)})
+    assert result.exit_code == 2
+    assert words in result.output
+    assert "Traceback" not in result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_status_of_nothing_says_what_to_start(runtime_dir: Path) -> None:
+    result = invoke("status", "--dir", str(runtime_dir))
+    assert result.exit_code == 1
+    assert f"start one (inaproto switch --dir {runtime_dir})" in result.output
+    result = invoke("status", "--socket", str(runtime_dir / "h0.sock"))
+    assert result.exit_code == 1
+    assert "there is no such socket" in result.output

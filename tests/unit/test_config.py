@@ -1,0 +1,192 @@
+"""Configuration: file, environment and flags, and words that name field, source, value and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from inaproto.daemon.config import (
+    default_run_directory,
+    load_host_settings,
+    load_switch_settings,
+)
+from inaproto.errors import ConfigError
+from inaproto.sim.weather import Weather
+
+HOST: Mapping[str, object] = {"name": "h0", "ip": "10.0.0.1"}
+
+
+def write(directory: Path, text: str) -> Path:
+    path = directory / "ina.toml"
+    path.write_text(text)
+    return path
+
+
+def refused_switch(
+    flags: Mapping[str, object] | None = None,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_switch_settings(flags or {}, file, environment or {})
+    return str(caught.value)
+
+
+def refused_host(flags: Mapping[str, object], environment: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_host_settings(flags, None, environment or {})
+    return str(caught.value)
+
+
+def test_defaults_are_those_of_the_documentation() -> None:
+    host = load_host_settings(HOST, None, {}).settings
+    assert (host.mtu, host.window_messages, host.message_packets) == (1024, 2, 170)
+    assert (host.transport_timeout, host.retry_count, host.stall_ms) == (12, 7, 1000)
+    assert host.mac_bytes == b"\x02\x00\x0a\x00\x00\x01"
+    assert host.ip_bytes == b"\x0a\x00\x00\x01"
+    assert host.listen_path == host.dir / "h0.sock"
+    assert load_switch_settings({}, None, {}).settings.weather.clear
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "[switch]\nrings_max = 1\nranks_max = 2\nports_max = 3\n[host]\nmtu = 256\n")
+    environment = {"INAPROTO_RANKS_MAX": "20", "INAPROTO_PORTS_MAX": "30"}
+    loaded = load_switch_settings({"ports_max": "40"}, file, environment)
+    assert (loaded.settings.rings_max, loaded.settings.ranks_max, loaded.settings.ports_max) == (1, 20, 40)
+    assert loaded.sources["rings_max"] == f"{file}: switch.rings_max"
+    assert loaded.sources["ranks_max"] == "environment variable INAPROTO_RANKS_MAX"
+    assert loaded.sources["ports_max"] == "flag --ports-max"
+    assert loaded.sources["seed"] == "default"
+
+
+def test_numbers_may_be_text(tmp_path: Path) -> None:
+    assert load_host_settings({**HOST, "mtu": "512"}, None, {}).settings.mtu == 512
+    assert load_host_settings(HOST, None, {"INAPROTO_MTU": "4096"}).settings.mtu == 4096
+    assert load_switch_settings({}, None, {"INAPROTO_SEED": "7"}).settings.seed == 7
+
+
+def test_weather_is_text_everywhere(tmp_path: Path) -> None:
+    weather = Weather(drop=0.01, reorder=0.02)
+    text = "drop=0.01,reorder=2%"
+    file = write(tmp_path, f'[switch]\nweather = "{text}"\n')
+    assert load_switch_settings({}, file, {}).settings.weather == weather
+    assert load_switch_settings({"weather": text}, None, {}).settings.weather == weather
+    assert load_switch_settings({}, None, {"INAPROTO_WEATHER": text}).settings.weather == weather
+
+
+def test_shown_configuration_can_be_read_back(tmp_path: Path) -> None:
+    flags = {**HOST, "dir": str(tmp_path / 'quo"ted'), "mac": "02-AA-00-00-00-07", "stall_ms": "50"}
+    shown = load_host_settings(flags, None, {}).show()
+    assert "# flag --stall-ms" in shown
+    again = load_host_settings({}, write(tmp_path, shown), {})
+    assert again.settings == load_host_settings(flags, None, {}).settings
+    switch = load_switch_settings({"weather": "drop=0.5"}, None, {})
+    assert load_switch_settings({}, write(tmp_path, switch.show()), {}).settings == switch.settings
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"mtu": "1000"}, "mtu (flag --mtu): 1000 is not allowed: it should be 256, 512, 1024, 2048 or 4096"),
+        (
+            {"window_messages": "3"},
+            "window_messages (flag --window-messages): '3' is not allowed: must be a power",
+        ),
+        ({"window_messages": 0}, "greater than or equal to 1"),
+        (
+            {"ip": "10.0.0"},
+            "ip (flag --ip): '10.0.0' is not allowed: must be an IPv4 address such as 10.0.0.1",
+        ),
+        ({"ip": "224.0.0.1"}, "the address of one host"),
+        ({"mac": "01:00:00:00:00:01"}, "its first byte is even"),
+        ({"mac": "02:00"}, "six bytes such as"),
+        ({"name": "a/b"}, "letters, digits"),
+        ({"stall_ms": "soon"}, "stall_ms (flag --stall-ms): 'soon' is not allowed"),
+        ({"log_level": "loud"}, "'debug', 'info', 'warning' or 'error'"),
+        ({"retry_count": "8"}, "less than or equal to 7"),
+    ],
+)
+def test_bad_values_are_named(flags: dict[str, object], words: str) -> None:
+    assert words in refused_host({**HOST, **flags})
+
+
+def test_missing_values_say_the_three_ways_to_give_them() -> None:
+    text = refused_host({})
+    assert text.splitlines() == [
+        "name: is missing; give --name, INAPROTO_NAME or the field name in the configuration file",
+        "ip: is missing; give --ip, INAPROTO_IP or the field ip in the configuration file",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        (
+            "[switch]\nrings_maxx = 3\n",
+            "rings_maxx ({file}: switch.rings_maxx): no such field, did you mean 'rings_max'?",
+        ),
+        ("[swich]\n", "unknown table or field 'swich', did you mean 'switch'?"),
+        ("seed = 1\n", "fields belong into the table [switch] or [host]"),
+        ("switch = 1\n", "'switch' must be a table"),
+        ("[switch\n", "is not TOML: "),
+        ("[switch]\nseed = 1\nseed = 2\n", "is not TOML: "),
+        ('[switch]\nweather = "drop=2"\n', "weather ({file}: switch.weather): 'drop=2' is not allowed: "),
+        ("[switch]\nweather = 3\n", "must be text such as"),
+        ('[switch]\nseed = "x"\n', "seed ({file}: switch.seed): 'x' is not allowed: "),
+        ("[switch]\nseed = true\n", "seed ({file}: switch.seed): True is not allowed: "),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, toml: str, words: str) -> None:
+    file = write(tmp_path, toml)
+    assert words.format(file=file) in refused_switch(file=file)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in refused_switch(file=tmp_path / "missing.toml")
+    assert "cannot be read: Is a directory" in refused_switch(file=tmp_path)
+    binary = tmp_path / "b"
+    binary.write_bytes(b"\xff\xfe")
+    assert "is not UTF-8 text (byte 0)" in refused_switch(file=binary)
+    binary.write_bytes(b"#" * (1 << 20) + b"#")
+    assert "longer than" in refused_switch(file=binary)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    text = refused_switch({"mtu_max": "7", "seed": "x"}, environment={"INAPROTO_WEATHER": "drop"})
+    assert [line.split(":")[0] for line in text.splitlines()] == [
+        "mtu_max (flag --mtu-max)",
+        "weather (environment variable INAPROTO_WEATHER)",
+        "seed (flag --seed)",
+    ]
+
+
+def test_socket_paths_must_fit() -> None:
+    long = "/tmp/" + "x" * 110
+    assert "UNIX sockets allow 107; choose a shorter directory" in refused_switch({"dir": long})
+    assert "the switch's socket" in refused_host({**HOST, "dir": long})
+    assert "listen (flag --listen)" in refused_host({**HOST, "listen": long})
+
+
+def test_variables_that_look_like_ours_are_pointed_at() -> None:
+    loaded = load_switch_settings({}, None, {"INAPROTO_MTU_MAXX": "1", "INAPROTO_OF_A_SCRIPT": "1"})
+    assert loaded.warnings == (
+        "environment variable INAPROTO_MTU_MAXX is not known, did you mean INAPROTO_MTU_MAX?",
+    )
+
+
+def test_default_directory(tmp_path: Path) -> None:
+    assert default_run_directory({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "inaproto"
+    for environment in ({}, {"XDG_RUNTIME_DIR": str(tmp_path / "missing")}):
+        assert str(default_run_directory(environment)).startswith("/tmp/inaproto-")
+    settings = load_switch_settings({}, None, {"XDG_RUNTIME_DIR": str(tmp_path)}).settings
+    assert settings.control_path == tmp_path / "inaproto" / "control.sock"
+
+
+def test_examples_in_deploy_are_valid() -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    switch = load_switch_settings({}, deploy / "switch.toml", {}).settings
+    host = load_host_settings({}, deploy / "host.toml", {}).settings
+    assert switch.control_path == host.control_path == Path("/run/inaproto/control.sock")
+    assert host.listen_path == Path("/run/inaproto/h0.sock")

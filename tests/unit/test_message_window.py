@@ -1,0 +1,121 @@
+"""The message window: FIFO, at most N in flight, slots, wrap, and what a peer can do wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.core.message_window import (
+    MessageWindow,
+    Offered,
+    ResultAccepted,
+    ResultArrived,
+    SendCompleted,
+    SendMessage,
+    WindowAction,
+    WindowConfig,
+)
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant, MsgId
+
+NOW = Instant(0)
+
+
+def sends(actions: list[WindowAction]) -> list[int]:
+    return [action.msg_id for action in actions if isinstance(action, SendMessage)]
+
+
+def test_lets_out_at_most_n_messages_in_order() -> None:
+    window = MessageWindow(WindowConfig(window_messages=4))
+    assert sends(window.step(Offered(10), NOW)) == [0, 1, 2, 3]
+    assert window.step(Offered(1), NOW) == []
+    assert window.view().in_flight == 4
+
+
+def test_a_result_is_accepted_before_the_send_that_it_makes_room_for() -> None:
+    window = MessageWindow(WindowConfig(window_messages=2))
+    window.step(Offered(3), NOW)
+    assert window.step(ResultArrived(0), NOW) == [ResultAccepted(MsgId(0), 0), SendMessage(MsgId(2), 2)]
+
+
+def test_acknowledgements_do_not_advance_the_window() -> None:
+    window = MessageWindow(WindowConfig(window_messages=2))
+    window.step(Offered(9), NOW)
+    assert window.step(SendCompleted(0), NOW) == []
+    assert window.step(SendCompleted(1), NOW) == []
+    assert window.view().in_flight == 2
+
+
+def test_a_header_slot_is_used_again_only_after_its_send_is_complete() -> None:
+    window = MessageWindow(WindowConfig(window_messages=1))
+    window.step(Offered(3), NOW)
+    assert sends(window.step(ResultArrived(0), NOW)) == [1]
+    assert sends(window.step(ResultArrived(1), NOW)) == []  # slot 0 still belongs to message 0
+    assert sends(window.step(SendCompleted(0), NOW)) == [2]
+
+
+def test_ids_and_slots_run_on_through_the_wrap() -> None:
+    window = MessageWindow(WindowConfig(window_messages=2, id_bits=3))
+    seen = window.step(Offered(20), NOW)
+    for serial in range(20):
+        seen += window.step(SendCompleted(serial % 8), NOW)
+        seen += window.step(ResultArrived(serial % 8), NOW)
+    posted = [(action.msg_id, action.slot) for action in seen if isinstance(action, SendMessage)]
+    assert posted == [(serial % 8, serial % 4) for serial in range(20)]
+
+
+@pytest.mark.parametrize("event", [ResultArrived(1), ResultArrived(5), SendCompleted(1)])
+def test_what_is_out_of_order_is_blamed_and_changes_nothing(event: ResultArrived | SendCompleted) -> None:
+    window = MessageWindow(WindowConfig(window_messages=2))
+    window.step(Offered(2), NOW)
+    before = window.view()
+    (blame,) = window.step(event, NOW)
+    assert isinstance(blame, Blame)
+    assert window.view() == before
+
+
+def test_a_result_of_nothing_sent_is_blamed() -> None:
+    window = MessageWindow(WindowConfig())
+    (blame,) = window.step(ResultArrived(0), NOW)
+    assert isinstance(blame, Blame)
+    assert blame.rule == "result of a message not sent"
+
+
+@pytest.mark.parametrize(("n", "bits"), [(0, 32), (3, 32), (6, 32), (8, 3)])
+def test_windows_that_cannot_work_are_refused(n: int, bits: int) -> None:
+    with pytest.raises(LocalMisuse):
+        WindowConfig(window_messages=n, id_bits=bits)
+
+
+def test_offering_less_than_nothing_is_misuse() -> None:
+    with pytest.raises(LocalMisuse):
+        MessageWindow(WindowConfig()).step(Offered(-1), NOW)
+
+
+@given(
+    exponent=st.integers(0, 3),
+    script=st.lists(st.sampled_from(["offer", "result", "complete"]), max_size=200),
+)
+def test_invariants_hold_for_every_interleaving(exponent: int, script: list[str]) -> None:
+    n = 1 << exponent
+    window = MessageWindow(WindowConfig(window_messages=n, id_bits=5))
+    order: list[int] = []
+    for kind in script:
+        view = window.view()
+        if kind == "offer":
+            actions = window.step(Offered(3), NOW)
+        elif kind == "result" and view.in_flight:
+            actions = window.step(ResultArrived(view.received % 32), NOW)
+        elif kind == "complete" and view.unacknowledged:
+            actions = window.step(SendCompleted(view.completed % 32), NOW)
+        else:
+            continue
+        order += sends(actions)
+        view = window.view()
+        assert 0 <= view.in_flight <= n
+        assert 0 <= view.unacknowledged <= 2 * n
+        assert view.sent <= view.offered
+        # Work-conserving: what is not sent is held back by the window or by a header slot.
+        assert view.sent == view.offered or view.in_flight == n or view.unacknowledged == 2 * n
+    assert order == [serial % 32 for serial in range(len(order))]

@@ -1,0 +1,263 @@
+"""One rank's all-reduce engine: cutting, headers, checks of results, order, failures, stalls."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.core.ring_engine import (
+    Fail,
+    Operation,
+    OperationDone,
+    OperationFailed,
+    PostMessage,
+    ResultArrived,
+    RingBroken,
+    RingEngine,
+    SendCompleted,
+    Stalled,
+    Submit,
+    TakeResult,
+    Woke,
+)
+from inaproto.errors import Blame, FabricLost, LocalMisuse
+from inaproto.units import Instant, OpIndex
+from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, InaHeader, Op
+from tests.unit.ideal_ring import IdealRing, ring_config
+
+NOW = Instant(0)
+FULL = 2 * 256 - INA_HEADER_BYTES
+
+
+def operation(index: int = 0, nbytes: int = FULL, dtype: Dtype = Dtype.I32) -> Operation:
+    return Operation(OpIndex(index), dtype, Op.SUM, nbytes, 0x1234)
+
+
+def result(engine: RingEngine, msg_id: int, post: PostMessage) -> ResultArrived:
+    """What the predecessor's flow brings when this rank posted ``post``."""
+    config = engine.config
+    header = dataclasses.replace(
+        InaHeader.decode(post.header), rank=(config.rank - 1) % config.ring_size, msg_id=msg_id
+    )
+    return ResultArrived(msg_id, INA_HEADER_BYTES + post.nbytes, header.encode())
+
+
+def test_cuts_full_messages_and_a_short_last_one() -> None:
+    engine = RingEngine(ring_config(1, 4, window_messages=4))
+    posts = engine.step(Submit(operation(nbytes=2 * FULL + 300)), NOW)
+    assert [(p.msg_id, p.slot, p.offset, p.nbytes) for p in posts if isinstance(p, PostMessage)] == [
+        (0, 0, 0, FULL),
+        (1, 1, FULL, FULL),
+        (2, 2, 2 * FULL, 300),
+    ]
+    headers = [InaHeader.decode(p.header) for p in posts if isinstance(p, PostMessage)]
+    assert [h.msg_len for h in headers] == [2, 2, 2]
+    assert [h.is_last for h in headers] == [False, False, True]
+    assert {(h.rank, h.ring_size, h.ring_id, h.epoch, h.key, h.signature) for h in headers} == {
+        (1, 4, 7, 3, 0xC0FFEE, 0x1234)
+    }
+
+
+@pytest.mark.parametrize(("nbytes", "packets"), [(4, 1), (216, 1), (220, 2), (FULL, 2)])
+def test_msg_len_counts_the_header(nbytes: int, packets: int) -> None:
+    engine = RingEngine(ring_config(0, 2))
+    (post,) = engine.step(Submit(operation(nbytes=nbytes)), NOW)
+    assert isinstance(post, PostMessage)
+    assert InaHeader.decode(post.header).msg_len == packets
+
+
+@pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
+@pytest.mark.parametrize("packets", [1, 2, 170])
+def test_no_element_is_cut_in_two(mtu: int, packets: int) -> None:
+    config = ring_config(0, 2, mtu=mtu, message_packets=packets)
+    assert config.tensor_bytes % 8 == 0
+    assert INA_HEADER_BYTES % 8 == 0
+    assert mtu % 8 == 0
+
+
+def test_a_tensor_without_elements_is_done_at_once() -> None:
+    engine = RingEngine(ring_config(0, 3))
+    assert engine.step(Submit(operation(nbytes=0)), NOW) == [OperationDone(OpIndex(0))]
+
+
+def test_a_ring_of_one_is_done_at_once() -> None:
+    engine = RingEngine(ring_config(0, 1))
+    assert engine.step(Submit(operation(nbytes=FULL * 9)), NOW) == [OperationDone(OpIndex(0))]
+    assert engine.view().bytes_reduced == FULL * 9
+
+
+def test_one_operation_at_a_time_and_the_next_follows_at_once() -> None:
+    engine = RingEngine(ring_config(0, 2))
+    (post,) = engine.step(Submit(operation(0)), NOW)
+    assert engine.step(Submit(operation(1, 0)), NOW) == []
+    assert engine.step(Submit(operation(2)), NOW) == []
+    assert isinstance(post, PostMessage)
+    actions = engine.step(result(engine, 0, post), NOW)
+    assert [type(action) for action in actions] == [TakeResult, OperationDone, OperationDone, PostMessage]
+    last = actions[-1]
+    assert isinstance(last, PostMessage)
+    assert (last.op_index, last.msg_id, last.slot) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rank": 0},
+        {"op_index": 1},
+        {"msg_id": 5},
+        {"epoch": 4},
+        {"ring_id": 8},
+        {"key": 1},
+        {"signature": 1},
+        {"dtype": Dtype.F32},
+        {"op": Op.MAX},
+        {"flags": 0},
+        {"msg_len": 1},
+        {"ring_size": 3},
+    ],
+)
+def test_a_result_with_any_wrong_header_field_breaks_the_ring(wrong: dict[str, Any]) -> None:
+    engine = RingEngine(ring_config(0, 2))
+    (post,) = engine.step(Submit(operation()), NOW)
+    assert isinstance(post, PostMessage)
+    good = result(engine, 0, post)
+    header = dataclasses.replace(InaHeader.decode(good.header), **wrong)
+    actions = engine.step(dataclasses.replace(good, header=header.encode()), NOW)
+    assert [type(action) for action in actions] == [Blame, OperationFailed, RingBroken]
+    assert engine.step(Submit(operation(1)), NOW)[0] == OperationFailed(
+        OpIndex(1),
+        FabricLost.code,
+        engine.view().failure.message,  # type: ignore[union-attr]
+    )
+
+
+def test_the_secret_key_is_in_no_message() -> None:
+    engine = RingEngine(ring_config(0, 2))
+    assert engine.deadline is None
+    (post,) = engine.step(Submit(operation()), NOW)
+    assert isinstance(post, PostMessage)
+    good = result(engine, 0, post)
+    header = dataclasses.replace(InaHeader.decode(good.header), key=0xDEADBEEF)
+    text = repr(engine.step(dataclasses.replace(good, header=header.encode()), NOW))
+    assert "wrong key" in text
+    for secret in (0xDEADBEEF, 0xC0FFEE):
+        assert str(secret) not in text
+        assert f"{secret:x}" not in text.lower()
+
+
+@pytest.mark.parametrize(
+    "change", [{"nbytes": FULL}, {"imm": 1}, {"header": b"short"}, {"header": bytes(40)}]
+)
+def test_a_result_of_wrong_size_or_without_header_breaks_the_ring(change: dict[str, Any]) -> None:
+    engine = RingEngine(ring_config(0, 2))
+    (post,) = engine.step(Submit(operation()), NOW)
+    assert isinstance(post, PostMessage)
+    event = dataclasses.replace(result(engine, 0, post), **change)
+    assert isinstance(engine.step(event, NOW)[-1], RingBroken)
+
+
+def test_a_result_when_nothing_runs_breaks_the_ring() -> None:
+    engine = RingEngine(ring_config(0, 2))
+    actions = engine.step(ResultArrived(0, 100, b""), NOW)
+    assert [type(action) for action in actions] == [Blame, RingBroken]
+
+
+def test_failure_ends_all_operations_once_and_silences_the_ring() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=1))
+    (post,) = engine.step(Submit(operation(0, 5 * FULL)), NOW)
+    engine.step(Submit(operation(1)), NOW)
+    assert isinstance(post, PostMessage)
+    failed = engine.step(Fail("rank_lost", "rank 1 is gone"), NOW)
+    assert failed == [
+        OperationFailed(OpIndex(0), "rank_lost", "rank 1 is gone"),
+        OperationFailed(OpIndex(1), "rank_lost", "rank 1 is gone"),
+    ]
+    assert engine.step(Fail("fabric_lost", "later"), NOW) == []
+    assert engine.step(result(engine, 0, post), NOW) == []
+    assert engine.step(SendCompleted(0), NOW) == []
+    assert engine.deadline is None
+    assert engine.step(Submit(operation(2)), NOW) == [
+        OperationFailed(OpIndex(2), "rank_lost", "rank 1 is gone")
+    ]
+
+
+def test_a_freed_header_slot_lets_nothing_of_a_failed_operation_out() -> None:
+    engine = RingEngine(ring_config(0, 2, window_messages=1))
+    (post,) = engine.step(Submit(operation(0, 5 * FULL)), NOW)
+    assert isinstance(post, PostMessage)
+    (_, second) = engine.step(result(engine, 0, post), NOW)
+    assert isinstance(second, PostMessage)
+    engine.step(result(engine, 1, second), NOW)  # message 2 waits for the completion of message 0
+    engine.step(Fail("rank_lost", "rank 1 is gone"), NOW)
+    assert engine.step(SendCompleted(0), NOW) == []
+
+
+def test_stalls_are_reported_again_and_again_until_progress() -> None:
+    engine = RingEngine(ring_config(0, 2, stall_ns=100))
+    actions = engine.step(Submit(operation(0, 2 * FULL)), Instant(50))
+    assert engine.deadline == 150
+    assert engine.step(Woke(), Instant(149)) == []
+    assert engine.step(Woke(), Instant(150)) == [Stalled(operation(0, 2 * FULL), 100, 2, 0)]
+    assert engine.deadline == 250
+    assert engine.step(Woke(), Instant(260)) == [Stalled(operation(0, 2 * FULL), 210, 2, 0)]
+    post = actions[0]
+    assert isinstance(post, PostMessage)
+    engine.step(result(engine, 0, post), Instant(300))
+    assert engine.deadline == 400
+    assert engine.view().stalls == 2
+
+
+def test_misuse_leaves_the_state_untouched() -> None:
+    engine = RingEngine(ring_config(0, 2, operations_max=1))
+    engine.step(Submit(operation(0)), NOW)
+    engine.step(Submit(operation(1)), NOW)
+    before = engine.view()
+    for wrong in (operation(1), operation(3), operation(2, -4), operation(2, 6), operation(2)):
+        with pytest.raises(LocalMisuse):
+            engine.step(Submit(wrong), NOW)
+    assert engine.view() == before
+
+
+@pytest.mark.parametrize(
+    "change", [{"mtu": 1000}, {"message_packets": 0}, {"message_packets": 1 << 16}, {"window_messages": 3}]
+)
+def test_configurations_that_cannot_work_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(LocalMisuse):
+        RingEngine(ring_config(0, 2, **change))
+    with pytest.raises(LocalMisuse):
+        ring_config(2, 2)
+
+
+@given(
+    size=st.integers(2, 5),
+    exponent=st.integers(0, 2),
+    lengths=st.lists(st.integers(0, 700), min_size=1, max_size=4),
+    seed=st.integers(0, 1 << 30),
+)
+def test_a_ring_of_engines_sums_exactly_in_any_order_of_events(
+    size: int, exponent: int, lengths: list[int], seed: int
+) -> None:
+    choose = random.Random(seed)
+    numbers = np.random.default_rng(seed)
+    ring = IdealRing(size, window_messages=1 << exponent, id_bits=6)
+    tensors = [[numbers.integers(-9, 9, n, dtype=np.int32) for n in lengths] for _ in range(size)]
+    for index in range(len(lengths)):
+        for rank in choose.sample(range(size), size):
+            ring.submit(rank, index, tensors[rank][index])
+            for _ in range(choose.randrange(9)):
+                if possible := ring.events():
+                    choose.choice(possible)()
+    ring.run(choose.randrange)
+    for member in ring.members:
+        assert member.done == list(range(len(lengths)))
+        assert member.other == []
+        for index in range(len(lengths)):
+            expected = sum(tensor[index] for tensor in tensors)
+            assert np.array_equal(member.buffers[index].view(np.int32), expected)
+    assert all(member.engine.view().unacknowledged == 0 for member in ring.members)
