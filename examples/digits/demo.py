@@ -240,11 +240,11 @@ def main(*, seed: int, ranks: int, epochs: int, batch: int, weather: str, timeou
     from examples.digits import plot
 
     plot.draw(summary, series(result), out / "demo.png")
-    latency = summary["latency_ms"]
+    latency, wall_s = summary["latency_ms"], summary["wall_s"]
     print(
-        f"all-reduce {summary['allreduce_bytes'] / 1024:.0f} KiB: p50 {latency['p50']:.1f} ms, "
-        f"p99 {latency['p99']:.1f} ms; training {summary['wall_s']['training']:.1f} s, of which one process "
-        f"needs {summary['wall_s']['one_process']:.1f} s\n{out / 'summary.json'}  {out / 'demo.png'}"
+        f"all-reduce of {summary['allreduce_bytes'] / 1024:.0f} KiB: p50 {latency['p50']:.1f} ms, "
+        f"p99 {latency['p99']:.1f} ms; training {wall_s['training']:.1f} s, one process alone "
+        f"{wall_s['one_process']:.2f} s\n{out / 'summary.json'}  {out / 'demo.png'}"
     )
     problems = verdict(summary)
     for problem in problems:

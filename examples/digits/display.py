@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 PLAIN_INTERVAL_S = 3.0
 
@@ -32,10 +34,10 @@ class State:
     def __str__(self) -> str:
         wire = ""
         if self.frames_lost is not None:
-            wire = f"  frames lost {self.frames_lost}  sent again {self.retransmits}"
+            wire = f"  lost {self.frames_lost}  sent again {self.retransmits}"
         return (
-            f"loss {self.loss:6.3f}  accuracy {100 * self.train_accuracy:5.1f} %  "
-            f"all-reduce {self.latency_ms:6.1f} ms{wire}"
+            f"loss {self.loss:.3f}  accuracy {100 * self.train_accuracy:.1f} %  "
+            f"all-reduce {self.latency_ms:.1f} ms{wire}"
         )
 
 
@@ -66,30 +68,34 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """For a terminal."""
+    """For a terminal: a bar for each stage, and a line of figures; 80 columns are enough."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:34}"),
+            BarColumn(bar_width=22),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        self._figures = Text()
         self._task: TaskID | None = None
-        self._what = ""
+        self.body = Group(self._progress, self._figures)
 
     def stage(self, what: str) -> None:
-        self._finish_stage()
-        self._what = what
-        self._task = self._progress.add_task(what, total=None, state="")
-
-    def _finish_stage(self) -> None:
-        if self._task is not None:
-            task = self._progress.tasks[-1]
-            self._progress.update(self._task, total=task.total or 1, completed=task.total or 1)
-            self._progress.stop_task(self._task)
+        self.close()
+        self._task = self._progress.add_task(what, total=None)
 
     def update(self, state: State) -> None:
         if self._task is not None:
-            self._progress.update(self._task, total=state.steps, completed=state.step, state=str(state))
+            self._progress.update(self._task, total=state.steps, completed=state.step)
+            self._figures.plain = str(state)
 
     def close(self) -> None:
-        self._finish_stage()
+        """End the stage."""
+        if self._task is not None:
+            total = self._progress.tasks[-1].total or 1
+            self._progress.update(self._task, total=total, completed=total)
+            self._progress.stop_task(self._task)
 
 
 @contextmanager
@@ -98,14 +104,7 @@ def make_display() -> Iterator[Display]:
     if not sys.stdout.isatty():
         yield PlainDisplay()
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}"),
-    )
-    with Progress(*columns, console=Console()) as progress:
-        live = LiveDisplay(progress)
+    live = LiveDisplay()
+    with Live(live.body, refresh_per_second=5):
         yield live
         live.close()

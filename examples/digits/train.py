@@ -75,11 +75,11 @@ class ThroughSwitch:
     """One rank; the sum is an all-reduce by the host daemon at ``socket``."""
 
     def __init__(self, *, job: str, rank: int, size: int, key: str, socket: Path, timeout_s: float) -> None:
-        from inaproto.client import connect_blocking
+        import inaproto
 
         self.ranks: Sequence[int] = (rank,)
         self._timeout_s = timeout_s
-        self._communicator = connect_blocking(
+        self._communicator = inaproto.connect_blocking(
             job, rank, size=size, key=key, socket=str(socket), timeout=timeout_s
         )
 

@@ -72,6 +72,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                errors="replace",
                 env={**_inherited_environment(), **ONE_THREAD, **(environment or {})},
                 process_group=0,
             )
@@ -90,8 +91,9 @@ class Child:
     def _read(self) -> None:
         stdout: IO[str] | None = self.process.stdout
         assert stdout is not None
-        for line in stdout:
-            self._sink(self, line.rstrip("\n"))
+        with stdout:
+            for line in stdout:
+                self._sink(self, line.rstrip("\n"))
         self._sink(self, None)
 
     def log(self, line: str) -> None:
@@ -107,6 +109,13 @@ class Child:
             self.process.stdin.flush()
         except (BrokenPipeError, ValueError) as error:
             raise ClusterError(f"{self.name} has ended and takes no more commands") from error
+
+    def release(self) -> None:
+        """Close the pipes of a process that has ended."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self._reader.join(STOP_TIMEOUT_S)  # bounded: a grandchild may hold the other end
 
     def tail(self, lines: int = LOG_TAIL_LINES) -> str:
         """The last lines of its log."""
@@ -137,9 +146,7 @@ def stop_children(children: Sequence[Child], *, timeout_s: float = STOP_TIMEOUT_
             child.process.kill()
             child.process.wait()
     for child in children:
-        if child.process.stdin is not None:
-            with suppress(BrokenPipeError):
-                child.process.stdin.close()
+        child.release()
     return stubborn
 
 

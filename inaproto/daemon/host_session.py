@@ -74,7 +74,8 @@ class ClientSession:
         finally:
             if not reason:
                 reason = "its host daemon was stopped"
-                self._send(error_message(DaemonUnreachable(f"process {self._pid} is cut off: {reason}")))
+                text = f"the host daemon of process {self._pid} was stopped; start it and join again"
+                self._send(error_message(DaemonUnreachable(text)))
             if self._member is not None:
                 self._member.gone(reason)
             self._stream.close()

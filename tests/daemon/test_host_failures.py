@@ -205,7 +205,7 @@ async def test_a_host_daemon_that_stops_tells_its_processes_and_the_other_ranks(
         works = [comms[0].all_reduce(np.ones(9, np.float32))]
         await cluster.hosts[1].stop()
         assert not cluster.hosts[1].socket.exists()
-        with pytest.raises(DaemonUnreachable, match="its host daemon was stopped"):
+        with pytest.raises(DaemonUnreachable, match="was stopped; start it and join again"):
             await comms[1].all_reduce(np.ones(9, np.float32)).wait()
         with pytest.raises(RankLost, match=r"rank 1 \(h1, pid \d+\).*its host daemon was stopped"):
             await works[0]

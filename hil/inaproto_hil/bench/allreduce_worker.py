@@ -67,9 +67,9 @@ def differing(result: NDArray[Any], expected: NDArray[Any]) -> tuple[int, str]:
 
 
 def run(plan: WorkerPlan, rank: int, socket: str) -> None:
-    from inaproto.client import connect_blocking
+    import inaproto
 
-    communicator = connect_blocking(
+    communicator = inaproto.connect_blocking(
         plan.job, rank, size=plan.ranks, socket=socket, timeout=plan.timeout_s
     )
     for row, (dtype_name, count) in enumerate(plan.rows):

@@ -1,0 +1,51 @@
+"""The processes behind demo and benchmarks: started together, watched, ended by id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+from inaproto_hil.cluster import ClusterConfig, ClusterError, LocalCluster, stop_children
+
+
+def test_daemons_are_ready_answer_and_end_on_sigterm() -> None:
+    with LocalCluster(ClusterConfig(hosts=2)) as cluster:
+        directory = cluster.directory
+        assert cluster.switch_status()["pid"] == cluster.switch.pid
+        assert [cluster.host_status(host)["name"] for host in (0, 1)] == ["h0", "h1"]
+        assert all(daemon.cpu_s() > 0 for daemon in cluster.daemons)
+        cluster.check()
+        assert stop_children(cluster.daemons) == []  # none needed SIGKILL
+        assert [daemon.exit_status for daemon in cluster.daemons] == [0, 0, 0]
+    assert not directory.exists()
+
+
+def test_a_daemon_that_dies_is_named_with_its_log() -> None:
+    with LocalCluster(ClusterConfig(hosts=2)) as cluster:
+        victim = cluster.hosts[1]
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.process.wait()
+        with pytest.raises(
+            ClusterError, match=r"h1 ended with status -9\n--- h1 .*\n(.*\n)*.*ready host name=h1"
+        ):
+            cluster.check()
+
+
+def test_a_worker_that_fails_is_named_with_its_log() -> None:
+    with LocalCluster(ClusterConfig(hosts=1)) as cluster:
+        argv = [sys.executable, "-c", "import sys; sys.exit('out of luck')"]
+        worker = cluster.start_worker("rank0", argv, sink=lambda child, line: None)
+        worker.process.wait()
+        with pytest.raises(ClusterError, match=r"rank0 ended with status 1\n--- rank0 .*\nout of luck\n"):
+            cluster.check()
+
+
+def test_a_cluster_that_cannot_start_leaves_no_process_and_no_directory() -> None:
+    cluster = LocalCluster(ClusterConfig(hosts=2, host_options=("--mtu", "1000")))
+    with pytest.raises(ClusterError, match="mtu"), cluster:
+        pass
+    assert all(daemon.exit_status is not None for daemon in cluster.daemons)
+    assert not cluster.directory.exists()
