@@ -141,6 +141,7 @@ class SwitchedRing:
         va: int | None = None,
         dest_qp: int | None = None,
         last_bytes: int = MTU,
+        claimed_rank: int | None = None,
         **ina: Any,
     ) -> bytes:
         """One packet as the NIC of ``rank`` sends it; keywords change what they name."""
@@ -150,7 +151,8 @@ class SwitchedRing:
             opcode = self._opcode(offset, packets, immediate=immediate)
         if payload is None:
             size = last_bytes if final else self.spec.mtu
-            head = b"" if offset else self.header(rank, serial, packets, **ina).encode()
+            claimed = rank if claimed_rank is None else claimed_rank
+            head = b"" if offset else self.header(claimed, serial, packets, **ina).encode()
             payload = head + self.data(rank, serial, offset, size - len(head))
         successor = (rank + 1) % self.spec.size
         wide = self.spec.message_packets
@@ -220,7 +222,7 @@ class SwitchedRing:
     # -- what should come out
 
     def result(self, rank: int, serial: int, offset: int, **changes: Any) -> bytes:
-        """The packet that the receiver on ``rank``'s connection gets, if all contributed as ``packet`` says."""
+        """What the receiver on ``rank``'s connection gets, if all contributed as ``packet`` says."""
         packets = changes.get("packets", self.spec.message_packets)
         final = offset == packets - 1
         skip = 0 if offset else INA_HEADER_BYTES

@@ -1,0 +1,282 @@
+"""The accelerator as an ordinary switch, rings coming and going, and garbage."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.core.accelerator import (
+    Accelerator,
+    AcceleratorConfig,
+    EmitFrames,
+    FramesArrived,
+    InstallRing,
+    PortDown,
+    PortUp,
+    RemoveRing,
+    RingRefused,
+)
+from inaproto.core.aggregator import bytes_needed
+from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.errors import Blame, DecodeError, LocalMisuse
+from inaproto.units import PortId
+from inaproto.wire import icrc
+from inaproto.wire.ipv4 import Ipv4Header
+from inaproto.wire.roce import Bth, Imm, Opcode, Reth, RocePacket
+from tests.unit.switched_ring import (
+    NOW,
+    SwitchedRing,
+    block,
+    by_port,
+    emitted,
+    ip,
+    mac,
+    others,
+    ring_of,
+)
+
+# -- an ordinary switch
+
+
+def tcp(host: int, other: int) -> bytes:
+    header = Ipv4Header(src=ip(host), dst=ip(other), total_length=60, protocol=6)
+    return mac(other) + mac(host) + b"\x08\x00" + header.encode() + bytes(range(40))
+
+
+def arp(host: int) -> bytes:
+    return b"\xff" * 6 + mac(host) + b"\x08\x06" + bytes(range(28)) + bytes(18)
+
+
+def plain_write(opcode: Opcode) -> bytes:
+    """Host 0 to host 1 on queue pairs that no ring has."""
+    return RocePacket.build(
+        src_mac=mac(0),
+        dst_mac=mac(1),
+        src_ip=ip(0),
+        dst_ip=ip(1),
+        udp_source_port=0xC001,
+        bth=Bth(opcode=opcode, dest_qp=0x55, psn=9),
+        reth=Reth(va=1, rkey=2, dma_length=64) if opcode in (0x06, 0x0A, 0x0B) else None,
+        imm=Imm(4) if opcode in (0x03, 0x05, 0x09, 0x0B) else None,
+        payload=bytes(range(64)),
+    ).encode_frame()
+
+
+def test_arp_is_flooded_and_tcp_is_switched_untouched() -> None:
+    ring = SwitchedRing(3)
+    assert emitted(ring.arrive(0, arp(0))) == [(port, arp(0)) for port in (1, 2, 3)]
+    assert emitted(ring.arrive(0, tcp(0, 2))) == [(2, tcp(0, 2))]
+    assert emitted(ring.arrive(0, tcp(0, 9))) == [(port, tcp(0, 9)) for port in (1, 2, 3)]
+    assert emitted(ring.arrive(0, tcp(0, 0))) == [], "never back to where it came from"
+    assert ring.accelerator.view().counters.aggregated_in == 0
+
+
+@pytest.mark.parametrize("opcode", [opcode for opcode in Opcode if opcode != Opcode.RC_ACK])
+def test_a_plain_roce_connection_is_untouched(opcode: Opcode) -> None:
+    ring = SwitchedRing(2)
+    frame = plain_write(opcode)
+    assert ring.accelerator.view().rings
+    assert emitted(ring.arrive_blocks(0, block(frame, frame))) == [(1, frame), (1, frame)]
+    harmed = frame[:-1] + bytes([frame[-1] ^ 1])
+    assert emitted(ring.arrive(0, harmed)) == [(1, harmed)], "what merely passes is not ours to check"
+
+
+def test_acks_pass_untouched_to_the_sender() -> None:
+    ring = SwitchedRing(3)
+    for rank in range(3):
+        assert emitted(ring.arrive((rank + 1) % 3, ring.ack(rank))) == [(rank, ring.ack(rank))]
+
+
+def test_frames_of_one_length_are_switched_each_by_its_own_address() -> None:
+    ring = SwitchedRing(3)
+    frames = [tcp(0, 1), tcp(0, 2), tcp(0, 2), tcp(0, 1)]
+    actions = ring.arrive_blocks(0, block(*frames))
+    assert emitted(actions) == [(1, frames[0]), (2, frames[1]), (2, frames[2]), (1, frames[3])]
+
+
+def test_frames_too_short_for_ethernet_are_dropped() -> None:
+    ring = SwitchedRing(2)
+    assert (
+        ring.arrive_blocks(0, block(bytes(13)), np.empty((2, 0), np.uint8), np.empty((0, 60), np.uint8)) == []
+    )
+    counters = ring.accelerator.view().counters
+    assert counters.dropped == {"frame shorter than an Ethernet header": 3}
+
+
+def test_a_port_that_goes_down_gets_nothing_and_loses_its_addresses() -> None:
+    ring = SwitchedRing(3)
+    ring.accelerator.step(PortDown(PortId(2)), NOW)
+    assert emitted(ring.arrive(0, tcp(0, 2))) == [(1, tcp(0, 2)), (3, tcp(0, 2))]
+    ring.accelerator.step(PortUp(PortId(2)), NOW)
+    ring.arrive(2, arp(2))
+    assert emitted(ring.arrive(0, tcp(0, 2))) == [(2, tcp(0, 2))]
+    assert by_port(ring.finish(0)) == ring.results(0)
+
+
+def test_results_of_receivers_whose_port_is_unknown_are_flooded_but_not_to_their_sender() -> None:
+    ring = SwitchedRing(2, extra_ports=2)
+    ring.accelerator.step(PortDown(PortId(1)), NOW)
+    ring.accelerator.step(PortUp(PortId(1)), NOW)
+    ring.send(0, 0)
+    flooded = emitted(ring.arrive(3, *ring.message(1, 0)))
+    assert {port for port, frame in flooded if frame[:6] == mac(0)} == {0}
+    assert {port for port, frame in flooded if frame[:6] == mac(1)} == {3}, "host 1 was just seen there"
+
+
+# -- rings
+
+
+def moved(spec: RingSpec, ring_id: int) -> RingSpec:
+    """The same ring on other queue pairs."""
+    flows = tuple(FlowSpec(f.rank, f.src_ip, f.dst_ip, f.dst_qp + 0x1000 * ring_id) for f in spec.flows)
+    return dataclasses.replace(spec, ring_id=ring_id, flows=flows)
+
+
+def refusal(accelerator: Accelerator, spec: RingSpec) -> str:
+    (action,) = accelerator.step(InstallRing(spec), NOW)
+    assert isinstance(action, RingRefused)
+    assert action.ring_id == spec.ring_id
+    return action.reason
+
+
+def test_a_ring_is_installed_once() -> None:
+    ring = SwitchedRing(2)
+    assert "installed already" in refusal(ring.accelerator, ring.spec)
+    assert by_port(ring.finish(0)) == ring.results(0), "the refusal changed nothing"
+
+
+def test_two_rings_do_not_share_a_connection() -> None:
+    ring = SwitchedRing(2)
+    assert "rank 0 belongs to another ring" in refusal(
+        ring.accelerator, dataclasses.replace(ring.spec, ring_id=8)
+    )
+    assert ring.accelerator.view().connections == 2
+
+
+def test_the_number_of_rings_is_limited() -> None:
+    ring = SwitchedRing(2, config=AcceleratorConfig(rings_max=2))
+    assert ring.accelerator.step(InstallRing(moved(ring.spec, 1)), NOW) == []
+    assert "all 2 rings are in use" in refusal(ring.accelerator, moved(ring.spec, 2))
+    assert ring.accelerator.step(RemoveRing(1), NOW) == []
+    assert ring.accelerator.step(InstallRing(moved(ring.spec, 2)), NOW) == []
+
+
+def test_memory_is_limited_and_given_back() -> None:
+    need = bytes_needed(ring_of(2))
+    ring = SwitchedRing(2, config=AcceleratorConfig(memory_bytes_max=2 * need - 1))
+    assert ring.accelerator.view().memory_bytes == need
+    other = moved(ring.spec, 1)
+    assert refusal(ring.accelerator, other) == f"needs {need} bytes of memory, {need - 1} are free"
+    assert ring.accelerator.step(RemoveRing(ring.spec.ring_id), NOW) == []
+    assert ring.accelerator.view().memory_bytes == 0
+    assert ring.accelerator.view().connections == 0
+    assert ring.accelerator.step(InstallRing(other), NOW) == []
+
+
+def test_a_removed_ring_sums_no_more_and_can_be_installed_anew() -> None:
+    ring = SwitchedRing(2)
+    ring.finish(0)
+    ring.accelerator.step(RemoveRing(ring.spec.ring_id), NOW)
+    (blame,) = ring.send(0, 1, 0)
+    assert isinstance(blame, Blame)
+    assert blame.rule == "unknown ring"
+    assert ring.accelerator.step(InstallRing(ring.spec), NOW) == []
+    assert by_port(ring.finish(0)) == ring.results(0)
+
+
+def test_removing_a_ring_that_is_not_there_changes_nothing() -> None:
+    ring = SwitchedRing(2)
+    assert ring.accelerator.step(RemoveRing(99), NOW) == []
+    assert by_port(ring.finish(0)) == ring.results(0)
+
+
+def test_the_view_is_a_snapshot_and_there_is_no_deadline() -> None:
+    ring = SwitchedRing(2)
+    ring.send(0, 0, 1)
+    before = ring.accelerator.view()
+    ring.finish(0)
+    assert before.rings == {7: {"ranks": 2, "next_message": 0, "next_packet": 0, "failed": False}}
+    assert before.counters.dropped == {"first packet of the message not seen": 1}
+    assert before.counters.results_out == 0
+    assert ring.accelerator.view().rings[7]["next_message"] == 1
+    assert ring.accelerator.view().as_dict()["connections"] == 2
+    assert ring.accelerator.deadline is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"flows": ring_of(3).flows[:1]},
+        {"flows": ring_of(3).flows[::-1]},
+        {"flows": (ring_of(2).flows[0], dataclasses.replace(ring_of(2).flows[0], rank=1))},
+        {"window_messages": 3},
+        {"window_messages": 0},
+        {"message_packets": 0},
+        {"message_packets": 1 << 16},
+        {"mtu": 56},
+        {"mtu": 68},
+        {"psn_bits": 4},
+        {"msg_id_bits": 3},
+    ],
+)
+def test_what_no_ring_can_be_is_misuse(changes: dict[str, object]) -> None:
+    with pytest.raises(LocalMisuse):
+        ring_of(2, **changes)
+
+
+# -- garbage
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=160), st.integers(1, 3)), max_size=8))
+def test_random_bytes_never_raise(frames: list[tuple[int, bytes, int]]) -> None:
+    ring = SwitchedRing(2)
+    for port, frame, count in frames:
+        rows = np.frombuffer(frame * count, np.uint8).reshape(count, len(frame))
+        for action in ring.arrive_blocks(port, rows):
+            assert isinstance(action, EmitFrames)
+    assert by_port(ring.finish(0)) == ring.results(0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("sealed", [False, True])
+def test_packets_of_a_ring_with_any_byte_changed_never_raise(seed: int, sealed: bool) -> None:
+    """Sealed: someone who can compute an ICRC. Of the pad bits see ``test_accelerator_known_defects``."""
+    rng = Random(seed)
+    ring = SwitchedRing(2)
+    for turn in range(150):
+        rank = rng.randrange(2)
+        frames = ring.message(rank, ring.accelerator.view().rings[7]["next_message"])
+        if rng.random() < 0.7:
+            harmed = bytearray(rng.choice(frames))
+            for _ in range(rng.choice([1, 1, 2, 8])):
+                at = rng.randrange(len(harmed))
+                if not (sealed and at == 43):
+                    harmed[at] = rng.randrange(256)
+            if sealed:
+                try:
+                    icrc.seal(harmed)
+                except DecodeError:
+                    pass
+            frames = [bytes(harmed)] * rng.choice([1, 2])
+        for action in ring.arrive_blocks(rank, *(block(frame) for frame in frames)):
+            assert action is not None
+        if ring.accelerator.view().rings[7]["failed"]:
+            assert sealed or turn, "only one who seals can do that"
+            ring = SwitchedRing(2)
+
+
+def test_blocks_with_gaps_between_the_rows() -> None:
+    """As they lie in a receive buffer, with length prefixes between them."""
+    ring = SwitchedRing(2, message_packets=8)
+    ring.send(0, 0)
+    first, *middle, last = ring.message(1, 0)
+    buffer = np.zeros((len(middle), len(middle[0]) + 4), np.uint8)
+    buffer[:, 4:] = block(*middle)
+    actions = ring.accelerator.step(FramesArrived(PortId(1), [block(first), buffer[:, 4:], block(last)]), NOW)
+    assert by_port(actions) == ring.results(0)
+    assert others(actions) == []
