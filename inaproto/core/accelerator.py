@@ -26,143 +26,57 @@ holds packets of one message only; memory is bounded by ``AcceleratorConfig.memo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Final, assert_never
 
-from inaproto.core.aggregator import (
-    DATA_OPCODES,
-    MIDDLE,
-    OPENING_OPCODES,
-    AggregatorArray,
-    LastPacket,
-    OutputArena,
-    Region,
-    bytes_needed,
-    packet_fault,
+import numpy as np
+
+from inaproto.core.accelerator_types import (
+    AcceleratorConfig,
+    AcceleratorView,
+    Action,
+    Counters,
+    EmitFrames,
+    Event,
+    FramesArrived,
+    InstallRing,
+    PortDown,
+    PortUp,
+    RemoveRing,
+    RingFault,
+    RingRefused,
+    RingState,
 )
+from inaproto.core.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
 from inaproto.core.bridge import Bridge
-from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry, Rows
+from inaproto.core.emission import Emission
+from inaproto.core.ingest import Ingest, peer_of
+from inaproto.core.lookup_table import LookupTable
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
+from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
 
+__all__ = [
+    "Accelerator",
+    "AcceleratorConfig",
+    "AcceleratorView",
+    "Action",
+    "Counters",
+    "EmitFrames",
+    "Event",
+    "FramesArrived",
+    "InstallRing",
+    "PortDown",
+    "PortUp",
+    "RemoveRing",
+    "RingFault",
+    "RingRefused",
+]
+
 _MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
-
-
-@dataclass(frozen=True, slots=True)
-class AcceleratorConfig:
-    rings_max: int = 64
-    memory_bytes_max: int = 1 << 30
-    """All aggregator arrays together."""
-    output_bytes_max: int = 64 << 20
-    """Packets of one step that are kept in reused memory."""
-    addresses_max: int = 4096
-    replay_fill_packets_max: int = 32
-    """Longest hole in a resend that is filled from kept results."""
-
-
-@dataclass(frozen=True, slots=True)
-class FramesArrived:
-    """Blocks of frames in arrival order, as a port received them at once."""
-
-    port: PortId
-    blocks: Sequence[Frames]
-
-
-@dataclass(frozen=True, slots=True)
-class PortUp:
-    port: PortId
-
-
-@dataclass(frozen=True, slots=True)
-class PortDown:
-    port: PortId
-
-
-@dataclass(frozen=True, slots=True)
-class InstallRing:
-    spec: RingSpec
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveRing:
-    ring_id: int
-
-
-Event = FramesArrived | PortUp | PortDown | InstallRing | RemoveRing
-
-
-@dataclass(frozen=True, slots=True)
-class EmitFrames:
-    """Send ``frames`` on ``port``.
-
-    They are views of the frames that arrived or of memory that the accelerator uses again: copy them
-    before the next step.
-    """
-
-    port: PortId
-    frames: Frames
-
-
-@dataclass(frozen=True, slots=True)
-class RingFault:
-    """The ring cannot go on: ``rank`` disagrees with the others. ``rule`` is a stable short name."""
-
-    ring_id: int
-    rank: int
-    rule: str
-    evidence: str
-
-
-@dataclass(frozen=True, slots=True)
-class RingRefused:
-    """The ring was not installed; it gets no acceleration here."""
-
-    ring_id: int
-    reason: str
-
-
-Action = EmitFrames | Blame | RingFault | RingRefused
-
-
-@dataclass(slots=True)
-class Counters:
-    """Monotonic; in packets unless named otherwise."""
-
-    aggregated_in: int = 0
-    results_out: int = 0
-    replayed: int = 0
-    replay_filled: int = 0
-    gaps_signalled: int = 0
-    bridged: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    """By rule."""
-
-    def drop(self, rule: str, packets: int) -> None:
-        self.dropped[rule] = self.dropped.get(rule, 0) + packets
-
-
-@dataclass(frozen=True, slots=True)
-class AcceleratorView:
-    rings: dict[int, dict[str, int | bool]]
-    counters: Counters
-    memory_bytes: int
-    connections: int
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-
-@dataclass(slots=True)
-class _Ring:
-    spec: RingSpec
-    array: AggregatorArray
-    flows: list[Flow]
-    failed: bool = False
-    dirty: dict[int, Region] = field(default_factory=dict)
-    """Regions that got packets in this step, by serial."""
 
 
 class Accelerator:
@@ -171,11 +85,19 @@ class Accelerator:
     def __init__(self, config: AcceleratorConfig | None = None) -> None:
         self._config = config or AcceleratorConfig()
         self._table = LookupTable()
-        self._rings: dict[int, _Ring] = {}
+        self._rings: dict[int, RingState] = {}
         self._bridge = Bridge(addresses_max=self._config.addresses_max)
         self._counters = Counters()
         self._memory_bytes = 0
-        self._arena = OutputArena(self._config.output_bytes_max)
+        self._retired: dict[tuple[bytes, bytes, int], Instant] = {}
+        """Connections of removed rings, and until when nothing passes on them."""
+        self._emission = Emission(
+            self._bridge,
+            self._counters,
+            output_bytes_max=self._config.output_bytes_max,
+            fill_packets_max=self._config.replay_fill_packets_max,
+        )
+        self._ingest = Ingest(self._table, self._rings, self._emission, self._counters)
 
     @property
     def deadline(self) -> Instant | None:
@@ -197,10 +119,10 @@ class Accelerator:
 
     def step(self, event: Event, now: Instant) -> list[Action]:
         actions: list[Action] = []
-        self._arena.reset()
+        self._emission.begin_step()
         match event:
             case FramesArrived(port, blocks):
-                self._frames(port, blocks, actions)
+                self._frames(port, blocks, now, actions)
             case PortUp(port):
                 self._bridge.port_up(port)
             case PortDown(port):
@@ -208,7 +130,7 @@ class Accelerator:
             case InstallRing(spec):
                 self._install(spec, actions)
             case RemoveRing(ring_id):
-                self._remove(ring_id)
+                self._remove(ring_id, now)
             case _:
                 assert_never(event)
         return actions
@@ -239,38 +161,64 @@ class Accelerator:
             )
             for flow in spec.flows
         ]
-        self._rings[spec.ring_id] = _Ring(spec, AggregatorArray(spec), flows)
+        for flow in spec.flows:
+            self._retired.pop(flow.connection, None)
+        self._rings[spec.ring_id] = RingState(spec, AggregatorArray(spec), flows)
 
-    def _remove(self, ring_id: int) -> None:
+    def _remove(self, ring_id: int, now: Instant) -> None:
         ring = self._rings.pop(ring_id, None)
         if ring is None:
             return
-        for flow in ring.spec.flows:
-            self._table.remove(flow)
+        for retired in [key for key, expiry in self._retired.items() if expiry <= now]:
+            del self._retired[retired]
+        for flow in ring.flows:
+            self._table.remove(flow.spec)
+            self._ingest.forget(flow)
+            # Its host may not know yet and go on sending: raw, the receiver would take it for results.
+            self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)
         self._memory_bytes -= bytes_needed(ring.spec)
 
     # -- frames --------------------------------------------------------------------------------
 
-    def _frames(self, port: PortId, blocks: Sequence[Frames], actions: list[Action]) -> None:
-        touched: dict[int, _Ring] = {}
+    def _frames(self, port: PortId, blocks: Sequence[Frames], now: Instant, actions: list[Action]) -> None:
+        touched: dict[int, RingState] = {}
+        ingest = self._ingest
         for frames in blocks:
+            if len(frames) == 0:
+                continue
+            flow = ingest.single(port, frames) if len(frames) == 1 else ingest.middles(port, frames)
+            if flow is not None:
+                touched[flow.ring_id] = self._rings[flow.ring_id]
+                self._bridge.learn(flow.src_mac, port)
+                continue
             for run in decode_runs(frames):
                 self._bridge.learn(run.src_mac, port)
-                if isinstance(run, RoceRun) and run.opcode in DATA_OPCODES:
+                if isinstance(run, RoceRun) and run.opcode != Opcode.RC_ACK:
                     flow = self._table.get(run.src_ip, run.dst_ip, run.dest_qp)
                     if flow is not None:
                         ring = self._rings[flow.ring_id]
                         touched[flow.ring_id] = ring
-                        flow.ingress = port
-                        flow.dst_mac = run.dst_mac
-                        self._ingest(ring, flow, run, actions)
-                        continue
-                    if run.opcode in OPENING_OPCODES and self._is_stray(run, actions):
-                        continue
-                self._forward(port, run, actions)
+                        ingest.general(ring, flow, port, run, actions)
+                    else:
+                        self._unregistered(port, run, now, actions)
+                else:
+                    self._forward(port, run, actions)
         for ring in touched.values():
             if not ring.failed:
-                self._advance(ring, actions)
+                self._emission.advance(ring, actions)
+
+    def _unregistered(self, port: PortId, run: RoceRun, now: Instant, actions: list[Action]) -> None:
+        """Requests on a connection of no ring: bridged, unless they are or may be INA traffic."""
+        expiry = self._retired.get((run.src_ip, run.dst_ip, run.dest_qp))
+        if expiry is not None and now < expiry:
+            self._counters.drop("ring removed", len(run.frames))
+        elif run.opcode in OPENING_OPCODES:
+            for row in range(len(run.frames)):
+                one = run.select(np.arange(len(run.frames)) == row) if len(run.frames) > 1 else run
+                if not self._is_stray(one, actions):
+                    self._forward(port, one, actions)
+        else:
+            self._forward(port, run, actions)
 
     def _forward(self, port: PortId, run: RoceRun | PlainRun, actions: list[Action]) -> None:
         if not run.dst_mac:
@@ -281,7 +229,7 @@ class Accelerator:
         actions.extend(EmitFrames(PortId(out), run.frames) for out in egress)
 
     def _is_stray(self, run: RoceRun, actions: list[Action]) -> bool:
-        """INA messages on a connection that no ring registered: dropped and blamed."""
+        """An INA message on a connection that no ring registered (one packet): dropped and blamed."""
         payload = run.payload()
         if run.payload_bytes < INA_HEADER_BYTES or payload[0, :4].tobytes() != _MAGIC_BYTES:
             return False
@@ -289,286 +237,12 @@ class Accelerator:
             header = InaHeader.decode(payload[0, :INA_HEADER_BYTES].tobytes())
         except DecodeError:
             return False
+        if not run.intact():
+            self._counters.drop("wrong ICRC", 1)  # damaged on its way: nobody is to blame
+            return True
         known = header.ring_id in self._rings
         rule = "connection not registered" if known else "unknown ring"
-        self._counters.drop(rule, len(run.frames))
-        evidence = f"ring {header.ring_id}, rank {header.rank}, message {header.msg_id}"
-        actions.append(Blame(_peer(run), rule, evidence))
-        return True
-
-    def _ingest(self, ring: _Ring, flow: Flow, run: RoceRun, actions: list[Action]) -> None:
-        if ring.failed:
-            self._counters.drop("ring failed", len(run.frames))
-            return
-        if run.opcode == MIDDLE and len(run.frames) > 1 and self._ingest_fresh(ring, flow, run):
-            return
-        if not run.intact():
-            right = run.verify()
-            self._counters.drop("wrong ICRC", int(len(right) - right.sum()))
-            if not right.any():
-                return
-            run = run.select(right)
-        if run.opcode in OPENING_OPCODES:
-            for row in range(len(run.frames)):
-                if not self._open(ring, flow, run, row, actions):
-                    return
-        placed = 0
-        for entry, rows, offsets in flow.locate(run.psn):
-            region = ring.array.region_of(entry.serial)
-            count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
-            placed += count
-            if region.serial != entry.serial:
-                self._counters.drop("older than the tenant", count)
-            elif self._layout_holds(ring, flow, run, region, offsets, actions):
-                self._store(ring, flow, region, run, rows, offsets, actions)
-            else:
-                self._counters.drop("layout", count)
-        if placed < len(run.frames):
-            self._counters.drop("first packet of the message not seen", len(run.frames) - placed)
-
-    def _ingest_fresh(self, ring: _Ring, flow: Flow, run: RoceRun) -> bool:
-        """The common case, quickly: consecutive middle packets, none of which came before.
-
-        False, with nothing changed, where any of that does not hold; the general way takes over.
-        """
-        if run.payload_bytes != ring.spec.mtu or flow.replay_next is not None:
-            return False
-        located = next(flow.locate(run.psn), None)
-        if located is None:
-            return False
-        entry, _, offsets = located
-        if not isinstance(offsets, slice) or offsets.stop - offsets.start != len(run.frames):
-            return False
-        region = ring.array.region_of(entry.serial)
-        if region.serial != entry.serial or offsets.start < 1 or offsets.stop > region.packets - 1:
-            return False
-        right = region.store_fresh(flow.spec.rank, run, offsets)
-        if right is None:
-            return False
-        self._counters.aggregated_in += right
-        if right < len(run.frames):
-            self._counters.drop("wrong ICRC", len(run.frames) - right)
-        if right:
-            filled = region.seen[flow.spec.rank, offsets]
-            last = offsets.stop - 1 - int(filled[::-1].argmax())
-            flow.high = max(flow.high, region.serial * ring.spec.message_packets + last)
-            ring.dirty[region.serial] = region
-        return True
-
-    def _open(self, ring: _Ring, flow: Flow, run: RoceRun, row: int, actions: list[Action]) -> bool:
-        """Take a message's first packet into the table and its region; False if it is dropped."""
-        rank = flow.spec.rank
-        try:
-            ina = InaHeader.decode(run.payload()[row, :INA_HEADER_BYTES].tobytes())
-        except DecodeError as error:
-            return self._refuse(run, "no INA header", str(error), actions)
-        spec = ring.spec
-        if (ina.ring_id, ina.key, ina.epoch, ina.rank, ina.ring_size) != (
-            spec.ring_id,
-            spec.key,
-            spec.epoch,
-            rank,
-            spec.size,
-        ):
-            return self._refuse_header(run, flow, spec, ina, actions)
-        if ina.msg_len > spec.message_packets:
-            evidence = f"{ina.msg_len} packets, at most {spec.message_packets}"
-            return self._refuse(run, "message too long", evidence, actions)
-        array = ring.array
-        serial = array.serial_of(ina.msg_id)
-        region = array.region_of(serial)
-        if serial < region.serial or serial < 0:
-            self._counters.drop("older than the tenant", 1)
-            return False
-        if serial >= array.next_serial + spec.window_messages:
-            evidence = f"message {ina.msg_id}, {serial - array.next_serial} past the first unfinished one"
-            return self._refuse(run, "window passed", evidence, actions)
-        if serial == region.serial and region.ina is not None:
-            difference = _disagreement(region.ina, ina)
-            if difference:
-                self._fault(ring, rank, "operations differ", difference, actions)
-                return False
-        elif serial != region.serial:
-            region.take_over(serial, ina)
-        entry = MessageEntry(serial, int(run.psn[row]), ina.msg_len)
-        if not flow.open_message(entry):
-            return self._refuse(run, "message has another PSN", f"message {ina.msg_id}", actions)
-        return True
-
-    def _layout_holds(
-        self, ring: _Ring, flow: Flow, run: RoceRun, region: Region, offsets: Rows, actions: list[Action]
-    ) -> bool:
-        """Whether the packets have the layout that all ranks must share at these offsets."""
-        spec = ring.spec
-        fault = packet_fault(run, offsets, region.packets, spec.mtu)
-        if fault is not None:
-            self._fault(ring, flow.spec.rank, "packet layout", fault, actions)
-            return False
-        assert region.ina is not None, "an open region has the header that opened it"
-        itemsize = region.ina.dtype.itemsize
-        if run.payload_bytes % itemsize:
-            evidence = f"{run.payload_bytes} bytes are no whole number of {region.ina.dtype.name} elements"
-            self._fault(ring, flow.spec.rank, "packet layout", evidence, actions)
-            return False
-        high = offsets.stop - 1 if isinstance(offsets, slice) else int(offsets.max())
-        if high < region.packets - 1:
-            return True
-        last = LastPacket(run.opcode, run.header_bytes, run.payload_bytes, run.pad)
-        if region.last is None:
-            region.last = last
-        elif region.last != last:
-            evidence = (
-                f"last packet of operation {region.ina.op_index} has {last.payload_bytes} bytes, "
-                f"another rank's {region.last.payload_bytes}"
-            )
-            self._fault(ring, flow.spec.rank, "operations differ", evidence, actions)
-            return False
-        return True
-
-    def _store(
-        self,
-        ring: _Ring,
-        flow: Flow,
-        region: Region,
-        run: RoceRun,
-        rows: Rows,
-        offsets: Rows,
-        actions: list[Action],
-    ) -> None:
-        rank = flow.spec.rank
-        count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
-        self._counters.aggregated_in += count
-        finished = region.store(rank, run, rows, offsets)
-        base = region.serial * ring.spec.message_packets
-        if isinstance(offsets, slice):
-            low, high = base + offsets.start, base + offsets.stop - 1
-        else:
-            low, high = base + int(offsets.min()), base + int(offsets.max())
-        flow.high = max(flow.high, high)
-        if finished is not None or flow.replay_next is not None:
-            self._replay(ring, flow, low, high, count, actions)
-        if finished is None or not finished.all():
-            ring.dirty[region.serial] = region
-
-    # -- emission ------------------------------------------------------------------------------
-
-    def _replay(
-        self, ring: _Ring, flow: Flow, low: int, high: int, count: int, actions: list[Action]
-    ) -> None:
-        """Answer a resend from kept results, up to the frontier, filling short holes in PSN order."""
-        array = ring.array
-        frontier = array.frontier
-        expected = flow.replay_next
-        begin = low
-        if expected is not None and 0 < low - expected <= self._config.replay_fill_packets_max:
-            begin = expected
-        end = min(high + 1, frontier)
-        flow.replay_next = end if end < frontier else None
-        if end <= begin:
-            return
-        self._counters.replay_filled += max(0, end - begin - count)
-        rank = flow.spec.rank
-        for region, first, past in array.spans_from(begin, end):
-            self._counters.replayed += past - first
-            for block in region.packets_out(slice(rank, rank + 1), first, past, self._arena):
-                self._emit(flow, block[0], actions)
-
-    def _advance(self, ring: _Ring, actions: list[Action]) -> None:
-        array = ring.array
-        for serial, touched in ring.dirty.items():
-            if touched.serial == serial and touched.finish():
-                position = serial * ring.spec.message_packets + touched.finished_last
-                array.done_high = max(array.done_high, position)
-        ring.dirty.clear()
-        everyone = slice(0, ring.spec.size)
-        for region, begin, end in array.advance():
-            self._counters.results_out += (end - begin) * ring.spec.size
-            for block in region.packets_out(everyone, begin, end, self._arena):
-                for flow, frames in zip(ring.flows, block, strict=True):
-                    self._emit(flow, frames, actions)
-        if array.done_high >= array.frontier:
-            self._signal_gaps(ring, actions)
-
-    def _signal_gaps(self, ring: _Ring, actions: list[Action]) -> None:
-        """Results are finished beyond the frontier: let each flow with a hole of its own know, once."""
-        array = ring.array
-        spans = array.spans_from(array.frontier, array.done_high + 1)
-        length = ring.spec.message_packets
-        for flow in ring.flows:
-            hole: int | None = None
-            for region, begin, end in spans:
-                first = begin
-                base = region.serial * length
-                if hole is None:
-                    missing = ~region.seen[flow.spec.rank, begin:end]
-                    if not missing.any():
-                        continue
-                    first = begin + int(missing.argmax())
-                    hole = base + first
-                    if flow.gap_signalled == hole:
-                        break
-                done = region.done[first:end]
-                if done.any():
-                    at = first + int(done.argmax())
-                    flow.gap_signalled = hole
-                    self._counters.gaps_signalled += 1
-                    rank = flow.spec.rank
-                    for block in region.packets_out(slice(rank, rank + 1), at, at + 1, self._arena):
-                        self._emit(flow, block[0], actions)
-                    break
-
-    def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
-        egress = self._bridge.egress(flow.dst_mac, flow.ingress)
-        actions.extend(EmitFrames(PortId(port), frames) for port in egress)
-
-    # -- refusals ------------------------------------------------------------------------------
-
-    def _refuse(self, run: RoceRun, rule: str, evidence: str, actions: list[Action]) -> bool:
         self._counters.drop(rule, 1)
-        actions.append(Blame(_peer(run), rule, evidence))
-        return False
-
-    def _refuse_header(
-        self, run: RoceRun, flow: Flow, spec: RingSpec, ina: InaHeader, actions: list[Action]
-    ) -> bool:
-        """Refuse a header that is not that of the flow's ring and rank, naming the first field."""
-        rank = flow.spec.rank
-        for rule, got, expected in (
-            ("wrong ring", ina.ring_id, spec.ring_id),
-            ("wrong key", ina.key, spec.key),
-            ("wrong epoch", ina.epoch, spec.epoch),
-            ("wrong rank", ina.rank, rank),
-            ("wrong ring size", ina.ring_size, spec.size),
-        ):
-            if got != expected:
-                # A key is a secret: say that it is wrong, not what it is.
-                shown = "" if rule == "wrong key" else f": {got}, expected {expected}"
-                return self._refuse(run, rule, f"ring {spec.ring_id}, rank {rank}{shown}", actions)
-        return self._refuse(run, "wrong header", f"ring {spec.ring_id}, rank {rank}", actions)
-
-    def _fault(self, ring: _Ring, rank: int, rule: str, evidence: str, actions: list[Action]) -> None:
-        if not ring.failed:
-            ring.failed = True
-            actions.append(RingFault(ring.spec.ring_id, rank, rule, evidence))
-
-
-def _peer(run: RoceRun) -> str:
-    source = ".".join(str(byte) for byte in run.src_ip)
-    return f"{source} to queue pair {run.dest_qp}"
-
-
-def _disagreement(first: InaHeader, other: InaHeader) -> str:
-    """How two ranks' headers of one message differ where they must agree; empty if they do not."""
-    fields = ("op_index", "dtype", "op", "msg_len", "flags", "signature")
-    if all(getattr(first, name) == getattr(other, name) for name in fields):
-        return ""
-
-    def describe(header: InaHeader) -> str:
-        ends = " (its last)" if header.flags else ""
-        return (
-            f"rank {header.rank} sent operation {header.op_index} {header.op.name.lower()} of "
-            f"{header.dtype.name.lower()}, {header.msg_len} packets{ends}, "
-            f"shape digest {header.signature:#06x}"
-        )
-
-    return f"{describe(other)}; {describe(first)}"
+        evidence = f"ring {header.ring_id}, rank {header.rank}, message {header.msg_id}"
+        actions.append(Blame(peer_of(run), rule, evidence))
+        return True

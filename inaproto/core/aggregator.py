@@ -15,8 +15,7 @@ than the tenant are dropped. The paper's rule, read literally, loses results or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,20 +35,28 @@ ONLY: Final = 0x0A
 ONLY_IMM: Final = 0x0B
 DATA_OPCODES: Final = frozenset({FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM})
 OPENING_OPCODES: Final = frozenset({FIRST, ONLY, ONLY_IMM})
+LAST_OPCODES: Final = frozenset({LAST, LAST_IMM})
+ONLY_OPCODES: Final = frozenset({ONLY, ONLY_IMM})
+HEADER_BYTES: Final = {FIRST: 70, MIDDLE: 54, LAST: 54, LAST_IMM: 58, ONLY: 70, ONLY_IMM: 74}
+"""Ethernet header to the last extension header, by opcode."""
 
 _HEADER_BYTES_MAX: Final = 76
-_FIRST_HEADER_BYTES: Final = 70
-_MIDDLE_HEADER_BYTES: Final = 54
+_FIRST_HEADER_BYTES: Final = HEADER_BYTES[FIRST]
+_MIDDLE_HEADER_BYTES: Final = HEADER_BYTES[MIDDLE]
 
 
-@dataclass(frozen=True, slots=True)
-class LastPacket:
+class LastPacket(NamedTuple):
     """Layout of a message's last packet, which may be short: equal on all ranks, or nothing is summed."""
 
     opcode: int
     header_bytes: int
     payload_bytes: int
     pad: int
+
+
+def without_rank(header: bytes) -> bytes:
+    """An encoded INA header less its rank: equal on all ranks for one message."""
+    return header[:24] + header[26:]
 
 
 def packet_fault(run: RoceRun, offsets: Rows, packets: int, mtu: int) -> str | None:
@@ -71,6 +78,8 @@ def packet_fault(run: RoceRun, offsets: Rows, packets: int, mtu: int) -> str | N
         return f"opcode {run.opcode:#04x} at packets {low} to {high} of {packets}"
     if run.opcode in (FIRST, MIDDLE) and run.payload_bytes != mtu:
         return f"{run.payload_bytes} payload bytes in a packet that is not the last; the MTU is {mtu}"
+    if run.pad != -run.payload_bytes % 4:
+        return f"{run.pad} pad bytes behind {run.payload_bytes}"
     if not 0 < run.payload_bytes <= mtu:
         return f"{run.payload_bytes} payload bytes; the MTU is {mtu}"
     return None
@@ -141,12 +150,14 @@ class Region:
     """The slots of one message. Shapes: W ranks, L packets, P payload bytes."""
 
     __slots__ = (
+        "agreed",
         "done",
         "finished_last",
         "header",
         "ina",
         "ina_bytes",
         "last",
+        "missing",
         "packets",
         "payload",
         "pending",
@@ -158,15 +169,18 @@ class Region:
         "serial",
         "share",
         "silent",
+        "top",
     )
 
     def __init__(self, ranks: int, packets_max: int, mtu: int, pool: PayloadPool) -> None:
         self.pool = pool
         self.serial = -1
         self.packets = 0
-        self.silent: list[int] = []
+        self.silent: set[int] = set()
         """Ranks that have sent nothing of this message yet: as long as there is one, nothing is full."""
         self.ina: InaHeader | None = None
+        self.agreed = b""
+        """The INA header of the rank that came first, less the rank: what all must send."""
         self.last: LastPacket | None = None
         self.seen: NDArray[np.bool_] = np.zeros((ranks, packets_max), np.bool_)
         self.done: NDArray[np.bool_] = np.zeros(packets_max, np.bool_)
@@ -175,46 +189,74 @@ class Region:
         self.payload: PayloadBuffer | None = None
         self.pending = 0
         """Packets without a result; the payload buffer is held as long as there are any."""
+        self.missing = 0
+        """Slots and ranks without a packet: bits of the bitmaps that are not set."""
+        self.top = [0] * ranks
+        """For each rank, the offset behind the last one stored: from there on nothing has come."""
         self.finished_last = -1
         self.ina_bytes: NDArray[np.uint8] = np.empty((ranks, INA_HEADER_BYTES), np.uint8)
         self.result: NDArray[np.uint8] = np.empty((packets_max, mtu), np.uint8)
         self.result_cuts = [memoryview(row) for row in self.result]
         self.result_crc: NDArray[np.uint32] = np.empty(packets_max, np.uint32)
 
-    def take_over(self, serial: int, ina: InaHeader) -> None:
-        """Become the region of another message; ``ina`` is the header that arrived first."""
+    def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
+        """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first."""
         self.serial = serial
         self.ina = ina
+        self.agreed = without_rank(ina.encode() if header is None else header)
         self.packets = ina.msg_len
         self.last = None
-        self.silent = list(range(len(self.seen)))
+        self.silent = set(range(len(self.seen)))
         self.pending = ina.msg_len
+        self.missing = ina.msg_len * len(self.seen)
+        self.top = [0] * len(self.seen)
         if self.payload is None:
             self.payload = self.pool.take()
         self.seen[:] = False
         self.done[:] = False
 
-    def store_fresh(self, rank: int, run: RoceRun, offsets: slice) -> int | None:
-        """Keep and check whole-MTU packets in slots that this rank has not filled yet.
+    def store_fresh(
+        self,
+        rank: int,
+        offsets: slice,
+        payload: NDArray[np.uint8],
+        headers: NDArray[np.uint8],
+        share: NDArray[np.uint32],
+        icrc: NDArray[np.uint32],
+    ) -> int | None:
+        """Keep and check whole-MTU middle packets in slots that this rank has not filled yet.
 
         They are checked where they were copied to, which is quicker than in the receive buffer; those
         with a wrong ICRC are as if they had never come. Returns how many are right, or None, with
         nothing changed, if a slot was filled before (a wrong packet must not overwrite a right one).
         """
-        if self.payload is None or self.seen[rank, offsets].any():
+        if self.payload is None or (offsets.start < self.top[rank] and self.seen[rank, offsets].any()):
             return None
-        self.payload.array[rank, offsets] = run.tail
+        self.payload.array[rank, offsets] = payload
         cuts = self.payload.cuts[rank][offsets]
-        share = run.header_crc
-        right = np.fromiter(map(crc32, cuts), np.uint32, len(cuts))
-        right ^= share
-        intact = right == run.icrc
-        self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = run.headers_view[:, :_MIDDLE_HEADER_BYTES]
+        found = np.fromiter(map(crc32, cuts), np.uint32, len(cuts))
+        found ^= share
+        intact = found == icrc
+        self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = headers[:, :_MIDDLE_HEADER_BYTES]
         self.share[rank, offsets] = share
         self.seen[rank, offsets] = intact
-        if rank in self.silent:
-            self.silent.remove(rank)
-        return int(np.count_nonzero(intact))
+        self._note(rank, right := int(np.count_nonzero(intact)), offsets.stop)
+        return right
+
+    def store_single(self, rank: int, offset: int, header: bytes, tail: memoryview, share: int) -> None:
+        """Keep one packet, checked already, in a slot that this rank has not filled yet."""
+        assert self.payload is not None, "a region with an unfinished slot has a payload buffer"
+        self.header[rank, offset, : len(header)] = np.frombuffer(header, np.uint8)
+        self.payload.cuts[rank][offset][: len(tail)] = tail
+        self.share[rank, offset] = share
+        self.seen[rank, offset] = True
+        self._note(rank, 1, offset + 1)
+
+    def _note(self, rank: int, packets: int, past: int) -> None:
+        """Account for ``packets`` of ``rank`` in slots that were empty, all of them before ``past``."""
+        self.missing -= packets
+        self.silent.discard(rank)
+        self.top[rank] = max(self.top[rank], past)
 
     def store(self, rank: int, run: RoceRun, rows: Rows, offsets: Rows) -> NDArray[np.bool_] | None:
         """Keep packets of ``rank``; returns which of them were already done, bool (n,), or None if none.
@@ -225,18 +267,19 @@ class Region:
         width = run.header_bytes
         self.header[rank, offsets, :width] = run.frames[rows, :width]
         self.share[rank, offsets] = run.header_crc[rows]
-        if rank in self.silent:
-            self.silent.remove(rank)
         tail = run.tail
         length = tail.shape[1]
         if run.opcode in OPENING_OPCODES:
-            self.ina_bytes[rank] = tail[0, :INA_HEADER_BYTES]
+            self.ina_bytes[rank] = tail[rows][-1, :INA_HEADER_BYTES]
         done: NDArray[np.bool_] = self.done[offsets]
         if self.payload is None:
             return done
+        before = int(np.count_nonzero(self.seen[rank]))
+        past = offsets.stop if isinstance(offsets, slice) else int(offsets.max()) + 1
         if self.pending == self.packets or not done.any():
             self.payload.array[rank, offsets, :length] = tail[rows]
             self.seen[rank, offsets] = True
+            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, past)
             return None
         if not done.all():
             fresh = np.flatnonzero(~done)
@@ -247,6 +290,7 @@ class Region:
             )
             self.payload.array[rank, at, :length] = tail[rows][fresh]
             self.seen[rank, at] = True
+            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, past)
         return done
 
     def finish(self) -> int:
@@ -257,14 +301,14 @@ class Region:
         if self.silent or self.payload is None:
             return 0
         packets = self.packets
-        full: NDArray[np.bool_] = np.logical_and.reduce(self.seen[:, :packets], axis=0)
-        if self.pending < packets:
+        if self.missing == 0 and self.pending == packets:
+            ready, spans = packets, [(0, packets)]
+        else:
+            full: NDArray[np.bool_] = np.logical_and.reduce(self.seen[:, :packets], axis=0)
             full &= ~self.done[:packets]
-        ready = int(np.count_nonzero(full))
-        if not ready:
-            return 0
+            ready, spans = int(np.count_nonzero(full)), spans_of(full)
         assert self.ina is not None, "an open region has the header that opened it"
-        for a, b in [(0, packets)] if ready == packets else spans_of(full):
+        for a, b in spans:
             # Whole rows, though the last packet may be short: what lies behind its end is not sent.
             reduce_into(
                 self.ina.dtype, self.ina.op, [rank[a:b] for rank in self.payload.array], self.result[a:b]
@@ -383,6 +427,12 @@ class AggregatorArray:
             self.next_serial += 1
             self.next_offset = 0
         return passed
+
+    def after(self, position: int) -> int:
+        """The position that follows in PSN order; ``position`` must be one that the array holds."""
+        serial, offset = divmod(position, self.spec.message_packets)
+        last = offset + 1 == self.region_of(serial).packets
+        return (serial + 1) * self.spec.message_packets if last else position + 1
 
     def spans_from(self, begin: int, end: int) -> list[tuple[Region, int, int]]:
         """Regions and offsets of the positions ``begin`` to ``end - 1`` that the array still holds."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,7 @@ Rows = slice | NDArray[np.intp]
 """Rows of a run, or offsets in a message: a slice where they are consecutive, else int indices."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageEntry:
+class MessageEntry(NamedTuple):
     """A message of one flow. ``serial`` is its ``msg_id`` unwrapped, counted from the ring's start."""
 
     serial: int
@@ -51,6 +51,7 @@ class Flow:
     """Position of the gap for which a later result was let through; once per gap."""
     replay_next: int | None = None
     """Position that continues the replay in progress, if one is."""
+    src_mac: bytes = b""
     dst_mac: bytes = b""
     ingress: int = -1
     latest: int = field(default=0, repr=False)
@@ -81,13 +82,22 @@ class Flow:
             if offset + n <= entry.packets and (n == 1 or self._consecutive(psns)):
                 yield entry, slice(0, n), slice(offset, offset + n)
                 return
+        found = []
         for candidate in self.entries:
             if candidate is None:
                 continue
             offsets = (psns - candidate.psn0) & self.psn_mask
             rows = np.flatnonzero(offsets < candidate.packets)
             if len(rows):
-                yield candidate, rows, offsets[rows]
+                found.append((candidate, rows, offsets[rows]))
+        yield from sorted(found, key=lambda answer: int(answer[1][0]))  # as they arrived
+
+    def find(self, psn: int) -> tuple[MessageEntry, int] | None:
+        """Place one packet: (message, offset)."""
+        entry = self.entries[self.latest]
+        if entry is None or (psn - entry.psn0) & self.psn_mask >= entry.packets:
+            entry = self._find(psn)
+        return None if entry is None else (entry, (psn - entry.psn0) & self.psn_mask)
 
     def _consecutive(self, psns: NDArray[np.int64]) -> bool:
         span = int(psns[-1] - psns[0])

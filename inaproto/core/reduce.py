@@ -14,6 +14,7 @@ functions, or is tested equal to them to the last bit. The rules (docs/concepts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -102,7 +103,9 @@ def _bf16_to_f32(rows: Bytes2D) -> NDArray[np.float32]:
 
 def _canonical_nan(dtype: Dtype, values: Array) -> None:
     """Rewrite every NaN in place. The test is one fast pass: a minimum propagates NaN."""
-    if values.size and np.isnan(values.min()):
+    if not values.size:
+        return
+    if math.isnan(values.min()):
         _, unsigned, quiet, _ = _FLOAT_BITS[dtype]
         values.view(unsigned)[np.isnan(values)] = quiet
 

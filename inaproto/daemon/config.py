@@ -174,7 +174,7 @@ class HostSettings(Settings):
     """Messages in flight; all hosts of a job need the same."""
     message_packets: int = Field(default=170, ge=1, le=65535)
     """Packets of a full message; all hosts of a job need the same."""
-    transport_timeout: int = Field(default=12, ge=0, le=31)
+    transport_timeout: int = Field(default=14, ge=0, le=31)
     """Exponent of the retransmission timer: 4.096 us * 2**transport_timeout; 0 disables it."""
     retry_count: int = Field(default=7, ge=0, le=7)
     """Retries without progress before a queue pair fails; 7 never gives up."""

@@ -52,6 +52,17 @@ def byte_table(distance: int) -> NDArray[np.uint32]:
     return table
 
 
+@lru_cache(maxsize=32)
+def pair_table(distance: int) -> NDArray[np.uint32]:
+    """The same for two bytes that change together, ``distance`` bytes behind the second one.
+
+    Returns uint32, shape (65536,), indexed by the big-endian pair; read-only.
+    """
+    table = np.bitwise_xor.outer(byte_table(distance + 1), byte_table(distance)).reshape(-1)
+    table.flags.writeable = False
+    return table
+
+
 def crc_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """CRC-32 (start value 0) of every row: uint8 (n, nbytes), last axis contiguous -> uint32 (n,)."""
     return np.fromiter(map(crc32, rows), np.uint32, len(rows))

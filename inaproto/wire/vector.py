@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.units import PSN_MASK, Frames
-from inaproto.wire.crc import byte_table, crc32, crc_rows, shift
+from inaproto.wire.crc import byte_table, crc32, crc_rows, pair_table, shift
 from inaproto.wire.icrc import ICRC_BYTES, MASKED_OFFSETS, masked_header
 
 BTH_END: Final = 54
@@ -63,6 +63,13 @@ _KEY_MASK[_KEY_COLUMNS] = True
 _COVERED: Final = np.ones(BTH_END + _RETH + _IMM, np.bool_)
 _COVERED[:14] = False
 _COVERED[list(MASKED_OFFSETS)] = False
+
+
+# The last word of a BTH (AckReq, reserved bits, PSN) as it lies in memory: by the PSN's low 16 bits, by its
+# high 8 bits, and AckReq alone.
+_PSN_WORDS: Final = np.arange(1 << 16).astype(">u4").view(np.uint32)
+_PSN_HIGH_WORDS: Final = (np.arange(1 << 8) << 16).astype(">u4").view(np.uint32)
+_ACK_WORD: Final = np.array([1 << 31], ">u4").view(np.uint32)[0]
 
 
 @dataclass(slots=True)
@@ -312,6 +319,63 @@ def _decode_uniform(frames: Frames, headers: NDArray[np.uint8] | None = None) ->
         word = int.from_bytes(head[offset : offset + _AETH], "big")
         run.aeth = (word >> 24, word & 0xFF_FFFF)
     return run
+
+
+class RunTemplate:
+    """The headers of one flow's packets of one opcode and length, to recognise more of them quickly.
+
+    Made from a run without extension headers that was decoded and found intact. Only IP id, IP
+    checksum, PSN and AckReq may differ in what it matches.
+    """
+
+    __slots__ = ("_ack", "_id_table", "_length", "_low_table", "_mask", "_share", "_table", "_words")
+
+    def __init__(self, run: RoceRun) -> None:
+        tail = run.payload_bytes + run.pad
+        self._length = run.frames.shape[1]
+        header = _headers(run.frames[:1])
+        varying = [18, 19, 24, 25, *range(50, 54)]
+        mask = np.zeros(_HEADER_COLUMNS, np.uint8)
+        mask[:BTH_END] = 0xFF
+        mask[varying] = 0
+        header[0, varying] = 0
+        self._mask = mask.view(np.uint64)
+        self._words = header.view(np.uint64)[0]
+        # Share of the headers with all that varies zero; the rest is XORed in by table.
+        self._share = header_share(header, BTH_END, tail)[0]
+        self._id_table = pair_table(BTH_END - 20 + tail)
+        self._table = byte_table(BTH_END - 52 + tail)
+        self._low_table = pair_table(BTH_END - 54 + tail)
+        self._ack = byte_table(BTH_END - 51 + tail)[0x80]
+
+    def match(self, frames: Frames) -> tuple[int, NDArray[np.uint32], NDArray[np.uint8]] | None:
+        """(first PSN, ICRC share of the headers, contiguous headers) of consecutive packets, else None.
+
+        uint32 (n,) and uint8 (n, 56); ``None`` also where the PSN's low 16 bits wrap.
+        """
+        if frames.shape[1] != self._length:
+            return None
+        headers = frames[:, :_HEADER_COLUMNS].copy()
+        words = headers.view(np.uint64) ^ self._words
+        words &= self._mask
+        if words.any():
+            return None
+        n = len(frames)
+        first = int.from_bytes(headers[0, 51:54].tobytes(), "big")
+        low = first & 0xFFFF
+        if low + n > 0x1_0000:
+            return None
+        # XOR with the words that consecutive PSNs make: only AckReq, the very first bit, may be left.
+        left = headers[:, 50:54].view(np.uint32)[:, 0] ^ _PSN_WORDS[low : low + n]
+        left ^= _PSN_HIGH_WORDS[first >> 16]
+        asking = bool(left.any())
+        if asking and not ((left == 0) | (left == _ACK_WORD)).all():
+            return None
+        share = self._low_table[low : low + n] ^ (self._share ^ self._table[first >> 16])
+        share ^= self._id_table[headers[:, 18:20].view(">u2")[:, 0]]
+        if asking:
+            share[left != 0] ^= self._ack
+        return first, share, headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,14 +90,15 @@ def test_packets_of_one_block_are_summed_as_those_that_come_alone() -> None:
 def test_message_ids_and_psns_wrap() -> None:
     ring = SwitchedRing(2, psn_bits=5, msg_id_bits=4, psn0=0)
     for serial in range(40):
-        narrow: dict[str, Any] = {"msg_id": serial & 15}
-        for rank in (0, 1):
-            frames = [
-                ring.packet(rank, serial, offset, psn=(4 * serial + offset) & 31, **narrow)
+        zero, one = (
+            [
+                ring.packet(rank, serial, offset, psn=(4 * serial + offset) & 31, msg_id=serial & 15)
                 for offset in range(4)
             ]
-            actions = ring.arrive(rank, *frames)
-        assert [len(frames) for frames in by_port(actions).values()] == [4, 4]
+            for rank in (0, 1)
+        )
+        assert ring.arrive(0, *zero) == []
+        assert {port: len(frames) for port, frames in by_port(ring.arrive(1, *one)).items()} == {0: 4, 1: 4}
 
 
 # -- order, gaps, replays

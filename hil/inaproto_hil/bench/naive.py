@@ -5,9 +5,8 @@ taken apart with ``struct``, every ICRC is a whole zlib CRC, tables are dicts. I
 the benchmark and the judge of ``tests/property/test_accelerator_against_reference.py``, so it is plain
 but not slow on purpose: compiled formats, header and payload cut once, no copies it can avoid.
 
-Two differences from the core that whoever compares them must know. Replays are decided packet by
-packet, where the core answers a run of resent packets from its lowest to its highest at once; for packets
-that arrive in PSN order both give the same. Nothing here bounds memory but the window.
+Differences from the core that whoever compares them must know: nothing here bounds memory but the window,
+and without a clock the connections of a removed ring stay closed until a ring has them again.
 """
 
 from __future__ import annotations
@@ -37,8 +36,13 @@ Output = list[tuple[int, bytes]]
 # Ethernet, IPv4, UDP and BTH, without what no rule asks for.
 _HEADERS: Final = struct.Struct(">12xHBxHxxHxBxx4s4sxxHHxxBBxxII")
 _ICRC: Final = struct.Struct("<I")
-# Bytes of headers before the payload of a WRITE, by opcode.
-_HEADER_BYTES: Final = {0x06: 70, 0x07: 54, 0x08: 54, 0x09: 58, 0x0A: 70, 0x0B: 74}
+# Bytes of headers before the payload of a request, SEND or WRITE, by opcode.
+_HEADER_BYTES: Final = {
+    **dict.fromkeys((0x00, 0x01, 0x02, 0x04, 0x07, 0x08), 54),
+    **dict.fromkeys((0x03, 0x05, 0x09), 58),
+    **dict.fromkeys((0x06, 0x0A), 70),
+    0x0B: 74,
+}
 _OPENING: Final = frozenset({0x06, 0x0A, 0x0B})
 _ENDING: Final = frozenset({0x08, 0x09})
 
@@ -53,6 +57,7 @@ class NaiveAccelerator:
         self._addresses_max = addresses_max
         self._rings: dict[int, Ring] = {}
         self._flows: dict[tuple[bytes, bytes, int], Flow] = {}
+        self._closed: set[tuple[bytes, bytes, int]] = set()
         self._ports: dict[int, None] = {}
         self._port_of: dict[bytes, int] = {}
         self.blames: list[Blame] = []
@@ -71,10 +76,12 @@ class NaiveAccelerator:
             entry = Flow(ring, flow.rank, [None] * spec.regions)
             ring.flows.append(entry)
             self._flows[flow.connection] = entry
+            self._closed.discard(flow.connection)
 
     def remove(self, ring_id: int) -> None:
         for flow in self._rings.pop(ring_id).spec.flows:
             del self._flows[flow.connection]
+            self._closed.add(flow.connection)
 
     def port_up(self, port: int) -> None:
         self._ports[port] = None
@@ -137,12 +144,16 @@ class NaiveAccelerator:
                 and udp_length == total - 20
                 and header_bytes + (bits >> 4 & 3) <= end <= length - 4
             ):
-                flow = self._flows.get((src, dst, qp & 0xFF_FFFF))
+                connection = (src, dst, qp & 0xFF_FFFF)
+                flow = self._flows.get(connection)
                 if flow is not None:
                     touched[flow.ring.spec.ring_id] = flow.ring
                     self._data(
                         flow, port, frame, opcode, header_bytes, end, bits >> 4 & 3, psn & 0xFF_FFFF, out
                     )
+                    return
+                if connection in self._closed:
+                    self._drop("ring removed")
                     return
                 if opcode in _OPENING and self._stray(frame, header_bytes, end):
                     return
@@ -162,7 +173,7 @@ class NaiveAccelerator:
         psn: int,
         out: Output,
     ) -> None:
-        """A WRITE packet of a registered connection: check, place and keep it; replay its result."""
+        """A request on a registered connection: check, place and keep it; replay its result."""
         ring = flow.ring
         if ring.failed:
             self._drop("ring failed")
@@ -174,6 +185,9 @@ class NaiveAccelerator:
             self._drop("wrong ICRC")
             return
         flow.port = port
+        if opcode < 0x06:
+            self._refuse(frame, "not an RDMA WRITE")
+            return
         if opcode in _OPENING and not self._open(flow, frame, header_bytes, end - pad, psn):
             return
         mask = (1 << ring.spec.psn_bits) - 1
@@ -300,13 +314,8 @@ class NaiveAccelerator:
             self.counters["replayed"] += 1
             self.counters["replay_filled"] += (serial, offset) != position
             self._emit(flow, slot, out)
-        following = self._following(ring, position)
+        following = ring.after(position)
         flow.replay_next = following if following < frontier else None
-
-    @staticmethod
-    def _following(ring: Ring, position: Position) -> Position:
-        """Where a resend goes on that has reached ``position``."""
-        return ring.after(position)
 
     def _advance(self, ring: Ring, out: Output) -> None:
         """Send the results that are next in PSN order, then tell flows with a gap of their own."""

@@ -1,0 +1,130 @@
+"""Events, actions, counters and per-ring state of the accelerator (:mod:`inaproto.core.accelerator`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+from inaproto.core.aggregator import AggregatorArray, Region
+from inaproto.core.lookup_table import Flow
+from inaproto.core.ring_spec import RingSpec
+from inaproto.errors import Blame
+from inaproto.units import Frames, PortId, S
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorConfig:
+    rings_max: int = 64
+    memory_bytes_max: int = 1 << 30
+    """All aggregator arrays together."""
+    output_bytes_max: int = 64 << 20
+    """Packets of one step that are kept in reused memory."""
+    addresses_max: int = 4096
+    replay_fill_packets_max: int = 32
+    """Longest hole in a resend that is filled from kept results."""
+    retired_ns: int = 60 * S
+    """How long nothing passes on the connections of a removed ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class FramesArrived:
+    """Blocks of frames in arrival order, as a port received them at once."""
+
+    port: PortId
+    blocks: Sequence[Frames]
+
+
+@dataclass(frozen=True, slots=True)
+class PortUp:
+    port: PortId
+
+
+@dataclass(frozen=True, slots=True)
+class PortDown:
+    port: PortId
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRing:
+    spec: RingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRing:
+    ring_id: int
+
+
+Event = FramesArrived | PortUp | PortDown | InstallRing | RemoveRing
+
+
+class EmitFrames(NamedTuple):
+    """Send ``frames`` on ``port``.
+
+    They are views of the frames that arrived or of memory that the accelerator uses again: copy them
+    before the next step.
+    """
+
+    port: PortId
+    frames: Frames
+
+
+@dataclass(frozen=True, slots=True)
+class RingFault:
+    """The ring cannot go on: ``rank`` disagrees with the others. ``rule`` is a stable short name."""
+
+    ring_id: int
+    rank: int
+    rule: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingRefused:
+    """The ring was not installed; it gets no acceleration here."""
+
+    ring_id: int
+    reason: str
+
+
+Action = EmitFrames | Blame | RingFault | RingRefused
+
+
+@dataclass(slots=True)
+class Counters:
+    """Monotonic; in packets unless named otherwise."""
+
+    aggregated_in: int = 0
+    results_out: int = 0
+    replayed: int = 0
+    replay_filled: int = 0
+    gaps_signalled: int = 0
+    bridged: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    """By rule."""
+
+    def drop(self, rule: str, packets: int) -> None:
+        self.dropped[rule] = self.dropped.get(rule, 0) + packets
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorView:
+    rings: dict[int, dict[str, int | bool]]
+    counters: Counters
+    memory_bytes: int
+    connections: int
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class RingState:
+    """A ring that is installed."""
+
+    spec: RingSpec
+    array: AggregatorArray
+    flows: list[Flow]
+    failed: bool = False
+    dirty: dict[int, Region] = field(default_factory=dict)
+    """Regions that got packets in this step, by serial."""

@@ -1,0 +1,404 @@
+"""What the accelerator takes in: packets of registered connections, checked, placed and stored.
+
+The general way handles every mix of packets. Two quick ways in front of it take what a lossless
+stream consists of, and hand over whatever is not exactly that, with nothing changed: the middle
+packets of a message in one vector, recognised by the flow's header template, and single packets,
+decoded without building arrays. The tests hold all three to the same results
+(``tests/property/test_accelerator_against_reference.py``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.accelerator_types import Action, Counters, RingFault, RingState
+from inaproto.core.aggregator import (
+    DATA_OPCODES,
+    FIRST,
+    HEADER_BYTES,
+    LAST_OPCODES,
+    MIDDLE,
+    ONLY_OPCODES,
+    OPENING_OPCODES,
+    LastPacket,
+    Region,
+    packet_fault,
+    without_rank,
+)
+from inaproto.core.emission import Emission
+from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry, Rows
+from inaproto.core.ring_spec import RingSpec
+from inaproto.errors import Blame, DecodeError
+from inaproto.units import Frames, PortId
+from inaproto.wire.crc import crc32, shift
+from inaproto.wire.icrc import ICRC_BYTES, masked_header
+from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
+from inaproto.wire.vector import BTH_END, RoceRun, RunTemplate
+
+_HEADERS: Final = struct.Struct(">6x6sHBxH2xHxB2x4s4s2xHH2xBB2xII")
+_ROCE: Final = (0x0800, 0x45, 17, 4791)
+_CONNECTION: Final = slice(26, 50)
+"""Columns from the IP addresses to the destination QP: all that tells flows and lengths apart."""
+
+
+class Ingest:
+    def __init__(
+        self,
+        table: LookupTable,
+        rings: Mapping[int, RingState],
+        emission: Emission,
+        counters: Counters,
+    ) -> None:
+        self._table = table
+        self._rings = rings
+        self._emission = emission
+        self._counters = counters
+        self._templates: dict[bytes, tuple[Flow, RunTemplate]] = {}
+        """Of the middle packets of each flow, by what identifies a connection in its headers."""
+
+    def forget(self, flow: Flow) -> None:
+        """The flow's ring is removed."""
+        self._templates = {key: known for key, known in self._templates.items() if known[0] is not flow}
+
+    def middles(self, port: PortId, frames: Frames) -> Flow | None:
+        """Consecutive middle packets of a known flow, none of which came before; None if anything differs."""
+        known = self._templates.get(frames[0, _CONNECTION].tobytes()) if frames.shape[1] > BTH_END else None
+        if known is None:
+            return None
+        flow, template = known
+        ring = self._rings[flow.ring_id]
+        matched = template.match(frames)
+        if matched is None or ring.failed or flow.replay_next is not None:
+            return None
+        psn, share, headers = matched
+        found = flow.find(psn)
+        if found is None:
+            return None
+        entry, offset = found
+        region = ring.array.region_of(entry.serial)
+        past = offset + len(frames)
+        if region.serial != entry.serial or offset < 1 or past > region.packets - 1:
+            return None
+        right = region.store_fresh(
+            flow.spec.rank,
+            slice(offset, past),
+            frames[:, BTH_END:-ICRC_BYTES],
+            headers,
+            share,
+            frames[:, -ICRC_BYTES:].view("<u4")[:, 0],
+        )
+        if right is None:
+            return None
+        self._counters.aggregated_in += right
+        last = past - 1
+        if right < len(frames):
+            self._counters.drop("wrong ICRC", len(frames) - right)
+            if not right:
+                return flow
+            last -= int(region.seen[flow.spec.rank, offset:past][::-1].argmax())
+        flow.ingress = port
+        flow.high = max(flow.high, region.serial * ring.spec.message_packets + last)
+        ring.dirty[region.serial] = region
+        return flow
+
+    def single(self, port: PortId, frames: Frames) -> Flow | None:
+        """One packet that nobody sent before, of a message that another rank has opened; else None."""
+        data = frames[0].tobytes()
+        length = len(data)
+        if length < BTH_END + ICRC_BYTES:
+            return None
+        fields = _HEADERS.unpack_from(data)
+        src_mac, ethertype, version, total, fragment, protocol, source, target = fields[:8]
+        udp_port, udp_length, opcode, flags, qp, word = fields[8:]
+        flow = self._table.get(source, target, qp & 0xFF_FFFF)
+        header_bytes = HEADER_BYTES.get(opcode)
+        if (
+            flow is None
+            or header_bytes is None
+            or (ethertype, version, protocol, udp_port) != _ROCE
+            or fragment & 0x3FFF
+            or total != length - 14
+            or udp_length != total - 20
+            or flow.replay_next is not None
+        ):
+            return None
+        ring = self._rings[flow.ring_id]
+        tail = memoryview(data)[header_bytes:-ICRC_BYTES]
+        pad = flags >> 4 & 3
+        payload_bytes = len(tail) - pad
+        if ring.failed or payload_bytes <= 0:
+            return None
+        share = shift(crc32(masked_header(data, header_bytes)), len(tail))
+        if (share ^ crc32(tail)).to_bytes(4, "little") != data[-ICRC_BYTES:]:
+            return None
+        psn = word & flow.psn_mask
+        if opcode in OPENING_OPCODES and not self._opens(ring, flow, psn, bytes(tail[:INA_HEADER_BYTES])):
+            return None
+        found = flow.find(psn)
+        if found is None:
+            return None
+        entry, offset = found
+        region = ring.array.region_of(entry.serial)
+        if (
+            region.serial != entry.serial
+            or region.seen[flow.spec.rank, offset]
+            or not self._fits(ring, region, offset, LastPacket(opcode, header_bytes, payload_bytes, pad))
+        ):
+            return None
+        region.store_single(flow.spec.rank, offset, data[:header_bytes], tail, share)
+        if offset == 0:
+            region.ina_bytes[flow.spec.rank] = np.frombuffer(tail[:INA_HEADER_BYTES], np.uint8)
+        self._counters.aggregated_in += 1
+        flow.ingress, flow.src_mac, flow.dst_mac = port, src_mac, data[:6]
+        flow.high = max(flow.high, region.serial * ring.spec.message_packets + offset)
+        ring.dirty[region.serial] = region
+        return flow
+
+    @staticmethod
+    def _opens(ring: RingState, flow: Flow, psn: int, header: bytes) -> bool:
+        """Take a first packet with nothing to object to: it opens its message, or agrees in every byte
+        with the one that did. False, with nothing changed, leaves it to the general way."""
+        if len(header) < INA_HEADER_BYTES or int.from_bytes(header[24:26], "big") != flow.spec.rank:
+            return False
+        array = ring.array
+        serial = array.serial_of(int.from_bytes(header[20:24], "big"))
+        region = array.region_of(serial)
+        if region.serial == serial:
+            if without_rank(header) != region.agreed:
+                return False
+        elif region.serial < serial < array.next_serial + ring.spec.window_messages:
+            try:
+                ina = InaHeader.decode(header)
+            except DecodeError:
+                return False
+            if foreign_field(ina, ring.spec, flow.spec.rank) or ina.msg_len > ring.spec.message_packets:
+                return False
+            region.take_over(serial, ina, header)
+        else:
+            return False
+        return flow.open_message(MessageEntry(serial, psn, region.packets))
+
+    @staticmethod
+    def _fits(ring: RingState, region: Region, offset: int, packet: LastPacket) -> bool:
+        """Whether a packet's layout is right at ``offset``; the first last one sets that of the others."""
+        whole = packet.payload_bytes == ring.spec.mtu and not packet.pad
+        if offset < region.packets - 1:
+            return whole and packet.opcode == (FIRST if offset == 0 else MIDDLE)
+        if region.last is not None:
+            return packet == region.last
+        if region.ina is None or packet.payload_bytes % region.ina.dtype.itemsize:
+            return False
+        expected = ONLY_OPCODES if offset == 0 else LAST_OPCODES
+        if packet.opcode not in expected or packet.payload_bytes > ring.spec.mtu:
+            return False
+        if packet.pad != -packet.payload_bytes % 4:
+            return False
+        region.last = packet
+        return True
+
+    def general(self, ring: RingState, flow: Flow, port: PortId, run: RoceRun, actions: list[Action]) -> None:
+        """Any packets of a registered connection."""
+        if ring.failed:
+            self._counters.drop("ring failed", len(run.frames))
+            return
+        if not run.intact():
+            right = run.verify()
+            self._counters.drop("wrong ICRC", int(len(right) - right.sum()))
+            if not right.any():
+                return
+            run = run.select(right)
+        # Only now: what is not intact must not say where results go.
+        flow.ingress, flow.src_mac, flow.dst_mac = port, run.src_mac, run.dst_mac
+        if run.opcode not in DATA_OPCODES:
+            self._refuse(run, "not an RDMA WRITE", f"opcode {run.opcode:#04x}", actions)
+            return
+        if run.opcode in OPENING_OPCODES:
+            opened = [self._open(ring, flow, run, row, actions) for row in range(len(run.frames))]
+            if _has_failed(ring) or not any(opened):
+                return
+            if not all(opened):
+                run = run.select(np.array(opened))
+        placed = 0
+        for entry, rows, offsets in flow.locate(run.psn):
+            region = ring.array.region_of(entry.serial)
+            count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
+            placed += count
+            if region.serial != entry.serial:
+                self._counters.drop("older than the tenant", count)
+            elif _has_failed(ring) or not self._layout_holds(ring, flow, run, region, offsets, actions):
+                self._counters.drop("layout", count)
+            else:
+                self._store(ring, flow, region, run, rows, offsets, actions)
+        if placed < len(run.frames):
+            self._counters.drop("first packet of the message not seen", len(run.frames) - placed)
+        elif run.opcode == MIDDLE and not ring.failed:
+            self._remember(flow, run)
+
+    def _remember(self, flow: Flow, run: RoceRun) -> None:
+        """Make the headers of right middle packets the flow's template; one for each flow."""
+        key = run.frames[0, _CONNECTION].tobytes()
+        whole = run.frames.shape[1] == run.header_bytes + run.payload_bytes + ICRC_BYTES
+        if whole and key not in self._templates:
+            self.forget(flow)
+            self._templates[key] = (flow, RunTemplate(run))
+
+    def _open(self, ring: RingState, flow: Flow, run: RoceRun, row: int, actions: list[Action]) -> bool:
+        """Take a message's first packet into the table and its region; False if it is dropped."""
+        rank = flow.spec.rank
+        try:
+            header = run.payload()[row, :INA_HEADER_BYTES].tobytes()
+            ina = InaHeader.decode(header)
+        except DecodeError as error:
+            return self._refuse(run, "no INA header", str(error), actions)
+        spec = ring.spec
+        foreign = foreign_field(ina, spec, rank)
+        if foreign:
+            return self._refuse(run, *foreign, actions)
+        if ina.msg_len > spec.message_packets:
+            evidence = f"{ina.msg_len} packets, at most {spec.message_packets}"
+            return self._refuse(run, "message too long", evidence, actions)
+        array = ring.array
+        serial = array.serial_of(ina.msg_id)
+        region = array.region_of(serial)
+        if serial < region.serial or serial < 0:
+            self._counters.drop("older than the tenant", 1)
+            return False
+        if serial >= array.next_serial + spec.window_messages:
+            evidence = f"message {ina.msg_id}, {serial - array.next_serial} past the first unfinished one"
+            return self._refuse(run, "window passed", evidence, actions)
+        if serial == region.serial and region.ina is not None:
+            difference = _disagreement(region.ina, ina)
+            if difference:
+                self._fault(ring, rank, "operations differ", difference, actions)
+                return False
+        elif serial != region.serial:
+            region.take_over(serial, ina, header)
+        entry = MessageEntry(serial, int(run.psn[row]), ina.msg_len)
+        if not flow.open_message(entry):
+            return self._refuse(run, "message has another PSN", f"message {ina.msg_id}", actions)
+        return True
+
+    def _layout_holds(
+        self, ring: RingState, flow: Flow, run: RoceRun, region: Region, offsets: Rows, actions: list[Action]
+    ) -> bool:
+        """Whether the packets have the layout that all ranks must share at these offsets."""
+        spec = ring.spec
+        fault = packet_fault(run, offsets, region.packets, spec.mtu)
+        if fault is not None:
+            self._fault(ring, flow.spec.rank, "packet layout", fault, actions)
+            return False
+        assert region.ina is not None, "an open region has the header that opened it"
+        itemsize = region.ina.dtype.itemsize
+        if run.payload_bytes % itemsize:
+            evidence = f"{run.payload_bytes} bytes are no whole number of {region.ina.dtype.name} elements"
+            self._fault(ring, flow.spec.rank, "packet layout", evidence, actions)
+            return False
+        high = offsets.stop - 1 if isinstance(offsets, slice) else int(offsets.max())
+        if high < region.packets - 1:
+            return True
+        last = LastPacket(run.opcode, run.header_bytes, run.payload_bytes, run.pad)
+        if region.last is None:
+            region.last = last
+        elif region.last != last:
+            evidence = (
+                f"last packet of operation {region.ina.op_index} has {last.payload_bytes} bytes, "
+                f"another rank's {region.last.payload_bytes}"
+            )
+            self._fault(ring, flow.spec.rank, "operations differ", evidence, actions)
+            return False
+        return True
+
+    def _store(
+        self,
+        ring: RingState,
+        flow: Flow,
+        region: Region,
+        run: RoceRun,
+        rows: Rows,
+        offsets: Rows,
+        actions: list[Action],
+    ) -> None:
+        count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
+        self._counters.aggregated_in += count
+        finished = region.store(flow.spec.rank, run, rows, offsets)
+        base = region.serial * ring.spec.message_packets
+        spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
+        flow.high = max(flow.high, base + max(past for _, past in spans) - 1)
+        if finished is not None or flow.replay_next is not None:
+            for begin, past in spans:
+                self._emission.replay(ring, flow, base + begin, base + past - 1, actions)
+        if finished is None or not finished.all():
+            ring.dirty[region.serial] = region
+
+    # -- refusals ------------------------------------------------------------------------------
+
+    def _refuse(self, run: RoceRun, rule: str, evidence: str, actions: list[Action]) -> bool:
+        self._counters.drop(rule, 1)
+        actions.append(Blame(peer_of(run), rule, evidence))
+        return False
+
+    def _fault(self, ring: RingState, rank: int, rule: str, evidence: str, actions: list[Action]) -> None:
+        if not ring.failed:
+            ring.failed = True
+            actions.append(RingFault(ring.spec.ring_id, rank, rule, evidence))
+
+
+def _has_failed(ring: RingState) -> bool:
+    """``ring.failed``, asked again: a packet of this very run may have faulted the ring."""
+    return ring.failed
+
+
+def consecutive(offsets: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Maximal runs of offsets that rise by ones, in the order given, as (begin, end)."""
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(offsets, breaks)]
+
+
+def foreign_field(ina: InaHeader, spec: RingSpec, rank: int) -> tuple[str, str] | None:
+    """(rule, evidence) for the first field of a header that is not that of the flow's ring and rank."""
+    if (ina.ring_id, ina.key, ina.epoch, ina.rank, ina.ring_size) == (
+        spec.ring_id,
+        spec.key,
+        spec.epoch,
+        rank,
+        spec.size,
+    ):
+        return None
+    who = f"ring {spec.ring_id}, rank {rank}"
+    for rule, got, expected in (
+        ("wrong ring", ina.ring_id, spec.ring_id),
+        ("wrong key", ina.key, spec.key),
+        ("wrong epoch", ina.epoch, spec.epoch),
+        ("wrong rank", ina.rank, rank),
+    ):
+        if got != expected:
+            # A key is a secret: say that it is wrong, not what it is.
+            return rule, who if rule == "wrong key" else f"{who}: {got}, expected {expected}"
+    return "wrong ring size", f"{who}: {ina.ring_size}, expected {spec.size}"
+
+
+def peer_of(run: RoceRun) -> str:
+    source = ".".join(str(byte) for byte in run.src_ip)
+    return f"{source} to queue pair {run.dest_qp}"
+
+
+def _disagreement(first: InaHeader, other: InaHeader) -> str:
+    """How two ranks' headers of one message differ where they must agree; empty if they do not."""
+    fields = ("op_index", "dtype", "op", "msg_len", "flags", "signature")
+    if all(getattr(first, name) == getattr(other, name) for name in fields):
+        return ""
+
+    def describe(header: InaHeader) -> str:
+        ends = " (its last)" if header.flags else ""
+        return (
+            f"rank {header.rank} sent operation {header.op_index} {header.op.name.lower()} of "
+            f"{header.dtype.name.lower()}, {header.msg_len} packets{ends}, "
+            f"shape digest {header.signature:#06x}"
+        )
+
+    return f"{describe(other)}; {describe(first)}"
