@@ -16,6 +16,8 @@ Rules beyond the paper's text, each with its reason:
   second gap, for which some stacks send no second NAK.
 - *Refusal*: ranks that disagree about an operation fault the whole ring; nothing of it is forwarded
   any more, so nobody takes a partial or raw payload for a result.
+- *Identity*: the first packet of a message carries the ring's key; it says at which port and address its
+  rank is. Packets without the key must come from there.
 - Packets with the INA magic on a connection that no ring registered are dropped, never bridged: the
   receiver would take a raw gradient for the sum.
 
@@ -51,10 +53,11 @@ from inaproto.core.aggregator import OPENING_OPCODES, AggregatorArray, bytes_nee
 from inaproto.core.bridge import Bridge
 from inaproto.core.emission import Emission
 from inaproto.core.ingest import Ingest, peer_of
-from inaproto.core.lookup_table import LookupTable
+from inaproto.core.lookup_table import NOWHERE, LookupTable
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
+from inaproto.wire.connection import lenient_connection
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
@@ -76,6 +79,8 @@ __all__ = [
     "RingRefused",
 ]
 
+_LENIENT_BYTES: Final = 160
+"""As much of a frame as VLAN tags, IP options and a BTH can take."""
 _MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
 
 
@@ -127,6 +132,10 @@ class Accelerator:
                 self._bridge.port_up(port)
             case PortDown(port):
                 self._bridge.port_down(port)
+                for ring in self._rings.values():
+                    for flow in ring.flows:
+                        if flow.ingress == port:
+                            flow.ingress = NOWHERE
             case InstallRing(spec):
                 self._install(spec, actions)
             case RemoveRing(ring_id):
@@ -201,11 +210,26 @@ class Accelerator:
                         ingest.general(ring, flow, port, run, actions)
                     else:
                         self._unregistered(port, run, now, actions)
-                else:
+                elif isinstance(run, RoceRun) or not self._belongs_to_ring(run, now):
                     self._forward(port, run, actions)
         for ring in touched.values():
             if not ring.failed:
                 self._emission.advance(ring, actions)
+
+    def _belongs_to_ring(self, run: PlainRun, now: Instant) -> bool:
+        """Frames that no NIC of a ring emits, but that its receiver's stack might accept: dropped."""
+        dropped = 0
+        for row in run.frames[:, :_LENIENT_BYTES]:
+            found = lenient_connection(row.tobytes())
+            if found is None:
+                continue
+            source, target, qp, opcode = found
+            expiry = self._retired.get((source, target, qp), now)
+            if opcode != Opcode.RC_ACK and ((source, target, qp) in self._table or now < expiry):
+                dropped += 1
+        if dropped:
+            self._counters.drop("malformed packet of a ring", len(run.frames))
+        return dropped > 0
 
     def _unregistered(self, port: PortId, run: RoceRun, now: Instant, actions: list[Action]) -> None:
         """Requests on a connection of no ring: bridged, unless they are or may be INA traffic."""
@@ -236,6 +260,8 @@ class Accelerator:
         try:
             header = InaHeader.decode(payload[0, :INA_HEADER_BYTES].tobytes())
         except DecodeError:
+            return False
+        if header.is_result:  # another accelerator's, on its way to its receiver
             return False
         if not run.intact():
             self._counters.drop("wrong ICRC", 1)  # damaged on its way: nobody is to blame

@@ -24,7 +24,7 @@ from inaproto.core.lookup_table import Rows
 from inaproto.core.reduce import reduce_into
 from inaproto.core.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
-from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
 from inaproto.wire.vector import RoceRun
 
 FIRST: Final = 0x06
@@ -41,6 +41,8 @@ HEADER_BYTES: Final = {FIRST: 70, MIDDLE: 54, LAST: 54, LAST_IMM: 58, ONLY: 70, 
 """Ethernet header to the last extension header, by opcode."""
 
 _HEADER_BYTES_MAX: Final = 76
+_CUT_BYTES: Final = 200
+"""What one memoryview of a row takes."""
 _FIRST_HEADER_BYTES: Final = HEADER_BYTES[FIRST]
 _MIDDLE_HEADER_BYTES: Final = HEADER_BYTES[MIDDLE]
 
@@ -252,6 +254,11 @@ class Region:
         self.seen[rank, offset] = True
         self._note(rank, 1, offset + 1)
 
+    def keep_header(self, rank: int, header: NDArray[np.uint8]) -> None:
+        """The rank's own INA header, uint8 (40,), as its result will carry it: marked as a result."""
+        self.ina_bytes[rank] = header
+        self.ina_bytes[rank, FLAGS_OFFSET] |= FLAG_RESULT
+
     def _note(self, rank: int, packets: int, past: int) -> None:
         """Account for ``packets`` of ``rank`` in slots that were empty, all of them before ``past``."""
         self.missing -= packets
@@ -270,7 +277,7 @@ class Region:
         tail = run.tail
         length = tail.shape[1]
         if run.opcode in OPENING_OPCODES:
-            self.ina_bytes[rank] = tail[rows][-1, :INA_HEADER_BYTES]
+            self.keep_header(rank, tail[rows][-1, :INA_HEADER_BYTES])
         done: NDArray[np.bool_] = self.done[offsets]
         if self.payload is None:
             return done
@@ -361,7 +368,7 @@ class Region:
         out[:, :, width : width + tail] = self.result[begin:end, :tail]
         icrc = self.share[ranks, begin:end] ^ self.result_crc[begin:end]
         if begin == 0:
-            # The INA header is the sender's own: it was never summed.
+            # The INA header is the sender's own: it was never summed, only marked.
             out[:, 0, width : width + INA_HEADER_BYTES] = self.ina_bytes[ranks]
             for row, share in enumerate(self.share[ranks, 0]):
                 icrc[row, 0] = share ^ crc32(out[row, 0, width : width + tail])
@@ -377,8 +384,8 @@ def spans_of(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def bytes_needed(spec: RingSpec) -> int:
     """Memory that a ring's aggregator array takes."""
-    per_rank = spec.mtu + _HEADER_BYTES_MAX + 4 + 1
-    per_packet = spec.mtu + 4 + 1
+    per_rank = spec.mtu + _CUT_BYTES + _HEADER_BYTES_MAX + 4 + 1
+    per_packet = spec.mtu + _CUT_BYTES + 4 + 1
     return spec.regions * spec.message_packets * (spec.size * per_rank + per_packet)
 
 

@@ -73,7 +73,7 @@ class Ingest:
         flow, template = known
         ring = self._rings[flow.ring_id]
         matched = template.match(frames)
-        if matched is None or ring.failed or flow.replay_next is not None:
+        if matched is None or ring.failed or flow.replay_next is not None or flow.ingress != port:
             return None
         psn, share, headers = matched
         found = flow.find(psn)
@@ -101,7 +101,6 @@ class Ingest:
             if not right:
                 return flow
             last -= int(region.seen[flow.spec.rank, offset:past][::-1].argmax())
-        flow.ingress = port
         flow.high = max(flow.high, region.serial * ring.spec.message_packets + last)
         ring.dirty[region.serial] = region
         return flow
@@ -137,7 +136,10 @@ class Ingest:
         if (share ^ crc32(tail)).to_bytes(4, "little") != data[-ICRC_BYTES:]:
             return None
         psn = word & flow.psn_mask
-        if opcode in OPENING_OPCODES and not self._opens(ring, flow, psn, bytes(tail[:INA_HEADER_BYTES])):
+        if opcode not in OPENING_OPCODES:
+            if flow.ingress != port or flow.src_mac != src_mac:
+                return None
+        elif not self._opens(ring, flow, psn, bytes(tail[:INA_HEADER_BYTES])):
             return None
         found = flow.find(psn)
         if found is None:
@@ -152,9 +154,9 @@ class Ingest:
             return None
         region.store_single(flow.spec.rank, offset, data[:header_bytes], tail, share)
         if offset == 0:
-            region.ina_bytes[flow.spec.rank] = np.frombuffer(tail[:INA_HEADER_BYTES], np.uint8)
+            region.keep_header(flow.spec.rank, np.frombuffer(tail[:INA_HEADER_BYTES], np.uint8))
         self._counters.aggregated_in += 1
-        flow.ingress, flow.src_mac, flow.dst_mac = port, src_mac, data[:6]
+        flow.settle(port, src_mac, data[:6])
         flow.high = max(flow.high, region.serial * ring.spec.message_packets + offset)
         ring.dirty[region.serial] = region
         return flow
@@ -177,6 +179,8 @@ class Ingest:
             except DecodeError:
                 return False
             if foreign_field(ina, ring.spec, flow.spec.rank) or ina.msg_len > ring.spec.message_packets:
+                return False
+            if ina.is_result:
                 return False
             region.take_over(serial, ina, header)
         else:
@@ -212,8 +216,6 @@ class Ingest:
             if not right.any():
                 return
             run = run.select(right)
-        # Only now: what is not intact must not say where results go.
-        flow.ingress, flow.src_mac, flow.dst_mac = port, run.src_mac, run.dst_mac
         if run.opcode not in DATA_OPCODES:
             self._refuse(run, "not an RDMA WRITE", f"opcode {run.opcode:#04x}", actions)
             return
@@ -223,6 +225,12 @@ class Ingest:
                 return
             if not all(opened):
                 run = run.select(np.array(opened))
+            flow.settle(port, run.src_mac, run.dst_mac)
+        elif flow.is_at(port, run.src_mac):
+            flow.settle(port, run.src_mac, run.dst_mac)
+        else:
+            self._refuse(run, "not from where its rank is", f"port {port}", actions)
+            return
         placed = 0
         for entry, rows, offsets in flow.locate(run.psn):
             region = ring.array.region_of(entry.serial)
@@ -243,7 +251,8 @@ class Ingest:
         """Make the headers of right middle packets the flow's template; one for each flow."""
         key = run.frames[0, _CONNECTION].tobytes()
         whole = run.frames.shape[1] == run.header_bytes + run.payload_bytes + ICRC_BYTES
-        if whole and key not in self._templates:
+        known = self._templates.get(key)
+        if whole and (known is None or known[1].addresses != run.frames[0, :12].tobytes()):
             self.forget(flow)
             self._templates[key] = (flow, RunTemplate(run))
 
@@ -255,6 +264,8 @@ class Ingest:
             ina = InaHeader.decode(header)
         except DecodeError as error:
             return self._refuse(run, "no INA header", str(error), actions)
+        if ina.is_result:
+            return self._refuse(run, "no INA header", "a result, where a rank's own payload must be", actions)
         spec = ring.spec
         foreign = foreign_field(ina, spec, rank)
         if foreign:

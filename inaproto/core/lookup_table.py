@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,10 @@ class MessageEntry(NamedTuple):
     serial: int
     psn0: int
     packets: int
+
+
+NOWHERE: Final = -1
+"""No port."""
 
 
 @dataclass(slots=True)
@@ -53,9 +57,18 @@ class Flow:
     """Position that continues the replay in progress, if one is."""
     src_mac: bytes = b""
     dst_mac: bytes = b""
-    ingress: int = -1
+    ingress: int = NOWHERE
+    """Port and addresses of the last first packet, whose key was right: where the rank is."""
     latest: int = field(default=0, repr=False)
     """Index of the entry that was hit last: the next packet most likely hits it too."""
+
+    def is_at(self, port: int, src_mac: bytes) -> bool:
+        """Whether packets without a key may come from there; anywhere while its port is not known."""
+        return self.ingress == NOWHERE or (self.ingress == port and self.src_mac == src_mac)
+
+    def settle(self, port: int, src_mac: bytes, dst_mac: bytes) -> None:
+        """The rank is there."""
+        self.ingress, self.src_mac, self.dst_mac = port, src_mac, dst_mac
 
     def open_message(self, entry: MessageEntry) -> bool:
         """Remember a message by its first packet. False when its serial is known with another PSN."""

@@ -45,7 +45,8 @@ def reduce_into(dtype: Dtype, op: Op, inputs: Sequence[Bytes2D], out: Bytes2D) -
     number of elements long; they hold little-endian elements of ``dtype``. ``out`` may be
     ``inputs[0]`` but no other input. Raises ``LocalMisuse`` for no input or a shape that differs.
     """
-    if not inputs or any(x.shape != out.shape for x in inputs):
+    shape = out.shape
+    if not inputs or [x for x in inputs if x.shape != shape]:
         raise LocalMisuse("reduce_into needs at least one input, all of the shape of the output")
     with np.errstate(all="ignore"):
         if op is Op.SUM:

@@ -15,6 +15,9 @@ Departures from the layout in ``protocol.md``:
 
 - ``flags`` bit 0 is ``LAST``: the message ends its operation. The accelerator has to know where an
   operation ends, and a short ``msg_len`` does not say so when the tensor fills its last message.
+- ``flags`` bit 1 is ``RESULT``: set by the accelerator in what it emits, never by a sender. Without it a
+  receiver could not tell the sum from a neighbour's raw gradient that merely passed (a plain switch on
+  the path, a switch that restarted), and would return it without an error.
 - bytes 30-31, reserved there, carry ``signature``, a digest of (dtype, op, shape). The accelerator
   compares signature and ``LAST`` across ranks, so tensors that differ are found before any rank gets
   a result; without it equal byte counts with different shapes would be summed in silence.
@@ -35,8 +38,11 @@ INA_HEADER_BYTES: Final = 40
 MAGIC: Final = 0x494E4150
 """``INAP``: the paper's ``InetTag``."""
 VERSION: Final = 1
+FLAGS_OFFSET: Final = 7
 FLAG_LAST: Final = 1
 """The last message of the operation."""
+FLAG_RESULT: Final = 2
+"""The payload is a reduction."""
 DIMENSIONS_MAX: Final = 64
 
 _LAYOUT: Final = struct.Struct(">IBBBBIIIIHHHHQ")
@@ -127,6 +133,10 @@ class InaHeader:
     def is_last(self) -> bool:
         return bool(self.flags & FLAG_LAST)
 
+    @property
+    def is_result(self) -> bool:
+        return bool(self.flags & FLAG_RESULT)
+
     def encode(self) -> bytes:
         """The 40 bytes. Raises ``LocalMisuse`` for values that no decoder would take."""
         if self.dtype not in _DTYPES or self.op not in _OPS:
@@ -163,7 +173,7 @@ class InaHeader:
 
     def __str__(self) -> str:
         """One line for a log; the key is a secret and stays out."""
-        last = " last" if self.is_last else ""
+        last = " last" * self.is_last + " result" * self.is_result
         return (
             f"INA ring {self.ring_id} epoch {self.epoch} op {self.op_index} {self.op.name.lower()} "
             f"{self.dtype.name.lower()} msg {self.msg_id} x{self.msg_len}{last} "
@@ -173,7 +183,7 @@ class InaHeader:
 
 def _contradiction(flags: int, rank: int, ring_size: int, msg_len: int) -> tuple[str, int] | None:
     """What is wrong between the fields, with its offset; None if nothing is."""
-    if flags & ~FLAG_LAST:
+    if flags & ~(FLAG_LAST | FLAG_RESULT):
         return f"unknown flags 0x{flags:02x}", 7
     if rank >= ring_size:
         return f"rank {rank} in a ring of {ring_size}", 24

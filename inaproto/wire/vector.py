@@ -328,11 +328,25 @@ class RunTemplate:
     checksum, PSN and AckReq may differ in what it matches.
     """
 
-    __slots__ = ("_ack", "_id_table", "_length", "_low_table", "_mask", "_share", "_table", "_words")
+    __slots__ = (
+        "_ack",
+        "_expected",
+        "_header",
+        "_id_table",
+        "_length",
+        "_low_table",
+        "_mask",
+        "_masks",
+        "_rows",
+        "_share",
+        "_table",
+        "addresses",
+    )
 
     def __init__(self, run: RoceRun) -> None:
         tail = run.payload_bytes + run.pad
         self._length = run.frames.shape[1]
+        self.addresses = run.dst_mac + run.src_mac
         header = _headers(run.frames[:1])
         varying = [18, 19, 24, 25, *range(50, 54)]
         mask = np.zeros(_HEADER_COLUMNS, np.uint8)
@@ -340,7 +354,10 @@ class RunTemplate:
         mask[varying] = 0
         header[0, varying] = 0
         self._mask = mask.view(np.uint64)
-        self._words = header.view(np.uint64)[0]
+        self._header = header.tobytes()
+        self._rows = 0
+        self._masks = self._mask
+        self._expected = b""
         # Share of the headers with all that varies zero; the rest is XORed in by table.
         self._share = header_share(header, BTH_END, tail)[0]
         self._id_table = pair_table(BTH_END - 20 + tail)
@@ -355,12 +372,12 @@ class RunTemplate:
         """
         if frames.shape[1] != self._length:
             return None
-        headers = frames[:, :_HEADER_COLUMNS].copy()
-        words = headers.view(np.uint64) ^ self._words
-        words &= self._mask
-        if words.any():
-            return None
         n = len(frames)
+        if n != self._rows:  # whole arrays, not one row broadcast: numpy is slow on short inner loops
+            self._rows, self._masks, self._expected = n, np.tile(self._mask, n), self._header * n
+        headers = frames[:, :_HEADER_COLUMNS].copy()
+        if (headers.reshape(-1).view(np.uint64) & self._masks).tobytes() != self._expected:
+            return None
         first = int.from_bytes(headers[0, 51:54].tobytes(), "big")
         low = first & 0xFFFF
         if low + n > 0x1_0000:
@@ -368,11 +385,11 @@ class RunTemplate:
         # XOR with the words that consecutive PSNs make: only AckReq, the very first bit, may be left.
         left = headers[:, 50:54].view(np.uint32)[:, 0] ^ _PSN_WORDS[low : low + n]
         left ^= _PSN_HIGH_WORDS[first >> 16]
-        asking = bool(left.any())
+        asking = left.tobytes() != bytes(4 * n)
         if asking and not ((left == 0) | (left == _ACK_WORD)).all():
             return None
         share = self._low_table[low : low + n] ^ (self._share ^ self._table[first >> 16])
-        share ^= self._id_table[headers[:, 18:20].view(">u2")[:, 0]]
+        share ^= self._id_table.take(headers[:, 18:20].view(">u2")[:, 0])
         if asking:
             share[left != 0] ^= self._ack
         return first, share, headers

@@ -11,7 +11,15 @@ import numpy as np
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.wire import icrc
 from inaproto.wire.ethernet import EthernetHeader
-from inaproto.wire.ina_header import FLAG_LAST, INA_HEADER_BYTES, Dtype, InaHeader, Op
+from inaproto.wire.ina_header import (
+    FLAG_LAST,
+    FLAG_RESULT,
+    FLAGS_OFFSET,
+    INA_HEADER_BYTES,
+    Dtype,
+    InaHeader,
+    Op,
+)
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.roce import (
     SYNDROME_NAK,
@@ -96,7 +104,10 @@ class Flow:
         bth = replace(template.bth, ack_request=rng.random() < 0.1, congestion=congestion)
         ip = replace(template.ip, identification=self.ip_id, ttl=ttl)
         frame = replace(template, bth=bth, ip=ip).encode_frame()
-        packet.heads.add(_covered(frame[: self._summed_from(packet)]))
+        head = bytearray(frame[: self._summed_from(packet)])
+        if packet.offset == 0:
+            head[FLAGS_OFFSET - INA_HEADER_BYTES] |= FLAG_RESULT
+        packet.heads.add(_covered(bytes(head)))
         return frame + bytes(self.trailer)
 
     @staticmethod

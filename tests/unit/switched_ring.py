@@ -20,7 +20,15 @@ from inaproto.core.accelerator import (
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.ethernet import EthernetHeader
-from inaproto.wire.ina_header import FLAG_LAST, INA_HEADER_BYTES, Dtype, InaHeader, Op
+from inaproto.wire.ina_header import (
+    FLAG_LAST,
+    FLAG_RESULT,
+    FLAGS_OFFSET,
+    INA_HEADER_BYTES,
+    Dtype,
+    InaHeader,
+    Op,
+)
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.roce import Aeth, Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.udp import UdpHeader
@@ -230,7 +238,10 @@ class SwitchedRing:
         parts = [self.data(other, serial, offset, size) for other in range(self.spec.size)]
         own = RocePacket.decode_frame(self.packet(rank, serial, offset, **changes))
         dtype, op = changes.get("dtype", Dtype.I32), changes.get("op", Op.SUM)
-        return replace(own, payload=own.payload[:skip] + exact(dtype, op, parts)).encode_frame()
+        header = bytearray(own.payload[:skip])
+        if header:
+            header[FLAGS_OFFSET] |= FLAG_RESULT
+        return replace(own, payload=bytes(header) + exact(dtype, op, parts)).encode_frame()
 
     def results(self, serial: int, *offsets: int, **changes: Any) -> dict[int, list[bytes]]:
         """By port: the results of a message, all of them if no offsets are named."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.accelerator import AcceleratorConfig, FramesArrived, InstallRing, RemoveRing
+from inaproto.core.accelerator import AcceleratorConfig, FramesArrived, InstallRing, RemoveRing, RingFault
 from inaproto.errors import Blame
 from inaproto.units import Instant, PortId
 from inaproto.wire import icrc
@@ -175,14 +175,74 @@ def test_a_hole_inside_a_block_is_filled_only_if_it_is_short() -> None:
     assert frames == [ring.result(0, 0, offset) for offset in (1, 7)]
 
 
-def test_a_refused_first_packet_does_not_take_its_neighbour_along() -> None:
+@pytest.mark.parametrize("wrong_first", [True, False])
+def test_a_refused_first_packet_neither_takes_its_neighbour_along_nor_its_place(wrong_first: bool) -> None:
     ring = SwitchedRing(2)
-    wrong = ring.packet(0, 0, 0, key=1)
-    actions = ring.arrive_blocks(0, block(wrong, ring.packet(0, 0, 0)))
-    (blame,) = others(actions)
+    right, wrong = ring.packet(0, 0, 0), ring.packet(0, 0, 0, payload=ring.packet(1, 0, 0, key=1)[70:-4])
+    rows = [wrong, right] if wrong_first else [right, wrong]
+    (blame,) = others(ring.arrive_blocks(0, block(*rows)))
     assert isinstance(blame, Blame)
     ring.send(0, 0, 1, 2, 3)
     assert by_port(ring.send(1, 0)) == ring.results(0)
+
+
+# -- the quick ways decline what is not theirs
+
+
+def known(ring: SwitchedRing) -> None:
+    """Finish message 0 in blocks, so that the headers of all middle packets are known."""
+    for rank in range(ring.spec.size):
+        first, *middle, last = ring.message(rank, 0)
+        ring.arrive_blocks(rank, block(first), block(*middle), block(last))
+
+
+def test_a_block_of_middle_packets_fills_a_hole_before_it_too() -> None:
+    ring = SwitchedRing(2, message_packets=9, psn0=0)
+    known(ring)
+    ring.send(0, 1, 0, 1)
+    ring.send(1, 1, 0, 1)
+    assert emitted(ring.send(0, 1, 0)) == [(1, ring.result(0, 1, 0))]
+    middles = block(*(ring.packet(0, 1, offset) for offset in (2, 3, 4)))
+    assert emitted(ring.arrive_blocks(0, middles)) == [(1, ring.result(0, 1, 1))]
+
+
+def test_a_block_of_middle_packets_of_a_failed_ring_is_dropped() -> None:
+    ring = SwitchedRing(2, message_packets=9, psn0=0)
+    known(ring)
+    ring.send(0, 1, 0)
+    ring.send(1, 1, 0, signature=1)
+    assert ring.accelerator.view().rings[7]["failed"]
+    assert ring.arrive_blocks(0, block(*(ring.packet(0, 1, offset) for offset in (1, 2)))) == []
+    assert ring.accelerator.view().counters.dropped == {"ring failed": 2}
+
+
+def test_a_block_of_middle_packets_that_reaches_the_last_place_faults_the_ring() -> None:
+    ring = SwitchedRing(2, message_packets=9, psn0=0)
+    known(ring)
+    ring.send(0, 1, 0)
+    (fault,) = ring.arrive_blocks(0, block(*(ring.packet(0, 1, offset, opcode=7) for offset in (7, 8))))
+    assert isinstance(fault, RingFault)
+    assert fault.rule == "packet layout"
+
+
+# -- requests that are no writes
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        1,
+        pytest.param(
+            3, marks=pytest.mark.xfail(strict=True, reason="Ingest._refuse counts a run as one packet")
+        ),
+    ],
+)
+def test_a_send_on_a_registered_connection_is_refused(rows: int) -> None:
+    ring = SwitchedRing(2)
+    actions = ring.arrive_blocks(0, block(*[ring.packet(0, 0, 1, opcode=0x01)] * rows))
+    assert emitted(actions) == []
+    assert {blame.rule for blame in actions if isinstance(blame, Blame)} == {"not an RDMA WRITE"}
+    assert ring.accelerator.view().counters.dropped == {"not an RDMA WRITE": rows}
 
 
 @pytest.mark.parametrize("opcode", [0x00, 0x01, 0x04])

@@ -21,7 +21,7 @@ from inaproto.core.aggregator import (
     spans_of,
 )
 from inaproto.wire import icrc
-from inaproto.wire.ina_header import Dtype, InaHeader, Op
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, Dtype, InaHeader, Op
 from inaproto.wire.vector import RoceRun, decode_runs
 from inaproto_hil.bench.traffic import Sender, ring_spec
 from tests.unit.exact_reference import exact
@@ -178,7 +178,10 @@ def test_results_go_out_under_each_rank_s_headers_sealed_and_exact() -> None:
         for offset, frame in enumerate(out(region, rank)):
             begin = begins[offset]
             payloads = [inputs[other][offset][begin:-4] for other in range(3)]
-            assert frame[:begin] == inputs[rank][offset][:begin]
+            head = bytearray(inputs[rank][offset][:begin])
+            if offset == 0:
+                head[70 + FLAGS_OFFSET] |= FLAG_RESULT
+            assert frame[:begin] == bytes(head)
             assert frame[begin:-4] == exact(Dtype.I32, Op.SUM, payloads)
             assert icrc.verify(frame)
 

@@ -70,7 +70,7 @@ def test_round_trip(header: InaHeader) -> None:
         (4, b"\x02", "version 2, this side speaks 1"),
         (5, b"\x06", "unknown dtype 6"),
         (6, b"\x03", "unknown op 3"),
-        (7, b"\x03", "unknown flags 0x03"),
+        (7, b"\x07", "unknown flags 0x07"),
         (24, b"\x13\x14", "rank 4884 in a ring of 4884"),
         (26, b"\x00\x00", "rank 4370 in a ring of 0"),
         (28, b"\x00\x00", "a message of no packets"),
@@ -107,7 +107,7 @@ def test_garbage_with_the_magic(data: bytes) -> None:
     [
         replace(HEADER, dtype=9),  # type: ignore[arg-type]
         replace(HEADER, op=3),  # type: ignore[arg-type]
-        replace(HEADER, flags=2),
+        replace(HEADER, flags=4),
         replace(HEADER, ring_id=1 << 32),
         replace(HEADER, msg_id=-1),
         replace(HEADER, rank=0x1314),

@@ -110,7 +110,7 @@ def ina_headers(draw: st.DrawFn) -> InaHeader:
     return InaHeader(
         dtype=draw(st.sampled_from(Dtype)),
         op=draw(st.sampled_from(Op)),
-        flags=draw(u(1)),
+        flags=draw(u(2)),
         ring_id=draw(u(32)),
         epoch=draw(u(32)),
         op_index=draw(u(32)),

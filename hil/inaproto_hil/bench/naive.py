@@ -19,6 +19,7 @@ import numpy as np
 
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import Blame
+from inaproto.wire.connection import lenient_connection
 from inaproto_hil.bench.naive_tables import (
     ITEMSIZE,
     Flow,
@@ -89,6 +90,9 @@ class NaiveAccelerator:
     def port_down(self, port: int) -> None:
         self._ports.pop(port, None)
         self._port_of = {mac: at for mac, at in self._port_of.items() if at != port}
+        for flow in self._flows.values():
+            if flow.port == port:
+                flow.port = -1
 
     def receive(self, port: int, frame: bytes) -> Output:
         """One frame in, (port, frame) out in the order of sending."""
@@ -116,6 +120,7 @@ class NaiveAccelerator:
         source = frame[6:12]
         if self._port_of.get(source) != port:
             self._learn(source, port)
+        regular = False
         if length >= 58:
             (
                 ethertype,
@@ -144,6 +149,7 @@ class NaiveAccelerator:
                 and udp_length == total - 20
                 and header_bytes + (bits >> 4 & 3) <= end <= length - 4
             ):
+                regular = True
                 connection = (src, dst, qp & 0xFF_FFFF)
                 flow = self._flows.get(connection)
                 if flow is not None:
@@ -157,6 +163,11 @@ class NaiveAccelerator:
                     return
                 if opcode in _OPENING and self._stray(frame, header_bytes, end):
                     return
+        lenient = lenient_connection(frame)
+        of_ring = lenient is not None and (lenient[:3] in self._flows or lenient[:3] in self._closed)
+        if lenient is not None and of_ring and not regular and lenient[3] != 0x11:
+            self._drop("malformed packet of a ring")
+            return
         self.counters["bridged"] += 1
         for egress in self._egress(frame[:6], port):
             out.append((egress, frame))
@@ -184,12 +195,16 @@ class NaiveAccelerator:
         if crc(head, tail) != _ICRC.unpack_from(frame, end)[0]:
             self._drop("wrong ICRC")
             return
-        flow.port = port
         if opcode < 0x06:
             self._refuse(frame, "not an RDMA WRITE")
             return
-        if opcode in _OPENING and not self._open(flow, frame, header_bytes, end - pad, psn):
+        if opcode in _OPENING:
+            if not self._open(flow, frame, header_bytes, end - pad, psn):
+                return
+        elif flow.port != -1 and (flow.port, flow.mac) != (port, frame[6:12]):
+            self._refuse(frame, "not from where its rank is")
             return
+        flow.port, flow.mac = port, frame[6:12]
         mask = (1 << ring.spec.psn_bits) - 1
         entry = flow.opened[flow.latest]
         if entry is None or (psn - entry[1]) & mask >= entry[2]:
@@ -216,6 +231,9 @@ class NaiveAccelerator:
         self.counters["aggregated_in"] += 1
         slot = message.slots[offset]
         rank = flow.rank
+        if opcode in _OPENING:  # marked as a result: bit 1 of the INA header's flags
+            at = header_bytes + 7
+            head = head[:at] + bytes([head[at] | 2]) + head[at + 1 :]
         slot.heads[rank] = head
         if slot.result is None:
             if slot.tails[rank] is None:

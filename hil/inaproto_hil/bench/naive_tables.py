@@ -97,6 +97,7 @@ class Flow:
     """Entry of the connection lookup table: (serial, first PSN, packets) of the last 2N messages."""
     latest: int = 0
     port: int = -1
+    mac: bytes = b""
     replay_next: Position | None = None
     gap_signalled: Position | None = None
 

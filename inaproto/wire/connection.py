@@ -1,0 +1,40 @@
+"""The RoCEv2 connection of a frame as a lenient receiver would see it.
+
+The vector decoder takes only what a NIC emits. Some stacks accept more: VLAN tags, IP options, lengths
+that do not fit, opcodes unknown here. Whoever must keep such a frame from a connection (the accelerator)
+asks here whose it is; nothing is decoded beyond that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_VLAN_TAGS: Final = frozenset({b"\x81\x00", b"\x88\xa8"})
+_VLAN_DEPTH_MAX: Final = 3
+_IPV4: Final = b"\x08\x00"
+_UDP: Final = 17
+_ROCE_PORT: Final = 4791
+
+
+def lenient_connection(frame: bytes) -> tuple[bytes, bytes, int, int] | None:
+    """(source IP, destination IP, destination QP, opcode); None if no stack could find one.
+
+    Never raises, and reads no byte that the frame does not have.
+    """
+    at = 12
+    for _ in range(_VLAN_DEPTH_MAX):
+        if frame[at : at + 2] not in _VLAN_TAGS:
+            break
+        at += 4
+    if frame[at : at + 2] != _IPV4 or len(frame) < at + 22:
+        return None
+    ip = at + 2
+    udp = ip + 4 * (frame[ip] & 15)
+    bth = udp + 8
+    first_fragment = not (frame[ip + 6] & 0x1F or frame[ip + 7])
+    if frame[ip] >> 4 != 4 or udp < ip + 20 or frame[ip + 9] != _UDP or not first_fragment:
+        return None
+    if len(frame) < bth + 8 or int.from_bytes(frame[udp + 2 : udp + 4], "big") != _ROCE_PORT:
+        return None
+    qp = int.from_bytes(frame[bth + 5 : bth + 8], "big")
+    return frame[ip + 12 : ip + 16], frame[ip + 16 : ip + 20], qp, frame[bth]
