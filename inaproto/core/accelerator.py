@@ -185,6 +185,8 @@ class Accelerator:
             self._ingest.forget(flow)
             # Its host may not know yet and go on sending: raw, the receiver would take it for results.
             self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)
+        while len(self._retired) > self._config.retired_max:  # the oldest makes room
+            del self._retired[next(iter(self._retired))]
         self._memory_bytes -= bytes_needed(ring.spec)
 
     # -- frames --------------------------------------------------------------------------------

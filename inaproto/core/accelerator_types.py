@@ -25,6 +25,8 @@ class AcceleratorConfig:
     """Longest hole in a resend that is filled from kept results."""
     retired_ns: int = 60 * S
     """How long nothing passes on the connections of a removed ring."""
+    retired_max: int = 65_536
+    """Connections of removed rings that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class Ingest:
         if opcode not in OPENING_OPCODES:
             if flow.ingress != port or flow.src_mac != src_mac:
                 return None
-        elif not self._opens(ring, flow, psn, bytes(tail[:INA_HEADER_BYTES])):
+        elif not self._opens(ring, flow, psn, bytes(tail[: min(payload_bytes, INA_HEADER_BYTES)])):
             return None
         found = flow.find(psn)
         if found is None:
@@ -217,7 +217,7 @@ class Ingest:
                 return
             run = run.select(right)
         if run.opcode not in DATA_OPCODES:
-            self._refuse(run, "not an RDMA WRITE", f"opcode {run.opcode:#04x}", actions)
+            self._refuse(run, "not an RDMA WRITE", f"opcode {run.opcode:#04x}", actions, len(run.frames))
             return
         if run.opcode in OPENING_OPCODES:
             opened = [self._open(ring, flow, run, row, actions) for row in range(len(run.frames))]
@@ -229,7 +229,7 @@ class Ingest:
         elif flow.is_at(port, run.src_mac):
             flow.settle(port, run.src_mac, run.dst_mac)
         else:
-            self._refuse(run, "not from where its rank is", f"port {port}", actions)
+            self._refuse(run, "not from where its rank is", f"port {port}", actions, len(run.frames))
             return
         placed = 0
         for entry, rows, offsets in flow.locate(run.psn):
@@ -348,8 +348,10 @@ class Ingest:
 
     # -- refusals ------------------------------------------------------------------------------
 
-    def _refuse(self, run: RoceRun, rule: str, evidence: str, actions: list[Action]) -> bool:
-        self._counters.drop(rule, 1)
+    def _refuse(
+        self, run: RoceRun, rule: str, evidence: str, actions: list[Action], packets: int = 1
+    ) -> bool:
+        self._counters.drop(rule, packets)
         actions.append(Blame(peer_of(run), rule, evidence))
         return False
 

@@ -230,12 +230,7 @@ def test_a_block_of_middle_packets_that_reaches_the_last_place_faults_the_ring()
 
 @pytest.mark.parametrize(
     "rows",
-    [
-        1,
-        pytest.param(
-            3, marks=pytest.mark.xfail(strict=True, reason="Ingest._refuse counts a run as one packet")
-        ),
-    ],
+    [1, 3],
 )
 def test_a_send_on_a_registered_connection_is_refused(rows: int) -> None:
     ring = SwitchedRing(2)

@@ -189,7 +189,8 @@ def measure(config: Config, progress: Callable[[range], Any] = iter) -> dict[str
     return {
         "version": 1,
         "benchmark": "accelerator",
-        "config": asdict(config) | {"dtype": "float32", "op": "sum", "crc": CRC_IMPLEMENTATION},
+        "config": asdict(config)
+        | {"dtype": "float32", "op": "sum", "crc": CRC_IMPLEMENTATION, "naive_crc": "zlib"},
         "env": environment.describe(),
         "gbps_per_core": statistics.median(gbps),
         "gbps_per_core_spread": [min(gbps), max(gbps)],
