@@ -91,6 +91,13 @@ class Channel:
         if self.protocol.failure is not None:
             raise again(self.protocol.failure)
 
+    def require_room(self) -> None:
+        """Raises ``LocalMisuse`` when as many operations as the daemon keeps have not ended."""
+        if self.protocol.is_full:
+            self.pump()  # some may have ended, unread
+            self.require_usable()
+            self.protocol.require_room()
+
     # --- bytes
 
     def send(self, data: bytes, descriptor: int | None = None) -> None:
@@ -189,6 +196,8 @@ def connecting(
             late = yield from _explain_join(channel, timeout, clock)
             if late is not None:
                 raise late
+        if protocol.joined is not None:
+            channel.memory.segments_max = protocol.joined.segments_max
     except BaseException:
         channel.close()
         raise

@@ -190,6 +190,7 @@ class _Communicator:
         result = None if out is None else check_out(out, source)
         channel = self.channel
         channel.require_usable()
+        channel.require_room()
         region = channel.memory.find(source)
         shared: NDArray[Any] | None = None
         if region is None:

@@ -3,6 +3,10 @@
 Registered buffers (``Communicator.buffer``) live in it as long as the communicator; private arrays
 pass through pooled regions that come back when nobody uses them any more.
 
+The daemon takes a bounded number of segments, for each is a memory region of the host's NIC. So regions
+are cut from shared segments, and these become larger when there are many: their number grows as the
+logarithm of their bytes, at a price of at most an eighth of unused memory.
+
 Invariants: regions in use never overlap; a region comes back to the pool only after its last
 reference has gone, and an operation holds one until it has ended; every segment is sealed against
 shrinking and wholly allocated, which the daemon insists on.
@@ -27,7 +31,12 @@ ALIGNMENT = 64
 """Of regions: a cache line."""
 SMALL_BYTES_MAX = 1 << 20
 """Regions up to this size are powers of two, larger ones multiples of it."""
-SEGMENT_BYTES_MIN = 4 << 20
+POOLED_BYTES_MIN = 4 << 20
+"""Of a segment that private arrays pass through."""
+REGISTERED_BYTES_MIN = 1 << 20
+"""Of a segment with registered buffers."""
+SEGMENTS_OF_MINIMAL_SIZE = 64
+"""Segments beyond have at least an eighth of all bytes before them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,17 +60,26 @@ class Region:
         return np.ndarray(shape, dtype, buffer=self.segment.memory, offset=self.offset)
 
 
+@dataclass(slots=True)
+class _Open:
+    """A segment with an unused part, which begins at ``used``."""
+
+    segment: SharedSegment
+    used: int = 0
+
+
 class SharedMemory:
     """The segments of one communicator."""
 
-    def __init__(self) -> None:
+    def __init__(self, segments_max: int = 256) -> None:
+        self.segments_max = segments_max
         self._numbers = 0
         self._nbytes = 0
         self._unannounced: list[tuple[SharedSegment, int]] = []
         self._free: dict[int, list[tuple[SharedSegment, int]]] = {}
         """Places of regions that came back, by their size."""
-        self._open: tuple[SharedSegment, int] | None = None
-        """The segment that small regions are cut from, and where its unused part begins."""
+        self._open_pooled: list[_Open] = []
+        self._open_registered: list[_Open] = []
         self._registered: list[tuple[int, SharedSegment]] = []
         """Segments of registered buffers, by address."""
 
@@ -76,19 +94,25 @@ class SharedMemory:
         return taken
 
     def allocate(self, nbytes: int) -> Region:
-        """A pooled region for a private array. Raises ``MemoryError``."""
+        """A pooled region for a private array. Raises ``MemoryError``, ``LocalMisuse`` at the limit."""
         size = _size_class(nbytes)
         free = self._free.setdefault(size, [])
-        segment, offset = free.pop() if free else self._cut(size)
+        if not free and self._is_full:  # then a larger region will do
+            free = next(
+                (self._free[each] for each in sorted(self._free) if each > size and self._free[each]), free
+            )
+        segment, offset = free.pop() if free else self._cut(self._open_pooled, size, POOLED_BYTES_MIN)
         region = Region(segment, offset, nbytes)
         weakref.finalize(region, free.append, (segment, offset)).atexit = False
         return region
 
     def register(self, nbytes: int) -> Region:
-        """A region of its own segment, never pooled. Raises ``MemoryError``."""
-        segment = self._new_segment(nbytes)
-        bisect.insort(self._registered, (segment.address, segment), key=lambda item: item[0])
-        return Region(segment, 0, nbytes)
+        """A region of zeros, never pooled. Raises ``MemoryError``, ``LocalMisuse`` at the limit."""
+        segments = self._numbers
+        segment, offset = self._cut(self._open_registered, max(nbytes, 1), REGISTERED_BYTES_MIN)
+        if self._numbers > segments:
+            bisect.insort(self._registered, (segment.address, segment), key=lambda item: item[0])
+        return Region(segment, offset, nbytes)
 
     def find(self, array: NDArray[Any]) -> Region | None:
         """Where ``array`` lies, if it lies in a registered buffer."""
@@ -106,17 +130,29 @@ class SharedMemory:
         for _, descriptor in self.take_unannounced():
             os.close(descriptor)
 
-    def _cut(self, size: int) -> tuple[SharedSegment, int]:
-        if size > SMALL_BYTES_MAX:
-            return self._new_segment(size), 0
-        segment, used = self._open if self._open is not None else (self._new_segment(SEGMENT_BYTES_MIN), 0)
-        if used + size > segment.nbytes:
-            segment, used = self._new_segment(SEGMENT_BYTES_MIN), 0
-        self._open = segment, used + size
-        return segment, used
+    @property
+    def _is_full(self) -> bool:
+        return self._numbers >= self.segments_max
+
+    def _cut(self, opened: list[_Open], size: int, bytes_min: int) -> tuple[SharedSegment, int]:
+        """An unused place in one of the segments ``opened``, or in a new one of at least ``bytes_min``."""
+        alignment = ALIGNMENT if size <= SMALL_BYTES_MAX else mmap.PAGESIZE
+        for candidate in opened:
+            offset = candidate.used + -candidate.used % alignment
+            if offset + size <= candidate.segment.nbytes:
+                candidate.used = offset + size
+                return candidate.segment, offset
+        if self._is_full:
+            raise LocalMisuse(
+                f"shared memory: this process has {self.segments_max} segments, the host daemon's limit; use "
+                "fewer, larger buffers, or wait for results before more are asked for"
+            )
+        grown = self._nbytes // 8 if self._numbers >= SEGMENTS_OF_MINIMAL_SIZE else 0
+        segment = self._new_segment(max(size, bytes_min if size <= SMALL_BYTES_MAX else 0, grown))
+        opened.append(_Open(segment, size))
+        return segment, 0
 
     def _new_segment(self, nbytes: int) -> SharedSegment:
-        nbytes = max(nbytes, 1)
         nbytes += -nbytes % mmap.PAGESIZE
         descriptor = os.memfd_create("inaproto", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:

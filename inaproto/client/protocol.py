@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from inaproto.errors import DaemonUnreachable, DecodeError, JobError
+from inaproto.errors import DaemonUnreachable, DecodeError, JobError, LocalMisuse
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
     AllReduce,
@@ -75,6 +75,18 @@ class ClientProtocol:
         """Operations that have not ended."""
         return len(self._pending)
 
+    @property
+    def is_full(self) -> bool:
+        """As many operations as the daemon keeps have not ended."""
+        return self.joined is not None and self.pending >= self.joined.operations_max
+
+    def require_room(self) -> None:
+        """Raises ``LocalMisuse``."""
+        if self.is_full:
+            raise LocalMisuse(
+                f"all_reduce: {self.pending} all-reduces have not ended, the limit; wait for one of them first"
+            )
+
     # --- out
 
     def join(self, *, job: str, rank: int, size: int, key: str, pid: int) -> bytes:
@@ -96,6 +108,8 @@ class ClientProtocol:
         shape: tuple[int, ...],
         memory: object,
     ) -> tuple[PendingOperation, bytes]:
+        """Raises ``LocalMisuse`` for one more operation than the daemon keeps."""
+        self.require_room()
         index = self._next_op
         data = encode_message(
             AllReduce(

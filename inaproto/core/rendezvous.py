@@ -319,13 +319,13 @@ class Rendezvous:
             return failure
         mismatch = job.mismatch(told.op_index)
         if mismatch:
-            status = JobStatus(job=job.name, waiting_for=(), mismatch=mismatch)
+            status = JobStatus(job=job.name, op_index=told.op_index, waiting_for=(), mismatch=mismatch)
             return [Send(event.session, status), *self._fail(job, TensorMismatch(mismatch))]
         waiting = job.not_in(told.op_index)
         sessions = [event.session]
         if is_news:  # those who wait for this rank hear that it has come
             sessions += [other.session for other, _ in job.stalled_in(told.op_index)]
-        status = JobStatus(job=job.name, waiting_for=waiting)
+        status = JobStatus(job=job.name, op_index=told.op_index, waiting_for=waiting)
         return [Send(session, status) for session in dict.fromkeys(sessions)]
 
     def _fail_waiting_for_left(self, job: Job) -> list[RendezvousAction]:

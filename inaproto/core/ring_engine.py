@@ -8,7 +8,11 @@ actions name slots and offsets.
 
 Invariants: operations run in the order of submission, one at a time (MINA section IV-C), and end
 once, as done or as failed; a result is delivered only if every field of its header is the expected
-one; after a failure nothing is sent or delivered any more.
+one and the accelerator has marked it as a result (``RESULT``); after a failure nothing is sent or
+delivered any more.
+
+A tensor without elements is one message of a header alone: the accelerator compares the headers, so
+ranks whose tensors are not empty are found instead of waiting for this one.
 
 Results replace the input *in place*, although the transport may still resend the message: the
 result of m is here, so the accelerator has m of all ranks, keeps the sum and answers a resend with
@@ -21,8 +25,8 @@ Departures from the paper: the last message of an operation may be shorter (padd
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
 
 from inaproto.core.message_window import (
     MessageWindow,
@@ -36,7 +40,11 @@ from inaproto.core.message_window import ResultArrived as WindowResultArrived
 from inaproto.core.message_window import SendCompleted as WindowSendCompleted
 from inaproto.errors import Blame, DecodeError, FabricLost, InvariantBroken, LocalMisuse
 from inaproto.units import MS, Epoch, Instant, MsgId, OpIndex, Rank, RingId
-from inaproto.wire.ina_header import FLAG_LAST, INA_HEADER_BYTES, Dtype, InaHeader, Op
+from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
+
+NOT_AGGREGATED: Final = "result not aggregated"
+_ADVICE: Final = "start it again, and report this if it comes back"
+_ADVICE_NOT_AGGREGATED: Final = "see that the path has an accelerator, then start it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,8 @@ class RingConfig:
     window_messages: int = 2
     stall_ns: int = 1000 * MS
     """An operation without progress for this long is reported, and again after each such time."""
+    timeout_ns: int = 0
+    """An operation that has not ended this long after its start is overdue; 0: never."""
     operations_max: int = 4096
     """Operations submitted and not ended."""
     id_bits: int = 32
@@ -170,6 +180,16 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """The running operation started ``for_ns`` ago, longer than it may take. Said once."""
+
+    operation: Operation
+    for_ns: int
+    messages: int
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
 class RingBroken:
     """This rank found its ring unusable; its operations have failed with the same words."""
 
@@ -177,7 +197,9 @@ class RingBroken:
     message: str
 
 
-RingAction = PostMessage | TakeResult | OperationDone | OperationFailed | Stalled | Blame | RingBroken
+RingAction = (
+    PostMessage | TakeResult | OperationDone | OperationFailed | Stalled | Overdue | Blame | RingBroken
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +236,10 @@ class RingEngine:
         self._messages = 0
         self._messages_posted = 0
         self._results = 0
+        self._started = Instant(0)
         self._since = Instant(0)
         self._reported = Instant(0)
+        self._is_overdue = False
         self._failure: Fail | None = None
         self._done = 0
         self._failed = 0
@@ -228,8 +252,18 @@ class RingEngine:
 
     @property
     def deadline(self) -> Instant | None:
-        """When the running operation will have stalled (again)."""
-        return None if self._running is None else Instant(self._reported + self._config.stall_ns)
+        """When the running operation will have stalled (again), or be overdue."""
+        if self._running is None:
+            return None
+        stalled = Instant(self._reported + self._config.stall_ns)
+        overdue = self._overdue_at
+        return stalled if overdue is None else min(stalled, overdue)
+
+    @property
+    def _overdue_at(self) -> Instant | None:
+        if self._config.timeout_ns == 0 or self._is_overdue:
+            return None
+        return Instant(self._started + self._config.timeout_ns)
 
     def view(self) -> RingView:
         window = self._window.view()
@@ -286,13 +320,14 @@ class RingEngine:
         actions: list[RingAction] = []
         while self._running is None and self._queue:
             operation = self._queue.popleft()
-            if operation.nbytes == 0 or self._config.ring_size == 1:
+            if self._config.ring_size == 1:
                 actions.append(self._end(operation))
                 continue
             self._running = operation
-            self._messages = -(-operation.nbytes // self._config.tensor_bytes)
+            self._messages = max(1, -(-operation.nbytes // self._config.tensor_bytes))
             self._messages_posted = self._results = 0
-            self._since = self._reported = now
+            self._started = self._since = self._reported = now
+            self._is_overdue = False
             actions += self._window_actions(self._window.step(Offered(self._messages), now), now)
         return actions
 
@@ -371,9 +406,15 @@ class RingEngine:
         except DecodeError as error:
             return Blame(f"rank {predecessor}", "result without a valid header", str(error))
         expected = self._header(event.imm, self._results, predecessor)
-        if got != expected:
+        if replace(got, flags=got.flags & ~FLAG_RESULT) != expected:
             key = "" if got.key == expected.key else " and a wrong key"
             return Blame(f"rank {predecessor}", "result header", f"got {got}{key}, expected {expected}")
+        if not got.is_result:
+            evidence = (
+                f"the payload of {got} came without having been aggregated; is there an accelerator on the "
+                "path, did the switch restart?"
+            )
+            return Blame(f"rank {predecessor}", NOT_AGGREGATED, evidence)
         nbytes = INA_HEADER_BYTES + self._part(self._results)[1]
         if event.nbytes != nbytes:
             return Blame(f"rank {predecessor}", "result size", f"{event.nbytes} bytes, expected {nbytes}")
@@ -395,19 +436,27 @@ class RingEngine:
     # --- stalls and failures
 
     def _woke(self, now: Instant) -> list[RingAction]:
-        deadline = self.deadline
-        if deadline is None or self._running is None or now < deadline:
+        operation = self._running
+        if operation is None:
             return []
-        self._reported = now
-        self._stalls += 1
-        return [Stalled(self._running, now - self._since, self._messages, self._results)]
+        actions: list[RingAction] = []
+        if now >= self._reported + self._config.stall_ns:
+            self._reported = now
+            self._stalls += 1
+            actions.append(Stalled(operation, now - self._since, self._messages, self._results))
+        overdue_at = self._overdue_at
+        if overdue_at is not None and now >= overdue_at:
+            self._is_overdue = True
+            actions.append(Overdue(operation, now - self._started, self._messages, self._results))
+        return actions
 
     def _break(self, blame: Blame) -> list[RingAction]:
         if self._failure is not None:
             return [blame]
+        advice = _ADVICE_NOT_AGGREGATED if blame.rule == NOT_AGGREGATED else _ADVICE
         message = (
             f"rank {self._config.rank} of ring {self._config.ring_id} got a wrong message ({blame}); "
-            "the job cannot go on: start it again, and report this if it comes back"
+            f"the job cannot go on: {advice}"
         )
         return [blame, *self._fail(Fail(FabricLost.code, message)), RingBroken(FabricLost.code, message)]
 

@@ -180,6 +180,8 @@ class HostSettings(Settings):
     """Retries without progress before a queue pair fails; 7 never gives up."""
     stall_ms: int = Field(default=1000, ge=10, le=3_600_000)
     """An operation without progress for this long is reported to the switch."""
+    operation_timeout_ms: int = Field(default=600_000, ge=0, le=1_000_000_000)
+    """An all-reduce that has not ended this long after its start fails its job; 0 sets no limit."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
 

@@ -75,11 +75,13 @@ class HostDaemon:
 
     @property
     def fabric(self) -> Fabric | None:
-        return self._fabric
+        """None while there is no switch; also from the end of one fabric on, while its NIC closes."""
+        fabric = self._fabric
+        return None if fabric is None or fabric.has_ended else fabric
 
     def status(self) -> dict[str, Any]:
         """For ``inaproto status`` and for processes that ask what they wait for."""
-        settings, fabric = self._settings, self._fabric
+        settings, fabric = self._settings, self.fabric
         record: dict[str, Any] = {
             "role": "host",
             "name": settings.name,
@@ -95,7 +97,7 @@ class HostDaemon:
                 "connected": fabric is not None,
                 "boot_id": fabric.welcome.boot_id if fabric else "",
                 "connections": self._fabrics,
-                "error": "" if fabric else self._switch_error,
+                "error": "" if fabric else self._fabric.lost if self._fabric else self._switch_error,
             },
             "rings": [],
             "nic": {},

@@ -25,7 +25,7 @@ from inaproto.errors import (
     DecodeError,
     FabricError,
     FabricLost,
-    JobError,
+    InvariantBroken,
     JoinRefused,
     SwitchUnreachable,
 )
@@ -85,11 +85,19 @@ class Fabric:
         self._heard = trio.current_time()
         self._submitted = trio.Event()
         self._scope = trio.CancelScope()
-        self._lost = ""
+        self.lost = ""
+        """Why it has ended; empty if it was this daemon that did."""
+        self.has_ended = False
+        """Its ranks have failed, and no other can join; its NIC may still be closing."""
 
     @property
     def nic(self) -> Nic:
         return self._nic
+
+    @property
+    def segments(self) -> int:
+        """Of shared memory, registered by all processes."""
+        return sum(len(member.segments) for member in self._members.values())
 
     def members(self) -> list[RingMember]:
         self._forget_ended()
@@ -99,6 +107,8 @@ class Fabric:
 
     def join(self, join: Join, owner: Owner) -> RingMember:
         """Announce a rank. Raises ``JoinRefused`` when this host has it already, or no room for it."""
+        if self.has_ended:
+            raise InvariantBroken("a rank joins through a fabric that has ended")
         self._forget_ended()
         for other in self._members.values():
             why = _refuse_beside(join, other)
@@ -151,22 +161,23 @@ class Fabric:
             self._end()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + NIC_CLOSE_S):
                 await self._nic.aclose()
-        return self._lost
+        return self.lost
 
     def _lose(self, reason: str) -> None:
-        self._lost = self._lost or reason
+        self.lost = self.lost or reason
         self._scope.cancel()
 
     def _end(self) -> None:
-        if not self._lost:  # it is this daemon that ends
+        self.has_ended = True
+        if not self.lost:  # it is this daemon that ends
             for member in self.members():
                 member.gone("its host daemon was stopped")
         error = FabricLost(
-            f"host {self.settings.name} has lost its switch: {self._lost}; join again when it is back"
+            f"host {self.settings.name} has lost its switch: {self.lost}; join again when it is back"
         )
         for member in self.members():
             member.lose_fabric(error)
-        self._stream.close(self._lost)
+        self._stream.close(self.lost)
 
     async def _obey(self) -> None:
         """Do what the switch says."""
@@ -193,11 +204,12 @@ class Fabric:
             case JobStatus(job=job):
                 for member in self._of_job(job):
                     member.status_of_job(message)
-            case Failed(job=job):
-                self._job_failed(job, job_error(message))
-            case Closed(job=job):
+            case Failed():
+                self._job_failed(message)
+            case Closed(job=job, ring_id=ring_id):
                 for member in self._of_job(job):
-                    member.closed()
+                    if member.ring_id == ring_id:
+                        member.closed()
             case Error(of=of):
                 member = self._members.get(of)
                 if member is not None and member.phase is Phase.JOINING:
@@ -214,15 +226,20 @@ class Fabric:
     def _of_job(self, job: str) -> list[RingMember]:
         return [member for member in self.members() if member.join.job == job]
 
-    def _job_failed(self, job: str, error: JobError) -> None:
-        # A rank that is joining belongs to the job's next life if another is in its old one.
-        members = self._of_job(job)
-        in_ring = [member for member in members if member.phase is not Phase.JOINING]
-        log.warning("job %s: %s", job, error)
-        for member in in_ring or members:
-            if isinstance(error, SwitchUnreachable):  # it ends in good order
+    def _job_failed(self, failed: Failed) -> None:
+        """The ranks of the ring that failed; one that is joining belongs to the job's next life.
+
+        A rank that is joining has no ring: its join is refused by an ``Error``, or the switch ends.
+        """
+        error = job_error(failed)
+        log.warning("job %s: %s", failed.job, error)
+        ends = isinstance(error, SwitchUnreachable)  # in good order
+        for member in self._of_job(failed.job):
+            in_ring = member.phase is not Phase.JOINING
+            concerned = member.ring_id == failed.ring_id if failed.ring_id else in_ring or ends
+            if concerned and ends:
                 member.lose_fabric(error)
-            else:
+            elif concerned:
                 member.fail(error)
 
     async def _complete(self) -> None:
@@ -244,8 +261,9 @@ class Fabric:
                 self._submitted = trio.Event()
                 await self._submitted.wait()
                 continue
-            # Later submissions have later deadlines: all rings have the same stall time. A microsecond
-            # more, so that the float clock is past the deadline for sure.
+            # Later submissions have later deadlines: all rings have the same stall time and time limit (but
+            # for one that waits for the switch's answer, which is short). A microsecond more, so that the
+            # float clock is past the deadline for sure.
             await trio.sleep_until((min(deadlines) + US) / S)
             for member in self.members():
                 member.woke()

@@ -22,6 +22,7 @@ from inaproto.core.ring_engine import (
     Operation,
     OperationDone,
     OperationFailed,
+    Overdue,
     PostMessage,
     ResultArrived,
     RingAction,
@@ -36,9 +37,19 @@ from inaproto.core.ring_engine import (
     Woke,
 )
 from inaproto.daemon.config import HostSettings
+from inaproto.daemon.operation_watch import OperationWatch
 from inaproto.daemon.ring_link import RingLink
 from inaproto.daemon.shared_buffers import SharedBuffer, check_request
-from inaproto.errors import JOB_ERRORS, Blame, FabricLost, InvariantBroken, JobError, JoinRefused, LocalMisuse
+from inaproto.errors import (
+    JOB_ERRORS,
+    Blame,
+    FabricLost,
+    InvariantBroken,
+    JobError,
+    JoinRefused,
+    LocalMisuse,
+    OperationTimeout,
+)
 from inaproto.ports import (
     Completion,
     CompletionKind,
@@ -62,6 +73,8 @@ from inaproto.wire.control_messages import (
 )
 
 REASON_CHARACTERS_MAX = 1000
+OPERATIONS_MAX = 4096
+"""All-reduces of a rank that have not ended."""
 
 
 class Phase(Enum):
@@ -78,10 +91,11 @@ class Phase(Enum):
 class Owner(Protocol):
     """Whoever speaks to the training process."""
 
-    def joined(self, ring_id: int) -> None: ...
+    def joined(self, ring_id: int, operations_max: int) -> None: ...
     def operation_done(self, op_index: int, path: str, duration_ns: int) -> None: ...
-    def operation_failed(self, op_index: int, error: JobError) -> None: ...
-    def member_failed(self, error: JobError) -> None: ...
+    def member_failed(self, error: JobError) -> None:
+        """And with it every operation that has not ended."""
+
     def member_closed(self) -> None: ...
     def announce_again(self) -> None: ...
 
@@ -112,14 +126,13 @@ class RingMember:
     ) -> None:
         self.join = join
         self.phase = Phase.JOINING
-        self.waiting_for: tuple[int, ...] = ()
-        self.stall = ""
         self.segments: dict[int, SharedBuffer] = {}
         self._settings = settings
         self._owner = owner
         self._tell = tell
         self._clock = clock
         self._log = log
+        self._watch = OperationWatch()
         self._engine: RingEngine | None = None
         self._pending: dict[int, _Pending] = {}
         self._ring: Ring | None = None
@@ -150,7 +163,10 @@ class RingMember:
 
     @property
     def deadline(self) -> Instant | None:
-        return None if self._engine is None or self.phase is not Phase.RUNNING else self._engine.deadline
+        if self._engine is None or self.phase is not Phase.RUNNING:
+            return None
+        deadlines = [at for at in (self._engine.deadline, self._watch.deadline) if at is not None]
+        return min(deadlines, default=None)
 
     # --- joining
 
@@ -189,7 +205,7 @@ class RingMember:
             self.lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {error}"))
             return
         self.phase = Phase.CONNECTING
-        self.waiting_for = ()
+        self._watch.ended()
         self._tell(Ready(job=join.job, rank=join.rank))
 
     def _make_engine(self, ring: Ring) -> RingEngine:
@@ -205,6 +221,8 @@ class RingMember:
                 message_packets=settings.message_packets,
                 window_messages=settings.window_messages,
                 stall_ns=settings.stall_ms * MS,
+                operations_max=OPERATIONS_MAX,
+                timeout_ns=settings.operation_timeout_ms * MS,
             )
         )
 
@@ -212,8 +230,8 @@ class RingMember:
         """All ranks are ready."""
         if self.phase is Phase.CONNECTING and self._ring is not None:
             self.phase = Phase.RUNNING
-            self.waiting_for = ()
-            self._owner.joined(self._ring.ring_id)
+            self._watch.ended()
+            self._owner.joined(self._ring.ring_id, OPERATIONS_MAX)
 
     # --- operations
 
@@ -247,19 +265,25 @@ class RingMember:
                 self._guard(lambda: self._link.post_receive(completion.wr_id))
 
     def woke(self) -> None:
-        """Look at the clock: the running operation may have stalled."""
+        """Look at the clock: the running operation may have stalled, or taken too long."""
         if self._engine is not None and self.phase is Phase.RUNNING:
             self._step(Woke())
+            self._give_up_if_overdue()
 
     def status_of_job(self, status: JobStatus) -> None:
         """The switch says for whom this rank waits."""
-        self.waiting_for = status.waiting_for
-        if self.phase is Phase.RUNNING:
-            ranks = ", ".join(map(str, status.waiting_for))
-            text = status.mismatch or (f"waits for rank {ranks}" if ranks else "all ranks are in it")
-            if text != self.stall:  # said again every stall_ms
-                self._log(f"{self}: all-reduce without progress: {text}")
-            self.stall = text
+        running = self._engine.view().running if self._engine is not None else None
+        if self.phase is not Phase.RUNNING:
+            self._watch.waiting_for = status.waiting_for
+        elif running is not None and status.op_index in (None, running.index):  # else of another rank's
+            if self._watch.heard(status):
+                self._log(f"{self}: all-reduce without progress: {self._watch.stall}")
+            self._give_up_if_overdue()
+
+    def _give_up_if_overdue(self) -> None:
+        why = self._watch.why_give_up(self._clock())
+        if why:
+            self.lose(OperationTimeout(f"{self}: {why}"))
 
     def _transport_failure(self, completion: Completion) -> str:
         at_out = completion.qpn == self._link.out.qpn
@@ -295,13 +319,16 @@ class RingMember:
                 case OperationDone(op_index):
                     pending = self._pending.pop(op_index)
                     path = "local" if self.join.size == 1 else "switch"
-                    self.stall, self.waiting_for = "", ()
+                    self._watch.ended()
                     self._owner.operation_done(op_index, path, self._clock() - pending.since)
-                case OperationFailed(op_index, code, message):
+                case OperationFailed(op_index):  # the owner learns of it when the member fails
                     self._pending.pop(op_index, None)
-                    self._owner.operation_failed(op_index, _job_error(code, message))
                 case Stalled(operation, for_ns, messages, results):
-                    self._stalled(operation, for_ns, messages, results)
+                    self._watch.stalled(results, messages, for_ns)
+                    self._ask_for_whom(operation)
+                case Overdue(operation):
+                    if self._watch.overdue(action, self._clock()):
+                        self._ask_for_whom(operation)
                 case Blame():
                     self._log(f"{self}: {action}")
                 case RingBroken(code, message):
@@ -315,8 +342,7 @@ class RingMember:
         payload = Segment(region.key, region.va + pending.offset + action.offset, action.nbytes)
         self._link.post_message(action.msg_id, action.slot, action.header, payload)
 
-    def _stalled(self, operation: Operation, for_ns: int, messages: int, results: int) -> None:
-        self.stall = self.stall or f"{results} of {messages} results, no progress for {for_ns // MS} ms"
+    def _ask_for_whom(self, operation: Operation) -> None:
         self._tell(
             OpStarted(
                 job=self.join.job,
@@ -403,8 +429,8 @@ class RingMember:
             "phase": self.phase.value,
             "ring_id": self.ring_id,
             "peers": list(self._ring.peers) if self._ring else [],
-            "waiting_for": list(self.waiting_for),
-            "stall": self.stall,
+            "waiting_for": list(self._watch.waiting_for),
+            "stall": self._watch.stall,
             "segments": len(self.segments),
             "segment_bytes": sum(buffer.nbytes for buffer in self.segments.values()),
         }

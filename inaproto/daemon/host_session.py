@@ -35,8 +35,10 @@ from inaproto.wire.control_messages import (
     error_message,
 )
 
-SEGMENTS_MAX = 4096
-"""Segments of one process."""
+SEGMENTS_MAX = 256
+"""Segments of one process: each takes one of the NIC's memory regions."""
+SEGMENTS_OF_HOST_MAX = 3072
+"""Of all processes; the rest of the NIC's regions (softnic: 4096) is for the rings of processes that join."""
 
 log = logging.getLogger("inaproto.host")
 
@@ -151,6 +153,13 @@ class ClientSession:
             raise JobError(
                 f"segment {message.segment}: comes before joining, twice, or is one more than {SEGMENTS_MAX}"
             )
+        fabric = self._daemon.fabric
+        if fabric is not None and fabric.segments >= SEGMENTS_OF_HOST_MAX:
+            os.close(descriptor)
+            raise JobError(
+                f"segment {message.segment}: the processes of this host have {fabric.segments} segments, its "
+                "limit; use fewer, larger buffers"
+            )
         if member.phase is Phase.ENDED:
             os.close(descriptor)  # the process will read that its job has failed
         else:
@@ -188,16 +197,22 @@ class ClientSession:
 
     # --- what the member tells (Owner)
 
-    def joined(self, ring_id: int) -> None:
+    def joined(self, ring_id: int, operations_max: int) -> None:
         if self._join is not None:
             join = self._join
-            self._send(Joined(id=join.id, ring_id=ring_id, rank=join.rank, size=join.size))
+            self._send(
+                Joined(
+                    id=join.id,
+                    ring_id=ring_id,
+                    rank=join.rank,
+                    size=join.size,
+                    operations_max=operations_max,
+                    segments_max=SEGMENTS_MAX,
+                )
+            )
 
     def operation_done(self, op_index: int, path: str, duration_ns: int) -> None:
         self._send(Done(op_index=op_index, path="local" if path == "local" else "switch", ns=duration_ns))
-
-    def operation_failed(self, op_index: int, error: JobError) -> None:
-        self._send(error_message(error, op_index=op_index))
 
     def member_failed(self, error: JobError) -> None:
         self._send(error_message(error))

@@ -43,6 +43,7 @@ U24 = Annotated[int, Integer(0, 0xFF_FFFF)]
 U32 = Annotated[int, Integer(0, 0xFFFF_FFFF)]
 U64 = Annotated[int, Integer(0, (1 << 64) - 1)]
 Positive16 = Annotated[int, Integer(1, 0xFFFF)]
+Positive32 = Annotated[int, Integer(1, 0xFFFF_FFFF)]
 Mtu = Annotated[int, Integer(256, 4096)]
 DtypeCode = Annotated[int, Integer(0, max(Dtype))]
 OpCode = Annotated[int, Integer(0, max(Op))]
@@ -115,10 +116,16 @@ class Join(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Message):
+    """All ranks are there. The limits are the daemon's, for the client to keep to."""
+
     TYPE: ClassVar[str] = "joined"
     ring_id: U32
     rank: U16
     size: Positive16
+    operations_max: Positive32 = 4096
+    """All-reduces that were submitted and have not ended."""
+    segments_max: Positive32 = 256
+    """Segments of shared memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,10 +276,14 @@ class OpStarted(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus(Message):
-    """Answer to ``OpStarted``: ranks not seen in that operation, and what differs between ranks."""
+    """Answer to ``OpStarted``: ranks not seen in that operation, and what differs between ranks.
+
+    Without ``op_index`` it is about ranks that have yet to join.
+    """
 
     TYPE: ClassVar[str] = "job_status"
     job: Name
+    op_index: U32 | None = None
     waiting_for: Ranks
     mismatch: Explanation = ""
 
@@ -312,8 +323,8 @@ class Closed(Message):
 class Failed(Message):
     """The job cannot go on; ``code`` is that of a ``JobError``.
 
-    ``ring_id`` is that of its ring; 0 where the switch knows of none. A host that has joined the job anew
-    tells by it that the message is about the ring before.
+    ``ring_id`` is that of its ring; 0 where the switch knows of none. A rank that joins the job anew is not
+    concerned by it: it has no ring yet, and its join is refused by an ``Error``.
     """
 
     TYPE: ClassVar[str] = "failed"

@@ -17,6 +17,7 @@ from inaproto.daemon.config import HostSettings, SwitchSettings
 from inaproto.daemon.host import HostDaemon, run_host
 from inaproto.daemon.switch import run_switch
 from inaproto.ports import FramePort, Nic, load_adapter
+from tests.daemon.control_relay import ControlRelay
 
 DEADLINE_S = 60.0
 """For a whole test: longer than anything takes, so only a hang meets it."""
@@ -40,8 +41,10 @@ class RunningHost:
         nics: list[Nic],
         scope: trio.CancelScope,
         ended: trio.Event,
+        relay: ControlRelay | None,
     ) -> None:
         self.settings = settings
+        self._relay = relay
         self.daemon = daemon
         self._nics = nics
         self._scope = scope
@@ -51,6 +54,12 @@ class RunningHost:
     def nic(self) -> Nic:
         """The one that it opened last."""
         return self._nics[-1]
+
+    @property
+    def relay(self) -> ControlRelay:
+        """On its way to the switch; of a host that was started with one."""
+        assert self._relay is not None
+        return self._relay
 
     @property
     def socket(self) -> Path:
@@ -101,27 +110,44 @@ class Cluster:
         await ready.wait()
         return RunningSwitch(stop, ended)
 
-    async def start_host(self, **options: Any) -> RunningHost:
-        """The next host; by default ``h0`` at 10.0.0.1, and so on."""
+    async def start_host(
+        self, *, relayed: bool = False, wrap_nic: Callable[[Nic], Nic] | None = None, **options: Any
+    ) -> RunningHost:
+        """The next host; by default ``h0`` at 10.0.0.1, and so on.
+
+        ``relayed`` puts a :class:`ControlRelay` between it and the switch; ``wrap_nic`` something around
+        each of its NICs.
+        """
         number = len(self.hosts)
         values = {"name": f"h{number}", "ip": f"10.0.0.{number + 1}", "dir": self.directory}
+        relay = None
+        if relayed:
+            relay = ControlRelay(self.directory / f"relay{number}", self.directory / "control.sock")
+            values["dir"] = relay.directory
+            await self._nursery.start(relay.run)
         settings = HostSettings.model_validate(values | self._host_options | options)
-        self.hosts.append(await self._run_host(settings))
+        self.hosts.append(await self._run_host(settings, relay, wrap_nic))
         return self.hosts[number]
 
     async def restart_host(self, number: int) -> None:
         """Start host ``number``, which was stopped, once more."""
-        self.hosts[number] = await self._run_host(self.hosts[number].settings)
+        host = self.hosts[number]
+        self.hosts[number] = await self._run_host(host.settings, host._relay)
 
-    async def _run_host(self, settings: HostSettings) -> RunningHost:
+    async def _run_host(
+        self,
+        settings: HostSettings,
+        relay: ControlRelay | None = None,
+        wrap_nic: Callable[[Nic], Nic] | None = None,
+    ) -> RunningHost:
         scope, ended = trio.CancelScope(), trio.Event()
         opened: list[Nic] = []
 
         async def open_nic(port_path: str) -> Nic:
             port = await load_adapter("frames").open().connect(port_path)
             nic: Nic = load_adapter("softnic").open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
-            opened.append(nic)
-            return nic
+            opened.append(nic if wrap_nic is None else wrap_nic(nic))
+            return opened[-1]
 
         async def serve(task_status: trio.TaskStatus[HostDaemon]) -> None:
             try:
@@ -131,7 +157,7 @@ class Cluster:
                 ended.set()
 
         daemon: HostDaemon = await self._nursery.start(serve)
-        return RunningHost(settings, daemon, opened, scope, ended)
+        return RunningHost(settings, daemon, opened, scope, ended, relay)
 
     async def connect(
         self, job: str, rank: int, *, size: int, host: int | None = None, **options: Any

@@ -18,6 +18,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.daemon import host_session
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host import run_host
@@ -147,8 +148,10 @@ async def test_a_switch_that_is_not_there_and_then_is(runtime_dir: Path) -> None
         (np.zeros(300, np.float32), np.zeros(300, np.int32)),
         (np.zeros(300, np.float32), np.zeros(5000, np.float32)),
         (np.zeros(300, np.float32), np.zeros(150, np.float64)),
+        (np.zeros(0, np.float32), np.zeros(5000, np.float32)),
+        (np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32)),
     ],
-    ids=["shape", "dtype", "length", "same bytes"],
+    ids=["shape", "dtype", "length", "same bytes", "empty", "both empty"],
 )
 async def test_tensors_that_differ_between_ranks(
     runtime_dir: Path, mine: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]
@@ -369,6 +372,54 @@ async def test_requests_that_no_client_makes(runtime_dir: Path, change: dict[str
         }
         await stream.send(AllReduce(id=3, **(good | change)))
         assert words in await cut_off(stream)
+
+
+async def send_segments(stream: ControlStream, count: int) -> None:
+    descriptor = memfd(4096)
+    for number in range(count):
+        await stream.send(Buffer(id=2, segment=number, nbytes=4096), descriptors=[descriptor])
+        assert isinstance(await stream.receive(), Ok)
+    os.close(descriptor)
+
+
+async def test_one_process_cannot_take_all_memory_regions_of_a_host(runtime_dir: Path) -> None:
+    async with cluster_with_bystanders(runtime_dir) as cluster, joined(cluster) as stream:
+        await send_segments(stream, 256)
+        await still_works(await cluster.job("others", 2))
+        descriptor = memfd(4096)
+        await stream.send(Buffer(id=2, segment=256, nbytes=4096), descriptors=[descriptor])
+        os.close(descriptor)
+        assert "one more than 256" in await cut_off(stream)
+
+
+async def test_all_processes_together_cannot_take_all_memory_regions_of_a_host(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_session, "SEGMENTS_OF_HOST_MAX", 10)
+    async with cluster_with_bystanders(runtime_dir) as cluster, joined(cluster) as stream:
+        descriptor = memfd(4096)
+        for number in range(10):
+            await stream.send(Buffer(id=2, segment=number, nbytes=4096), descriptors=[descriptor])
+        os.close(descriptor)
+        assert "processes of this host have 10 segments, its limit" in await cut_off(stream)
+
+
+async def test_a_program_with_thousands_of_buffers(runtime_dir: Path) -> None:
+    async with cluster_with_bystanders(runtime_dir) as cluster:
+        comms = await cluster.job("j", 2)
+        buffers = [[comm.buffer(100, np.int32) for _ in range(3000)] for comm in comms]
+        for ours in buffers:
+            for number, buffer in enumerate(ours):
+                buffer[:] = number
+        for number in range(0, 3000, 500):
+            works = [comm.all_reduce(buffers[rank][number]) for rank, comm in enumerate(comms)]
+            for work in works:
+                assert (await work == 2 * number).all()
+        for ours in buffers:
+            assert (ours[1] == 1).all()
+            assert (ours[499] == 499).all()
+        rings = cluster.hosts[0].daemon.status()["rings"]
+        assert next(ring["segments"] for ring in rings if ring["job"] == "j") <= 4
 
 
 async def test_more_descriptors_than_messages(runtime_dir: Path) -> None:

@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 import inaproto
+from inaproto.daemon import host_ring
 from inaproto.errors import (
     DaemonUnreachable,
     FabricLost,
@@ -26,6 +27,8 @@ from inaproto.errors import (
     RankLost,
     SwitchUnreachable,
 )
+from inaproto.ports import Nic
+from inaproto.wire.control_messages import Failed, JobStatus
 from tests.daemon.in_process_cluster import Cluster, open_cluster, together
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
@@ -182,6 +185,80 @@ async def test_a_join_that_waits_outlives_its_switch(runtime_dir: Path) -> None:
         await sum_of_ones(found)
 
 
+class SlowToClose:
+    """A NIC that has not closed before it is told to (or its daemon has no more patience)."""
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self.closing = trio.Event()
+        self.may_close = trio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nic, name)
+
+    async def aclose(self) -> None:
+        self.closing.set()
+        await self.may_close.wait()
+        await self._nic.aclose()
+
+
+async def test_a_join_while_the_old_link_is_closing_waits_for_the_next_switch(runtime_dir: Path) -> None:
+    nics: list[Any] = []
+
+    def slow(nic: Nic) -> Any:
+        nics.append(nic if nics else SlowToClose(nic))  # the first one
+        return nics[-1]
+
+    async with open_cluster(runtime_dir, 0, switch=False, **SMALL) as cluster:
+        switch = await cluster.start_switch()
+        await cluster.start_host(wrap_nic=slow)
+        await cluster.start_host()
+        await sum_of_ones(await cluster.job("before", 2))
+        await switch.stop()
+        await nics[0].closing.wait()
+        assert not cluster.hosts[0].daemon.status()["switch"]["connected"]
+        async with trio.open_nursery() as nursery:
+            found: dict[int, inaproto.Communicator] = {}
+
+            async def one(rank: int) -> None:
+                found[rank] = await cluster.connect("j", rank, size=2)
+
+            nursery.start_soon(one, 0)
+            clients = cluster.hosts[0].daemon.status()["clients"]
+            while cluster.hosts[0].daemon.status()["clients"] == clients:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()  # its join has been read
+            nics[0].may_close.set()
+            await cluster.start_switch()
+            nursery.start_soon(one, 1)
+        await sum_of_ones([found[0], found[1]])
+
+
+async def test_news_of_an_earlier_ring_do_not_touch_a_rank_that_joins_anew(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        for _ in range(2):
+            await cluster.start_host(relayed=True)
+        relay = cluster.hosts[0].relay
+        before = await cluster.job("j", 2)
+        relay.hold(Failed)
+        before[1].channel.close()
+        while not relay.held:
+            await trio.lowlevel.checkpoint()
+        before[0].channel.close()
+        found: dict[int, inaproto.Communicator] = {}
+
+        async def one(rank: int) -> None:
+            found[rank] = await cluster.connect("j", rank, size=2)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, 0)
+            while ring_of(cluster, 0, "j").get("waiting_for") != [1]:
+                await trio.lowlevel.checkpoint()
+            relay.release()
+            nursery.start_soon(one, 1)
+        await sum_of_ones([found[0], found[1]])
+
+
 async def test_a_wire_that_carries_nothing_ends_in_an_error(runtime_dir: Path) -> None:
     """With a bounded number of retries; by default a queue pair never gives up, and the stall is reported."""
     options: dict[str, Any] = {"retry_count": 2, "transport_timeout": 8} | SMALL
@@ -193,6 +270,53 @@ async def test_a_wire_that_carries_nothing_ends_in_an_error(runtime_dir: Path) -
             ) as info:
                 await work
             assert isinstance(info.value, FabricLost | RankLost)
+
+
+# --- operations that take too long
+
+
+@pytest.mark.parametrize("stall_ms", [10, 1_000_000], ids=["the switch has said it", "the switch is asked"])
+async def test_an_operation_that_takes_too_long_fails_the_job(runtime_dir: Path, stall_ms: int) -> None:
+    """Named: the operation, and the ranks that it waited for; all ranks are told."""
+    async with open_cluster(runtime_dir, 3, stall_ms=stall_ms, operation_timeout_ms=150, **SMALL) as cluster:
+        comms = await cluster.job("j", 3)
+        await sum_of_ones(comms)
+        slow, queued = [comms[0].all_reduce(np.ones(9, np.float32)) for _ in range(2)]
+        for work in (slow, queued):
+            with pytest.raises(OperationTimeout) as info:
+                await work
+            for part in ("rank 0 of job 'j'", "all-reduce 1 did not end", "0 of 1", "waits for ranks 1, 2"):
+                assert part in str(info.value)
+        for comm in comms[1:]:
+            with pytest.raises(RankLost, match=r"rank 0 \(h0.*all-reduce 1 did not end.*ranks 1, 2"):
+                await comm.all_reduce(np.ones(9, np.float32))
+        await sum_of_ones(await cluster.job("j", 3))
+
+
+async def test_an_overdue_operation_does_not_wait_for_the_switch_either(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 0, operation_timeout_ms=50, **SMALL) as cluster:
+        for _ in range(2):
+            await cluster.start_host(relayed=True)
+        comms = await cluster.job("j", 2)
+        cluster.hosts[0].relay.hold(JobStatus)
+        with pytest.raises(OperationTimeout, match="the switch does not say for which ranks"):
+            await comms[0].all_reduce(np.ones(9, np.float32))
+        assert cluster.hosts[0].relay.held
+
+
+async def test_without_a_limit_an_operation_may_take_for_ever(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 2, stall_ms=10, operation_timeout_ms=0, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        early = comms[0].all_reduce(np.ones(9, np.float32))
+        while ring_of(cluster, 0, "j")["stalls"] < 3:
+            await trio.lowlevel.checkpoint()
+        await comms[1].all_reduce(np.ones(9, np.float32))
+        assert (await early == 2).all()
+
+
+def ring_of(cluster: Cluster, host: int, job: str) -> dict[str, Any]:
+    rings = cluster.hosts[host].daemon.status()["rings"]
+    return next((ring for ring in rings if ring["job"] == job), {})
 
 
 # --- host daemons
@@ -283,6 +407,41 @@ async def test_misuse_is_refused_before_anything_is_sent(runtime_dir: Path) -> N
         with pytest.raises(LocalMisuse):
             comms[0].all_reduce(np.ones(4, np.float32), "mean")
         await sum_of_ones(comms)
+
+
+async def test_more_operations_than_the_daemon_keeps_are_refused_and_nothing_is_lost(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_ring, "OPERATIONS_MAX", 20)
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        works = [comms[0].all_reduce(np.full(1, number, np.int32)) for number in range(20)]
+        with pytest.raises(LocalMisuse, match="20 all-reduces have not ended, the limit; wait for one"):
+            comms[0].all_reduce(np.ones(1, np.int32))
+        for number, work in enumerate(works):
+            assert (await comms[1].all_reduce(np.full(1, number, np.int32)) == 2 * number).all()
+            assert (await work == 2 * number).all()
+        works = [comms[0].all_reduce(np.ones(1, np.int32)) for _ in range(20)]  # room again
+        for _ in works:
+            await comms[1].all_reduce(np.ones(1, np.int32))
+        while ring_of(cluster, 0, "j")["operations_queued"]:
+            await trio.lowlevel.checkpoint()
+        comms[0].all_reduce(np.ones(1, np.int32))  # they have ended, though nobody has waited for one
+        assert (await comms[1].all_reduce(np.ones(1, np.int32)) == 2).all()
+
+
+async def test_thousands_of_operations_learn_why_they_failed(runtime_dir: Path) -> None:
+    """Told once for all: thousands of messages would not fit into the daemon's bounded output."""
+    async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
+        comms = await cluster.job("j", 2)
+        works = [comms[0].all_reduce(np.ones(1, np.int32)) for _ in range(host_ring.OPERATIONS_MAX)]
+        while ring_of(cluster, 0, "j")["operations_queued"] < len(works):
+            comms[0].channel.pump()
+            await trio.lowlevel.checkpoint()
+        comms[1].channel.close()
+        for work in works:
+            with pytest.raises(RankLost, match="rank 1"):
+                await work
 
 
 async def test_a_timeout_leaves_the_operation_running(runtime_dir: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from inaproto.core.ring_engine import (
     TakeResult,
 )
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
-from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
+from inaproto.wire.ina_header import FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
 
 Bytes = NDArray[np.uint8]
 
@@ -61,6 +61,13 @@ def ring_config(rank: int, size: int, **changes: int) -> RingConfig:
     return RingConfig(
         ring_id=RingId(7), epoch=Epoch(3), key=0xC0FFEE, rank=Rank(rank), ring_size=size, **values
     )
+
+
+def marked_as_result(header: bytes) -> bytes:
+    """What the accelerator makes of the header of a message when its payload is a sum."""
+    sent = InaHeader.decode(header)
+    assert not sent.is_result, "a sender says that its payload is a result"
+    return replace(sent, flags=sent.flags | FLAG_RESULT).encode()
 
 
 class IdealRing:
@@ -113,7 +120,7 @@ class IdealRing:
         data = np.asarray(total, np.int32).tobytes()
         for rank, message in enumerate(messages):
             successor = self.members[(rank + 1) % len(self.members)]
-            successor.results.append(Message(message.msg_id, message.header, data))
+            successor.results.append(Message(message.msg_id, marked_as_result(message.header), data))
 
     def _arrive(self, rank: int) -> None:
         member = self.members[rank]

@@ -173,13 +173,62 @@ def test_registered_buffers_and_parts_of_them_are_found() -> None:
     found = memory.find(array[3:5])
     assert found is not None
     assert (found.segment, found.offset, found.nbytes) == (region.segment, 3 * 400, 800)
-    at_end = memory.find(other)
-    assert at_end is not None
-    assert at_end.segment is not region.segment
+    beside = memory.find(other)
+    assert beside is not None
+    assert (beside.segment, beside.nbytes) == (region.segment, 64)
+    assert beside.offset >= 4000
     assert memory.find(np.zeros(4)) is None
     assert memory.find(memory.allocate(64).array((16,), np.dtype(np.float32))) is None, (
         "pooled, not registered"
     )
+    memory.close()
+
+
+def test_buffers_share_segments_and_do_not_overlap() -> None:
+    memory = SharedMemory()
+    sizes = [1, 0, 64, 65, 4096, 5000, 1 << 20, (1 << 20) + 8, 3 << 20] * 40
+    arrays = [memory.register(size).array((size,), np.dtype(np.uint8)) for size in sizes]
+    for number, array in enumerate(arrays):
+        assert not array.any()
+        array[:] = number % 251 + 1
+    for number, array in enumerate(arrays):
+        assert (array == number % 251 + 1).all()
+        found = memory.find(array)
+        assert found is not None
+        assert found.offset % ALIGNMENT == 0
+        assert found.nbytes == array.nbytes
+    taken = memory.take_unannounced()
+    for _, descriptor in taken:
+        os.close(descriptor)
+    assert len(taken) < 128
+    assert memory.nbytes < 1.3 * sum(sizes)
+
+
+def test_ten_thousand_small_buffers_take_a_handful_of_segments() -> None:
+    memory = SharedMemory()
+    for _ in range(10_000):
+        memory.register(256)
+    taken = memory.take_unannounced()
+    assert len(taken) <= 3
+    for _, descriptor in taken:
+        os.close(descriptor)
+
+
+def test_at_the_limit_of_segments_larger_regions_are_used_again_and_then_the_caller_is_told() -> None:
+    memory = SharedMemory(segments_max=2)
+    held = [memory.allocate(2 << 20), memory.allocate(3 << 20)]
+    with pytest.raises(LocalMisuse, match=r"2 segments.*fewer, larger buffers, or wait"):
+        memory.allocate(1 << 20)
+    with pytest.raises(LocalMisuse, match="2 segments"):
+        memory.register(8)
+    place = (held[1].segment.number, held[1].offset)
+    del held[1]
+    gc.collect()
+    for _ in range(3):
+        again = memory.allocate(1 << 20)
+        assert (again.segment.number, again.offset) == place
+        del again
+        gc.collect()
     memory.close()
 
 

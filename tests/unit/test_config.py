@@ -44,6 +44,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     host = load_host_settings(HOST, None, {}).settings
     assert (host.mtu, host.window_messages, host.message_packets) == (1024, 2, 170)
     assert (host.transport_timeout, host.retry_count, host.stall_ms) == (14, 7, 1000)
+    assert host.operation_timeout_ms == 600_000
     assert host.mac_bytes == b"\x02\x00\x0a\x00\x00\x01"
     assert host.ip_bytes == b"\x0a\x00\x00\x01"
     assert host.listen_path == host.dir / "h0.sock"
@@ -65,6 +66,15 @@ def test_numbers_may_be_text(tmp_path: Path) -> None:
     assert load_host_settings({**HOST, "mtu": "512"}, None, {}).settings.mtu == 512
     assert load_host_settings(HOST, None, {"INAPROTO_MTU": "4096"}).settings.mtu == 4096
     assert load_switch_settings({}, None, {"INAPROTO_SEED": "7"}).settings.seed == 7
+
+
+def test_the_time_limit_of_operations_comes_from_file_environment_or_flag(tmp_path: Path) -> None:
+    file = write(tmp_path, "[host]\noperation_timeout_ms = 5\n")
+    environment = {"INAPROTO_OPERATION_TIMEOUT_MS": "0"}
+    assert load_host_settings(HOST, file, {}).settings.operation_timeout_ms == 5
+    assert load_host_settings(HOST, file, environment).settings.operation_timeout_ms == 0
+    flags = {**HOST, "operation_timeout_ms": "7"}
+    assert load_host_settings(flags, file, environment).settings.operation_timeout_ms == 7
 
 
 def test_weather_is_text_everywhere(tmp_path: Path) -> None:
@@ -104,6 +114,7 @@ def test_shown_configuration_can_be_read_back(tmp_path: Path) -> None:
         ({"mac": "02:00"}, "six bytes such as"),
         ({"name": "a/b"}, "letters, digits"),
         ({"stall_ms": "soon"}, "stall_ms (flag --stall-ms): 'soon' is not allowed"),
+        ({"operation_timeout_ms": "-1"}, "operation_timeout_ms (flag --operation-timeout-ms): '-1' is not"),
         ({"log_level": "loud"}, "'debug', 'info', 'warning' or 'error'"),
         ({"retry_count": "8"}, "less than or equal to 7"),
     ],

@@ -413,16 +413,20 @@ def test_ending_switch_tells_every_job() -> None:
 def test_stalled_rank_hears_for_whom_it_waits() -> None:
     world = World()
     world.running()
-    assert sent(world.stalled(0, 5), JobStatus) == [(0, JobStatus(job="train", waiting_for=(1, 2)))]
+    assert sent(world.stalled(0, 5), JobStatus) == [
+        (0, JobStatus(job="train", op_index=5, waiting_for=(1, 2)))
+    ]
     # Rank 2 comes: whoever waits hears that only rank 1 is missing.
     assert sent(world.stalled(2, 5), JobStatus) == [
-        (2, JobStatus(job="train", waiting_for=(1,))),
-        (0, JobStatus(job="train", waiting_for=(1,))),
+        (2, JobStatus(job="train", op_index=5, waiting_for=(1,))),
+        (0, JobStatus(job="train", op_index=5, waiting_for=(1,))),
     ]
-    assert sent(world.stalled(2, 5), JobStatus) == [(2, JobStatus(job="train", waiting_for=(1,)))]
+    assert sent(world.stalled(2, 5), JobStatus) == [(2, JobStatus(job="train", op_index=5, waiting_for=(1,)))]
     # A rank that is in a later operation has sent all of this one.
-    assert sent(world.stalled(1, 6), JobStatus) == [(1, JobStatus(job="train", waiting_for=(0, 2)))]
-    assert sent(world.stalled(0, 5), JobStatus) == [(0, JobStatus(job="train", waiting_for=()))]
+    assert sent(world.stalled(1, 6), JobStatus) == [
+        (1, JobStatus(job="train", op_index=6, waiting_for=(0, 2)))
+    ]
+    assert sent(world.stalled(0, 5), JobStatus) == [(0, JobStatus(job="train", op_index=5, waiting_for=()))]
 
 
 @pytest.mark.parametrize("difference", [{"nbytes": 128}, {"signature": 10}])

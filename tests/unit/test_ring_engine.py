@@ -16,6 +16,7 @@ from inaproto.core.ring_engine import (
     Operation,
     OperationDone,
     OperationFailed,
+    Overdue,
     PostMessage,
     ResultArrived,
     RingBroken,
@@ -28,8 +29,8 @@ from inaproto.core.ring_engine import (
 )
 from inaproto.errors import Blame, FabricLost, LocalMisuse
 from inaproto.units import Instant, OpIndex
-from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, InaHeader, Op
-from tests.unit.ideal_ring import IdealRing, ring_config
+from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
+from tests.unit.ideal_ring import IdealRing, marked_as_result, ring_config
 
 NOW = Instant(0)
 FULL = 2 * 256 - INA_HEADER_BYTES
@@ -43,7 +44,9 @@ def result(engine: RingEngine, msg_id: int, post: PostMessage) -> ResultArrived:
     """What the predecessor's flow brings when this rank posted ``post``."""
     config = engine.config
     header = dataclasses.replace(
-        InaHeader.decode(post.header), rank=(config.rank - 1) % config.ring_size, msg_id=msg_id
+        InaHeader.decode(marked_as_result(post.header)),
+        rank=(config.rank - 1) % config.ring_size,
+        msg_id=msg_id,
     )
     return ResultArrived(msg_id, INA_HEADER_BYTES + post.nbytes, header.encode())
 
@@ -81,9 +84,19 @@ def test_no_element_is_cut_in_two(mtu: int, packets: int) -> None:
     assert mtu % 8 == 0
 
 
-def test_a_tensor_without_elements_is_done_at_once() -> None:
+def test_a_tensor_without_elements_takes_part_with_a_header_alone() -> None:
+    """Else a rank whose tensor is empty would be done, and those whose is not would wait for ever."""
     engine = RingEngine(ring_config(0, 3))
-    assert engine.step(Submit(operation(nbytes=0)), NOW) == [OperationDone(OpIndex(0))]
+    (post,) = engine.step(Submit(operation(nbytes=0)), NOW)
+    assert isinstance(post, PostMessage)
+    assert (post.offset, post.nbytes) == (0, 0)
+    header = InaHeader.decode(post.header)
+    assert (header.msg_len, header.is_last, header.signature) == (1, True, 0x1234)
+    assert engine.step(result(engine, 0, post), NOW) == [
+        TakeResult(0, OpIndex(0), 0, 0),
+        OperationDone(OpIndex(0)),
+    ]
+    assert RingEngine(ring_config(0, 1)).step(Submit(operation(nbytes=0)), NOW) == [OperationDone(OpIndex(0))]
 
 
 def test_a_ring_of_one_is_done_at_once() -> None:
@@ -99,10 +112,13 @@ def test_one_operation_at_a_time_and_the_next_follows_at_once() -> None:
     assert engine.step(Submit(operation(2)), NOW) == []
     assert isinstance(post, PostMessage)
     actions = engine.step(result(engine, 0, post), NOW)
-    assert [type(action) for action in actions] == [TakeResult, OperationDone, OperationDone, PostMessage]
-    last = actions[-1]
+    assert [type(action) for action in actions] == [TakeResult, OperationDone, PostMessage]
+    empty = actions[-1]
+    assert isinstance(empty, PostMessage)
+    assert (empty.op_index, empty.msg_id, empty.slot) == (1, 1, 1)
+    last = engine.step(result(engine, 1, empty), NOW)[-1]
     assert isinstance(last, PostMessage)
-    assert (last.op_index, last.msg_id, last.slot) == (2, 1, 1)
+    assert (last.op_index, last.msg_id, last.slot) == (2, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +133,8 @@ def test_one_operation_at_a_time_and_the_next_follows_at_once() -> None:
         {"signature": 1},
         {"dtype": Dtype.F32},
         {"op": Op.MAX},
-        {"flags": 0},
+        {"flags": FLAG_RESULT},
+        {"flags": FLAG_LAST},
         {"msg_len": 1},
         {"ring_size": 3},
     ],
@@ -135,6 +152,25 @@ def test_a_result_with_any_wrong_header_field_breaks_the_ring(wrong: dict[str, A
         FabricLost.code,
         engine.view().failure.message,  # type: ignore[union-attr]
     )
+
+
+def test_a_gradient_that_was_not_aggregated_is_not_taken_for_a_sum() -> None:
+    """What a plain switch on the path would deliver: right in everything but the mark of the accelerator."""
+    engine = RingEngine(ring_config(0, 2))
+    (post,) = engine.step(Submit(operation()), NOW)
+    assert isinstance(post, PostMessage)
+    assert not InaHeader.decode(post.header).is_result
+    good = result(engine, 0, post)
+    raw = InaHeader.decode(good.header)
+    raw = dataclasses.replace(raw, flags=raw.flags & ~FLAG_RESULT)
+    blame, failed, broken = engine.step(dataclasses.replace(good, header=raw.encode()), NOW)
+    assert isinstance(blame, Blame)
+    assert blame.rule == "result not aggregated"
+    assert isinstance(failed, OperationFailed)
+    assert isinstance(broken, RingBroken)
+    assert failed.code == broken.code == FabricLost.code
+    for words in ("without having been aggregated", "an accelerator on the path", "did the switch restart"):
+        assert words in broken.message
 
 
 def test_the_secret_key_is_in_no_message() -> None:
@@ -211,6 +247,30 @@ def test_stalls_are_reported_again_and_again_until_progress() -> None:
     engine.step(result(engine, 0, post), Instant(300))
     assert engine.deadline == 400
     assert engine.view().stalls == 2
+
+
+def test_an_operation_is_overdue_once_whatever_its_progress() -> None:
+    engine = RingEngine(ring_config(0, 2, stall_ns=100, timeout_ns=250))
+    actions = engine.step(Submit(operation(0, 2 * FULL)), Instant(50))
+    engine.step(Submit(operation(1)), Instant(60))
+    assert engine.step(Woke(), Instant(150)) == [Stalled(operation(0, 2 * FULL), 100, 2, 0)]
+    first, second = actions
+    assert isinstance(first, PostMessage)
+    assert isinstance(second, PostMessage)
+    engine.step(result(engine, 0, first), Instant(220))
+    assert engine.deadline == 300, "progress defers the report of a stall, and nothing else"
+    assert engine.step(Woke(), Instant(299)) == []
+    assert engine.step(Woke(), Instant(300)) == [Overdue(operation(0, 2 * FULL), 250, 2, 1)]
+    assert engine.deadline == 320
+    assert engine.step(Woke(), Instant(320)) == [Stalled(operation(0, 2 * FULL), 100, 2, 1)]
+    engine.step(result(engine, 1, second), Instant(330))  # it is for the owner to end it
+    assert engine.step(Woke(), Instant(580))[-1] == Overdue(operation(1), 250, 1, 0)
+
+
+def test_an_operation_may_take_for_ever_if_the_owner_says_so() -> None:
+    engine = RingEngine(ring_config(0, 2, stall_ns=100))
+    engine.step(Submit(operation(0)), NOW)
+    assert engine.step(Woke(), Instant(1 << 60)) == [Stalled(operation(0), 1 << 60, 1, 0)]
 
 
 def test_misuse_leaves_the_state_untouched() -> None:
