@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.lookup_table import Rows
+from inaproto.core.packet_memory import OutputArena, PayloadBuffer, PayloadPool
 from inaproto.core.reduce import reduce_into
 from inaproto.core.ring_spec import RingSpec
 from inaproto.wire.crc import crc32
@@ -85,67 +86,6 @@ def packet_fault(run: RoceRun, offsets: Rows, packets: int, mtu: int) -> str | N
     if not 0 < run.payload_bytes <= mtu:
         return f"{run.payload_bytes} payload bytes; the MTU is {mtu}"
     return None
-
-
-class OutputArena:
-    """Memory for the packets that one step emits, used again by the next.
-
-    Fresh memory costs a page fault for every 4 KiB, which is as much as the sums themselves. Grows to
-    what a step needed, up to ``bytes_max``; beyond that a request gets memory of its own.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._buffer: NDArray[np.uint8] = np.empty(1 << 16, np.uint8)
-        self._used = 0
-        self._wanted = 0
-
-    def reset(self) -> None:
-        """Begin a step: everything handed out before is void."""
-        if len(self._buffer) < self._wanted <= self._bytes_max:
-            self._buffer = np.empty(min(2 * self._wanted, self._bytes_max), np.uint8)
-        self._used = self._wanted = 0
-
-    def take(self, ranks: int, packets: int, frame_bytes: int) -> NDArray[np.uint8]:
-        """uint8, shape (ranks, packets, frame_bytes), contents undefined."""
-        size = ranks * packets * frame_bytes
-        self._wanted += size
-        begin = self._used
-        if begin + size > len(self._buffer):
-            return np.empty((ranks, packets, frame_bytes), np.uint8)
-        self._used += size
-        return self._buffer[begin : begin + size].reshape(ranks, packets, frame_bytes)
-
-
-class PayloadBuffer:
-    """Payloads of one message: ``array`` uint8 (ranks, packets, MTU), and its rows cut once.
-
-    A CRC over memoryviews that exist already costs half of one over rows cut in the loop.
-    """
-
-    __slots__ = ("array", "cuts")
-
-    def __init__(self, ranks: int, packets: int, mtu: int) -> None:
-        self.array: NDArray[np.uint8] = np.empty((ranks, packets, mtu), np.uint8)
-        self.cuts = [[memoryview(row) for row in rank] for rank in self.array]
-
-
-class PayloadPool:
-    """Payload buffers, handed out latest first.
-
-    Inputs are needed only until a message's results are complete; the results are kept in their
-    place. The next message then finds a buffer that is still in the processor's cache.
-    """
-
-    def __init__(self, ranks: int, packets_max: int, mtu: int) -> None:
-        self._shape = (ranks, packets_max, mtu)
-        self._free: list[PayloadBuffer] = []
-
-    def take(self) -> PayloadBuffer:
-        return self._free.pop() if self._free else PayloadBuffer(*self._shape)
-
-    def give_back(self, buffer: PayloadBuffer) -> None:
-        self._free.append(buffer)
 
 
 class Region:

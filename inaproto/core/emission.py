@@ -7,9 +7,10 @@ step uses again.
 from __future__ import annotations
 
 from inaproto.core.accelerator_types import Action, Counters, EmitFrames, RingState
-from inaproto.core.aggregator import OutputArena, Region
+from inaproto.core.aggregator import Region
 from inaproto.core.bridge import Bridge
 from inaproto.core.lookup_table import Flow
+from inaproto.core.packet_memory import OutputArena
 from inaproto.units import Frames, PortId
 
 

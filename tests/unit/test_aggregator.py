@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from inaproto.core.aggregator import (
     AggregatorArray,
     LastPacket,
-    OutputArena,
-    PayloadPool,
     Region,
     bytes_needed,
     packet_fault,
     spans_of,
 )
+from inaproto.core.packet_memory import OutputArena, PayloadPool
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, Dtype, InaHeader, Op
 from inaproto.wire.vector import RoceRun, decode_runs
