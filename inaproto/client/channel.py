@@ -101,7 +101,11 @@ class Channel:
     # --- bytes
 
     def send(self, data: bytes, descriptor: int | None = None) -> None:
-        """Queue a message (and a descriptor, which is closed once sent), and write what can be written."""
+        """Queue a message (and a descriptor, which is closed in any case), and write what can be written."""
+        if self._closed:
+            if descriptor is not None:
+                os.close(descriptor)
+            return
         self._output.append((memoryview(data), descriptor))
         self._write()
 
@@ -193,7 +197,7 @@ def connecting(
         if protocol.failure is not None:
             raise protocol.failure
         if not there:
-            late = yield from _explain_join(channel, timeout, clock)
+            late = yield from explain_join(channel, timeout, clock)
             if late is not None:
                 raise late
         if protocol.joined is not None:
@@ -241,17 +245,34 @@ def again(error: JobError) -> JobError:
 
 
 def find_socket(environment: dict[str, str]) -> tuple[Path | None, str]:
-    """Where the host daemon of this machine listens, or None and why it is not known."""
+    """Where the host daemon of this machine listens, or None and why it is not known.
+
+    A directory of another user is not searched: under ``/tmp`` anybody could have made it, to be handed
+    the job's key and tensors.
+    """
     if environment.get(SOCKET_VARIABLE):
         return Path(environment[SOCKET_VARIABLE]), ""
     runtime = environment.get("XDG_RUNTIME_DIR", "")
-    directory = Path(runtime) / "inaproto" if runtime else Path(f"/tmp/inaproto-{os.getuid()}")
+    has_runtime = bool(runtime) and Path(runtime).is_dir()  # as the daemon has it
+    directory = Path(runtime) / "inaproto" if has_runtime else Path(f"/tmp/inaproto-{os.getuid()}")
+    owner = _stranger(directory)
+    if owner is not None:
+        return None, f"{directory} belongs to user {owner}, not to {os.geteuid()}, and is not trusted"
     found = sorted(path for path in directory.glob("*.sock") if path.name not in _SWITCH_SOCKETS)
     if len(found) == 1:
         return found[0], ""
     if not found:
         return None, f"there is no host daemon's socket in {directory}"
     return None, f"there are several in {directory} ({', '.join(path.name for path in found)}), choose one"
+
+
+def _stranger(directory: Path) -> int | None:
+    """The user whose directory (or link to one) it is, if that is neither this one nor root."""
+    try:
+        owners = (os.lstat(directory).st_uid, os.stat(directory).st_uid)
+    except OSError:
+        return None  # there is none, or nothing can be found in it
+    return next((owner for owner in owners if owner not in (0, os.geteuid())), None)
 
 
 def _reach_daemon(
@@ -315,12 +336,13 @@ def _ranks(ring: dict[str, Any]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(ranks) if ranks else ""
 
 
-def _explain_join(channel: Channel, timeout: float | None, clock: Clock) -> Steps[JobError | None]:
+def explain_join(channel: Channel, timeout: float | None, clock: Clock) -> Steps[JobError | None]:
     """None if the last rank came meanwhile."""
     who = channel.who
     until = clock() + EXPLAIN_S
+    status: dict[str, Any] | None = None
     while True:
-        status = yield from _ask(channel, until, clock)
+        status = (yield from _ask(channel, until, clock)) or status  # one that answered once is there
         if channel.protocol.joined is not None or channel.protocol.failure is not None:
             return channel.protocol.failure
         if status is None:

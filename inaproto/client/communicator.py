@@ -134,8 +134,11 @@ class _Communicator:
     def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """An array of zeros in memory shared with the host daemon: ``all_reduce`` copies none of it.
 
-        ``all_reduce`` of it, or of a contiguous part of it, puts the result in its place. The memory
-        stays registered until the communicator is closed.
+        ``all_reduce`` of it, or of a contiguous part of it, puts the result in its place, as it comes in:
+        after an operation that failed the array holds a mix of inputs and results, so keep the inputs
+        elsewhere if the operation is to be done again. The memory stays registered until the communicator
+        is closed; small buffers share segments, of which the host daemon takes a bounded number. Raises
+        ``LocalMisuse`` when they are used up, ``MemoryError``, or the error that the job failed with.
         """
         kind = np.dtype(dtype)
         wire_dtype(kind)
@@ -251,7 +254,10 @@ class Communicator(_Communicator):
         or int64; the same shape, dtype and ``op`` ("sum", "max" or "min") on every rank. A private array
         is copied before this returns; its result comes as a new array, or in ``out``. An array from
         :meth:`buffer` is not copied, must be left alone until the result is here, and gets the result in
-        place. Raises ``LocalMisuse`` before anything is sent, or the error that the job failed with.
+        place; if the operation fails, it is left with a mix of inputs and results. A private ``array``
+        never changes, and ``out`` only with the whole result. Raises ``LocalMisuse`` before anything is sent
+        (also when as many operations as the host daemon keeps have not ended), or the error that the job
+        failed with.
         """
         return Work(self, *self._start(array, op, out))
 

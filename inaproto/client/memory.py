@@ -5,7 +5,7 @@ pass through pooled regions that come back when nobody uses them any more.
 
 The daemon takes a bounded number of segments, for each is a memory region of the host's NIC. So regions
 are cut from shared segments, and these become larger when there are many: their number grows as the
-logarithm of their bytes, at a price of at most an eighth of unused memory.
+logarithm of their bytes, at the price of about an eighth of unused memory.
 
 Invariants: regions in use never overlap; a region comes back to the pool only after its last
 reference has gone, and an operation holds one until it has ended; every segment is sealed against

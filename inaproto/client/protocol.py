@@ -84,7 +84,7 @@ class ClientProtocol:
         """Raises ``LocalMisuse``."""
         if self.is_full:
             raise LocalMisuse(
-                f"all_reduce: {self.pending} all-reduces have not ended, the limit; wait for one of them first"
+                f"all_reduce: {self.pending} all-reduces have not ended, the limit; wait for one of them"
             )
 
     # --- out

@@ -51,9 +51,12 @@ class ControlRelay:
 
     async def _serve(self, host: ControlStream) -> None:
         try:
-            switch = ControlStream(await connect_unix(self._switch, "relay"))
-        except OSError:
-            return host.close()
+            with suppress(OSError):  # no switch now: the host sees its connection end
+                await self._relay(host, ControlStream(await connect_unix(self._switch, "relay")))
+        finally:
+            host.close()
+
+    async def _relay(self, host: ControlStream, switch: ControlStream) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(host.run)
@@ -61,7 +64,6 @@ class ControlRelay:
                 nursery.start_soon(self._up, host, switch)
                 await self._down(switch, host)
         finally:
-            host.close()
             switch.close()
 
     async def _up(self, host: ControlStream, switch: ControlStream) -> None:

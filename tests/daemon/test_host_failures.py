@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from inaproto.errors import (
 )
 from inaproto.ports import Nic
 from inaproto.wire.control_messages import Failed, JobStatus
-from tests.daemon.in_process_cluster import Cluster, open_cluster, together
+from tests.daemon.in_process_cluster import Cluster, RunningHost, open_cluster, together
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
 
@@ -495,6 +496,73 @@ async def test_an_operation_has_one_result_whatever_fails(runtime_dir: Path, vic
     assert len(outcomes) == 15
     assert "result" not in outcomes[:3], "cut before the first result"
     assert set(outcomes) <= {"result", "RankLost", "FabricLost", "DaemonUnreachable", "JobError"}
+
+
+LONG_MESSAGE: dict[str, Any] = {"mtu": 1024, "message_packets": 600, "transport_timeout": 12}
+"""120000 int32 are one message of it, 470 packets: only the first has a header by which to know a result."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("victim", ["process", "link", "host daemon"])
+async def test_no_rank_takes_the_raw_tail_of_a_message_for_a_result(
+    runtime_dir: Path, victim: str, seed: int
+) -> None:
+    """Cut in the middle of a message, while the other hosts have not yet heard that the job has failed.
+
+    What a neighbour sent and nobody summed must not complete a message that began with sums.
+    """
+    draw = random.Random(f"{seed}/cut")
+    expected = (np.arange(120_000, dtype=np.int32) * 6).tobytes()
+    async with open_cluster(runtime_dir, 0, weather="drop=0.002", **LONG_MESSAGE) as cluster:
+        for _ in range(3):
+            await cluster.start_host(relayed=True)
+        for number in range(3):
+            comms = await cluster.job(f"j{number}", 3)
+            results: dict[int, bytes] = {}
+            ended: set[int] = set()
+
+            async def rank(
+                number: int, comm: inaproto.Communicator, results: dict[int, bytes], ended: set[int]
+            ) -> None:
+                try:
+                    results[number] = (
+                        await comm.all_reduce(np.arange(120_000, dtype=np.int32) * (number + 1))
+                    ).tobytes()
+                except JobError:
+                    pass
+                finally:
+                    ended.add(number)
+
+            others = [cluster.hosts[0], cluster.hosts[2]]
+            for host in others:
+                host.relay.hold(Failed)
+            async with trio.open_nursery() as nursery:
+                at = packets(others[0], "packets_received") + draw.randrange(500)
+                for number_of_rank, comm in enumerate(comms):
+                    nursery.start_soon(rank, number_of_rank, comm, results, ended)
+                while packets(others[0], "packets_received") < at and 0 not in ended:
+                    await trio.lowlevel.checkpoint()
+                await cut(cluster, comms[1], victim)
+                before = [packets(host, "timeouts") for host in others]
+                while not all(
+                    rank in ended or is_idle(host, f"j{number}", timeouts + 2)
+                    for host, timeouts, rank in zip(others, before, (0, 2), strict=True)
+                ):
+                    await trio.lowlevel.checkpoint()
+                for host in others:
+                    host.relay.release()
+            assert set(results.values()) <= {expected}, f"cut at packet {at}, results of {sorted(results)}"
+
+
+def is_idle(host: RunningHost, job: str, timeouts: int) -> bool:
+    """It has nothing to send again, or has sent it again in vain."""
+    rings = host.daemon.status()["rings"]
+    unacknowledged = sum(ring.get("unacknowledged", 0) for ring in rings if ring["job"] == job)
+    return unacknowledged == 0 or packets(host, "timeouts") >= timeouts
+
+
+def packets(host: RunningHost, counter: str) -> int:
+    return host.nic.statistics()[counter]
 
 
 def results_of(cluster: Cluster, job: str) -> int:

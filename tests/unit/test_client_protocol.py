@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import socket
+from collections.abc import Generator
 from pathlib import Path
 
 import ml_dtypes
@@ -14,11 +15,18 @@ import numpy as np
 import pytest
 
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
-from inaproto.client.channel import Channel, JobRank
+from inaproto.client.channel import Channel, JobRank, Wait, explain_join, find_socket
 from inaproto.client.communicator import BlockingCommunicator, connect_blocking
 from inaproto.client.memory import ALIGNMENT, SharedMemory
 from inaproto.client.protocol import ClientProtocol, PendingOperation
-from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse, RankLost, TensorMismatch
+from inaproto.errors import (
+    DaemonUnreachable,
+    JobError,
+    LocalMisuse,
+    OperationTimeout,
+    RankLost,
+    TensorMismatch,
+)
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
     AllReduce,
@@ -339,6 +347,74 @@ def test_the_only_socket_of_the_run_directory_is_taken_and_two_are_not_guessed(
     monkeypatch.setenv("INAPROTO_HOST_SOCKET", str(directory / "h9.sock"))
     with pytest.raises(DaemonUnreachable, match=r"h9\.sock: No such file"):
         connect_blocking("j", 0, size=2, timeout=0)
+
+
+def test_a_run_directory_of_another_user_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under /tmp anybody can make the directory in which the only socket would be taken."""
+    directory = tmp_path / "inaproto"
+    directory.mkdir()
+    (directory / "h0.sock").touch()
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    assert find_socket(environment) == (directory / "h0.sock", "")
+    owner = os.stat(directory).st_uid
+    for user in (owner, owner + 1):  # whose process it is
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        found, why = find_socket(environment)
+        assert (found is None) == (owner not in (user, 0))
+    if os.getuid() == 0:
+        os.chown(directory, 4711, 4711)
+        monkeypatch.setattr(os, "geteuid", lambda: 4712)
+        found, why = find_socket(environment)
+        assert found is None
+        assert "belongs to user 4711, not to 4712" in why
+        os.chown(directory, 0, 0)
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "inaproto").symlink_to(directory)
+        os.chown(tmp_path / "mine" / "inaproto", 4711, 4711, follow_symlinks=False)
+        assert find_socket({"XDG_RUNTIME_DIR": str(tmp_path / "mine")})[0] is None, "a link of a stranger"
+    named = {"INAPROTO_HOST_SOCKET": str(directory / "h9.sock")}
+    assert find_socket(environment | named)[0] == directory / "h9.sock", "named by the user: not guessed"
+
+
+def test_a_missing_runtime_directory_is_not_where_the_daemon_listens(tmp_path: Path) -> None:
+    _, why = find_socket({"XDG_RUNTIME_DIR": str(tmp_path / "missing")})
+    assert f"/tmp/inaproto-{os.getuid()}" in why
+
+
+def test_a_closed_channel_closes_the_descriptors_that_it_is_given() -> None:
+    comm, daemon = communicator()
+    comm.channel.close()
+    descriptor = os.memfd_create("test")
+    comm.channel.send(b"x", descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    daemon.close()
+
+
+def test_a_daemon_that_has_answered_once_is_not_said_to_be_silent() -> None:
+    """It answers the first question of a join that waits in vain, and no later one."""
+    comm, daemon = communicator()
+    now = 0.0
+    ring = {"job": "j", "rank": 0, "waiting_for": []}
+    body = {"name": "h7", "switch": {"connected": True}, "rings": [ring]}
+    error: JobError | None = None
+
+    def explain() -> Generator[Wait, None, None]:
+        nonlocal error
+        error = yield from explain_join(comm.channel, 5.0, lambda: now)
+
+    for number, wait in enumerate(explain()):
+        assert wait.until is not None
+        if number == 0:
+            daemon.send(encode_message(StatusReply(id=1, body=body)))
+        else:
+            now = wait.until
+    assert isinstance(error, OperationTimeout)
+    assert "joined on host h7, but other ranks of 2 did not within 5 s" in str(error)
+    daemon.close()
+    comm.channel.close()
 
 
 def communicator() -> tuple[BlockingCommunicator, socket.socket]:

@@ -179,7 +179,7 @@ def test_refusals_name_the_field(changes: dict[str, Any], reason: str) -> None:
 
 
 def test_refusals_inside_arrays() -> None:
-    status = JobStatus(job="digits", waiting_for=(1, 2))
+    status = JobStatus(job="digits", op_index=3, waiting_for=(1, 2))
     record = record_of(status)
     with pytest.raises(DecodeError, match=r"waiting_for\[1\] is -2, not an integer"):
         decode_message(record | {"waiting_for": [1, -2]})
