@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from inaproto.errors import DaemonUnreachable, DecodeError, JobError, LocalMisuse
+from inaproto.errors import DaemonUnreachable, DecodeError, JobError, LocalMisuse, TensorMismatch
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
     AllReduce,
@@ -41,6 +41,8 @@ class PendingOperation:
     op_index: int
     memory: object
     """Kept alive until the operation has ended: the daemon writes to it until then."""
+    call: str = ""
+    """What was asked for, in words."""
     ended: bool = False
     error: JobError | None = None
     path: str = ""
@@ -124,7 +126,8 @@ class ClientProtocol:
             )
         )
         self._next_op += 1
-        operation = PendingOperation(index, memory)
+        call = f"{Op(op).name.lower()} of {Dtype(dtype).name.lower()} {tuple(shape)}"
+        operation = PendingOperation(index, memory, call)
         if self.failure is not None:
             operation.end(self.failure)
         else:
@@ -157,6 +160,10 @@ class ClientProtocol:
     def fail(self, error: JobError) -> None:
         """End all that is pending, and refuse what comes; the first error stays."""
         if self.failure is None:
+            if isinstance(error, TensorMismatch) and self._pending:
+                # A digest tells that calls differ; only the ranks themselves know what they called.
+                index, running = min(self._pending.items())
+                error = TensorMismatch(f"{error}; all-reduce {index} of this rank is {running.call}")
             self.failure = error
         while self._pending:
             _, operation = self._pending.popitem()

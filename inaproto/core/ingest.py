@@ -411,7 +411,7 @@ def _disagreement(first: InaHeader, other: InaHeader) -> str:
         return (
             f"rank {header.rank} sent operation {header.op_index} {header.op.name.lower()} of "
             f"{header.dtype.name.lower()}, {header.msg_len} packets{ends}, "
-            f"shape digest {header.signature:#06x}"
+            f"digest of type, operation and shape {header.signature:#06x}"
         )
 
     return f"{describe(other)}; {describe(first)}"

@@ -244,7 +244,14 @@ def load_host_settings(
     """Merge and check. ``flags`` holds the given ones only. Raises ``ConfigError``."""
     loaded = _load(HostSettings, flags, file, environment)
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), the switch's socket")
-    require_path_fits(loaded.settings.listen_path, f"listen ({loaded.sources['listen']})")
+    settings = loaded.settings
+    require_path_fits(settings.listen_path, f"listen ({loaded.sources['listen']})")
+    if settings.listen_path in (settings.control_path, settings.dir / PORTS_SOCKET):
+        field = "name" if settings.listen is None else "listen"
+        raise ConfigError(
+            f"{field} ({loaded.sources[field]}): {settings.listen_path} is the switch's own socket; "
+            f"give the host another {field}"
+        )
     return loaded
 
 

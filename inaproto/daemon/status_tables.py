@@ -64,10 +64,28 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield Text(f"host {status.get('name')} ({status.get('ip')}): {link}, switch at {switch.get('path')}")
     rings = status.get("rings", [])
     if rings:
-        columns = tuple(rings[0])
-        yield _table("ranks", columns, ([ring.get(name, "") for name in columns] for ring in rings))
+        yield _table(
+            "ranks", ("job", "rank", "pid", "phase", "done", "queued", "waits for"), map(_rank, rings)
+        )
+        for ring in rings:
+            if ring.get("stall"):
+                yield Text(f"  rank {ring['rank']} of {ring['job']}: {ring['stall']}")
     if status.get("nic"):
         yield Text(f"  nic: {_counts(status['nic'])}")
+
+
+def _rank(ring: Mapping[str, Any]) -> tuple[object, ...]:
+    """One rank; all that is known of it is in the JSON."""
+    waiting = ", ".join(f"rank {rank}" for rank in ring["waiting_for"])
+    return (
+        ring["job"],
+        f"{ring['rank']} of {ring['size']}",
+        ring["pid"],
+        ring["phase"],
+        ring.get("operations_done", "-"),
+        ring.get("operations_queued", "-"),
+        waiting or "-",
+    )
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
@@ -80,4 +98,5 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]])
 
 
 def _counts(counts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in counts.items()) or "-"
+    """Counters that are not zero."""
+    return ", ".join(f"{name} {value}" for name, value in counts.items() if value) or "-"

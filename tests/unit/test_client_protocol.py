@@ -456,3 +456,13 @@ def test_a_registered_buffer_that_is_read_only_is_refused() -> None:
         comm.buffer((4, -1))
     daemon.close()
     comm.channel.close()
+
+
+def test_a_mismatch_says_what_this_rank_called() -> None:
+    """Digests only tell that calls differ: each rank adds its own, and a person sees the difference."""
+    protocol = ClientProtocol()
+    operation, _ = protocol.all_reduce(
+        segment=0, offset=0, nbytes=24, dtype=Dtype.F32, op=Op.SUM, shape=(2, 3), memory=None
+    )
+    protocol.fail(TensorMismatch("ranks differ"))
+    assert str(operation.error) == "ranks differ; all-reduce 0 of this rank is sum of f32 (2, 3)"

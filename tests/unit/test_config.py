@@ -201,3 +201,9 @@ def test_examples_in_deploy_are_valid() -> None:
     host = load_host_settings({}, deploy / "host.toml", {}).settings
     assert switch.control_path == host.control_path == Path("/run/inaproto/control.sock")
     assert host.listen_path == Path("/run/inaproto/h0.sock")
+
+
+@pytest.mark.parametrize("name", ["control", "ports"])
+def test_a_host_cannot_take_the_name_of_a_switch_socket(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"name \(.*\): .*{name}\.sock is the switch's own socket"):
+        load_host_settings({"name": name, "ip": "10.0.0.1", "dir": tmp_path}, None, {})
