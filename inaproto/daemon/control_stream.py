@@ -14,6 +14,7 @@ from synchronous code, and descriptors need ``recvmsg``.
 from __future__ import annotations
 
 import array
+import math
 import os
 import select
 import socket
@@ -31,6 +32,8 @@ from inaproto.wire.control_messages import Message, decode_message, encode_messa
 OUTPUT_BYTES_MAX = 4 << 20
 DESCRIPTORS_MAX = 4
 """Descriptors that may wait for their message; a peer that sends more is cut off."""
+PARTIAL_S = 10.0
+"""A peer that falls silent in the middle of a message is cut off after this long."""
 _RECEIVE_BYTES = 64 << 10
 
 
@@ -108,10 +111,7 @@ class ControlStream:
                     _RECEIVE_BYTES, socket.CMSG_SPACE(DESCRIPTORS_MAX * 4), socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
-                try:
-                    await trio.lowlevel.wait_readable(self._sock)
-                except trio.ClosedResourceError:
-                    raise EndOfChannel(self._closed or "closed on this side") from None
+                await self._wait_for_input()
                 continue
             except OSError as error:
                 raise EndOfChannel(f"failed: {error.strerror}") from error
@@ -119,6 +119,20 @@ class ControlStream:
             if flags & socket.MSG_CTRUNC or len(self._descriptors) > DESCRIPTORS_MAX:
                 raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
             return data
+
+    async def _wait_for_input(self) -> None:
+        """A peer may be silent for ever between messages, not within one."""
+        limit = PARTIAL_S if self._decoder.buffered_bytes else math.inf
+        with trio.move_on_after(limit) as scope:
+            try:
+                await trio.lowlevel.wait_readable(self._sock)
+            except trio.ClosedResourceError:
+                raise EndOfChannel(self._closed or "closed on this side") from None
+        if scope.cancelled_caught:
+            raise DecodeError(
+                "control",
+                f"{self._decoder.buffered_bytes} bytes of a message, and no more for {PARTIAL_S:g} s",
+            )
 
     def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
         for level, kind, data in ancillary:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from inaproto.daemon.control_stream import DESCRIPTORS_MAX, ControlStream, EndOfChannel
 from inaproto.errors import DecodeError
@@ -198,3 +198,21 @@ async def test_closing_wakes_whoever_waits() -> None:
 async def test_the_kernel_names_the_peer() -> None:
     async with joined() as (ours, _):
         assert ours.peer_credentials() == (os.getpid(), os.getuid(), os.getgid())
+
+
+async def test_a_peer_that_stops_in_the_middle_of_a_message_is_cut_off(autojump_clock: MockClock) -> None:
+    ours, theirs = pair()
+    theirs.sendall(encode_message(Ping(id=1))[:3])
+    with pytest.raises(DecodeError, match="3 bytes of a message, and no more for 10 s"):
+        await ours.receive()
+    ours.close()
+    theirs.close()
+
+
+async def test_silence_between_messages_is_no_fault(autojump_clock: MockClock) -> None:
+    ours, theirs = pair()
+    with trio.move_on_after(3600) as scope:
+        await ours.receive()
+    assert scope.cancelled_caught
+    ours.close()
+    theirs.close()

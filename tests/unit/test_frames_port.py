@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.ports import PortClosed
@@ -195,3 +195,29 @@ async def test_datagram_socket_is_refused() -> None:
 def test_configuration_errors_name_the_field(make: Callable[[], FramesConfig], field: str) -> None:
     with pytest.raises(ConfigError, match=f"frames: {field}: "):
         make()
+
+
+@pytest.mark.parametrize("part", [b"\0\0", encode(bytes(60))[:30]])
+async def test_a_peer_that_stops_in_the_middle_of_a_frame_ends_its_port(
+    part: bytes, autojump_clock: MockClock
+) -> None:
+    ours, theirs = socket.socketpair()
+    port = StreamFramePort(ours, None, name="port under test")
+    theirs.sendall(encode(bytes(60)) + part)
+    assert len((await port.receive())[0]) == 1
+    with pytest.raises(PortClosed, match=r"the peer sent no more for 10 s; the stream ended inside a"):
+        await port.receive()
+    await port.aclose()
+    theirs.close()
+
+
+async def test_silence_between_frames_is_no_fault(autojump_clock: MockClock) -> None:
+    ours, theirs = socket.socketpair()
+    port = StreamFramePort(ours, None, name="port under test")
+    theirs.sendall(encode(bytes(60)))
+    assert len((await port.receive())[0]) == 1
+    with trio.move_on_after(3600) as scope:
+        await port.receive()
+    assert scope.cancelled_caught
+    await port.aclose()
+    theirs.close()

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 from dataclasses import dataclass
 from typing import Final
@@ -37,6 +38,8 @@ _SOCKET_BYTES: Final = 512 << 10
 """Asked of the kernel, which doubles it for its own needs and clips it at ``net.core.wmem_max``."""
 _WRITES_PER_TURN: Final = 8
 """Chunks written before other tasks have a turn, when the peer reads as fast as this side writes."""
+_PARTIAL_S: Final = 10.0
+"""A port whose peer falls silent in the middle of a frame ends after this long."""
 _CLOSED_HERE: Final = "the port was closed on this side"
 
 
@@ -134,8 +137,12 @@ class StreamFramePort:
             await trio.lowlevel.checkpoint()
 
     async def _wait_for_input(self) -> None:
-        with contextlib.suppress(trio.ClosedResourceError):  # the caller's loop says why
+        """A peer may be silent for ever between frames, not within one."""
+        limit = _PARTIAL_S if self._reader.end() else math.inf
+        with trio.move_on_after(limit) as scope, contextlib.suppress(trio.ClosedResourceError):
             await trio.lowlevel.wait_readable(self._sock)
+        if scope.cancelled_caught:
+            self._close(self._end_reason(f"the peer sent no more for {_PARTIAL_S:g} s"))
 
     def _read(self, nbytes: int) -> list[Frames]:
         runts = self._reader.runts
