@@ -237,11 +237,11 @@ def status(directory: Path | None, sockets: tuple[Path, ...], as_json: bool) -> 
 def _status(directory: Path | None, sockets: tuple[Path, ...], *, as_json: bool) -> None:
     import trio
 
-    from inaproto.daemon.config import default_run_directory
+    from inaproto.client.run_directory import run_directory
     from inaproto.daemon.status import ask_daemons
 
     if directory is None and not sockets:
-        directory = Path(os.environ.get("INAPROTO_DIR") or default_run_directory(os.environ))
+        directory = run_directory(os.environ)
     report = trio.run(ask_daemons, directory, sockets)
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2, default=repr))

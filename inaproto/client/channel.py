@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from inaproto.client.memory import SharedMemory
 from inaproto.client.protocol import ClientProtocol, PendingOperation
+from inaproto.client.run_directory import DIRECTORY_VARIABLE, run_directory
 from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse, OperationTimeout, SwitchUnreachable
 
 SOCKET_VARIABLE = "INAPROTO_HOST_SOCKET"
@@ -247,16 +248,14 @@ def again(error: JobError) -> JobError:
 def find_socket(environment: dict[str, str]) -> tuple[Path | None, str]:
     """Where the host daemon of this machine listens, or None and why it is not known.
 
-    A directory of another user is not searched: under ``/tmp`` anybody could have made it, to be handed
-    the job's key and tensors.
+    A directory of another user is not searched, unless it was named: under ``/tmp`` anybody could have
+    made it, to be handed the job's key and tensors.
     """
     if environment.get(SOCKET_VARIABLE):
         return Path(environment[SOCKET_VARIABLE]), ""
-    runtime = environment.get("XDG_RUNTIME_DIR", "")
-    has_runtime = bool(runtime) and Path(runtime).is_dir()  # as the daemon has it
-    directory = Path(runtime) / "inaproto" if has_runtime else Path(f"/tmp/inaproto-{os.getuid()}")
+    directory = run_directory(environment)
     owner = _stranger(directory)
-    if owner is not None:
+    if owner is not None and not environment.get(DIRECTORY_VARIABLE):
         return None, f"{directory} belongs to user {owner}, not to {os.geteuid()}, and is not trusted"
     found = sorted(path for path in directory.glob("*.sock") if path.name not in _SWITCH_SOCKETS)
     if len(found) == 1:

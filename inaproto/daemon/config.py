@@ -8,7 +8,6 @@ where its value came from, the value, and what is allowed.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -27,6 +26,7 @@ from pydantic import (
     field_validator,
 )
 
+from inaproto.client.run_directory import default_run_directory
 from inaproto.daemon.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
@@ -38,14 +38,6 @@ CONTROL_SOCKET: Final = "control.sock"
 WEATHER_EXAMPLE: Final = "drop=0.01,duplicate=0.001,reorder=0.01"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-def default_run_directory(environment: Mapping[str, str]) -> Path:
-    """``$XDG_RUNTIME_DIR/inaproto``, else ``/tmp/inaproto-UID``."""
-    runtime = environment.get("XDG_RUNTIME_DIR", "")
-    if runtime and Path(runtime).is_dir():
-        return Path(runtime) / "inaproto"
-    return Path(f"/tmp/inaproto-{os.getuid()}")
 
 
 def _weather(value: object) -> object:
@@ -265,7 +257,7 @@ def _load(
         sources[name] = f"{file}: {model.table}.{name}"
     for name in model.model_fields:
         variable = ENVIRONMENT_PREFIX + name.upper()
-        if variable in environment:
+        if environment.get(variable):  # empty counts as not set
             values[name] = environment[variable]
             sources[name] = f"environment variable {variable}"
     for name, value in flags.items():

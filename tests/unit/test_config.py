@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from inaproto.client.run_directory import default_run_directory, run_directory
 from inaproto.daemon.config import (
-    default_run_directory,
     load_host_settings,
     load_switch_settings,
 )
@@ -207,3 +207,13 @@ def test_examples_in_deploy_are_valid() -> None:
 def test_a_host_cannot_take_the_name_of_a_switch_socket(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"name \(.*\): .*{name}\.sock is the switch's own socket"):
         load_host_settings({"name": name, "ip": "10.0.0.1", "dir": tmp_path}, None, {})
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
+    environment = {"INAPROTO_DIR": "", "XDG_RUNTIME_DIR": str(tmp_path)}
+    loaded = load_host_settings(HOST, None, environment)
+    assert loaded.settings.dir == run_directory(environment) == tmp_path / "inaproto"
+    named = {**environment, "INAPROTO_DIR": "/run/elsewhere"}
+    assert (
+        load_host_settings(HOST, None, named).settings.dir == run_directory(named) == Path("/run/elsewhere")
+    )
