@@ -57,7 +57,7 @@ from inaproto.core.lookup_table import NOWHERE, LookupTable
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
-from inaproto.wire.connection import lenient_connection
+from inaproto.wire.connection import is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
@@ -220,6 +220,8 @@ class Accelerator:
 
     def _belongs_to_ring(self, run: PlainRun, now: Instant) -> bool:
         """Frames that no NIC of a ring emits, but that its receiver's stack might accept: dropped."""
+        if is_plainly_other(run.frames[0, :_LENIENT_BYTES].tobytes()):
+            return False  # all rows agree in what says so
         dropped = 0
         for row in run.frames[:, :_LENIENT_BYTES]:
             found = lenient_connection(row.tobytes())

@@ -73,7 +73,9 @@ class Ingest:
         flow, template = known
         ring = self._rings[flow.ring_id]
         matched = template.match(frames)
-        if matched is None or ring.failed or flow.replay_next is not None or flow.ingress != port:
+        if matched is None or ring.failed or flow.replay_next is not None:
+            return None
+        if flow.ingress != port or flow.src_mac != template.src_mac:
             return None
         psn, share, headers = matched
         found = flow.find(psn)
@@ -106,7 +108,7 @@ class Ingest:
         return flow
 
     def single(self, port: PortId, frames: Frames) -> Flow | None:
-        """One packet that nobody sent before, of a message that another rank has opened; else None."""
+        """One packet that its rank has not sent before, with nothing to object to; else None."""
         data = frames[0].tobytes()
         length = len(data)
         if length < BTH_END + ICRC_BYTES:
@@ -163,8 +165,10 @@ class Ingest:
 
     @staticmethod
     def _opens(ring: RingState, flow: Flow, psn: int, header: bytes) -> bool:
-        """Take a first packet with nothing to object to: it opens its message, or agrees in every byte
-        with the one that did. False, with nothing changed, leaves it to the general way."""
+        """Take a first packet that opens its message, or agrees in every byte with the one that did.
+
+        False leaves it to the general way.
+        """
         if len(header) < INA_HEADER_BYTES or int.from_bytes(header[24:26], "big") != flow.spec.rank:
             return False
         array = ring.array
@@ -252,7 +256,7 @@ class Ingest:
         key = run.frames[0, _CONNECTION].tobytes()
         whole = run.frames.shape[1] == run.header_bytes + run.payload_bytes + ICRC_BYTES
         known = self._templates.get(key)
-        if whole and (known is None or known[1].addresses != run.frames[0, :12].tobytes()):
+        if whole and (known is None or known[1].src_mac != run.src_mac or known[1].dst_mac != run.dst_mac):
             self.forget(flow)
             self._templates[key] = (flow, RunTemplate(run))
 

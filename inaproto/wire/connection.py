@@ -14,6 +14,21 @@ _VLAN_DEPTH_MAX: Final = 3
 _IPV4: Final = b"\x08\x00"
 _UDP: Final = 17
 _ROCE_PORT: Final = 4791
+_ROCE_PORT_BYTES: Final = _ROCE_PORT.to_bytes(2, "big")
+
+
+def is_plainly_other(frame: bytes) -> bool:
+    """Whether a frame is, to every stack, something else than RoCEv2 over IPv4: ARP, IPv6, TCP, other ports.
+
+    It looks only at Ethernet type, IP version and header length, protocol and UDP port where these stand
+    in a frame without VLAN tag and IP options, which rows of one run have in common.
+    """
+    ethertype = frame[12:14]
+    if ethertype != _IPV4:
+        return ethertype not in _VLAN_TAGS
+    if frame[14:15] != b"\x45" or len(frame) < 38:
+        return False
+    return frame[23] != _UDP or (frame[21] == 0 and not frame[20] & 0x1F and frame[36:38] != _ROCE_PORT_BYTES)
 
 
 def lenient_connection(frame: bytes) -> tuple[bytes, bytes, int, int] | None:

@@ -340,13 +340,14 @@ class RunTemplate:
         "_rows",
         "_share",
         "_table",
-        "addresses",
+        "dst_mac",
+        "src_mac",
     )
 
     def __init__(self, run: RoceRun) -> None:
         tail = run.payload_bytes + run.pad
         self._length = run.frames.shape[1]
-        self.addresses = run.dst_mac + run.src_mac
+        self.dst_mac, self.src_mac = run.dst_mac, run.src_mac
         header = _headers(run.frames[:1])
         varying = [18, 19, 24, 25, *range(50, 54)]
         mask = np.zeros(_HEADER_COLUMNS, np.uint8)

@@ -14,7 +14,7 @@ from inaproto.core.accelerator import FramesArrived, PortDown, PortUp
 from inaproto.errors import Blame
 from inaproto.units import Instant, PortId
 from inaproto.wire import icrc
-from inaproto.wire.connection import lenient_connection
+from inaproto.wire.connection import is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET
 from tests.unit.switched_ring import SwitchedRing, block, by_port, emitted, mac, others
 
@@ -148,6 +148,30 @@ def test_a_rank_whose_port_went_down_may_go_on_elsewhere_in_mid_message() -> Non
     sent = emitted(ring.arrive(2, *frames))
     assert len(sent) == 6
     ring.accelerator.step(PortUp(PortId(1)), Instant(0))
+
+
+def test_middle_packets_from_where_the_rank_was_are_a_stranger_s() -> None:
+    """Its headers were learnt there; the key has since come from another address of the same port."""
+    ring = SwitchedRing(2)
+    ring.finish(0)
+    ring.send(0, 1)
+    first, *middles, last = ring.message(1, 1)
+    moved = [frame[:6] + mac(9) + frame[12:] for frame in (first, *middles, last)]
+    ring.arrive(1, moved[0])
+    assert emitted(ring.arrive_blocks(1, block(*middles))) == []
+    assert ring.accelerator.view().counters.dropped == {"not from where its rank is": 2}
+    assert len(emitted(ring.arrive_blocks(1, block(*moved[1:-1]), block(moved[-1])))) == 6
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_plainly_something_else_is_no_ring_s(form: Callable[[bytes], bytes]) -> None:
+    """The quick answer for ordinary traffic never says so of a frame that a lenient stack would take."""
+    frame = form(SwitchedRing(2).packet(0, 0, 1))
+    assert not is_plainly_other(frame)
+    tcp = frame[:23] + b"\x06" + frame[24:]
+    if frame[12:15] == b"\x08\x00\x45":
+        assert is_plainly_other(tcp)
+        assert lenient_connection(tcp) is None
 
 
 def test_a_first_packet_with_the_key_says_where_the_rank_is_now() -> None:
