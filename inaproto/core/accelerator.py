@@ -27,7 +27,7 @@ holds packets of one message only; memory is bounded by ``AcceleratorConfig.memo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final, assert_never
 
@@ -59,6 +59,7 @@ from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.connection import is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
+from inaproto.wire.packet import decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
 
@@ -108,6 +109,11 @@ class Accelerator:
     def deadline(self) -> Instant | None:
         """The accelerator has no timers: senders retransmit."""
         return None
+
+    @property
+    def rings(self) -> Mapping[int, RingState]:
+        """The rings that are installed, for checkers: to be read only."""
+        return self._rings
 
     def view(self) -> AcceleratorView:
         rings = {
@@ -197,7 +203,15 @@ class Accelerator:
         for frames in blocks:
             if len(frames) == 0:
                 continue
-            flow = ingest.single(port, frames) if len(frames) == 1 else ingest.middles(port, frames)
+            if len(frames) == 1:
+                packet = decode_packet(frames.tobytes())
+                if packet is not None and packet.opcode == Opcode.RC_ACK:  # half of all single frames
+                    self._bridge.learn(packet.src_mac, port)
+                    self._pass(port, packet.dst_mac, frames, actions)
+                    continue
+                flow = None if packet is None else ingest.single(port, packet)
+            else:
+                flow = ingest.middles(port, frames)
             if flow is not None:
                 touched[flow.ring_id] = self._rings[flow.ring_id]
                 self._bridge.learn(flow.src_mac, port)
@@ -252,9 +266,12 @@ class Accelerator:
         if not run.dst_mac:
             self._counters.drop("frame shorter than an Ethernet header", len(run.frames))
             return
-        self._counters.bridged += len(run.frames)
-        egress = self._bridge.egress(run.dst_mac, port)
-        actions.extend(EmitFrames(PortId(out), run.frames) for out in egress)
+        self._pass(port, run.dst_mac, run.frames, actions)
+
+    def _pass(self, port: PortId, dst_mac: bytes, frames: Frames, actions: list[Action]) -> None:
+        self._counters.bridged += len(frames)
+        for out in self._bridge.egress(dst_mac, port):
+            actions.append(EmitFrames(PortId(out), frames))  # noqa: PERF401  half of all single frames
 
     def _is_stray(self, run: RoceRun, actions: list[Action]) -> bool:
         """An INA message on a connection that no ring registered (one packet): dropped and blamed."""

@@ -89,9 +89,19 @@ def packet_fault(run: RoceRun, offsets: Rows, packets: int, mtu: int) -> str | N
 
 
 class Region:
-    """The slots of one message. Shapes: W ranks, L packets, P payload bytes."""
+    """The slots of one message. Shapes: W ranks, L packets, P payload bytes.
+
+    The arrays serve vectors of packets. The flat views of the same memory serve single packets, for which
+    indexing an array costs more than what is done with it.
+    """
 
     __slots__ = (
+        "_done_bytes",
+        "_header_bytes",
+        "_seen_bytes",
+        "_share_words",
+        "_stored_from",
+        "_stored_to",
         "agreed",
         "done",
         "finished_last",
@@ -124,10 +134,16 @@ class Region:
         self.agreed = b""
         """The INA header of the rank that came first, less the rank: what all must send."""
         self.last: LastPacket | None = None
-        self.seen: NDArray[np.bool_] = np.zeros((ranks, packets_max), np.bool_)
-        self.done: NDArray[np.bool_] = np.zeros(packets_max, np.bool_)
+        self._seen_bytes = bytearray(ranks * packets_max)
+        self.seen = np.frombuffer(self._seen_bytes, np.bool_).reshape(ranks, packets_max)
+        self._done_bytes = bytearray(packets_max)
+        self.done = np.frombuffer(self._done_bytes, np.bool_)
         self.header: NDArray[np.uint8] = np.empty((ranks, packets_max, _HEADER_BYTES_MAX), np.uint8)
         self.share: NDArray[np.uint32] = np.empty((ranks, packets_max), np.uint32)
+        self._header_bytes = self.header.reshape(-1).data
+        self._share_words = self.share.reshape(-1).data
+        self._stored_from, self._stored_to = packets_max, 0
+        """Slots that got packets since ``finish`` was asked: only they can have become full."""
         self.payload: PayloadBuffer | None = None
         self.pending = 0
         """Packets without a result; the payload buffer is held as long as there are any."""
@@ -152,6 +168,7 @@ class Region:
         self.pending = ina.msg_len
         self.missing = ina.msg_len * len(self.seen)
         self.top = [0] * len(self.seen)
+        self._stored_from, self._stored_to = len(self.done), 0
         if self.payload is None:
             self.payload = self.pool.take()
         self.seen[:] = False
@@ -182,28 +199,34 @@ class Region:
         self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = headers[:, :_MIDDLE_HEADER_BYTES]
         self.share[rank, offsets] = share
         self.seen[rank, offsets] = intact
-        self._note(rank, right := int(np.count_nonzero(intact)), offsets.stop)
+        self._note(rank, right := int(np.count_nonzero(intact)), offsets.start, offsets.stop)
         return right
 
-    def store_single(self, rank: int, offset: int, header: bytes, tail: memoryview, share: int) -> None:
-        """Keep one packet, checked already, in a slot that this rank has not filled yet."""
-        assert self.payload is not None, "a region with an unfinished slot has a payload buffer"
-        self.header[rank, offset, : len(header)] = np.frombuffer(header, np.uint8)
+    def store_single(self, rank: int, offset: int, header: bytes, tail: memoryview, share: int) -> bool:
+        """Keep one packet, checked already; False, with nothing changed, if the slot was filled before."""
+        slot = rank * len(self.done) + offset
+        if self.payload is None or self._seen_bytes[slot]:
+            return False
+        at = slot * _HEADER_BYTES_MAX
+        self._header_bytes[at : at + len(header)] = header
         self.payload.cuts[rank][offset][: len(tail)] = tail
-        self.share[rank, offset] = share
-        self.seen[rank, offset] = True
-        self._note(rank, 1, offset + 1)
+        self._share_words[slot] = share
+        self._seen_bytes[slot] = 1
+        self._note(rank, 1, offset, offset + 1)
+        return True
 
     def keep_header(self, rank: int, header: NDArray[np.uint8]) -> None:
         """The rank's own INA header, uint8 (40,), as its result will carry it: marked as a result."""
         self.ina_bytes[rank] = header
         self.ina_bytes[rank, FLAGS_OFFSET] |= FLAG_RESULT
 
-    def _note(self, rank: int, packets: int, past: int) -> None:
-        """Account for ``packets`` of ``rank`` in slots that were empty, all of them before ``past``."""
+    def _note(self, rank: int, packets: int, low: int, past: int) -> None:
+        """Account for ``packets`` of ``rank`` in slots that were empty, from ``low`` to before ``past``."""
         self.missing -= packets
         self.silent.discard(rank)
         self.top[rank] = max(self.top[rank], past)
+        self._stored_to = max(self._stored_to, past)
+        self._stored_from = min(self._stored_from, low)
 
     def store(self, rank: int, run: RoceRun, rows: Rows, offsets: Rows) -> NDArray[np.bool_] | None:
         """Keep packets of ``rank``; returns which of them were already done, bool (n,), or None if none.
@@ -222,11 +245,15 @@ class Region:
         if self.payload is None:
             return done
         before = int(np.count_nonzero(self.seen[rank]))
-        past = offsets.stop if isinstance(offsets, slice) else int(offsets.max()) + 1
+        low, past = (
+            (offsets.start, offsets.stop)
+            if isinstance(offsets, slice)
+            else (int(offsets.min()), int(offsets.max()) + 1)
+        )
         if self.pending == self.packets or not done.any():
             self.payload.array[rank, offsets, :length] = tail[rows]
             self.seen[rank, offsets] = True
-            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, past)
+            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
             return None
         if not done.all():
             fresh = np.flatnonzero(~done)
@@ -237,28 +264,38 @@ class Region:
             )
             self.payload.array[rank, at, :length] = tail[rows][fresh]
             self.seen[rank, at] = True
-            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, past)
+            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
         return done
 
     def finish(self) -> int:
         """Compute the results of all slots that became full; returns how many.
 
-        The offset of the last of them is in ``finished_last``.
+        The offset of the last of them is in ``finished_last``. A slot becomes full by a packet stored
+        into it, so only those stored into since the last call are looked at.
         """
-        if self.silent or self.payload is None:
+        low, past = self._stored_from, self._stored_to
+        self._stored_from, self._stored_to = len(self.done), 0
+        if self.silent or self.payload is None or low >= past:
             return 0
         packets = self.packets
         if self.missing == 0 and self.pending == packets:
             ready, spans = packets, [(0, packets)]
+        elif past - low == 1:  # one packet came: what arrays would cost is more than all the rest
+            if self._done_bytes[low] or 0 in self._seen_bytes[low :: len(self.done)]:
+                return 0
+            ready, spans = 1, [(low, past)]
         else:
-            full: NDArray[np.bool_] = np.logical_and.reduce(self.seen[:, :packets], axis=0)
-            full &= ~self.done[:packets]
-            ready, spans = int(np.count_nonzero(full)), spans_of(full)
+            full: NDArray[np.bool_] = np.logical_and.reduce(self.seen[:, low:past], axis=0)
+            full &= ~self.done[low:past]
+            ready = int(np.count_nonzero(full))
+            spans = [(low + begin, low + end) for begin, end in spans_of(full)]
         assert self.ina is not None, "an open region has the header that opened it"
+        array = self.payload.array
         for a, b in spans:
             # Whole rows, though the last packet may be short: what lies behind its end is not sent.
+            inputs = list(array[:, a]) if b - a == 1 else [rank[a:b] for rank in array]
             reduce_into(
-                self.ina.dtype, self.ina.op, [rank[a:b] for rank in self.payload.array], self.result[a:b]
+                self.ina.dtype, self.ina.op, inputs, self.result[a] if b - a == 1 else self.result[a:b]
             )
             self._checksum(a, b)
             self.done[a:b] = True
@@ -271,7 +308,9 @@ class Region:
 
     def _checksum(self, begin: int, end: int) -> None:
         whole = min(end, self.packets - 1)
-        if begin < whole:
+        if begin == whole - 1:
+            self.result_crc[begin] = crc32(self.result_cuts[begin])
+        elif begin < whole:
             self.result_crc[begin:whole] = np.fromiter(
                 map(crc32, self.result_cuts[begin:whole]), np.uint32, whole - begin
             )
@@ -279,39 +318,64 @@ class Region:
             assert self.last is not None, "a full last slot has a layout"
             tail = self.last.payload_bytes + self.last.pad
             self.result[end - 1, self.last.payload_bytes : tail] = 0
-            self.result_crc[end - 1] = crc32(self.result[end - 1, :tail])
+            self.result_crc[end - 1] = crc32(self.result_cuts[end - 1][:tail])
+
+    def done_until(self, begin: int) -> int:
+        """The first slot from ``begin`` on that has no result yet; the message's length if there is none."""
+        end = self._done_bytes.find(0, begin, self.packets)
+        return self.packets if end < 0 else end
 
     def packets_out(self, ranks: slice, begin: int, end: int, arena: OutputArena) -> list[NDArray[np.uint8]]:
         """Result packets ``begin`` to ``end - 1`` under the headers of ``ranks``, sealed.
 
         Returns uint8 blocks (ranks, n, frame_bytes) in packet order, one for each frame length.
         """
-        last = self.last
         blocks = []
-        if begin == 0 and self.packets > 1:
-            blocks.append(self._block(ranks, 0, 1, _FIRST_HEADER_BYTES, self.result.shape[1], arena))
+        if begin == 0:
+            blocks.append(self._packet(ranks, 0))
         low, high = max(begin, 1), min(end, self.packets - 1)
-        if low < high:
-            blocks.append(self._block(ranks, low, high, _MIDDLE_HEADER_BYTES, self.result.shape[1], arena))
-        if end == self.packets:
-            assert last is not None, "a finished last packet has a layout"
-            tail = last.payload_bytes + last.pad
-            blocks.append(self._block(ranks, end - 1, end, last.header_bytes, tail, arena))
+        if high - low == 1:
+            blocks.append(self._packet(ranks, low))
+        elif low < high:
+            blocks.append(self._middles(ranks, low, high, arena))
+        if end == self.packets > 1:
+            blocks.append(self._packet(ranks, end - 1))
         return blocks
 
-    def _block(
-        self, ranks: slice, begin: int, end: int, width: int, tail: int, arena: OutputArena
-    ) -> NDArray[np.uint8]:
+    def _packet(self, ranks: slice, at: int) -> NDArray[np.uint8]:
+        """One packet of each rank, uint8 (ranks, 1, frame_bytes), put together from bytes.
+
+        For so few, arrays would cost twice as much.
+        """
+        if at == self.packets - 1:
+            assert self.last is not None, "a finished last packet has a layout"
+            width, tail = self.last.header_bytes, self.last.payload_bytes + self.last.pad
+        else:
+            width, tail = (_MIDDLE_HEADER_BYTES if at else _FIRST_HEADER_BYTES), self.result.shape[1]
+        body = self.result_cuts[at][:tail]
+        crc = int(self.result_crc[at])
+        parts: list[bytes | memoryview] = []
+        for rank in range(ranks.start, ranks.stop):
+            slot = rank * len(self.done) + at
+            begin = slot * _HEADER_BYTES_MAX
+            parts.append(self._header_bytes[begin : begin + width])
+            if at == 0:
+                # The INA header is the sender's own: it was never summed, only marked.
+                ina = self.ina_bytes[rank].tobytes()
+                parts.append(ina)
+                crc = crc32(body[INA_HEADER_BYTES:], crc32(ina))
+            parts.append(body if at else body[INA_HEADER_BYTES:])
+            parts.append((self._share_words[slot] ^ crc).to_bytes(4, "little"))
+        shape = (ranks.stop - ranks.start, 1, width + tail + 4)
+        return np.ndarray(shape, np.uint8, bytearray().join(parts))
+
+    def _middles(self, ranks: slice, begin: int, end: int, arena: OutputArena) -> NDArray[np.uint8]:
+        width, tail = _MIDDLE_HEADER_BYTES, self.result.shape[1]
         headers = self.header[ranks, begin:end, :width]
         out = arena.take(len(headers), end - begin, width + tail + 4)
         out[:, :, :width] = headers
-        out[:, :, width : width + tail] = self.result[begin:end, :tail]
+        out[:, :, width : width + tail] = self.result[begin:end]
         icrc = self.share[ranks, begin:end] ^ self.result_crc[begin:end]
-        if begin == 0:
-            # The INA header is the sender's own: it was never summed, only marked.
-            out[:, 0, width : width + INA_HEADER_BYTES] = self.ina_bytes[ranks]
-            for row, share in enumerate(self.share[ranks, 0]):
-                icrc[row, 0] = share ^ crc32(out[row, 0, width : width + tail])
         out[:, :, width + tail :].view("<u4")[:, :, 0] = icrc
         return out
 
@@ -362,10 +426,9 @@ class AggregatorArray:
         while True:
             region = self.region_of(self.next_serial)
             begin = self.next_offset
-            if region.serial != self.next_serial or not region.done[begin]:
+            if region.serial != self.next_serial:
                 break
-            pending = region.done[begin : region.packets]
-            end = region.packets if pending.all() else begin + int(pending.argmin())
+            end = region.done_until(begin)
             if end > begin:
                 passed.append((region, begin, end))
                 self.next_offset = end

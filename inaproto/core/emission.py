@@ -53,19 +53,22 @@ class Emission:
 
     def advance(self, ring: RingState, actions: list[Action]) -> None:
         array = ring.array
+        finished = False
         for serial, touched in ring.dirty.items():
             if touched.serial == serial and touched.finish():
+                finished = True
                 position = serial * ring.spec.message_packets + touched.finished_last
                 array.done_high = max(array.done_high, position)
         ring.dirty.clear()
-        passed = array.advance()
-        if passed:
-            self._results(ring, passed, actions)
+        if finished:  # nothing else moves the frontier
+            self._results(ring, array.advance(), actions)
         if array.done_high >= array.frontier:
             self._signal_gaps(ring, actions)
 
     def _results(self, ring: RingState, passed: list[tuple[Region, int, int]], actions: list[Action]) -> None:
         """Send results that the frontier passed, on every flow."""
+        if not passed:
+            return
         everyone = slice(0, ring.spec.size)
         egress = [self._bridge.egress(flow.dst_mac, flow.ingress) for flow in ring.flows]
         for region, begin, end in passed:

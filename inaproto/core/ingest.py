@@ -9,7 +9,6 @@ decoded without building arrays. The tests hold all three to the same results
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,7 +19,6 @@ from inaproto.core.accelerator_types import Action, Counters, RingFault, RingSta
 from inaproto.core.aggregator import (
     DATA_OPCODES,
     FIRST,
-    HEADER_BYTES,
     LAST_OPCODES,
     MIDDLE,
     ONLY_OPCODES,
@@ -35,13 +33,12 @@ from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry, Rows
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, PortId
-from inaproto.wire.crc import crc32, shift
-from inaproto.wire.icrc import ICRC_BYTES, masked_header
+from inaproto.wire.icrc import ICRC_BYTES
 from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
-from inaproto.wire.vector import BTH_END, RoceRun, RunTemplate
+from inaproto.wire.packet import Packet
+from inaproto.wire.run_template import RunTemplate
+from inaproto.wire.vector import BTH_END, RoceRun
 
-_HEADERS: Final = struct.Struct(">6x6sHBxH2xHxB2x4s4s2xHH2xBB2xII")
-_ROCE: Final = (0x0800, 0x45, 17, 4791)
 _CONNECTION: Final = slice(26, 50)
 """Columns from the IP addresses to the destination QP: all that tells flows and lengths apart."""
 
@@ -107,60 +104,40 @@ class Ingest:
         ring.dirty[region.serial] = region
         return flow
 
-    def single(self, port: PortId, frames: Frames) -> Flow | None:
+    def single(self, port: PortId, packet: Packet) -> Flow | None:
         """One packet that its rank has not sent before, with nothing to object to; else None."""
-        data = frames[0].tobytes()
-        length = len(data)
-        if length < BTH_END + ICRC_BYTES:
-            return None
-        fields = _HEADERS.unpack_from(data)
-        src_mac, ethertype, version, total, fragment, protocol, source, target = fields[:8]
-        udp_port, udp_length, opcode, flags, qp, word = fields[8:]
-        flow = self._table.get(source, target, qp & 0xFF_FFFF)
-        header_bytes = HEADER_BYTES.get(opcode)
-        if (
-            flow is None
-            or header_bytes is None
-            or (ethertype, version, protocol, udp_port) != _ROCE
-            or fragment & 0x3FFF
-            or total != length - 14
-            or udp_length != total - 20
-            or flow.replay_next is not None
-        ):
+        data, dst_mac, src_mac, src_ip, dst_ip, qp, opcode, psn, _, header_bytes, payload_bytes, _ = packet
+        flow = self._table.get(src_ip, dst_ip, qp)
+        if flow is None or opcode not in DATA_OPCODES or flow.replay_next is not None:
             return None
         ring = self._rings[flow.ring_id]
-        tail = memoryview(data)[header_bytes:-ICRC_BYTES]
-        pad = flags >> 4 & 3
-        payload_bytes = len(tail) - pad
-        if ring.failed or payload_bytes <= 0:
+        if ring.failed or not payload_bytes:
             return None
-        share = shift(crc32(masked_header(data, header_bytes)), len(tail))
-        if (share ^ crc32(tail)).to_bytes(4, "little") != data[-ICRC_BYTES:]:
+        share = packet.header_share()
+        if share is None:
             return None
-        psn = word & flow.psn_mask
+        psn &= flow.psn_mask
         if opcode not in OPENING_OPCODES:
             if flow.ingress != port or flow.src_mac != src_mac:
                 return None
-        elif not self._opens(ring, flow, psn, bytes(tail[: min(payload_bytes, INA_HEADER_BYTES)])):
+        elif not self._opens(ring, flow, psn, bytes(packet.payload()[:INA_HEADER_BYTES])):
             return None
         found = flow.find(psn)
         if found is None:
             return None
-        entry, offset = found
-        region = ring.array.region_of(entry.serial)
-        if (
-            region.serial != entry.serial
-            or region.seen[flow.spec.rank, offset]
-            or not self._fits(ring, region, offset, LastPacket(opcode, header_bytes, payload_bytes, pad))
-        ):
+        (serial, _, _), offset = found
+        rank = flow.spec.rank
+        region = ring.array.region_of(serial)
+        if region.serial != serial or not self._fits(ring, region, offset, packet):
             return None
-        region.store_single(flow.spec.rank, offset, data[:header_bytes], tail, share)
+        if not region.store_single(rank, offset, data[:header_bytes], packet.tail, share):
+            return None
         if offset == 0:
-            region.keep_header(flow.spec.rank, np.frombuffer(tail[:INA_HEADER_BYTES], np.uint8))
+            region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
         self._counters.aggregated_in += 1
-        flow.settle(port, src_mac, data[:6])
-        flow.high = max(flow.high, region.serial * ring.spec.message_packets + offset)
-        ring.dirty[region.serial] = region
+        flow.settle(port, src_mac, dst_mac)
+        flow.high = max(flow.high, serial * ring.spec.message_packets + offset)
+        ring.dirty[serial] = region
         return flow
 
     @staticmethod
@@ -192,13 +169,14 @@ class Ingest:
         return flow.open_message(MessageEntry(serial, psn, region.packets))
 
     @staticmethod
-    def _fits(ring: RingState, region: Region, offset: int, packet: LastPacket) -> bool:
+    def _fits(ring: RingState, region: Region, offset: int, packet: Packet) -> bool:
         """Whether a packet's layout is right at ``offset``; the first last one sets that of the others."""
-        whole = packet.payload_bytes == ring.spec.mtu and not packet.pad
         if offset < region.packets - 1:
+            whole = packet.payload_bytes == ring.spec.mtu and not packet.pad
             return whole and packet.opcode == (FIRST if offset == 0 else MIDDLE)
+        layout = LastPacket(packet.opcode, packet.header_bytes, packet.payload_bytes, packet.pad)
         if region.last is not None:
-            return packet == region.last
+            return layout == region.last
         if region.ina is None or packet.payload_bytes % region.ina.dtype.itemsize:
             return False
         expected = ONLY_OPCODES if offset == 0 else LAST_OPCODES
@@ -206,7 +184,7 @@ class Ingest:
             return False
         if packet.pad != -packet.payload_bytes % 4:
             return False
-        region.last = packet
+        region.last = layout
         return True
 
     def general(self, ring: RingState, flow: Flow, port: PortId, run: RoceRun, actions: list[Action]) -> None:
@@ -225,7 +203,10 @@ class Ingest:
             return
         if run.opcode in OPENING_OPCODES:
             opened = [self._open(ring, flow, run, row, actions) for row in range(len(run.frames))]
-            if _has_failed(ring) or not any(opened):
+            if _has_failed(ring):
+                self._drop_failed(sum(opened))
+                return
+            if not any(opened):
                 return
             if not all(opened):
                 run = run.select(np.array(opened))
@@ -262,6 +243,9 @@ class Ingest:
 
     def _open(self, ring: RingState, flow: Flow, run: RoceRun, row: int, actions: list[Action]) -> bool:
         """Take a message's first packet into the table and its region; False if it is dropped."""
+        if ring.failed:  # by a packet before it in this run
+            self._drop_failed(1)
+            return False
         rank = flow.spec.rank
         try:
             header = run.payload()[row, :INA_HEADER_BYTES].tobytes()
@@ -289,6 +273,7 @@ class Ingest:
         if serial == region.serial and region.ina is not None:
             difference = _disagreement(region.ina, ina)
             if difference:
+                self._counters.drop("operations differ", 1)
                 self._fault(ring, rank, "operations differ", difference, actions)
                 return False
         elif serial != region.serial:
@@ -349,6 +334,10 @@ class Ingest:
                 self._emission.replay(ring, flow, base + begin, base + past - 1, actions)
         if finished is None or not finished.all():
             ring.dirty[region.serial] = region
+
+    def _drop_failed(self, packets: int) -> None:
+        if packets:
+            self._counters.drop("ring failed", packets)
 
     # -- refusals ------------------------------------------------------------------------------
 

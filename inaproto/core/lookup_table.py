@@ -83,7 +83,7 @@ class Flow:
     def locate(self, psns: NDArray[np.int64]) -> Iterator[tuple[MessageEntry, Rows, Rows]]:
         """Place packets by PSN: int64 (n,) -> (message, rows, offsets in the message).
 
-        Rows that belong to no remembered message are in no answer.
+        Rows that belong to no remembered message are in no answer, all others in one.
         """
         n = len(psns)
         first = int(psns[0])
@@ -96,12 +96,14 @@ class Flow:
                 yield entry, slice(0, n), slice(offset, offset + n)
                 return
         found = []
+        left = np.ones(n, np.bool_)  # ranges overlap where a sender breaks the rules: each row goes to one
         for candidate in self.entries:
             if candidate is None:
                 continue
             offsets = (psns - candidate.psn0) & self.psn_mask
-            rows = np.flatnonzero(offsets < candidate.packets)
+            rows = np.flatnonzero(left & (offsets < candidate.packets))
             if len(rows):
+                left[rows] = False
                 found.append((candidate, rows, offsets[rows]))
         yield from sorted(found, key=lambda answer: int(answer[1][0]))  # as they arrived
 

@@ -45,7 +45,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from inaproto.core.rc_types import (
     FATAL_NAKS,
@@ -98,8 +98,7 @@ class RequesterConfig:
                 raise ConfigError(f"{name} must be {least} to {most}, not {getattr(self, name)}")
 
 
-@dataclass(frozen=True, slots=True)
-class PostWrite:
+class PostWrite(NamedTuple):
     """Send ``nbytes`` as one RDMA WRITE, with immediate unless ``imm`` is None."""
 
     wr_id: int
@@ -109,8 +108,7 @@ class PostWrite:
     imm: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AckArrived:
+class AckArrived(NamedTuple):
     """An acknowledge packet with a valid ICRC came back: its PSN and AETH."""
 
     psn: int
@@ -131,8 +129,7 @@ class Closing:
 RequesterEvent = PostWrite | AckArrived | TimerExpired | Closing
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A posted write with its place in the sequence space."""
 
     write: PostWrite
@@ -141,13 +138,12 @@ class Message:
     packets: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transmit:
+class Transmit(NamedTuple):
     """Send ``count`` packets of a message from packet ``first_packet`` on, the first with ``psn``."""
 
     message: Message
     first_packet: int
-    count: int
+    count: int  # type: ignore[assignment]  # of packets; a tuple's own ``count`` means nothing here
     psn: int
     ack_packets: range
     """Packets of the message, within those to send, that carry AckReq (besides a last packet)."""
@@ -158,8 +154,7 @@ class Transmit:
         return self.first_packet + self.count == self.message.packets
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(NamedTuple):
     """A work request ended. ``message`` is None if it was refused because the queue pair had failed."""
 
     wr_id: int
@@ -412,6 +407,9 @@ class RcRequester:
         """Send whole ACK groups as far as the window reaches."""
         if self._rnr_until is not None:
             return []
+        if self._cursor_index >= len(self._messages):  # what most acknowledgements find
+            self._arm(now)
+            return []
         actions: list[RequesterAction] = []
         begin = self._cursor
         limit = self._una + self._window
@@ -443,9 +441,9 @@ class RcRequester:
 
     def _arm(self, now: Instant) -> None:
         """Arm the timer if packets are outstanding and it does not run yet."""
-        wait = self._retransmit_ns()
-        if self._timer is None and wait is not None and self._una < self._sent and self._rnr_until is None:
-            self._timer = Instant(now + wait)
+        if self._timer is None and self._una < self._sent and self._rnr_until is None:
+            wait = self._retransmit_ns()
+            self._timer = None if wait is None else Instant(now + wait)
 
     def _retransmit_ns(self) -> int | None:
         if self.config.timeout == 0:

@@ -2,7 +2,8 @@
 
 NetReduce §3.2 ("Reliability"): the receiver finds the missing PSN and sends a NAK, the sender goes
 back. This core works on vectors: one event carries a run of packets of one opcode, and the answer
-says which rows go to which address. Payload bytes stay with the shell.
+says which rows go to which address. A packet that arrives alone comes without arrays, which would cost
+more than the rules; these are the same. Payload bytes stay with the shell.
 
 * The expected packet, and all that follow it in order, are placed. A packet that asks for an ACK gets
   a cumulative one: of several in one run, only the last, which says all that the others would have.
@@ -34,13 +35,30 @@ requester that retries for ever would never learn; hardware stays silent.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.core.rc_responder_types import (
+    Deliver,
+    MessageInProgress,
+    PacketArrived,
+    Place,
+    PostReceive,
+    ReceiveFlushed,
+    Reply,
+    ResponderAction,
+    ResponderClosing,
+    ResponderConfig,
+    ResponderCounters,
+    ResponderEvent,
+    ResponderFailed,
+    ResponderState,
+    ResponderView,
+    RunArrived,
+    append_reply,
+)
 from inaproto.core.rc_types import (
     ACK,
     FATAL_NAKS,
@@ -49,161 +67,40 @@ from inaproto.core.rc_types import (
     NAK_REMOTE_ACCESS,
     NAK_SEQUENCE,
     RNR_NAK,
-    RNR_TIMER_NS,
-    Outcome,
 )
-from inaproto.errors import Blame, ConfigError, LocalMisuse
-from inaproto.units import PSN_MASK, Instant
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant
 from inaproto.wire.roce import Opcode
+
+__all__ = [
+    "Deliver",
+    "MessageInProgress",
+    "PacketArrived",
+    "Place",
+    "PostReceive",
+    "RcResponder",
+    "ReceiveFlushed",
+    "Reply",
+    "ResponderAction",
+    "ResponderClosing",
+    "ResponderConfig",
+    "ResponderCounters",
+    "ResponderEvent",
+    "ResponderFailed",
+    "ResponderState",
+    "ResponderView",
+    "RunArrived",
+    "append_reply",
+]
 
 _STARTS: Final = frozenset({Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM})
 _ENDS: Final = frozenset(
     {Opcode.RC_WRITE_LAST, Opcode.RC_WRITE_LAST_IMM, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM}
 )
 _IMMEDIATE: Final = frozenset({Opcode.RC_WRITE_LAST_IMM, Opcode.RC_WRITE_ONLY_IMM})
-_WRITES: Final = _STARTS | _ENDS | {Opcode.RC_WRITE_MIDDLE}
+_MIDDLE: Final = Opcode.RC_WRITE_MIDDLE
+_WRITES: Final = _STARTS | _ENDS | {_MIDDLE}
 _MSN_MASK: Final = 0xFF_FFFF
-
-
-@dataclass(frozen=True, slots=True)
-class ResponderConfig:
-    initial_psn: int
-    """First PSN that the peer sends."""
-    mtu: int = 1024
-    receives_max: int = 1024
-    rnr_timer: int = 12
-    """Code of the wait that an RNR NAK asks for; 12 is 0.64 ms."""
-    psn_mask: int = PSN_MASK
-
-    def __post_init__(self) -> None:
-        limits = (
-            ("initial_psn", 0, self.psn_mask),
-            ("mtu", 1, 4096),
-            ("receives_max", 1, 1 << 20),
-            ("rnr_timer", 0, len(RNR_TIMER_NS) - 1),
-        )
-        for name, least, most in limits:
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} must be {least} to {most}, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True)
-class PostReceive:
-    wr_id: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunArrived:
-    """Packets of one opcode, payload length and extension headers, in arrival order, ICRC verified."""
-
-    opcode: int
-    psn: NDArray[np.int64]
-    """int64, shape (n,)."""
-    ack_request: NDArray[np.bool_]
-    payload_bytes: int
-    """Of each packet, without pad."""
-    reth: tuple[int, int, int] | None
-    """(virtual address, rkey, DMA length)"""
-    imm: int | None
-    permitted: bool
-    """The peer may write where this run starts (its RETH, or ``place_at``) up to the message's end."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResponderClosing:
-    """The queue pair goes away: posted receives are flushed."""
-
-
-ResponderEvent = PostReceive | RunArrived | ResponderClosing
-
-
-class MessageInProgress(NamedTuple):
-    """Where the next packet of a started message goes."""
-
-    va: int
-    rkey: int
-    remaining: int
-    nbytes: int
-    """Of the whole message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Copy the payloads of ``rows`` rows of the run, from ``first_row`` on, to ``va`` and following."""
-
-    va: int
-    rkey: int
-    first_row: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """A message with immediate is whole; it consumed the receive ``wr_id``."""
-
-    wr_id: int
-    imm: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Send an acknowledge packet."""
-
-    psn: int
-    syndrome: int
-    msn: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveFlushed:
-    wr_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResponderFailed:
-    """The queue pair must go to its error state; the flushed receives and the fatal NAK precede this."""
-
-    outcome: Outcome
-
-
-ResponderAction = Place | Deliver | Reply | ReceiveFlushed | ResponderFailed | Blame
-
-
-class ResponderState(Enum):
-    READY = "ready"
-    ERROR = "error"
-    CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class ResponderCounters:
-    packets: int = 0
-    """Placed, each PSN once."""
-    messages: int = 0
-    duplicates: int = 0
-    out_of_sequence: int = 0
-    naks: int = 0
-    rnr_naks: int = 0
-    ignored: int = 0
-    """Arrived after the queue pair had failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResponderView:
-    state: ResponderState
-    expected_psn: int
-    msn: int
-    receives: int
-    silent: bool
-    in_progress: MessageInProgress | None
-
-
-def append_reply(replies: list[Reply], reply: Reply) -> None:
-    """Add the newest reply of a queue pair to those not sent yet; it makes an ACK just before it needless."""
-    if replies and replies[-1].syndrome == ACK:
-        replies.pop()
-    replies.append(reply)
 
 
 class RcResponder:
@@ -243,10 +140,12 @@ class RcResponder:
     def step(self, event: ResponderEvent, now: Instant) -> list[ResponderAction]:
         """Raises ``LocalMisuse`` for a receive that does not fit or comes after closing."""
         match event:
+            case PacketArrived():
+                return self._packet(event)
+            case RunArrived():
+                return self._run(event)
             case PostReceive():
                 return self._post(event)
-            case RunArrived():
-                return self._arrived(event)
             case ResponderClosing():
                 actions = self._flush()
                 self._state = ResponderState.CLOSED
@@ -271,9 +170,9 @@ class RcResponder:
         self._message = None
         return flushed
 
-    # ---- runs ------------------------------------------------------------------------------------
+    # ---- packets ---------------------------------------------------------------------------------
 
-    def _arrived(self, run: RunArrived) -> list[ResponderAction]:
+    def _run(self, run: RunArrived) -> list[ResponderAction]:
         """Cut the run into stretches of expected, repeated and early packets and handle each whole."""
         n = len(run.psn)
         actions: list[ResponderAction] = []
@@ -281,9 +180,7 @@ class RcResponder:
         row = 0
         while row < n:
             if self._state is not ResponderState.READY:
-                self.counters.ignored += n - row
-                if self._fatal is not None and self._expected in run.psn[row:]:
-                    append_reply(replies, self._reply(self._fatal))
+                self._ignored(n - row, replies, failed_again=self._expected in run.psn[row:])
                 break
             ahead = self._ahead(run.psn[row:])
             nearest = int(ahead[0])
@@ -293,16 +190,38 @@ class RcResponder:
             elif nearest < 0:
                 stretch = _leading(ahead < 0)
                 row += stretch
-                self.counters.duplicates += stretch
-                append_reply(replies, self._reply(ACK))
+                self._repeated(stretch, replies)
             else:
                 stretch = _leading(ahead > 0)
                 row += stretch
                 self._gap(stretch, replies)
-        # A failed queue pair says so last, after its fatal NAK.
-        if actions and isinstance(actions[-1], ResponderFailed):
-            return [*actions[:-1], *replies, actions[-1]]
-        return actions + replies
+        return _in_order_of_saying(actions, replies)
+
+    def _packet(self, packet: PacketArrived) -> list[ResponderAction]:
+        """What ``_run`` does with a run of one."""
+        actions: list[ResponderAction] = []
+        replies: list[Reply] = []
+        ahead = (packet.psn - self._expected) & self.config.psn_mask
+        if self._state is not ResponderState.READY:
+            self._ignored(1, replies, failed_again=ahead == 0)
+        elif ahead == 0:
+            if self._take(packet, 0, 1, actions, replies) and packet.ack_request:
+                append_reply(replies, self._reply(ACK))
+        elif ahead >= self._half:
+            self._repeated(1, replies)
+        else:
+            self._gap(1, replies)
+        return _in_order_of_saying(actions, replies)
+
+    def _ignored(self, packets: int, replies: list[Reply], *, failed_again: bool) -> None:
+        """Nothing passes any more; the packet that failed gets its answer again."""
+        self.counters.ignored += packets
+        if self._fatal is not None and failed_again:
+            append_reply(replies, self._reply(self._fatal))
+
+    def _repeated(self, packets: int, replies: list[Reply]) -> None:
+        self.counters.duplicates += packets
+        append_reply(replies, self._reply(ACK))
 
     def _ahead(self, psn: NDArray[np.int64]) -> NDArray[np.int64]:
         """Signed distance of PSNs from the expected one."""
@@ -327,22 +246,35 @@ class RcResponder:
         """Place up to ``stretch`` expected rows; returns how many rows are dealt with, at least one."""
         placed = 0
         while placed < stretch:
-            fault = self._fault(run)
-            if fault is not None:
-                self._fail(run, fault, actions, replies)
+            rows = self._take(run, row + placed, stretch - placed, actions, replies)
+            if not rows:
                 return placed + 1
-            if run.opcode in _IMMEDIATE and not self._receives:
-                self._silent = True
-                self.counters.rnr_naks += 1
-                append_reply(replies, self._reply(RNR_NAK | self.config.rnr_timer))
-                return placed + 1
-            rows = self._place(run, row + placed, stretch - placed, actions)
             if run.ack_request[row + placed : row + placed + rows].any():
                 append_reply(replies, self._reply(ACK))
             placed += rows
         return placed
 
-    def _fault(self, run: RunArrived) -> tuple[int, str] | None:
+    def _take(
+        self,
+        run: RunArrived | PacketArrived,
+        row: int,
+        rows: int,
+        actions: list[ResponderAction],
+        replies: list[Reply],
+    ) -> int:
+        """Place the expected row, with up to ``rows`` that belong to it; 0 if it was refused."""
+        fault = self._fault(run)
+        if fault is not None:
+            self._fail(run, fault, actions, replies)
+            return 0
+        if run.imm is not None and not self._receives:
+            self._silent = True
+            self.counters.rnr_naks += 1
+            append_reply(replies, self._reply(RNR_NAK | self.config.rnr_timer))
+            return 0
+        return self._place(run, row, rows, actions)
+
+    def _fault(self, run: RunArrived | PacketArrived) -> tuple[int, str] | None:
         """Why the next row may not be placed: (NAK syndrome, rule); None if it may."""
         if run.opcode not in _WRITES:
             return NAK_INVALID_REQUEST, "opcode not served"
@@ -368,18 +300,23 @@ class RcResponder:
             return NAK_REMOTE_ACCESS, "address not permitted"
         return None
 
-    def _place(self, run: RunArrived, row: int, rows: int, actions: list[ResponderAction]) -> int:
+    def _place(
+        self, run: RunArrived | PacketArrived, row: int, rows: int, actions: list[ResponderAction]
+    ) -> int:
         """Place the next row, or as many MIDDLE rows as belong to the message; returns how many."""
         if run.reth is not None:
-            self._message = MessageInProgress(*run.reth, run.reth[2])
-        message = self._message
-        assert message is not None  # _fault saw to it
-        middles = (message.remaining - 1) // self.config.mtu
-        rows = min(rows, middles) if run.opcode == Opcode.RC_WRITE_MIDDLE else 1
+            va, rkey, total = run.reth
+            remaining = total
+        else:
+            assert self._message is not None  # _fault saw to it
+            va, rkey, remaining, total = self._message
+        if run.opcode == _MIDDLE:
+            rows = min(rows, (remaining - 1) // self.config.mtu)
+        else:
+            rows = 1
         nbytes = rows * run.payload_bytes
         if nbytes:
-            actions.append(Place(message.va, message.rkey, row, rows))
-        self._message = message._replace(va=message.va + nbytes, remaining=message.remaining - nbytes)
+            actions.append(Place(va, rkey, row, rows))
         self._expected = (self._expected + rows) & self.config.psn_mask
         self._silent = False
         self.counters.packets += rows
@@ -388,11 +325,17 @@ class RcResponder:
             self._msn = (self._msn + 1) & _MSN_MASK
             self.counters.messages += 1
             if run.imm is not None:
-                actions.append(Deliver(self._receives.popleft(), run.imm, message.nbytes))
+                actions.append(Deliver(self._receives.popleft(), run.imm, total))
+        else:
+            self._message = MessageInProgress(va + nbytes, rkey, remaining - nbytes, total)
         return rows
 
     def _fail(
-        self, run: RunArrived, fault: tuple[int, str], actions: list[ResponderAction], replies: list[Reply]
+        self,
+        run: RunArrived | PacketArrived,
+        fault: tuple[int, str],
+        actions: list[ResponderAction],
+        replies: list[Reply],
     ) -> None:
         syndrome, rule = fault
         evidence = (
@@ -406,6 +349,15 @@ class RcResponder:
         self._state = ResponderState.ERROR
         self._fatal = syndrome
         actions.append(ResponderFailed(FATAL_NAKS[syndrome]))
+
+
+def _in_order_of_saying(actions: list[ResponderAction], replies: list[Reply]) -> list[ResponderAction]:
+    """Replies behind what they confirm; a failed queue pair says so last, after its fatal NAK."""
+    if not replies:
+        return actions
+    if actions and isinstance(actions[-1], ResponderFailed):
+        return [*actions[:-1], *replies, actions[-1]]
+    return actions + replies
 
 
 def _leading(flags: NDArray[np.bool_]) -> int:

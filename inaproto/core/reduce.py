@@ -27,6 +27,7 @@ from inaproto.wire.ina_header import Dtype, Op
 Bytes2D = NDArray[np.uint8]
 Array = NDArray[Any]
 
+_FUNCTION: Final = {Op.SUM: np.add, Op.MAX: np.maximum, Op.MIN: np.minimum}
 _INTEGER: Final = {Dtype.I32: np.int32, Dtype.I64: np.int64}
 _FLOAT: Final = {Dtype.F32: np.float32, Dtype.F64: np.float64}
 # (signed, unsigned, bits of the canonical quiet NaN, bits of +infinity) by float type
@@ -41,19 +42,21 @@ _FLOAT_BITS: Final[dict[Dtype, tuple[Any, Any, int, int]]] = {
 def reduce_into(dtype: Dtype, op: Op, inputs: Sequence[Bytes2D], out: Bytes2D) -> None:
     """Reduce ``inputs`` in order into ``out``.
 
-    ``inputs`` and ``out`` are uint8 arrays of equal shape whose last axis is contiguous and a whole
-    number of elements long; they hold little-endian elements of ``dtype``. ``out`` may be
-    ``inputs[0]`` but no other input. Raises ``LocalMisuse`` for no input or a shape that differs.
+    ``inputs`` and ``out`` are uint8 arrays of equal shape (a row, or rows) whose last axis is
+    contiguous and a whole number of elements long; they hold little-endian elements of ``dtype``.
+    ``out`` may be ``inputs[0]`` but no other input. Raises ``LocalMisuse`` for no input or a shape
+    that differs.
     """
     shape = out.shape
     if not inputs or [x for x in inputs if x.shape != shape]:
         raise LocalMisuse("reduce_into needs at least one input, all of the shape of the output")
+    if dtype in _INTEGER:
+        kind = _INTEGER[dtype]
+        _fold(_FUNCTION[op], [x.view(kind) for x in inputs], out.view(kind))
+        return
     with np.errstate(all="ignore"):
         if op is Op.SUM:
-            _sum(dtype, inputs, out)
-        elif dtype in _INTEGER:
-            kind = _INTEGER[dtype]
-            _fold(np.maximum if op is Op.MAX else np.minimum, [x.view(kind) for x in inputs], out.view(kind))
+            _float_sum(dtype, inputs, out)
         else:
             _float_extreme(dtype, op, inputs, out)
 
@@ -67,11 +70,8 @@ def _fold(function: Callable[..., Any], inputs: Sequence[Array], out: Array) -> 
         function(out, operand, out=out)
 
 
-def _sum(dtype: Dtype, inputs: Sequence[Bytes2D], out: Bytes2D) -> None:
-    if dtype in _INTEGER:
-        kind: Any = _INTEGER[dtype]
-        _fold(np.add, [x.view(kind) for x in inputs], out.view(kind))
-    elif dtype in _FLOAT:
+def _float_sum(dtype: Dtype, inputs: Sequence[Bytes2D], out: Bytes2D) -> None:
+    if dtype in _FLOAT:
         kind = _FLOAT[dtype]
         result = out.view(kind)
         _fold(np.add, [x.view(kind) for x in inputs], result)
@@ -123,7 +123,7 @@ def _float_extreme(dtype: Dtype, op: Op, inputs: Sequence[Bytes2D], out: Bytes2D
         nan |= (bits & magnitude) > infinity
         keys.append(bits ^ ((bits >> sign_shift) & magnitude))
     result = out.view(signed)
-    _fold(np.maximum if op is Op.MAX else np.minimum, keys, result)
+    _fold(_FUNCTION[op], keys, result)
     result ^= (result >> sign_shift) & magnitude
     if nan.any():
         result[nan] = quiet

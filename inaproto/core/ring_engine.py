@@ -40,7 +40,15 @@ from inaproto.core.message_window import ResultArrived as WindowResultArrived
 from inaproto.core.message_window import SendCompleted as WindowSendCompleted
 from inaproto.errors import Blame, DecodeError, FabricLost, InvariantBroken, LocalMisuse
 from inaproto.units import MS, Epoch, Instant, MsgId, OpIndex, Rank, RingId
-from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
+from inaproto.wire.ina_header import (
+    FLAG_LAST,
+    FLAG_RESULT,
+    FLAGS_OFFSET,
+    INA_HEADER_BYTES,
+    Dtype,
+    InaHeader,
+    Op,
+)
 
 NOT_AGGREGATED: Final = "result not aggregated"
 _ADVICE: Final = "start it again, and report this if it comes back"
@@ -229,6 +237,7 @@ class RingEngine:
 
     def __init__(self, config: RingConfig) -> None:
         self._config = config
+        self._predecessor = (config.rank - 1) % config.ring_size
         self._window = MessageWindow(WindowConfig(config.window_messages, config.id_bits))
         self._queue: deque[Operation] = deque()
         self._next_index = 0
@@ -236,6 +245,8 @@ class RingEngine:
         self._messages = 0
         self._messages_posted = 0
         self._results = 0
+        self._expected: deque[bytes] = deque()
+        """Headers of the results that must come, in order: one for each message whose result is not here."""
         self._started = Instant(0)
         self._since = Instant(0)
         self._reported = Instant(0)
@@ -385,8 +396,15 @@ class RingEngine:
             raise InvariantBroken("a message belongs to no operation")
         message = self._messages_posted
         self._messages_posted += 1
-        header = self._header(msg_id, message, self._config.rank)
-        return PostMessage(msg_id, slot, header.encode(), self._running.index, *self._part(message))
+        header = self._header(msg_id, message, self._config.rank).encode()
+        self._expected.append(
+            header[:FLAGS_OFFSET]
+            + bytes([header[FLAGS_OFFSET] | FLAG_RESULT])
+            + header[FLAGS_OFFSET + 1 : 24]
+            + self._predecessor.to_bytes(2, "big")
+            + header[26:]
+        )
+        return PostMessage(msg_id, slot, header, self._running.index, *self._part(message))
 
     def _result(self, event: ResultArrived, now: Instant) -> list[RingAction]:
         if self._failure is not None:
@@ -400,7 +418,10 @@ class RingEngine:
 
     def _contradiction(self, event: ResultArrived) -> Blame | None:
         """What is wrong with a result message, if anything is."""
-        predecessor = (self._config.rank - 1) % self._config.ring_size
+        nbytes = INA_HEADER_BYTES + self._part(self._results)[1]
+        if event.header == self._expected[0] and event.nbytes == nbytes:
+            return None
+        predecessor = self._predecessor
         try:
             got = InaHeader.decode(event.header)
         except DecodeError as error:
@@ -415,7 +436,6 @@ class RingEngine:
                 "path, did the switch restart?"
             )
             return Blame(f"rank {predecessor}", NOT_AGGREGATED, evidence)
-        nbytes = INA_HEADER_BYTES + self._part(self._results)[1]
         if event.nbytes != nbytes:
             return Blame(f"rank {predecessor}", "result size", f"{event.nbytes} bytes, expected {nbytes}")
         return None
@@ -426,6 +446,7 @@ class RingEngine:
             raise InvariantBroken("a result belongs to no operation")
         actions: list[RingAction] = [TakeResult(slot, operation.index, *self._part(self._results))]
         self._results += 1
+        self._expected.popleft()
         self._since = self._reported = now
         if self._results == self._messages:
             self._running = None
@@ -467,5 +488,6 @@ class RingEngine:
         ended = [*self._queue] if self._running is None else [self._running, *self._queue]
         self._running = None
         self._queue.clear()
+        self._expected.clear()
         self._failed += len(ended)
         return [OperationFailed(operation.index, failure.code, failure.message) for operation in ended]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.units import PSN_MASK, Frames
-from inaproto.wire.crc import byte_table, crc32, crc_rows, pair_table, shift
+from inaproto.wire.crc import byte_table, crc32, crc_rows, shift
 from inaproto.wire.icrc import ICRC_BYTES, MASKED_OFFSETS, masked_header
 
 BTH_END: Final = 54
@@ -35,7 +35,7 @@ _IMM: Final = 4
 _AETH: Final = 4
 # Extension headers by opcode of the reliable connection service: (RETH, IMM, AETH). An opcode that
 # is absent is not decoded as a run; its frames pass as plain ones.
-_EXTENSIONS: Final[dict[int, tuple[bool, bool, bool]]] = {
+EXTENSIONS: Final[dict[int, tuple[bool, bool, bool]]] = {
     0x00: (False, False, False),  # SEND_FIRST
     0x01: (False, False, False),  # SEND_MIDDLE
     0x02: (False, False, False),  # SEND_LAST
@@ -56,20 +56,13 @@ _EXTENSIONS: Final[dict[int, tuple[bool, bool, bool]]] = {
 _KEY_COLUMNS: Final = np.array(
     [*range(15), 16, 17, 20, 21, 23, *range(26, 34), *range(36, 40), *range(42, 46), *range(47, 50)]
 )
-_HEADER_COLUMNS: Final = 56
+HEADER_COLUMNS: Final = 56
 """Bytes of a frame that are looked at to split runs: up to the BTH's end, in whole 8-byte words."""
-_KEY_MASK: Final = np.zeros(_HEADER_COLUMNS, np.bool_)
+_KEY_MASK: Final = np.zeros(HEADER_COLUMNS, np.bool_)
 _KEY_MASK[_KEY_COLUMNS] = True
 _COVERED: Final = np.ones(BTH_END + _RETH + _IMM, np.bool_)
 _COVERED[:14] = False
 _COVERED[list(MASKED_OFFSETS)] = False
-
-
-# The last word of a BTH (AckReq, reserved bits, PSN) as it lies in memory: by the PSN's low 16 bits, by its
-# high 8 bits, and AckReq alone.
-_PSN_WORDS: Final = np.arange(1 << 16).astype(">u4").view(np.uint32)
-_PSN_HIGH_WORDS: Final = (np.arange(1 << 8) << 16).astype(">u4").view(np.uint32)
-_ACK_WORD: Final = np.array([1 << 31], ">u4").view(np.uint32)[0]
 
 
 @dataclass(slots=True)
@@ -215,7 +208,7 @@ def decode_runs(frames: Frames) -> Iterator[RoceRun | PlainRun]:
     if n == 1:
         yield _decode_uniform(frames)
         return
-    headers = _headers(frames)
+    headers = header_columns(frames)
     words = headers.view(np.uint64)
     varying = np.bitwise_or.reduce(words ^ words[0], axis=0).view(np.uint8) != 0
     if not (varying & _KEY_MASK).any():
@@ -238,12 +231,12 @@ def decode_runs(frames: Frames) -> Iterator[RoceRun | PlainRun]:
             yield run
 
 
-def _headers(frames: Frames) -> NDArray[np.uint8]:
+def header_columns(frames: Frames) -> NDArray[np.uint8]:
     """Contiguous copy of the first columns, uint8 (n, 56): one pass over cold rows, then cache hits.
 
     What a frame is too short for, or what lies behind the BTH, is zero.
     """
-    headers = np.zeros((len(frames), _HEADER_COLUMNS), np.uint8)
+    headers = np.zeros((len(frames), HEADER_COLUMNS), np.uint8)
     width = min(frames.shape[1], BTH_END)
     headers[:, :width] = frames[:, :width]
     return headers
@@ -280,7 +273,7 @@ def _decode_uniform(frames: Frames, headers: NDArray[np.uint8] | None = None) ->
     if end > length or udp_length != total - 20 or end < BTH_END + ICRC_BYTES:
         return plain("IP or UDP length does not fit the frame")
     opcode, flags = head[42], head[43]
-    kinds = _EXTENSIONS.get(opcode)
+    kinds = EXTENSIONS.get(opcode)
     if kinds is None:
         return plain(f"opcode {opcode:#04x} is not handled")
     has_reth, has_imm, has_aeth = kinds
@@ -319,81 +312,6 @@ def _decode_uniform(frames: Frames, headers: NDArray[np.uint8] | None = None) ->
         word = int.from_bytes(head[offset : offset + _AETH], "big")
         run.aeth = (word >> 24, word & 0xFF_FFFF)
     return run
-
-
-class RunTemplate:
-    """The headers of one flow's packets of one opcode and length, to recognise more of them quickly.
-
-    Made from a run without extension headers that was decoded and found intact. Only IP id, IP
-    checksum, PSN and AckReq may differ in what it matches.
-    """
-
-    __slots__ = (
-        "_ack",
-        "_expected",
-        "_header",
-        "_id_table",
-        "_length",
-        "_low_table",
-        "_mask",
-        "_masks",
-        "_rows",
-        "_share",
-        "_table",
-        "dst_mac",
-        "src_mac",
-    )
-
-    def __init__(self, run: RoceRun) -> None:
-        tail = run.payload_bytes + run.pad
-        self._length = run.frames.shape[1]
-        self.dst_mac, self.src_mac = run.dst_mac, run.src_mac
-        header = _headers(run.frames[:1])
-        varying = [18, 19, 24, 25, *range(50, 54)]
-        mask = np.zeros(_HEADER_COLUMNS, np.uint8)
-        mask[:BTH_END] = 0xFF
-        mask[varying] = 0
-        header[0, varying] = 0
-        self._mask = mask.view(np.uint64)
-        self._header = header.tobytes()
-        self._rows = 0
-        self._masks = self._mask
-        self._expected = b""
-        # Share of the headers with all that varies zero; the rest is XORed in by table.
-        self._share = header_share(header, BTH_END, tail)[0]
-        self._id_table = pair_table(BTH_END - 20 + tail)
-        self._table = byte_table(BTH_END - 52 + tail)
-        self._low_table = pair_table(BTH_END - 54 + tail)
-        self._ack = byte_table(BTH_END - 51 + tail)[0x80]
-
-    def match(self, frames: Frames) -> tuple[int, NDArray[np.uint32], NDArray[np.uint8]] | None:
-        """(first PSN, ICRC share of the headers, contiguous headers) of consecutive packets, else None.
-
-        uint32 (n,) and uint8 (n, 56); ``None`` also where the PSN's low 16 bits wrap.
-        """
-        if frames.shape[1] != self._length:
-            return None
-        n = len(frames)
-        if n != self._rows:  # whole arrays, not one row broadcast: numpy is slow on short inner loops
-            self._rows, self._masks, self._expected = n, np.tile(self._mask, n), self._header * n
-        headers = frames[:, :_HEADER_COLUMNS].copy()
-        if (headers.reshape(-1).view(np.uint64) & self._masks).tobytes() != self._expected:
-            return None
-        first = int.from_bytes(headers[0, 51:54].tobytes(), "big")
-        low = first & 0xFFFF
-        if low + n > 0x1_0000:
-            return None
-        # XOR with the words that consecutive PSNs make: only AckReq, the very first bit, may be left.
-        left = headers[:, 50:54].view(np.uint32)[:, 0] ^ _PSN_WORDS[low : low + n]
-        left ^= _PSN_HIGH_WORDS[first >> 16]
-        asking = left.tobytes() != bytes(4 * n)
-        if asking and not ((left == 0) | (left == _ACK_WORD)).all():
-            return None
-        share = self._low_table[low : low + n] ^ (self._share ^ self._table[first >> 16])
-        share ^= self._id_table.take(headers[:, 18:20].view(">u2")[:, 0])
-        if asking:
-            share[left != 0] ^= self._ack
-        return first, share, headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ Both accelerators get the same arrivals. What this module promises to find:
 - a difference in what they send, byte for byte and in order for each port and flow, or in blames,
   faults and counters (``exact`` worlds);
 - a result that is not the exact reduction, has a wrong ICRC, or headers that its sender never sent;
-- a ring that does not finish once the weather is good.
+- a ring that does not finish once the weather is good;
+- a frame that came in and is not counted exactly once.
 
 ``exact`` worlds cut blocks where the PSNs of a connection are not consecutive: what both do is then the
 same packet by packet. (The core takes in a whole run before it answers any of it, so an answer in a run
 that was reordered may carry the header of a transmission that came behind it.) The other worlds hand
-over blocks as ports do, and only promises of the last two kinds are checked.
+over blocks as ports do, and only promises of the last three kinds are checked.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class World:
                     flow.next = flow.expected
         assert self._finished(), f"seed {self.seed}: not finished after {TURNS_MAX} turns: {self._where()}"
         self._compare_counters()
+        self._check_ledger()
 
     def _finished(self) -> bool:
         return all(
@@ -279,6 +281,12 @@ class World:
         """What happened how often in the core, by the names of its counters and rules."""
         counters = asdict(self._core.view().counters)
         return {**counters.pop("dropped"), **counters}
+
+    def _check_ledger(self) -> None:
+        """Every frame that came in is counted once: aggregated, bridged, or dropped by a named rule."""
+        counters = self._core.view().counters
+        accounted = counters.aggregated_in + counters.bridged + sum(counters.dropped.values())
+        assert accounted == self.frames_in, f"seed {self.seed}: {counters}"
 
     def _compare_counters(self) -> None:
         if not self.exact:

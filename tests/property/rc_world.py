@@ -26,6 +26,7 @@ from inaproto.core.rc_requester import (
 )
 from inaproto.core.rc_responder import (
     Deliver,
+    PacketArrived,
     Place,
     PostReceive,
     RcResponder,
@@ -199,17 +200,23 @@ class RcWorld:
         self.arrive(run)
 
     def arrive(self, run: list[DataPacket]) -> None:
-        """Packets alike in all but PSN and AckReq arrive at the responder at once."""
+        """Packets alike in all but PSN and AckReq arrive at the responder at once; one alone as such."""
         head = run[0]
-        event = RunArrived(
-            opcode=head.opcode,
-            psn=np.array([packet.psn for packet in run], np.int64),
-            ack_request=np.array([packet.ack_request for packet in run]),
-            payload_bytes=head.nbytes,
-            reth=head.reth,
-            imm=head.imm,
-            permitted=True,
-        )
+        event: RunArrived | PacketArrived
+        if len(run) == 1:
+            event = PacketArrived(
+                head.opcode, head.psn, head.ack_request, head.nbytes, head.reth, head.imm, permitted=True
+            )
+        else:
+            event = RunArrived(
+                opcode=head.opcode,
+                psn=np.array([packet.psn for packet in run], np.int64),
+                ack_request=np.array([packet.ack_request for packet in run]),
+                payload_bytes=head.nbytes,
+                reth=head.reth,
+                imm=head.imm,
+                permitted=True,
+            )
         for action in self.responder.step(event, self.now):
             match action:
                 case Place():

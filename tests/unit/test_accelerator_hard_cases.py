@@ -213,7 +213,7 @@ def test_a_block_of_middle_packets_of_a_failed_ring_is_dropped() -> None:
     ring.send(1, 1, 0, signature=1)
     assert ring.accelerator.view().rings[7]["failed"]
     assert ring.arrive_blocks(0, block(*(ring.packet(0, 1, offset) for offset in (1, 2)))) == []
-    assert ring.accelerator.view().counters.dropped == {"ring failed": 2}
+    assert ring.accelerator.view().counters.dropped == {"operations differ": 1, "ring failed": 2}
 
 
 def test_a_block_of_middle_packets_that_reaches_the_last_place_faults_the_ring() -> None:
@@ -246,3 +246,56 @@ def test_nothing_unverified_is_forwarded_on_a_registered_connection(opcode: int)
     harmed = bytearray(ring.packet(0, 0, 1, opcode=opcode))
     harmed[-1] ^= 1
     assert emitted(ring.arrive(0, bytes(harmed))) == []
+
+
+# -- every frame that comes in is counted once
+
+
+def accounted(ring: SwitchedRing) -> int:
+    counters = ring.accelerator.view().counters
+    return counters.aggregated_in + counters.bridged + sum(counters.dropped.values())
+
+
+def test_first_packets_of_one_block_that_disagree_are_all_counted() -> None:
+    """The second faults the ring: the first, taken already, and the third are not stored any more."""
+    ring = SwitchedRing(2)
+    before = accounted(ring)
+    (fault,) = ring.arrive_blocks(0, block(*(ring.packet(0, 0, 0, signature=row) for row in (1, 2, 1))))
+    assert isinstance(fault, RingFault)
+    assert ring.accelerator.view().counters.dropped == {"operations differ": 1, "ring failed": 2}
+    assert accounted(ring) - before == 3
+
+
+def test_a_packet_of_two_messages_whose_numbers_overlap_is_counted_once() -> None:
+    """No right sender makes such messages; a row of theirs goes to one of them."""
+    ring = SwitchedRing(2, message_packets=9, psn0=0)
+    ring.send(0, 0, 0)
+    ring.arrive(0, ring.packet(0, 1, 0, psn=4))
+    before = accounted(ring)
+    ring.arrive_blocks(0, block(*(ring.packet(0, 0, offset) for offset in (5, 3, 6))))
+    assert ring.accelerator.view().counters.aggregated_in == 5
+    assert accounted(ring) - before == 3
+
+
+def test_what_is_flooded_replayed_or_lost_is_counted_once() -> None:
+    ring = SwitchedRing(3, extra_ports=4)
+    before = accounted(ring)
+    sent = 0
+
+    def arrive(port: int, *frames: bytes) -> None:
+        nonlocal sent
+        ring.arrive(port, *frames)
+        sent += len(frames)
+
+    arrive(0, mac(99) + mac(0) + bytes(50), b"\xff" * 6 + mac(0) + bytes(50), mac(0) + mac(0) + bytes(50))
+    arrive(1, b"short")
+    for rank in range(3):
+        arrive(rank, *ring.message(rank, 0))
+    arrive(0, *ring.message(0, 0))  # answered from kept results
+    arrive(1, *ring.message(1, 1)[1:])  # its first packet is missing
+    arrive(2, ring.ack(2))
+    harmed = bytearray(ring.packet(1, 1, 0))
+    harmed[-9] ^= 1
+    arrive(1, bytes(harmed))
+    assert ring.accelerator.view().counters.replayed == 4
+    assert accounted(ring) - before == sent

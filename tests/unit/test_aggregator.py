@@ -185,6 +185,33 @@ def test_results_go_out_under_each_rank_s_headers_sealed_and_exact() -> None:
             assert icrc.verify(frame)
 
 
+def test_packets_one_at_a_time_finish_as_all_at_once() -> None:
+    whole, single = fresh_region(), fresh_region()
+    fill(whole, 0)
+    assert whole.finish() == 4
+    finished = []
+    for offset, rank in zip(
+        (2, 2, 0, 3, 2, 0, 1, 0, 1, 3, 3, 1), (0, 1, 2, 1, 2, 0, 2, 1, 1, 0, 2, 0), strict=True
+    ):
+        run = runs(rank)[(0, 1, 1, 2)[offset]]
+        frame = run.frames[1 if offset == 2 else 0].tobytes()
+        if offset == 3:
+            single.last = LastPacket(run.opcode, run.header_bytes, run.payload_bytes, run.pad)
+        share = int(run.header_crc[1 if offset == 2 else 0])
+        arguments = (rank, offset, frame[: run.header_bytes], memoryview(frame)[run.header_bytes : -4], share)
+        assert single.store_single(*arguments)
+        assert not single.store_single(*arguments), "a slot is filled once"
+        if offset == 0:
+            single.keep_header(rank, np.frombuffer(frame, np.uint8)[run.header_bytes :][:40])
+        if single.finish():
+            finished.append(single.finished_last)
+        assert single.finish() == 0
+    assert finished == [2, 0, 3, 1]
+    for rank in range(3):
+        apart = [packet for offset in range(4) for packet in out(single, rank, offset, offset + 1)]
+        assert apart == out(single, rank) == out(whole, rank)
+
+
 def test_a_packet_that_comes_again_changes_headers_but_not_the_result() -> None:
     region = fresh_region()
     fill(region, 0)

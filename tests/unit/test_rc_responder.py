@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inaproto.core.rc_responder import (
     Deliver,
     MessageInProgress,
+    PacketArrived,
     Place,
     PostReceive,
     RcResponder,
@@ -282,3 +285,48 @@ def test_misuse_and_configuration() -> None:
     for field, value in (("initial_psn", -1), ("mtu", 0), ("receives_max", 0), ("rnr_timer", 32)):
         with pytest.raises(ConfigError, match=field):
             replace(core.config, **{field: value})
+
+
+@st.composite
+def lone_packets(draw: st.DrawFn) -> PacketArrived:
+    """Mostly what a sender could send at PSNs of 3 bits, in any order; sometimes what none may."""
+    opcode = draw(st.sampled_from((FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM, Opcode.RC_SEND_ONLY)))
+    starts, immediate = opcode in {FIRST, ONLY, ONLY_IMM}, opcode in {LAST_IMM, ONLY_IMM}
+    odd = draw(st.integers(0, 19)) == 0
+    nbytes = draw(st.sampled_from((0, 3, MTU))) if odd or opcode not in {FIRST, MIDDLE} else MTU
+    length = {FIRST: draw(st.sampled_from((MTU + 3, 3 * MTU))), ONLY: nbytes, ONLY_IMM: nbytes}.get(opcode, 0)
+    return PacketArrived(
+        opcode=opcode,
+        psn=draw(st.integers(0, 7)),
+        ack_request=draw(st.booleans()),
+        payload_bytes=nbytes,
+        reth=(VA, RKEY, length) if starts != (odd and draw(st.booleans())) else None,
+        imm=77 if immediate else None,
+        permitted=draw(st.integers(0, 19)) > 0,
+    )
+
+
+@given(st.lists(st.one_of(lone_packets(), st.just(PostReceive(1))), max_size=30), st.booleans())
+def test_a_packet_alone_is_a_run_of_one(
+    events: list[PacketArrived | PostReceive], follows_the_sender: bool
+) -> None:
+    config = ResponderConfig(initial_psn=6, psn_mask=7, receives_max=100)
+    quick, general = RcResponder(config), RcResponder(config)
+    for event in events:
+        if isinstance(event, PostReceive):
+            assert quick.step(event, NOW) == general.step(event, NOW)
+            continue
+        if follows_the_sender:
+            event = event._replace(psn=quick.view().expected_psn)
+        as_run = RunArrived(
+            opcode=event.opcode,
+            psn=np.array([event.psn], np.int64),
+            ack_request=np.array([event.ack_request]),
+            payload_bytes=event.payload_bytes,
+            reth=event.reth,
+            imm=event.imm,
+            permitted=event.permitted,
+        )
+        assert quick.step(event, NOW) == general.step(as_run, NOW)
+        assert quick.view() == general.view()
+        assert quick.counters == general.counters

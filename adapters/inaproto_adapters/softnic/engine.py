@@ -22,8 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-import numpy as np
-
 from inaproto.core.rc_requester import (
     AckArrived,
     Closing,
@@ -31,12 +29,12 @@ from inaproto.core.rc_requester import (
     Failed,
     PostWrite,
     RequesterAction,
-    RequesterEvent,
     TimerExpired,
     Transmit,
 )
 from inaproto.core.rc_responder import (
     Deliver,
+    PacketArrived,
     Place,
     PostReceive,
     ReceiveFlushed,
@@ -58,17 +56,18 @@ from inaproto.ports import (
     Status,
 )
 from inaproto.units import PSN_MASK, Frames, Instant
-from inaproto.wire.roce import Opcode
+from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
 from inaproto_adapters.softnic.arp import arp_replies
 from inaproto_adapters.softnic.counters import NicCounters
 from inaproto_adapters.softnic.deadlines import Deadlines
 from inaproto_adapters.softnic.memory import MemoryTable
-from inaproto_adapters.softnic.packetiser import GatherList, build_frames
+from inaproto_adapters.softnic.output import Output
+from inaproto_adapters.softnic.packetiser import GatherList
 from inaproto_adapters.softnic.queue_pair import Connection, QueueLimits, QueuePair
 
-_NO_PAYLOAD: Final = np.empty((1, 0), np.uint8)
-_NO_REQUEST: Final = np.zeros(1, np.bool_)
+_U32_MAX: Final = (1 << 32) - 1
+_U64_MAX: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +106,15 @@ class SoftNicEngine:
 
     def __init__(self, config: SoftNicConfig) -> None:
         self.config: Final = config
+        self.requester_steps = self.responder_steps = 0
+        """Events handed to the cores of all queue pairs: how often, not how much."""
         self._counters = NicCounters()
         self._memory = MemoryTable(regions_max=config.regions_max, first_key=config.first_key)
         self._qps: dict[int, QueuePair] = {}
         self._next_qpn = config.first_qpn
         self._deadlines = Deadlines()
-        self._repliers: dict[int, QueuePair] = {}  # with replies to flush; a dict keeps their order
-        self._output: list[Frames] = []
-        self._output_frames = 0
-        self._ip_id = 0
+        self._repliers: dict[int, Connection] = {}  # with replies to flush; a dict keeps their order
+        self._output = Output(self._counters, frames_max=config.output_frames_max)
         self._completions: list[Completion] = []
         self._work = 0  # requests open or completed but not polled
 
@@ -154,6 +153,7 @@ class SoftNicEngine:
         if qp.failed:
             self._complete(qp, CompletionKind.RECEIVE_IMM, wr_id, Status.FLUSHED)
         elif qp.connection is not None:
+            self.responder_steps += 1
             qp.connection.responder.step(PostReceive(wr_id), Instant(0))
         else:
             qp.hold_receive(wr_id, self.config.receive_queue_max)
@@ -173,9 +173,10 @@ class SoftNicEngine:
         """The bytes are read whenever they are sent, until the completion: leave them alone till then."""
         qp = self._qp(qpn)
         gather = GatherList([self._memory.source(segment) for segment in segments])
-        for name, value, bits in (("remote_va", remote_va, 64), ("rkey", rkey, 32), ("imm", imm, 32)):
-            if not 0 <= value < 1 << bits:
-                raise LocalMisuse(f"{name} {value} does not fit {bits} bits")
+        if not (0 <= remote_va <= _U64_MAX and 0 <= rkey <= _U32_MAX and 0 <= imm <= _U32_MAX):
+            raise LocalMisuse(
+                f"remote_va {remote_va} must fit 64 bits, rkey {rkey} and immediate {imm} 32 bits each"
+            )
         if not qp.failed and qp.connection is None:
             raise LocalMisuse(f"queue pair {qpn} is not connected")
         self._reserve()
@@ -185,6 +186,7 @@ class SoftNicEngine:
             connection = qp.connection
             serial = connection.requester.next_serial
             write = PostWrite(wr_id, gather.nbytes, remote_va, rkey, imm)
+            self.requester_steps += 1
             actions = connection.requester.step(write, now)
             connection.gathers[serial] = gather
             self._perform_requests(qp, connection, actions, now)
@@ -212,25 +214,31 @@ class SoftNicEngine:
             qp = self._qps[qpn]
             if qp.connection is None:
                 raise InvariantBroken(f"queue pair {qpn} has a timer but no connection")
+            self.requester_steps += 1
             actions = qp.connection.requester.step(TimerExpired(), now)
             self._perform_requests(qp, qp.connection, actions, now)
 
     def handle_frames(self, blocks: Sequence[Frames], now: Instant) -> None:
         """Take in received frames; nothing keeps a reference to them afterwards."""
         for frames in blocks:
+            if len(frames) == 1:  # a vector of one row costs as much as one of a hundred
+                packet = decode_packet(frames.tobytes())
+                if packet is not None:
+                    self._packet(packet, now)
+                    continue
             for run in decode_runs(frames):
                 if isinstance(run, RoceRun):
-                    self._roce(run, now)
+                    self._run(run, now)
                 else:
                     self._plain(run)
-        for qp in self._repliers.values():
-            self._send_replies(qp)
-        self._repliers.clear()
+        if self._repliers:
+            for connection in self._repliers.values():
+                self._output.acknowledge(connection)
+            self._repliers.clear()
 
     def take_output(self) -> list[Frames]:
         """Frames to send, in order."""
-        output, self._output, self._output_frames = self._output, [], 0
-        return output
+        return self._output.take()
 
     @property
     def has_completions(self) -> bool:
@@ -245,6 +253,18 @@ class SoftNicEngine:
         connections = (qp.connection for qp in self._qps.values() if qp.connection is not None)
         return self._counters.as_dict(connections)
 
+    @property
+    def resources(self) -> dict[str, int]:
+        """What is in use now: all zero once every queue pair and region has been given back."""
+        connections = [qp.connection for qp in self._qps.values() if qp.connection is not None]
+        return {
+            "queue_pairs": len(self._qps),
+            "regions": len(self._memory),
+            "work_requests": self._work,
+            "output_frames": self._output.queued,
+            "unacknowledged": sum(c.requester.view().outstanding for c in connections),
+        }
+
     def count_lost_output(self, frames: int) -> None:
         """The port did not take these frames of ``take_output``."""
         self._counters.output_lost += frames
@@ -255,20 +275,14 @@ class SoftNicEngine:
         self._counters.other_frames += len(run.frames)
         for reply in arp_replies(run.frames, mac=self.config.mac, ip=self.config.ip):
             self._counters.arp_replies += 1
-            self._emit(reply)
+            self._output.emit(reply)
 
-    def _roce(self, run: RoceRun, now: Instant) -> None:
+    def _run(self, run: RoceRun, now: Instant) -> None:
         n = len(run.psn)
-        if run.dst_mac != self.config.mac or run.dst_ip != self.config.ip:
-            self._counters.not_for_us += n
+        wanted = self._wanted(run, n)
+        if wanted is None:
             return
-        qp = self._qps.get(run.dest_qp)
-        if qp is None or qp.connection is None:
-            self._counters.unknown_qp += n
-            return
-        if run.src_ip != qp.connection.remote.ip:
-            self._counters.wrong_source += n
-            return
+        qp, connection = wanted
         right = run.verify()
         if not right.all():
             self._counters.icrc_errors += n - int(right.sum())
@@ -276,26 +290,10 @@ class SoftNicEngine:
             if not len(run.psn):
                 return
         self._counters.packets_received += len(run.psn)
-        if run.opcode == Opcode.RC_ACK:
-            self._acks(qp, qp.connection, run, now)
-        else:
-            self._requests(qp, qp.connection, run, now)
-
-    def _acks(self, qp: QueuePair, connection: Connection, run: RoceRun, now: Instant) -> None:
-        if run.aeth is None:
-            raise InvariantBroken("an ACK was decoded without its AETH")
-        for psn in run.psn.tolist():
-            event: RequesterEvent = AckArrived(psn, *run.aeth)
-            self._perform_requests(qp, connection, connection.requester.step(event, now), now)
-
-    def _requests(self, qp: QueuePair, connection: Connection, run: RoceRun, now: Instant) -> None:
-        responder = connection.responder
-        if run.reth is not None:
-            va, rkey, nbytes = run.reth
-            permitted = self._memory.permits(rkey, va, nbytes)
-        else:
-            place = responder.place_at
-            permitted = place is not None and self._memory.permits(place.rkey, place.va, place.remaining)
+        if run.aeth is not None:
+            for psn in run.psn.tolist():
+                self._acknowledged(qp, connection, AckArrived(psn, *run.aeth), now)
+            return
         event = RunArrived(
             opcode=run.opcode,
             psn=run.psn,
@@ -303,12 +301,69 @@ class SoftNicEngine:
             payload_bytes=run.payload_bytes,
             reth=run.reth,
             imm=run.imm,
-            permitted=permitted,
+            permitted=self._permitted(connection, run.reth),
         )
-        self._perform_responses(qp, connection, responder.step(event, now), run)
+        self.responder_steps += 1
+        self._perform_responses(qp, connection, connection.responder.step(event, now), run)
+
+    def _packet(self, packet: Packet, now: Instant) -> None:
+        """What ``_run`` does with a run of one."""
+        wanted = self._wanted(packet, 1)
+        if wanted is None:
+            return
+        qp, connection = wanted
+        if not packet.intact():
+            self._counters.icrc_errors += 1
+            return
+        self._counters.packets_received += 1
+        reth, imm, aeth = packet.extensions()
+        if aeth is not None:
+            self._acknowledged(qp, connection, AckArrived(packet.psn, *aeth), now)
+            return
+        event = PacketArrived(
+            packet.opcode,
+            packet.psn,
+            packet.ack_request,
+            packet.payload_bytes,
+            reth,
+            imm,
+            self._permitted(connection, reth),
+        )
+        self.responder_steps += 1
+        self._perform_responses(qp, connection, connection.responder.step(event, now), packet)
+
+    def _wanted(self, run: RoceRun | Packet, packets: int) -> tuple[QueuePair, Connection] | None:
+        """The queue pair that packets are for; None, and counted, if they are for none."""
+        if run.dst_mac != self.config.mac or run.dst_ip != self.config.ip:
+            self._counters.not_for_us += packets
+            return None
+        qp = self._qps.get(run.dest_qp)
+        if qp is None or qp.connection is None:
+            self._counters.unknown_qp += packets
+            return None
+        if run.src_ip != qp.connection.remote.ip:
+            self._counters.wrong_source += packets
+            return None
+        return qp, qp.connection
+
+    def _permitted(self, connection: Connection, reth: tuple[int, int, int] | None) -> bool:
+        """The peer may write where a packet begins, up to its message's end."""
+        if reth is not None:
+            va, rkey, nbytes = reth
+            return self._memory.permits(rkey, va, nbytes)
+        place = connection.responder.place_at
+        return place is not None and self._memory.permits(place.rkey, place.va, place.remaining)
+
+    def _acknowledged(self, qp: QueuePair, connection: Connection, ack: AckArrived, now: Instant) -> None:
+        self.requester_steps += 1
+        self._perform_requests(qp, connection, connection.requester.step(ack, now), now)
 
     def _perform_responses(
-        self, qp: QueuePair, connection: Connection, actions: list[ResponderAction], run: RoceRun | None
+        self,
+        qp: QueuePair,
+        connection: Connection,
+        actions: list[ResponderAction],
+        run: RoceRun | Packet | None,
     ) -> None:
         for action in actions:
             match action:
@@ -318,7 +373,7 @@ class SoftNicEngine:
                     self._complete(qp, CompletionKind.RECEIVE_IMM, wr_id, Status.SUCCESS, imm, nbytes)
                 case Reply():
                     append_reply(connection.replies, action)
-                    self._repliers[qp.address.qpn] = qp
+                    self._repliers[qp.address.qpn] = connection
                 case ReceiveFlushed(wr_id):
                     self._complete(qp, CompletionKind.RECEIVE_IMM, wr_id, Status.FLUSHED)
                 case Blame():
@@ -328,14 +383,20 @@ class SoftNicEngine:
                 case _:
                     assert_never(action)
 
-    def _place(self, place: Place, run: RoceRun | None) -> None:
-        if run is None:
-            raise InvariantBroken(f"{place} without a packet")
-        target = self._memory.target(place.rkey, place.va, place.rows * run.payload_bytes)
-        if target is None:
+    def _place(self, place: Place, run: RoceRun | Packet | None) -> None:
+        match run:
+            case None:
+                raise InvariantBroken(f"{place} without a packet")
+            case Packet():
+                placed = self._memory.write(place.rkey, place.va, run.payload())
+            case _:
+                target = self._memory.target(place.rkey, place.va, place.rows * run.payload_bytes)
+                placed = target is not None
+                if target is not None:
+                    rows = run.payload()[place.first_row : place.first_row + place.rows]
+                    target.reshape(place.rows, run.payload_bytes)[:] = rows
+        if not placed:
             raise InvariantBroken(f"{place} although the address is not permitted")
-        rows = run.payload()[place.first_row : place.first_row + place.rows]
-        target.reshape(place.rows, run.payload_bytes)[:] = rows
 
     # ---- sending ---------------------------------------------------------------------------------
 
@@ -345,7 +406,7 @@ class SoftNicEngine:
         for action in actions:
             match action:
                 case Transmit():
-                    self._transmit(connection, action)
+                    self._output.transmit(connection, action)
                 case Complete(wr_id, outcome, message):
                     nbytes = 0
                     if message is not None:
@@ -359,42 +420,6 @@ class SoftNicEngine:
                 case _:
                     assert_never(action)
         self._deadlines.arm(qp.address.qpn, connection.requester.deadline)
-
-    def _transmit(self, connection: Connection, order: Transmit) -> None:
-        gather = connection.gathers[order.message.serial]
-        mtu = connection.attributes.mtu
-        for frames in build_frames(connection.template, order, gather, mtu=mtu, ip_id=self._ip_id):
-            self._emit(frames)
-        self._ip_id = (self._ip_id + order.count) & 0xFFFF
-
-    def _send_replies(self, qp: QueuePair) -> None:
-        connection = qp.connection
-        if connection is None:
-            raise InvariantBroken("a queue pair that was never connected replies")
-        for reply in connection.replies:
-            self._emit(
-                connection.template.build(
-                    opcode=Opcode.RC_ACK,
-                    psns=np.array([reply.psn]),
-                    ack_request=_NO_REQUEST,
-                    ip_id=self._ip_id,
-                    payload=_NO_PAYLOAD,
-                    aeth=(reply.syndrome, reply.msn),
-                )
-            )
-            self._ip_id = (self._ip_id + 1) & 0xFFFF
-            self._counters.acks_sent += 1
-        connection.replies.clear()
-
-    def _emit(self, frames: Frames) -> None:
-        room = self.config.output_frames_max - self._output_frames
-        if len(frames) > room:
-            self._counters.output_lost += len(frames) - room
-            frames = frames[:room]
-        if len(frames):
-            self._output.append(frames)
-            self._output_frames += len(frames)
-            self._counters.packets_sent += len(frames)
 
     # ---- completions -----------------------------------------------------------------------------
 

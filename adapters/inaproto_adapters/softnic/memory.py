@@ -29,6 +29,8 @@ _KEY_MASK: Final = 0xFFFF_FFFF
 class _Registered:
     region: MemoryRegion
     data: NDArray[np.uint8]
+    view: memoryview
+    """The same bytes, for single packets: to cut an array costs more than to copy one payload."""
 
 
 class MemoryTable:
@@ -52,7 +54,8 @@ class MemoryTable:
         while self._key in self._regions or self._key == 0:
             self._key = (self._key + _KEY_STEP) & _KEY_MASK
         region = MemoryRegion(key=self._key, va=self._va, nbytes=buffer.nbytes)
-        self._regions[region.key] = _Registered(region, np.frombuffer(buffer.cast("B"), np.uint8))
+        view = buffer.cast("B")
+        self._regions[region.key] = _Registered(region, np.frombuffer(view, np.uint8), view)
         self._va += (-(-buffer.nbytes // _PAGE) + 1) * _PAGE
         self._key = (self._key + _KEY_STEP) & _KEY_MASK
         return region
@@ -69,23 +72,36 @@ class MemoryTable:
         found = self._find(segment.key, segment.va, segment.nbytes)
         if found is None:
             raise LocalMisuse(f"{segment} is not inside a registered memory region")
-        return found
+        known, begin = found
+        return known.data[begin : begin + segment.nbytes]
 
     def permits(self, key: int, va: int, nbytes: int) -> bool:
         """A peer may write there."""
         found = self._find(key, va, nbytes)
-        return found is not None and found.flags.writeable
+        return found is not None and not found[0].view.readonly
 
     def target(self, key: int, va: int, nbytes: int) -> NDArray[np.uint8] | None:
         """The bytes that a peer writes, None if it may not."""
-        found = self._find(key, va, nbytes)
-        return found if found is not None and found.flags.writeable else None
+        if not self.permits(key, va, nbytes):
+            return None
+        known = self._regions[key]
+        return known.data[va - known.region.va :][:nbytes]
 
-    def _find(self, key: int, va: int, nbytes: int) -> NDArray[np.uint8] | None:
+    def write(self, key: int, va: int, payload: memoryview) -> bool:
+        """A peer's bytes go there; False, and nothing is written, if it may not."""
+        found = self._find(key, va, len(payload))
+        if found is None or found[0].view.readonly:
+            return False
+        known, begin = found
+        known.view[begin : begin + len(payload)] = payload
+        return True
+
+    def _find(self, key: int, va: int, nbytes: int) -> tuple[_Registered, int] | None:
+        """The region that holds these bytes, and where in it they begin."""
         known = self._regions.get(key)
         if known is None or nbytes < 0:
             return None
         begin = va - known.region.va
         if begin < 0 or begin + nbytes > known.region.nbytes:
             return None
-        return known.data[begin : begin + nbytes]
+        return known, begin

@@ -8,16 +8,20 @@ one into the frames.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.rc_requester import Transmit
 from inaproto.units import Frames
+from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.roce import Opcode
-from inaproto.wire.vector import FlowTemplate
+
+_FEW: Final = 16
+"""Packets that are built one by one sooner than as a vector."""
 
 
 class GatherList:
@@ -30,6 +34,12 @@ class GatherList:
     @property
     def nbytes(self) -> int:
         return self._ends[-1]
+
+    def span(self, begin: int, nbytes: int) -> memoryview:
+        """``nbytes`` consecutive bytes; a view if they are in one piece."""
+        if len(self._pieces) == 1:
+            return self._pieces[0].data[begin : begin + nbytes]
+        return self.rows(begin, 1, nbytes).reshape(-1).data
 
     def rows(self, begin: int, count: int, row_bytes: int) -> NDArray[np.uint8]:
         """uint8 (count, row_bytes): consecutive bytes from ``begin`` on; a view if they are in one piece."""
@@ -48,40 +58,55 @@ class GatherList:
 
 
 def build_frames(
-    template: FlowTemplate, transmit: Transmit, gather: GatherList, *, mtu: int, ip_id: int
-) -> Iterator[Frames]:
+    builder: PacketBuilder, transmit: Transmit, gather: GatherList, *, mtu: int, ip_id: int
+) -> list[Frames]:
     """The frames of a transmit order, in order; each block of one opcode. IP ids count on from ``ip_id``."""
     message = transmit.message
     write = message.write
     last = message.packets - 1
     begin, end = transmit.first_packet, transmit.first_packet + transmit.count
-    psns = transmit.psn + np.arange(transmit.count)
-    asks = np.zeros(transmit.count, np.bool_)
-    for packet in transmit.ack_packets:
-        asks[packet - begin] = True
-    asks[-1] |= transmit.ends_message
+    asking = transmit.ack_packets
 
     def block(first: int, stop: int, row_bytes: int, opcode: Opcode) -> Frames:
-        rows = slice(first - begin, stop - begin)
-        return template.build(
+        count = stop - first
+        psn = transmit.psn + first - begin
+        block_id = (ip_id + first - begin) & 0xFFFF
+        reth = (write.remote_va, write.rkey, write.nbytes) if first == 0 else None
+        imm = write.imm if stop > last else None
+        if count <= _FEW:
+            return builder.build(
+                opcode=opcode,
+                psn=psn,
+                ack_requests=[packet == last or packet in asking for packet in range(first, stop)],
+                ip_id=block_id,
+                payload=gather.span(first * mtu, count * row_bytes),
+                reth=reth,
+                imm=imm,
+            )
+        asks = np.zeros(count, np.bool_)
+        for packet in asking:
+            if first <= packet < stop:
+                asks[packet - first] = True
+        return builder.flow.build(
             opcode=opcode,
-            psns=psns[rows],
-            ack_request=asks[rows],
-            ip_id=(ip_id + first - begin) & 0xFFFF,
-            payload=gather.rows(first * mtu, stop - first, row_bytes),
-            reth=(write.remote_va, write.rkey, write.nbytes) if first == 0 else None,
-            imm=write.imm if stop > last else None,
+            psns=psn + np.arange(count),
+            ack_request=asks,
+            ip_id=block_id,
+            payload=gather.rows(first * mtu, count, row_bytes),
+            reth=reth,
+            imm=imm,
         )
 
     with_imm = write.imm is not None
     if last == 0:
-        yield block(0, 1, write.nbytes, Opcode.RC_WRITE_ONLY_IMM if with_imm else Opcode.RC_WRITE_ONLY)
-        return
+        return [block(0, 1, write.nbytes, Opcode.RC_WRITE_ONLY_IMM if with_imm else Opcode.RC_WRITE_ONLY)]
+    blocks = []
     if begin == 0:
-        yield block(0, 1, mtu, Opcode.RC_WRITE_FIRST)
+        blocks.append(block(0, 1, mtu, Opcode.RC_WRITE_FIRST))
     middle, middle_end = max(begin, 1), min(end, last)
     if middle < middle_end:
-        yield block(middle, middle_end, mtu, Opcode.RC_WRITE_MIDDLE)
+        blocks.append(block(middle, middle_end, mtu, Opcode.RC_WRITE_MIDDLE))
     if end > last:
         opcode = Opcode.RC_WRITE_LAST_IMM if with_imm else Opcode.RC_WRITE_LAST
-        yield block(last, end, write.nbytes - last * mtu, opcode)
+        blocks.append(block(last, end, write.nbytes - last * mtu, opcode))
+    return blocks

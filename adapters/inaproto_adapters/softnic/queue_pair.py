@@ -12,6 +12,7 @@ from inaproto.core.rc_types import MTUS
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.ports import QpAddress, QpAttributes
 from inaproto.units import PSN_MASK, Instant
+from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.vector import FlowTemplate
 from inaproto_adapters.softnic.packetiser import GatherList
 
@@ -35,7 +36,7 @@ class QueueLimits(NamedTuple):
 class Connection:
     remote: QpAddress
     attributes: QpAttributes
-    template: FlowTemplate
+    builder: PacketBuilder
     requester: RcRequester
     responder: RcResponder
     gathers: dict[int, GatherList] = field(default_factory=dict)
@@ -89,13 +90,15 @@ class QueuePair:
         self.connection = Connection(
             remote=remote,
             attributes=attributes,
-            template=FlowTemplate(
-                src_mac=self.address.mac,
-                dst_mac=remote.mac,
-                src_ip=self.address.ip,
-                dst_ip=remote.ip,
-                udp_source_port=udp_source_port(self.address.qpn, remote.qpn),
-                dest_qp=remote.qpn,
+            builder=PacketBuilder(
+                FlowTemplate(
+                    src_mac=self.address.mac,
+                    dst_mac=remote.mac,
+                    src_ip=self.address.ip,
+                    dst_ip=remote.ip,
+                    udp_source_port=udp_source_port(self.address.qpn, remote.qpn),
+                    dest_qp=remote.qpn,
+                )
             ),
             requester=RcRequester(requester),
             responder=RcResponder(responder),

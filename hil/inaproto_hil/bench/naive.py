@@ -278,6 +278,7 @@ class NaiveAccelerator:
         elif tenant.agreed != ina.agreed:
             ring.failed = True
             self.faults.append((spec.ring_id, flow.rank, "operations differ"))
+            self._drop("operations differ")
             return False
         entry = (serial, psn, ina.msg_len)
         known = flow.opened[index]

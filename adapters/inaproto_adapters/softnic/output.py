@@ -1,0 +1,68 @@
+"""What a NIC sends: frames queued for the port, bounded, under IP ids that count up."""
+
+from __future__ import annotations
+
+from inaproto.core.rc_requester import Transmit
+from inaproto.units import Frames
+from inaproto.wire.roce import Opcode
+from inaproto_adapters.softnic.counters import NicCounters
+from inaproto_adapters.softnic.packetiser import build_frames
+from inaproto_adapters.softnic.queue_pair import Connection
+
+_NO_REQUEST = (False,)
+
+
+class Output:
+    """Frames over ``frames_max`` that nobody took yet are dropped and counted, as on a wire."""
+
+    def __init__(self, counters: NicCounters, *, frames_max: int) -> None:
+        self._counters = counters
+        self._frames_max = frames_max
+        self._blocks: list[Frames] = []
+        self._queued = 0
+        self._ip_id = 0
+
+    @property
+    def queued(self) -> int:
+        """Frames that nobody took yet."""
+        return self._queued
+
+    def take(self) -> list[Frames]:
+        """Frames to send, in order."""
+        blocks, self._blocks, self._queued = self._blocks, [], 0
+        return blocks
+
+    def transmit(self, connection: Connection, order: Transmit) -> None:
+        """Build the packets of an order and queue them."""
+        gather = connection.gathers[order.message.serial]
+        mtu = connection.attributes.mtu
+        for frames in build_frames(connection.builder, order, gather, mtu=mtu, ip_id=self._ip_id):
+            self.emit(frames)
+        self._ip_id = (self._ip_id + order.count) & 0xFFFF
+
+    def acknowledge(self, connection: Connection) -> None:
+        """Queue the acknowledge packets that a connection owes."""
+        for psn, syndrome, msn in connection.replies:
+            self.emit(
+                connection.builder.build(
+                    opcode=Opcode.RC_ACK,
+                    psn=psn,
+                    ack_requests=_NO_REQUEST,
+                    ip_id=self._ip_id,
+                    payload=b"",
+                    aeth=(syndrome, msn),
+                )
+            )
+            self._ip_id = (self._ip_id + 1) & 0xFFFF
+            self._counters.acks_sent += 1
+        connection.replies.clear()
+
+    def emit(self, frames: Frames) -> None:
+        room = self._frames_max - self._queued
+        if len(frames) > room:
+            self._counters.output_lost += len(frames) - room
+            frames = frames[:room]
+        if len(frames):
+            self._blocks.append(frames)
+            self._queued += len(frames)
+            self._counters.packets_sent += len(frames)

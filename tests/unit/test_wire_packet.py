@@ -1,0 +1,102 @@
+"""Packets one at a time, held equal to vectors of packets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.units import Frames
+from inaproto.wire.icrc import seal
+from inaproto.wire.packet import PacketBuilder, decode_packet
+from inaproto.wire.roce import Opcode, RocePacket
+from inaproto.wire.vector import FlowTemplate, PlainRun, RoceRun, decode_runs
+from tests.unit.test_wire_vector import block, ethernet_padded, flights, mixtures
+from tests.unit.wire_strategies import has_imm, has_reth
+
+
+def assert_decodes_as_the_vector_does(frame: bytes) -> None:
+    (run,) = decode_runs(block([frame]))
+    packet = decode_packet(frame)
+    if packet is None:
+        padded = isinstance(run, RoceRun) and run.header_bytes + run.payload_bytes + run.pad + 4 < len(frame)
+        assert padded or isinstance(run, PlainRun)
+        return
+    assert isinstance(run, RoceRun)
+    for name in ("opcode", "dest_qp", "src_ip", "dst_ip", "src_mac", "dst_mac"):
+        assert getattr(packet, name) == getattr(run, name)
+    for name in ("header_bytes", "payload_bytes", "pad"):
+        assert getattr(packet, name) == getattr(run, name)
+    assert (packet.psn, packet.ack_request) == (run.psn[0], run.ack_request[0])
+    assert packet.extensions() == (run.reth, run.imm, run.aeth)
+    assert (bytes(packet.tail), bytes(packet.payload())) == (run.tail.tobytes(), run.payload().tobytes())
+    assert packet.intact() == run.intact()
+    assert packet.header_share() == (int(run.header_crc[0]) if run.intact() else None)
+
+
+@given(st.one_of(mixtures(), ethernet_padded()), st.integers(0, 9))
+def test_a_packet_decodes_as_a_vector_of_one(frames: Frames, cut: int) -> None:
+    for row in frames[:, : max(1, frames.shape[1] - cut)]:
+        assert_decodes_as_the_vector_does(row.tobytes())
+
+
+@given(st.integers(0, 4095), st.sampled_from(Opcode))
+def test_a_changed_bit_of_a_right_packet_is_seen(bit: int, opcode: Opcode) -> None:
+    flow = FlowTemplate(b"\x52\x54\0\0\0\1", b"\x52\x54\0\0\0\2", b"\x0a\0\0\1", b"\x0a\0\0\2", 0xC123, 0x11)
+    extensions: dict[str, Any] = {
+        "reth": (1, 2, 3) if has_reth(opcode) else None,
+        "imm": 4 if has_imm(opcode) else None,
+        "aeth": (0x1F, 5) if opcode == Opcode.RC_ACK else None,
+    }
+    (row,) = PacketBuilder(flow).build(
+        opcode=opcode, psn=5, ack_requests=[True], ip_id=1, payload=b"abcd", **extensions
+    )
+    frame = bytearray(row)
+    at = 14 + bit // 8 % (len(frame) - 14)
+    frame[at] ^= 1 << bit % 8
+    assert_decodes_as_the_vector_does(bytes(frame))
+
+
+@given(flights())
+def test_packets_are_built_as_the_vector_builds_them(
+    flight: tuple[FlowTemplate, dict[str, Any], list[RocePacket]],
+) -> None:
+    flow, arguments, records = flight
+    builder = PacketBuilder(flow)
+    for _ in range(2):  # the second time from what the first one remembered
+        built = builder.build(
+            opcode=arguments["opcode"],
+            psn=int(arguments["psns"][0]),
+            ack_requests=arguments["ack_request"].tolist(),
+            ip_id=arguments["ip_id"],
+            payload=arguments["payload"].tobytes(),
+            reth=arguments["reth"],
+            imm=arguments["imm"],
+            aeth=arguments["aeth"],
+        )
+        assert [row.tobytes() for row in built] == [record.encode_frame() for record in records]
+        assert built.flags.writeable
+
+
+def test_what_a_builder_remembers_is_bounded_and_stays_right() -> None:
+    flow = FlowTemplate(b"\x52\x54\0\0\0\1", b"\x52\x54\0\0\0\2", b"\x0a\0\0\1", b"\x0a\0\0\2", 0xC123, 0x11)
+    builder = PacketBuilder(flow)
+    for nbytes in (*range(200), *range(200)):
+        (row,) = builder.build(
+            opcode=Opcode.RC_WRITE_LAST, psn=nbytes, ack_requests=[True], ip_id=7, payload=bytes(nbytes)
+        )
+        frame = bytearray(row)
+        seal(frame)
+        assert frame == row.tobytes()
+        assert np.array_equal(
+            row,
+            flow.build(
+                opcode=Opcode.RC_WRITE_LAST,
+                psns=np.array([nbytes]),
+                ack_request=np.array([True]),
+                ip_id=7,
+                payload=np.zeros((1, nbytes), np.uint8),
+            )[0],
+        )
