@@ -1,0 +1,69 @@
+"""What a checker is: it sees all nodes of a world, takes no part, and says when a rule is broken.
+
+A checker overrides the hooks that it needs; a world calls no others. Every checker keeps its own
+account of what happened, from facts that several nodes show, and never asks a core whether it is right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from inaproto.core.ring_spec import RingSpec
+    from inaproto.sim.rank import SimRank
+    from inaproto.sim.world import World
+    from inaproto.units import Frames, PortId
+
+
+class Violated(Exception):
+    """A rule is broken. ``rule`` is a stable short name, ``evidence`` says who and what."""
+
+    def __init__(self, rule: str, evidence: str) -> None:
+        super().__init__(f"{rule}: {evidence}")
+        self.rule = rule
+        self.evidence = evidence
+
+
+class Checker:
+    """Hooks, each called right after the fact; raise :class:`Violated` from any of them."""
+
+    name: ClassVar[str] = ""
+
+    def begin(self, world: World) -> None:
+        """Before anything happens."""
+
+    def submitted(self, rank: SimRank, op_index: int) -> None:
+        """A rank called an all-reduce."""
+
+    def posted(self, rank: SimRank, msg_id: int) -> None:
+        """A rank handed a message to its NIC."""
+
+    def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
+        """A rank took a result message from receive slot ``slot`` into its tensor."""
+
+    def done(self, rank: SimRank, op_index: int) -> None:
+        """A rank was told that its all-reduce has its result, which lies in ``rank.tensor(op_index)``."""
+
+    def failed(self, rank: SimRank, op_index: int, code: str) -> None:
+        """A rank was told that its all-reduce failed."""
+
+    def died(self, rank: SimRank) -> None:
+        """The rank's host crashed; nobody can be told anything any more."""
+
+    def ring_installed(self, spec: RingSpec) -> None: ...
+
+    def ring_removed(self, ring_id: int) -> None: ...
+
+    def switch_rebooted(self) -> None: ...
+
+    def switch_received(self, port: PortId, blocks: list[Frames]) -> None:
+        """Just before the accelerator takes them in."""
+
+    def switch_sent(self, port: PortId, frames: Frames) -> None:
+        """For each action of the accelerator that sends frames, in order."""
+
+    def sample(self, world: World) -> None:
+        """Now and then, between two events."""
+
+    def end(self, world: World) -> None:
+        """All jobs are finished and nothing is under way any more."""

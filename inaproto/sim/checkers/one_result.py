@@ -1,0 +1,55 @@
+"""One result: no two ranks get different bytes for one all-reduce, and the bytes are the exact ones.
+
+Compared with the oracle (numpy, other formulas) and, whatever that says, with what every other rank of
+the ring got for the same operation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from inaproto.sim.checkers.checker import Checker, Violated
+
+if TYPE_CHECKING:
+    from inaproto.sim.rank import SimRank
+    from inaproto.sim.swarm import JobConfig
+    from inaproto.sim.world import World
+
+
+class OneResult(Checker):
+    name = "one result"
+
+    def begin(self, world: World) -> None:
+        self._world = world
+        self._expected: dict[tuple[str, int, int], bytes] = {}
+        self._got: dict[tuple[str, int, int], tuple[SimRank, bytes]] = {}
+
+    def done(self, rank: SimRank, op_index: int) -> None:
+        self._world.operations_done += 1
+        job, key = rank.job, (rank.job.name, rank.ring_id, op_index)
+        if self._differs(job, rank.ring_id, op_index):
+            raise Violated(self.name, f"{rank} got a result of all-reduce {op_index}, which differed in size")
+        result = rank.tensor(op_index)
+        digest = hashlib.blake2b(result, digest_size=16).digest()
+        first = self._got.setdefault(key, (rank, digest))
+        if first[1] != digest:
+            raise Violated(self.name, f"{rank} and {first[0]} have different bytes for all-reduce {op_index}")
+        expected = self._expected.get(key)
+        if expected is None:
+            elements = job.elements[op_index]
+            oracle = self._world.oracle(job)
+            expected = oracle.result(rank.ring_id, len(job.hosts), op_index, elements)
+            self._expected[key] = expected
+        if result != expected:
+            wrong = next(at for at in range(len(expected)) if result[at] != expected[at])
+            raise Violated(
+                self.name,
+                f"{rank}, all-reduce {op_index} of ring {rank.ring_id}: byte {wrong} of {len(expected)} is "
+                f"{result[wrong]:#04x}, exact is {expected[wrong]:#04x}",
+            )
+
+    def _differs(self, job: JobConfig, ring_id: int, op_index: int) -> bool:
+        """Whether the ranks called it with tensors of different sizes."""
+        is_planned = job.mismatch is not None and job.mismatch[1] == op_index
+        return is_planned and self._world.is_first_ring(job, ring_id)

@@ -1,0 +1,69 @@
+"""Slots are never shared: no two rings, and no two messages of one ring, have the same memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from inaproto.sim.checkers.checker import Checker, Violated
+
+if TYPE_CHECKING:
+    from inaproto.core.accelerator_types import RingState
+    from inaproto.sim.world import World
+
+
+class SlotsApart(Checker):
+    """Looks at the memory itself: result rows and payload buffers of all regions, pairwise."""
+
+    name = "slots never shared"
+
+    def begin(self, world: World) -> None:
+        self._tenants: dict[tuple[int, int], int] = {}
+
+    def switch_rebooted(self) -> None:
+        self._tenants.clear()
+
+    def sample(self, world: World) -> None:
+        if not world.switch.is_up:
+            return
+        rings = world.switch.accelerator.rings
+        if len(rings) > 1:
+            world.mark("two rings at once")
+        owners: dict[int, str] = {}
+        for ring_id, ring in rings.items():
+            self._tenants_only_advance(ring_id, ring)
+            for number, region in enumerate(ring.array.regions):
+                owner = f"region {number} of ring {ring_id}"
+                memories = [region.result, region.seen, region.done, region.header]
+                if region.payload is not None:
+                    memories.append(region.payload.array)
+                for memory in memories:
+                    address = memory.__array_interface__["data"][0]
+                    if address in owners:
+                        raise Violated(self.name, f"{owner} and {owners[address]} share memory")
+                    owners[address] = owner
+        self._ranges_apart(world)
+
+    def _tenants_only_advance(self, ring_id: int, ring: RingState) -> None:
+        regions = ring.array.regions
+        for number, region in enumerate(regions):
+            if region.serial >= 0 and region.serial % len(regions) != number:
+                raise Violated(self.name, f"ring {ring_id}: region {number} holds message {region.serial}")
+            before = self._tenants.get((ring_id, number), -1)
+            if region.serial < before:
+                raise Violated(
+                    self.name,
+                    f"ring {ring_id}: region {number} went from message {before} to {region.serial}",
+                )
+            self._tenants[ring_id, number] = region.serial
+
+    def _ranges_apart(self, world: World) -> None:
+        arrays = [
+            region.result for ring in world.switch.accelerator.rings.values() for region in ring.array.regions
+        ]
+        spans = sorted(np.lib.array_utils.byte_bounds(array) for array in arrays)
+        for (_, high), (low, _) in pairwise(spans):
+            if low < high:
+                raise Violated(self.name, "the result rows of two regions overlap")

@@ -1,0 +1,269 @@
+"""A simulated host: a NIC, a control session with the switch, and the ranks that run there.
+
+Its clock runs ahead of the world's after a jump; while it is paused nothing of it runs, and what comes
+for it waits, frames only as long as the receive ring has room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from inaproto.errors import JobError, SwitchUnreachable
+from inaproto.sim.link import SimLink
+from inaproto.sim.nic import NicEngine
+from inaproto.sim.rank import Phase, SimRank
+from inaproto.units import Frames, Instant
+from inaproto.wire.control_messages import Error, Hello, Message, Welcome
+
+if TYPE_CHECKING:
+    from inaproto.sim.switch import Session
+    from inaproto.sim.world import World
+
+RECEIVE_RING_FRAMES: Final = 256
+RECONNECT_NS: Final = 1_000_000
+
+
+class SimHost:
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.name = f"host{number}"
+        self.mac = bytes([2, 0, 0, 0, 1, number + 1])
+        self.ip = bytes([10, 0, 0, number + 1])
+        self.ranks: list[SimRank] = []
+        self.is_up = False
+        self.session: Session | None = None
+        self.is_welcome = False
+        self.clock_ahead_ns = 0
+        self.uplink: SimLink
+        self.nic: NicEngine
+        self.frames_in = 0
+        """Handed to this NIC."""
+        self.frames_out = 0
+        self.lost_in: dict[str, int] = {}
+        """Frames that arrived and were not handed to the NIC, by why; added to the ledger."""
+        self._paused = False
+        self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._waiting_frames = 0
+        self._owners: dict[int, SimRank] = {}
+        self._nic_wake_at: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    # --- time
+
+    @property
+    def now(self) -> Instant:
+        """By this host's clock."""
+        return Instant(self.world.agenda.now + self.clock_ahead_ns)
+
+    def world_time(self, instant: Instant) -> int:
+        return instant - self.clock_ahead_ns
+
+    def jump(self, ahead_ns: int) -> None:
+        """The clock jumps forward: whatever timer that passes is due at once."""
+        self.clock_ahead_ns += ahead_ns
+        if not self.is_up:
+            return
+        self._nic_wake_at = None
+        self._arm_nic()
+        for rank in self.ranks:
+            if rank.engine is not None:
+                self.world.agenda.at(0, self._look_at, (rank, rank.ring_id))
+
+    def _look_at(self, rank_and_ring: tuple[SimRank, int]) -> None:
+        rank, ring_id = rank_and_ring
+        self.when_awake(lambda: rank.woke(ring_id))
+
+    def when_awake(self, act: Callable[[], None]) -> None:
+        """Now, or when the host runs again."""
+        if self._paused:
+            self._waiting.append((lambda _: act(), None))
+        elif self.is_up:
+            act()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self, _: Any = None) -> None:
+        self._paused = False
+        waiting, self._waiting, self._waiting_frames = self._waiting, deque(), 0
+        for act, argument in waiting:
+            if self.is_up:
+                act(argument)
+
+    # --- ups and downs
+
+    def power_on(self, _: Any = None) -> None:
+        self._paused = False
+        self.new_nic()
+        self.is_up = True
+        self._connect()
+        for rank in self.ranks:
+            rank.start()
+
+    def crash(self) -> None:
+        """Everything stops; the switch notices that the session ended."""
+        self.is_up = False
+        self._paused = False
+        for act, argument in self._waiting:
+            if act == self._frames:
+                self._lose("host is down", argument)
+        self._waiting.clear()
+        self._waiting_frames = 0
+        for rank in self.ranks:
+            rank.die()
+        self._drop_nic()
+        self.is_welcome = False
+        if self.session is not None:
+            self.session.break_off("the host crashed")
+            self.session = None
+
+    def new_nic(self) -> None:
+        """Also attaches it to a new port of the switch, if that is up."""
+        first_qpn = 17 + self.world.chance_draws.below(1 << 20)
+        self.nic = self.world.make_nic(self.mac, self.ip, first_qpn)
+        self.frames_in = self.frames_out = 0
+        self._owners = {}
+        self._nic_wake_at = None
+        self.world.switch.attach(self)
+
+    def _drop_nic(self) -> None:
+        self.world.nic_gone(self)
+        self._owners = {}
+        self.world.switch.detach(self)
+
+    def lose_nic(self, error: JobError) -> None:
+        """The NIC is gone, with its queue pairs; a new one takes its place."""
+        self._drop_nic()
+        for rank in self.ranks:
+            rank.lose(error)
+        self.new_nic()
+
+    # --- control
+
+    def _connect(self, _: Any = None) -> None:
+        if not self.is_up or self.session is not None:
+            return
+        self.session = self.world.switch.open_session(self)
+        if self.session is None:
+            self.world.agenda.after(RECONNECT_NS, self._connect)
+            return
+        self.is_welcome = False
+        self.session.to_switch(Hello(id=1, host=self.name, mac=self.mac, ip=self.ip))
+
+    def tell(self, message: Message) -> None:
+        if self.session is not None:
+            self.session.to_switch(message)
+
+    def heard(self, message: Message) -> None:
+        """From the switch."""
+        if isinstance(message, Welcome):
+            self.is_welcome = True
+            for rank in self.ranks:
+                rank.start()
+            return
+        if isinstance(message, Error) and message.code == "hello_refused":
+            # The switch has not noticed yet that this host's last session is over.
+            if self.session is not None:
+                self.session.break_off("its hello was refused")
+            self.session = None
+            self.world.agenda.after(RECONNECT_NS, self._connect)
+            return
+        job = getattr(message, "job", None)
+        for rank in self.ranks:
+            if job is None or job == rank.job.name:
+                rank.heard(message)
+
+    def session_ended(self, session: Session) -> None:
+        """The switch is gone, and with it the link: a softnic dies with its port."""
+        if session is not self.session:
+            return
+        self.session = None
+        self.is_welcome = False
+        self.lose_nic(SwitchUnreachable(f"{self}: the switch is gone"))
+        self.world.agenda.after(RECONNECT_NS, self._connect)
+
+    # --- the NIC
+
+    def serve(self, qpn: int, rank: SimRank) -> None:
+        self._owners[qpn] = rank
+
+    def forget(self, qpn: int) -> None:
+        """The queue pair is gone; what it held has completed as flushed and is to be polled."""
+        self._owners.pop(qpn, None)
+        self.world.agenda.at(0, self._poll, self.nic)
+
+    def _poll(self, nic: NicEngine) -> None:
+        if nic is self.nic:
+            self.when_awake(self.nic_touched)
+
+    def frames_arrived(self, blocks: list[Frames]) -> None:
+        if self._paused:
+            count = sum(map(len, blocks))
+            if self._waiting_frames + count > RECEIVE_RING_FRAMES:
+                self._lose("receive ring full", blocks)
+            else:
+                self._waiting_frames += count
+                self._waiting.append((self._frames, blocks))
+        elif self.is_up:
+            self._frames(blocks)
+        else:
+            self._lose("host is down", blocks)
+
+    def _lose(self, why: str, blocks: list[Frames]) -> None:
+        self.lost_in[why] = self.lost_in.get(why, 0) + sum(map(len, blocks))
+
+    def _frames(self, blocks: list[Frames]) -> None:
+        note_frames = self.world.note_frames
+        for block in blocks:
+            self.frames_in += len(block)
+            note_frames(self.number, block)
+        self.nic.handle_frames(blocks, Instant(self.world.agenda.now + self.clock_ahead_ns))
+        self.nic_touched()
+
+    def nic_touched(self) -> None:
+        """Send what the NIC has to send, tell the ranks what completed, and see to its timer."""
+        nic, send = self.nic, self.uplink.send
+        while True:
+            for frames in nic.take_output():
+                self.frames_out += len(frames)
+                send(frames)
+            if not nic.has_completions:
+                break
+            for completion in nic.take_completions():
+                owner = self._owners.get(completion.qpn)
+                if owner is not None:
+                    owner.completed(completion)
+                if nic is not self.nic:
+                    return
+        self._arm_nic()
+
+    def _arm_nic(self) -> None:
+        deadline = self.nic.deadline
+        if deadline is None:
+            return
+        if self._nic_wake_at is None or deadline < self._nic_wake_at:
+            self._nic_wake_at = deadline
+            self.world.agenda.at(self.world_time(deadline), self._nic_due, (self.nic, deadline))
+
+    def _nic_due(self, planned: tuple[NicEngine, Instant]) -> None:
+        if planned[0] is self.nic and planned[1] == self._nic_wake_at:
+            self.when_awake(self._nic_wake)
+
+    def _nic_wake(self) -> None:
+        self._nic_wake_at = None
+        deadline = self.nic.deadline
+        if deadline is not None and deadline <= self.now:
+            self.world.note(self.number, "timer", deadline & 0xFFFF_FFFF)
+            self.nic.handle_timer(self.now)
+            self.nic_touched()
+        else:
+            self._arm_nic()
+
+    @property
+    def is_idle(self) -> bool:
+        return all(rank.phase is Phase.FINISHED for rank in self.ranks)

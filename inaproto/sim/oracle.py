@@ -1,0 +1,97 @@
+"""What an all-reduce must give, by other formulas than those of the accelerator (protocol.md section 5).
+
+Inputs are cut out of a pool of values that is drawn once for a job, so that a world costs steps and
+not random numbers; ring, rank and operation decide where the cut begins, so all of them differ. The
+pool holds the values that break sums: infinities, NaN, both zeros, subnormals, the largest ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.sim.streams import Seed, named_bits
+from inaproto.wire.ina_header import Dtype, Op
+
+_POOL: Final = 8192
+_NUMPY: Final[dict[Dtype, np.dtype[Any]]] = {
+    Dtype.F32: np.dtype("<f4"),
+    Dtype.I32: np.dtype("<i4"),
+    Dtype.F16: np.dtype("<f2"),
+    Dtype.BF16: np.dtype(ml_dtypes.bfloat16),
+    Dtype.F64: np.dtype("<f8"),
+    Dtype.I64: np.dtype("<i8"),
+}
+_QUIET_NAN: Final = {
+    Dtype.F32: bytes.fromhex("0000c07f"),
+    Dtype.F64: bytes.fromhex("000000000000f87f"),
+    Dtype.F16: bytes.fromhex("007e"),
+    Dtype.BF16: bytes.fromhex("c07f"),
+}
+_HALF: Final = (Dtype.F16, Dtype.BF16)
+
+
+class Oracle:
+    """Inputs and results of one job."""
+
+    def __init__(self, seed: Seed, job: str, dtype: Dtype, op: Op) -> None:
+        self._dtype = dtype
+        self._op = op
+        bits = named_bits(seed, f"tensors/{job}").random_raw(_POOL)
+        if dtype in _QUIET_NAN:
+            mantissa = (bits >> np.uint64(40)).astype(np.int64) - (1 << 23)
+            scale = 2.0 ** (((bits & np.uint64(31)).astype(np.int64)) - 36)
+            values = mantissa.astype(np.float64) * scale
+            odd = np.array([np.inf, -np.inf, np.nan, -0.0, 0.0, 1e-44, -6e-8, 3e38, 65504.0, -65504.0])
+            at = np.flatnonzero(bits % np.uint64(97) == 0)
+            values[at] = odd[np.arange(len(at)) % len(odd)]
+            with np.errstate(all="ignore"):
+                self._pool = values.astype(_NUMPY[dtype])
+        else:
+            self._pool = bits.view(np.int64).astype(_NUMPY[dtype])
+        self._twice = np.concatenate((self._pool, self._pool))
+
+    def inputs(self, ring_id: int, rank: int, op_index: int, elements: int) -> NDArray[Any]:
+        """What ``rank`` brings, shape (elements,); a view, not to be written to."""
+        begin = (ring_id * 2971 + rank * 1009 + op_index * 373) % _POOL
+        if begin + elements <= len(self._twice):
+            return self._twice[begin : begin + elements]
+        return self._pool.take(range(begin, begin + elements), mode="wrap")
+
+    def result(self, ring_id: int, ranks: int, op_index: int, elements: int) -> bytes:
+        """The bytes that every rank must get."""
+        values = [self.inputs(ring_id, rank, op_index, elements) for rank in range(ranks)]
+        with np.errstate(all="ignore"):
+            total = (
+                _sum(self._dtype, values) if self._op is Op.SUM else _extreme(self._dtype, self._op, values)
+            )
+        if self._dtype in _QUIET_NAN:
+            is_nan = np.isnan(total.astype(np.float64))
+            total.view(np.dtype((np.void, self._dtype.itemsize)))[is_nan] = _QUIET_NAN[self._dtype]
+        return total.tobytes()
+
+
+def _sum(dtype: Dtype, values: list[NDArray[Any]]) -> NDArray[Any]:
+    total: NDArray[Any] = values[0].astype(np.float32) if dtype in _HALF else values[0].copy()
+    for operand in values[1:]:
+        total = total + operand.astype(total.dtype)
+    return total.astype(_NUMPY[dtype])
+
+
+def _extreme(dtype: Dtype, op: Op, values: list[NDArray[Any]]) -> NDArray[Any]:
+    if dtype not in _QUIET_NAN:
+        stack = np.stack(values)
+        return np.asarray(stack.max(axis=0) if op is Op.MAX else stack.min(axis=0))
+    # -0 below +0: ordered by value, then by sign.
+    wide = np.stack([value.astype(np.float64) for value in values])
+    sign = np.where(np.signbit(wide), -1.0, 1.0)
+    best = wide.max(axis=0) if op is Op.MAX else wide.min(axis=0)
+    signs = np.where(wide == best, sign, -2.0 if op is Op.MAX else 2.0)
+    side = signs.max(axis=0) if op is Op.MAX else signs.min(axis=0)
+    best = np.where(best == 0, np.copysign(0.0, side), best)
+    best[np.isnan(wide).any(axis=0)] = np.nan
+    least: NDArray[Any] = best.astype(_NUMPY[dtype])
+    return least

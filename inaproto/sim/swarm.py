@@ -1,0 +1,277 @@
+"""Swarm configuration: what a simulated cluster is and what befalls it, all drawn from one seed.
+
+A :class:`WorldConfig` is everything a run depends on, so a file that holds one replays the run, and a
+shrinker can take pieces out of it. Sizes are small on purpose: short messages, few of them and small
+windows meet every boundary often, and a world of a few thousand steps leaves time for many worlds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from inaproto.errors import ConfigError
+from inaproto.sim.streams import Draws, Seed
+from inaproto.sim.weather import Weather
+from inaproto.units import MS, US, S
+from inaproto.wire.ina_header import Dtype, Op
+
+RANKS_MAX: Final = 16
+_CLEAR: Final = Weather()
+_HEAL_NS: Final = 90 * S
+"""Retransmission timers double up to a second, overdue operations give up after some: well above both."""
+
+
+class FaultKind(StrEnum):
+    BURST = "burst"
+    """The link of host ``target`` has the weather ``weather`` for a while."""
+    PARTITION = "partition"
+    """Nothing passes on the link of host ``target``, in either direction."""
+    NIC_RESET = "nic reset"
+    """Host ``target`` loses its NIC, with all queue pairs, and gets a new one."""
+    HOST_CRASH = "host crash"
+    SWITCH_REBOOT = "switch reboot"
+    PAUSE = "pause"
+    """Host ``target`` runs nothing; what arrives waits as long as its receive ring has room."""
+    CLOCK_JUMP = "clock jump"
+    """The clock of host ``target`` is ``duration_ns`` ahead from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that happens to one part of the world at ``at_ns`` and ends ``duration_ns`` later."""
+
+    at_ns: int
+    kind: FaultKind
+    target: int = 0
+    duration_ns: int = 0
+    weather: Weather = _CLEAR
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """The link of one host; both directions are alike."""
+
+    rate_bps: int = 10**9
+    delay_ns: int = 10 * US
+    queue_frames_max: int = 512
+    weather: Weather = _CLEAR
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """A job; its rank ``r`` runs on host ``hosts[r]``."""
+
+    name: str
+    hosts: tuple[int, ...]
+    elements: tuple[int, ...]
+    """Of each all-reduce, in order."""
+    dtype: Dtype = Dtype.F32
+    op: Op = Op.SUM
+    mtu: int = 256
+    window_messages: int = 2
+    message_packets: int = 4
+    depth: int = 1
+    """All-reduces submitted at once."""
+    think_ns: int = 0
+    """Between two submissions, at most; every rank draws its own."""
+    slow_rank: int = -1
+    """It thinks ``slow_ns`` longer."""
+    slow_ns: int = 0
+    transport_timeout: int = 12
+    stall_ns: int = 100 * MS
+    timeout_ns: int = 5 * S
+    mismatch: tuple[int, int] | None = None
+    """(rank, operation): in the job's first ring, this rank calls it with one element more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldConfig:
+    seed: str
+    jobs: tuple[JobConfig, ...]
+    links: tuple[LinkConfig, ...]
+    """One for each host."""
+    faults: tuple[Fault, ...] = ()
+    weather_until_ns: int = 2 * S
+    """From then on no link has weather; every fault must have ended by then."""
+    heal_ns: int = _HEAL_NS
+    """All jobs must be finished that long after the weather."""
+    control_delay_ns: int = 100 * US
+    coalesce_ns: int = 0
+    """Frames that arrive at a port within this time are handed over together; 0: one by one."""
+    tight_switch: bool = False
+    """The switch has memory for the largest ring alone: jobs wait for one another."""
+    first_psns: int = 0
+    """Distance of first PSNs from the wrap, at most; 0: anywhere."""
+    events_max: int = 3_000_000
+
+    def __post_init__(self) -> None:
+        for job in self.jobs:
+            if len(set(job.hosts)) != len(job.hosts) or len(job.hosts) < 2:
+                raise ConfigError(f"world: job {job.name}: ranks need two hosts or more, each its own")
+            if any(not 0 <= host < len(self.links) for host in job.hosts):
+                raise ConfigError(f"world: job {job.name}: hosts are 0 to {len(self.links) - 1}")
+        late = [fault for fault in self.faults if fault.at_ns + fault.duration_ns > self.weather_until_ns]
+        if any(fault.kind is not FaultKind.CLOCK_JUMP for fault in late):
+            raise ConfigError(f"world: fault {late[0]} ends after the weather")
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON-ready; :meth:`from_record` gives the same configuration back."""
+        record: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return record
+
+    @staticmethod
+    def from_record(record: Any) -> WorldConfig:
+        """Raises ``ConfigError`` that names the field."""
+        try:
+            return _ADAPTER.validate_python(record, strict=False)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"world: {where}: {first['msg']}") from None
+
+
+_ADAPTER: Final = TypeAdapter(WorldConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Bounds of what is drawn."""
+
+    ranks_max: int = RANKS_MAX
+    jobs_max: int = 3
+    packets_max: int = 1200
+    """Of all jobs together, counting each rank's once: what a world costs."""
+    faults_max: int = 6
+    kinds: tuple[FaultKind, ...] = field(default=tuple(FaultKind))
+
+
+def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
+    """The world of ``seed``."""
+    swarm = swarm or Swarm()
+    draws = Draws(seed, "swarm")
+    job_count = draws.choice((1, 1, 1, 2, 2, 3)[: max(1, 2 * swarm.jobs_max)])
+    packets = draws.magnitude(swarm.packets_max // 8, swarm.packets_max)
+    sizes = [_draw_size(draws, swarm.ranks_max) for _ in range(job_count)]
+    host_count = max(sizes) if draws.chance(2, 3) else min(swarm.ranks_max, sum(sizes))
+    jobs = tuple(
+        _draw_job(draws, f"job{index}", size, host_count, packets // job_count)
+        for index, size in enumerate(sizes)
+    )
+    harsh = _draw_weather(draws)
+    links = tuple(_draw_link(draws, harsh) for _ in range(host_count))
+    until = draws.magnitude(20 * MS, 2 * S)
+    faults = _draw_faults(draws, swarm, host_count, until)
+    return WorldConfig(
+        seed=str(seed),
+        jobs=jobs,
+        links=links,
+        faults=faults,
+        weather_until_ns=until,
+        control_delay_ns=draws.magnitude(10 * US, 2 * MS),
+        coalesce_ns=draws.choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 2 * US, 20 * US, 200 * US)),
+        tight_switch=draws.chance(1, 4),
+        first_psns=draws.choice((0, 16, 16, 256)),
+    )
+
+
+def _draw_size(draws: Draws, ranks_max: int) -> int:
+    return min(ranks_max, draws.choice((2, 2, 2, 3, 3, 4, 4, 5, 6, 8, draws.between(2, RANKS_MAX))))
+
+
+def _draw_job(draws: Draws, name: str, size: int, host_count: int, packets: int) -> JobConfig:
+    hosts = tuple(draws.shuffled(range(host_count))[:size])
+    dtype = draws.choice(tuple(Dtype))
+    mtu = draws.choice((256, 256, 256, 512, 1024))
+    message_packets = draws.choice((1, 1, 1, 2, 2, 2, 3, 4, 8, 16))
+    elements: list[int] = []
+    left = max(4, packets // size)
+    while left > 0 and len(elements) < 200:
+        share = min(left, draws.magnitude(1, max(1, left // 2)))
+        nbytes = max(0, draws.between((share - 1) * mtu, share * mtu) - 40)
+        elements.append(0 if draws.chance(1, 40) else max(1, nbytes // dtype.itemsize))
+        left -= share
+    mismatch = None
+    if draws.chance(1, 25):
+        mismatch = (draws.below(size), draws.below(len(elements)))
+    return JobConfig(
+        name=name,
+        hosts=hosts,
+        elements=tuple(elements),
+        dtype=dtype,
+        op=draws.choice((Op.SUM, Op.SUM, Op.SUM, Op.MAX, Op.MIN)),
+        mtu=mtu,
+        window_messages=draws.choice((1, 1, 2, 2, 4, 8)),
+        message_packets=message_packets,
+        depth=draws.choice((1, 1, 2, 4)),
+        think_ns=draws.choice((0, 0, 10 * US, MS)),
+        slow_rank=draws.below(size) if draws.chance(1, 3) else -1,
+        slow_ns=draws.magnitude(10 * US, 30 * MS),
+        transport_timeout=draws.between(8, 14),
+        stall_ns=draws.magnitude(20 * MS, 400 * MS),
+        timeout_ns=draws.magnitude(2 * S, 8 * S),
+        mismatch=mismatch,
+    )
+
+
+def _draw_weather(draws: Draws) -> Weather:
+    """The fault mix: which kinds are on at all, then how much of each, in parts per million."""
+
+    def share(most: int) -> float:
+        return draws.magnitude(500, most) / 1_000_000 if draws.chance(1, 2) else 0.0
+
+    if draws.chance(1, 10):
+        return Weather()
+    shortest = draws.magnitude(US, MS)
+    return Weather(
+        drop=share(60_000),
+        duplicate=share(40_000),
+        reorder=share(60_000),
+        corrupt=share(20_000),
+        truncate=share(10_000),
+        delay_min_ns=shortest,
+        delay_max_ns=draws.magnitude(shortest, 20 * MS),
+    )
+
+
+def _draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
+    weather = harsh if draws.chance(3, 4) else replace(_CLEAR, drop=0.001)
+    return LinkConfig(
+        rate_bps=draws.magnitude(10**8, 10**11),
+        delay_ns=draws.magnitude(500, 200 * US),
+        queue_frames_max=draws.choice((32, 128, 512, 512)),
+        weather=weather,
+    )
+
+
+def _draw_faults(draws: Draws, swarm: Swarm, hosts: int, until_ns: int) -> tuple[Fault, ...]:
+    count = draws.choice((0, 0, 1, 1, 2, 3, draws.below(swarm.faults_max + 1)))
+    faults = []
+    for _ in range(count):
+        kind = draws.choice(swarm.kinds)
+        at = draws.magnitude(1, until_ns - 1)
+        duration = min(draws.magnitude(10 * US, until_ns), until_ns - at)
+        weather = _CLEAR
+        if kind is FaultKind.BURST:
+            weather = Weather(
+                drop=draws.choice((0.3, 0.7, 1.0)), corrupt=draws.choice((0.0, 0.3)), duplicate=0.1
+            )
+        if kind is FaultKind.CLOCK_JUMP:
+            duration = draws.magnitude(MS, 10 * S)
+        faults.append(Fault(at, kind, draws.below(hosts), duration, weather))
+    return tuple(sorted(faults, key=lambda fault: (fault.at_ns, fault.kind, fault.target)))
+
+
+def summary(config: WorldConfig) -> dict[str, Any]:
+    """A few words on a world, for reports."""
+    return {
+        "hosts": len(config.links),
+        "jobs": [
+            {"ranks": len(job.hosts), "operations": len(job.elements), "window": job.window_messages}
+            for job in config.jobs
+        ],
+        "faults": [asdict(fault)["kind"] for fault in config.faults],
+    }

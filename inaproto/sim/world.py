@@ -1,0 +1,454 @@
+"""The deterministic world: hosts, NICs, links, a switch and jobs, driven in virtual time from one agenda.
+
+The parts are the product's pure cores in the product's wiring; only I/O and clocks are simulated. A
+world has two phases. Until ``weather_until_ns`` weather and faults befall it and it must stay *safe*:
+no checker may object. Then everything heals, and it must be *live*: every job finishes within
+``heal_ns``, and afterwards nothing is left in any NIC or in the switch.
+
+Everything that happens depends on the configuration alone, so two runs give one digest: a hash over
+every ``(time, node, event)`` in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from inaproto.core.accelerator import Accelerator, AcceleratorConfig
+from inaproto.core.aggregator import bytes_needed
+from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.errors import FabricLost
+from inaproto.sim.agenda import Agenda
+from inaproto.sim.checkers import all_checkers
+from inaproto.sim.checkers.checker import Checker, Violated
+from inaproto.sim.fates import DrawnFates, Fate, RecordedFates
+from inaproto.sim.host import SimHost
+from inaproto.sim.link import SimLink
+from inaproto.sim.nic import NicFactory
+from inaproto.sim.oracle import Oracle
+from inaproto.sim.rank import Phase, SimRank
+from inaproto.sim.recorder import Recorder
+from inaproto.sim.streams import Draws
+from inaproto.sim.swarm import Fault, FaultKind, JobConfig, WorldConfig
+from inaproto.sim.switch import SimSwitch
+from inaproto.sim.weather import Weather
+from inaproto.units import PSN_MASK, Frames
+from inaproto.wire.crc import crc32
+
+_NOTE: Final = struct.Struct("<qHHI")
+_FRAMES: Final = 0
+_SAMPLE_EVENTS: Final = 1024
+_DIGEST_BYTES: Final = 1 << 16
+_CLEAR: Final = Weather()
+
+LinkFates = Mapping[str, Mapping[int, Fate]]
+"""By link direction, then by the frame's number on it."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """Events handed to each kind of pure core: one call of ``step`` each, whatever it carries."""
+
+    accelerator: int = 0
+    ring_engine: int = 0
+    message_window: int = 0
+    requester: int = 0
+    responder: int = 0
+    rendezvous: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, item.name) for item in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The first rule that was broken."""
+
+    rule: str
+    evidence: str
+    event: int
+    """Number of the event at which it was found; the same in every run of this configuration."""
+    at_ns: int
+    checker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorldResult:
+    config: WorldConfig
+    violation: Violation | None
+    digest: str
+    events: int
+    steps: Steps
+    frames: int
+    operations_done: int
+    virtual_ns: int
+    marks: Mapping[str, int]
+    fates: LinkFates
+    """All that were not "passes unharmed": with the configuration, enough to run the world again."""
+
+
+@dataclass(slots=True)
+class Hooks:
+    """For each hook, the checkers that have it."""
+
+    submitted: list[Callable[[SimRank, int], None]] = field(default_factory=list)
+    posted: list[Callable[[SimRank, int], None]] = field(default_factory=list)
+    taken: list[Callable[[SimRank, int, int, int, int], None]] = field(default_factory=list)
+    done: list[Callable[[SimRank, int], None]] = field(default_factory=list)
+    failed: list[Callable[[SimRank, int, str], None]] = field(default_factory=list)
+    died: list[Callable[[SimRank], None]] = field(default_factory=list)
+    ring_installed: list[Callable[[RingSpec], None]] = field(default_factory=list)
+    ring_removed: list[Callable[[int], None]] = field(default_factory=list)
+    switch_rebooted: list[Callable[[], None]] = field(default_factory=list)
+    switch_received: list[Callable[[Any, list[Frames]], None]] = field(default_factory=list)
+    switch_sent: list[Callable[[Any, Frames], None]] = field(default_factory=list)
+    sample: list[Callable[[Any], None]] = field(default_factory=list)
+    end: list[Callable[[Any], None]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, checkers: Sequence[Checker]) -> Hooks:
+        hooks = cls()
+        for item in fields(cls):
+            for checker in checkers:
+                if getattr(type(checker), item.name) is not getattr(Checker, item.name):
+                    getattr(hooks, item.name).append(getattr(checker, item.name))
+        return hooks
+
+
+class World:
+    """One run. ``make_nic`` and ``make_accelerator`` give the parts; ``fates`` replays those of a log."""
+
+    def __init__(
+        self,
+        config: WorldConfig,
+        make_nic: NicFactory,
+        *,
+        fates: LinkFates | None = None,
+        checkers: Sequence[Checker] | None = None,
+        recorder: Recorder | None = None,
+        make_accelerator: Callable[[AcceleratorConfig], Accelerator] = Accelerator,
+    ) -> None:
+        self.config = config
+        self.agenda = Agenda()
+        self.make_nic = make_nic
+        self.make_accelerator = make_accelerator
+        self.recorder = recorder
+        self.steps = Steps()
+        self.events = 0
+        self.frames = 0
+        self.operations_done = 0
+        self.marks: dict[str, int] = {}
+        self.checkers = list(all_checkers() if checkers is None else checkers)
+        self.hooks = Hooks.of(self.checkers)
+        self.chance_draws = Draws(config.seed, "chance")
+        """Ids, keys and sequence numbers that the parts must be given."""
+        self.switch_memory_bytes_max = _memory(config)
+        self.nic_totals: dict[str, int] = {}
+        self.accelerator_totals: dict[str, int] = {}
+        self._oracles = {job.name: Oracle(config.seed, job.name, job.dtype, job.op) for job in config.jobs}
+        self._first_ring: dict[str, int] = {}
+        self._rings: dict[str, set[int]] = {job.name: set() for job in config.jobs}
+        self._closed: set[str] = set()
+        self._pid = 1000
+        self._unfinished = sum(len(job.hosts) for job in config.jobs)
+        self._kinds: dict[str, int] = {"frames": _FRAMES}
+        self._notes = bytearray()
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.hosts = [SimHost(self, number) for number in range(len(config.links))]
+        self.downlinks: list[SimLink] = []
+        self.switch: SimSwitch
+        self._make_links(fates)
+        self.switch = SimSwitch(self)
+        for job in config.jobs:
+            for index, number in enumerate(job.hosts):
+                self.hosts[number].ranks.append(SimRank(self.hosts[number], job, index))
+
+    def _make_links(self, fates: LinkFates | None) -> None:
+        for host, link in zip(self.hosts, self.config.links, strict=True):
+            names = f"{host.name}>switch", f"switch>{host.name}"
+            sources = [
+                DrawnFates(link.weather, self.config.seed, f"weather/{name}")
+                if fates is None
+                else RecordedFates(fates.get(name, {}))
+                for name in names
+            ]
+            host.uplink = SimLink(self, names[0], link, sources[0], _from(self, host))
+            self.downlinks.append(SimLink(self, names[1], link, sources[1], host.frames_arrived))
+
+    # --- running
+
+    def run(self) -> WorldResult:
+        """To the end, or to the first violation. Never raises for a fault of the parts."""
+        violation = None
+        try:
+            self._run()
+        except Violated as violated:
+            violation = self._violation(violated.rule, violated.evidence, _raiser(violated))
+        except Exception as error:  # noqa: BLE001  whatever a part raises is what the world is there to find
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            evidence = (
+                f"{type(error).__name__}: {error} ({where.name} in {where.filename.rpartition('/')[2]})"
+            )
+            violation = self._violation("no part raises", evidence, "world")
+        self._collect_marks()
+        self._hash.update(self._notes)
+        self._notes.clear()
+        links = [link for host in self.hosts for link in (host.uplink, self.downlinks[host.number])]
+        return WorldResult(
+            config=self.config,
+            violation=violation,
+            digest=self._hash.hexdigest(),
+            events=self.events,
+            steps=self.steps,
+            frames=self.frames,
+            operations_done=self.operations_done,
+            virtual_ns=self.agenda.now,
+            marks=dict(sorted(self.marks.items())),
+            fates={link.name: link.fates.recorded for link in links if link.fates.recorded},
+        )
+
+    def _violation(self, rule: str, evidence: str, checker: str) -> Violation:
+        return Violation(rule, evidence, self.events, self.agenda.now, checker)
+
+    def _run(self) -> None:
+        for checker in self.checkers:
+            checker.begin(self)
+        agenda, config = self.agenda, self.config
+        for host in self.hosts:
+            agenda.at(self.chance_draws.below(1_000_000), host.power_on)
+        for fault in config.faults:
+            agenda.at(fault.at_ns, self._befall, fault)
+        agenda.at(config.weather_until_ns, self._heal)
+        until = config.weather_until_ns + config.heal_ns
+        sampled = 0
+        while self._unfinished:
+            if not agenda.run_next():
+                raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")
+            if agenda.now > until:
+                raise Violated(
+                    "progress after healing",
+                    f"not finished {config.heal_ns / 1e9:g} s after the weather: {self.waiting()}",
+                )
+            if self.events > config.events_max:
+                raise Violated("progress after healing", f"{self.events} events; {self.waiting()}")
+            sampled += 1
+            if sampled == _SAMPLE_EVENTS:
+                sampled = 0
+                for hook in self.hooks.sample:
+                    hook(self)
+        quiet = agenda.now + config.heal_ns
+        while agenda.run_next():
+            if agenda.now > quiet:
+                raise Violated("nothing is left", "something still happens long after all jobs have ended")
+        for end in self.hooks.end:
+            end(self)
+
+    def waiting(self) -> str:
+        """Who is not finished, for people."""
+        unfinished = [
+            f"{rank} is {rank.phase.value}"
+            for host in self.hosts
+            for rank in host.ranks
+            if rank.phase is not Phase.FINISHED
+        ]
+        return "; ".join(unfinished)
+
+    # --- faults
+
+    def _befall(self, fault: Fault) -> None:
+        host = self.hosts[fault.target % len(self.hosts)]
+        self.note(host.number, fault.kind, 0)
+        self.mark(f"fault: {fault.kind}")
+        if self.recorder is not None:
+            self.recorder.noted(f"fault: {fault.kind} of {host} for {fault.duration_ns} ns")
+        after = self.agenda.after
+        links = host.uplink, self.downlinks[host.number]
+        match fault.kind:
+            case FaultKind.BURST:
+                for link in links:
+                    link.fates.set_weather(fault.weather)
+                after(fault.duration_ns, self._end_burst, host)
+            case FaultKind.PARTITION:
+                self._cut(links, is_cut=True)
+                after(fault.duration_ns, lambda _: self._cut(links, is_cut=False))
+            case FaultKind.NIC_RESET:
+                if host.is_up:
+                    host.lose_nic(FabricLost(f"{host}: the NIC was reset"))
+            case FaultKind.HOST_CRASH:
+                if host.is_up:
+                    host.crash()
+                    after(fault.duration_ns, host.power_on)
+            case FaultKind.SWITCH_REBOOT:
+                if self.switch.is_up:
+                    self.switch.go_down()
+                    after(fault.duration_ns, self.switch.boot)
+            case FaultKind.PAUSE:
+                if host.is_up:
+                    host.pause()
+                    after(fault.duration_ns, host.resume)
+            case FaultKind.CLOCK_JUMP:
+                host.jump(fault.duration_ns)
+
+    @staticmethod
+    def _cut(links: Sequence[SimLink], *, is_cut: bool) -> None:
+        for link in links:
+            link.is_cut = is_cut
+
+    def _end_burst(self, host: SimHost) -> None:
+        weather = self.config.links[host.number].weather
+        for link in (host.uplink, self.downlinks[host.number]):
+            link.fates.set_weather(weather)
+
+    def _heal(self, _: Any) -> None:
+        for host in self.hosts:
+            for link in (host.uplink, self.downlinks[host.number]):
+                link.fates.set_weather(_CLEAR)
+        self.note(0, "heal", 0)
+
+    # --- what the parts ask and tell
+
+    def new_pid(self) -> int:
+        self._pid += 1
+        return self._pid
+
+    def first_psn(self) -> int:
+        near = self.config.first_psns
+        return PSN_MASK - self.chance_draws.below(near) if near else self.chance_draws.below(PSN_MASK + 1)
+
+    def first_psn_of(self, flow: FlowSpec) -> int | None:
+        """The PSN with which the sender of a flow begins; None if it is gone already."""
+        ranks = {(rank.job.name, rank.index): rank for host in self.hosts for rank in host.ranks}
+        for (job, index), rank in ranks.items():
+            successor = ranks[job, (index + 1) % len(rank.job.hosts)]
+            if (
+                (rank.host.ip, index) == (flow.src_ip, flow.rank)
+                and rank.holds_queue_pairs
+                and successor.holds_queue_pairs
+                and successor.into_qpn == flow.dst_qp
+            ):
+                return rank.out_psn
+        return None
+
+    def oracle(self, job: JobConfig) -> Oracle:
+        return self._oracles[job.name]
+
+    def ring_connected(self, job: JobConfig, ring_id: int) -> None:
+        self._first_ring.setdefault(job.name, ring_id)
+        self._rings[job.name].add(ring_id)
+
+    def is_first_ring(self, job: JobConfig, ring_id: int) -> bool:
+        return self._first_ring.get(job.name) == ring_id
+
+    def is_closed(self, job: JobConfig) -> bool:
+        """Whether all its ranks have left in good order."""
+        return job.name in self._closed
+
+    def rank_finished(self, rank: SimRank) -> None:
+        self._unfinished -= 1
+        if rank.job.name in self._closed:
+            return
+        self._closed.add(rank.job.name)
+        if len(self._rings[rank.job.name]) > 1:
+            self.mark("a job finished after it had started anew")
+        for host in self.hosts:
+            for other in host.ranks:
+                if other.job is rank.job and other.phase in (Phase.IDLE, Phase.JOINING) and host.is_up:
+                    self.agenda.at(0, _finish, other)
+
+    def fate_befell(self, link: SimLink, fate: Fate) -> None:
+        if self.recorder is not None:
+            self.recorder.fate(link.name, fate)
+
+    def nic_gone(self, host: SimHost) -> None:
+        self.steps.requester += host.nic.requester_steps
+        self.steps.responder += host.nic.responder_steps
+        _add(self.nic_totals, host.nic.statistics())
+
+    def accelerator_gone(self, switch: SimSwitch) -> None:
+        counters = switch.accelerator.view().counters
+        totals = {
+            name: getattr(counters, name)
+            for name in ("results_out", "replayed", "replay_filled", "gaps_signalled", "bridged")
+        }
+        _add(self.accelerator_totals, totals)
+        _add(self.accelerator_totals, {f"dropped: {rule}": n for rule, n in counters.dropped.items()})
+
+    # --- trace
+
+    def mark(self, name: str) -> None:
+        self.marks[name] = self.marks.get(name, 0) + 1
+
+    def note(self, node: int, kind: str, detail: int) -> None:
+        """An event at a node: into the digest, and the log if there is one."""
+        self.events += 1
+        code = self._kinds.get(kind)
+        if code is None:
+            code = self._kinds[kind] = len(self._kinds)
+            self._notes += kind.encode()
+        self._notes += _NOTE.pack(self.agenda.now, node, code, detail)
+        if len(self._notes) > _DIGEST_BYTES:
+            self._hash.update(self._notes)
+            self._notes.clear()
+        if self.recorder is not None:
+            self.recorder.event(self.events, self.agenda.now, node, kind, detail)
+
+    def note_frames(self, node: int, block: Frames) -> None:
+        """Frames arrive at a node."""
+        self.frames += len(block)
+        self.events += 1
+        detail = crc32(block)
+        self._notes += _NOTE.pack(self.agenda.now, node, _FRAMES, detail)
+        if len(self._notes) > _DIGEST_BYTES:
+            self._hash.update(self._notes)
+            self._notes.clear()
+        if self.recorder is not None:
+            self.recorder.event(self.events, self.agenda.now, node, "frames", detail)
+            self.recorder.frames(node, block)
+
+    def _collect_marks(self) -> None:
+        for host in self.hosts:
+            if host.is_up:
+                self.nic_gone(host)
+        if self.switch.is_up:
+            self.accelerator_gone(self.switch)
+        for source, totals in (("nic", self.nic_totals), ("switch", self.accelerator_totals)):
+            for name, count in totals.items():
+                if count:
+                    self.marks[f"{source}: {name}"] = self.marks.get(f"{source}: {name}", 0) + count
+
+
+def _from(world: World, host: SimHost) -> Callable[[list[Frames]], None]:
+    return lambda blocks: world.switch.frames_from(host, blocks)
+
+
+def _finish(rank: SimRank) -> None:
+    if rank.phase in (Phase.IDLE, Phase.JOINING) and rank.host.is_up:
+        rank.host.when_awake(lambda: rank.finish() if rank.phase in (Phase.IDLE, Phase.JOINING) else None)
+
+
+def _raiser(violated: Violated) -> str:
+    """Name of the checker that raised it."""
+    frames = traceback.extract_tb(violated.__traceback__)
+    return frames[-1].filename.rpartition("/")[2].removesuffix(".py")
+
+
+def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        totals[name] = totals.get(name, 0) + count
+
+
+def _memory(config: WorldConfig) -> int:
+    """Of the switch's aggregator arrays: for all jobs, or for the largest alone."""
+    needs = []
+    for job in config.jobs:
+        flows = tuple(
+            FlowSpec(rank, bytes([10, 0, 0, rank]), bytes(4), rank) for rank in range(len(job.hosts))
+        )
+        spec = RingSpec(1, 1, 0, job.window_messages, job.message_packets, job.mtu, flows)
+        needs.append(bytes_needed(spec))
+    return max(needs) if config.tight_switch else sum(needs)

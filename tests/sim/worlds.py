@@ -1,0 +1,23 @@
+"""Worlds as tests run them: with the userspace NIC, and small."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from inaproto.sim.swarm import Swarm, WorldConfig, draw_world
+from inaproto.sim.world import World, WorldResult
+from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
+
+SMALL: Final = Swarm(ranks_max=4, jobs_max=2, packets_max=300)
+
+
+def make_nic(mac: bytes, ip: bytes, first_qpn: int) -> SoftNicEngine:
+    return SoftNicEngine(SoftNicConfig(mac=mac, ip=ip, first_qpn=first_qpn))
+
+
+def small(seed: int) -> WorldConfig:
+    return draw_world(seed, SMALL)
+
+
+def run(config: WorldConfig, **options: Any) -> WorldResult:
+    return World(config, make_nic, **options).run()
