@@ -1,7 +1,8 @@
 """What the protocol needs from the world: the interfaces that adapters implement.
 
-``FramePort`` moves Ethernet frames, ``Nic`` is a RoCE NIC seen through verbs. Adapters announce
-themselves under the entry point group ``inaproto.adapters``; a missing capability is
+``FramePort`` moves Ethernet frames, ``Nic`` is a RoCE NIC seen through verbs, ``ByteStream`` is a control
+connection, ``RandomBits`` is where daemons draw what nobody may guess. Adapters announce themselves
+under the entry point group ``inaproto.adapters``; a missing capability is
 :class:`~inaproto.errors.Unsupported` when the adapter is opened, never in mid-run. One contract
 suite (``tests/contract``) runs against every adapter of a kind.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol
 
 from inaproto.errors import Unsupported
@@ -206,6 +208,83 @@ class Nic(Protocol):
         ``naks_received``, ``duplicates``, ``out_of_sequence`` and ``icrc_errors``.
         """
         ...
+
+
+class ByteStream(Protocol):
+    """A control connection: bytes in both directions, in order, with file descriptors beside them.
+
+    It behaves as a connected UNIX stream socket that does not block: ``send_nowait`` and
+    ``receive_nowait`` raise ``BlockingIOError`` when nothing can be moved now, and another ``OSError``
+    when the connection has failed. Both kinds of wait raise ``trio.ClosedResourceError`` when the stream
+    is closed on this side.
+    """
+
+    def receive_nowait(self) -> tuple[bytes, Sequence[int]]:
+        """Some bytes and the descriptors that came with them, which the caller closes.
+
+        No bytes: the far side has closed, and all that it sent has been received. Raises ``DecodeError``
+        when more descriptors came at once than the stream takes.
+        """
+        ...
+
+    def send_nowait(self, data: memoryview, descriptors: Sequence[int] = ()) -> int:
+        """How many bytes were taken, at least one; the descriptors, still the caller's, go with the first."""
+        ...
+
+    async def wait_receivable(self) -> None: ...
+    async def wait_sendable(self) -> None: ...
+
+    def fileno(self) -> int:
+        """For ``poll``, outside an event loop. Raises ``OSError`` where no kernel object is behind it."""
+        ...
+
+    def peer_pid(self) -> int:
+        """The process on the far side, as the kernel vouches for it; 0 if it cannot."""
+        ...
+
+    def peer_is_gone(self) -> bool:
+        """Whether the far side has closed, even if bytes of it are still to be received."""
+        ...
+
+    def close(self) -> None:
+        """Close at once; whoever waits is woken."""
+        ...
+
+
+class StreamListener(Protocol):
+    """Where control connections come in."""
+
+    async def accept(self) -> ByteStream:
+        """Raises ``PortClosed`` when the listener was closed, a retryable ``FabricError`` when there is no
+        room for another connection now."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening and free the path; connections that were accepted go on."""
+        ...
+
+
+class StreamNetwork(Protocol):
+    """Where daemons and processes meet, by path. The production one is UNIX sockets."""
+
+    async def listen(self, path: Path, what: str) -> StreamListener:
+        """``what`` names the socket in messages. Raises ``ConfigError`` when it cannot be made."""
+        ...
+
+    async def prepare(self, directory: Path, what: str) -> None:
+        """Make the directory of a daemon's sockets where it is missing. Raises ``ConfigError``."""
+        ...
+
+    def dial(self, path: Path) -> ByteStream:
+        """Raises the ``OSError`` of the attempt: the caller knows whether to try again and what to say."""
+        ...
+
+
+Dial = Callable[[Path], ByteStream]
+"""``StreamNetwork.dial``: all that a training process needs of the network."""
+
+RandomBits = Callable[[int], int]
+"""``RandomBits(n)`` draws an integer of ``n`` bits; ``secrets.randbits`` but in deterministic runs."""
 
 
 @dataclass(frozen=True, slots=True)

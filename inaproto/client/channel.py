@@ -9,7 +9,6 @@ No task and no thread: whoever waits reads the socket, for all.
 
 from __future__ import annotations
 
-import array
 import errno
 import logging
 import os
@@ -23,7 +22,16 @@ from typing import Any, TypeVar
 from inaproto.client.memory import SharedMemory
 from inaproto.client.protocol import ClientProtocol, PendingOperation
 from inaproto.client.run_directory import DIRECTORY_VARIABLE, run_directory
-from inaproto.errors import DaemonUnreachable, JobError, LocalMisuse, OperationTimeout, SwitchUnreachable
+from inaproto.client.unix_stream import as_stream
+from inaproto.errors import (
+    DaemonUnreachable,
+    DecodeError,
+    JobError,
+    LocalMisuse,
+    OperationTimeout,
+    SwitchUnreachable,
+)
+from inaproto.ports import ByteStream, Dial
 
 SOCKET_VARIABLE = "INAPROTO_HOST_SOCKET"
 CONNECT_RETRY_S = 0.05
@@ -33,7 +41,6 @@ EXPLAIN_S = 3.0
 """A wait in vain may take this much longer, to learn what it was for."""
 EXPLAIN_AGAIN_S = 0.05
 LEAVE_S = 1.0
-_RECEIVE_BYTES = 64 << 10
 _SWITCH_SOCKETS = ("control.sock", "ports.sock")
 
 log = logging.getLogger("inaproto.client")
@@ -64,22 +71,26 @@ class JobRank:
 
 
 class Channel:
-    """A connected socket and the conversation over it."""
+    """A connected byte stream (or bare UNIX socket) and the conversation over it."""
 
-    def __init__(self, sock: socket.socket, path: Path, who: JobRank) -> None:
-        sock.setblocking(False)
+    def __init__(self, connection: ByteStream | socket.socket, path: Path, who: JobRank) -> None:
         self.path = path
         self.who = who
         self.protocol = ClientProtocol()
         self.memory = SharedMemory()
-        self._sock = sock
+        self._stream = as_stream(connection)
         self._pid = os.getpid()
         self._output: deque[tuple[memoryview, int | None]] = deque()
         self._closed = False
-        self.before_close: Callable[[], None] = lambda: None
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return self._stream.fileno()
+
+    async def wait_receivable(self) -> None:
+        await self._stream.wait_receivable()
+
+    async def wait_sendable(self) -> None:
+        await self._stream.wait_sendable()
 
     @property
     def has_output(self) -> bool:
@@ -118,11 +129,8 @@ class Channel:
     def _write(self) -> None:
         while self._output and not self._closed:
             data, descriptor = self._output[0]
-            rights = []
-            if descriptor is not None:
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
             try:
-                sent = self._sock.sendmsg([data], rights, socket.MSG_NOSIGNAL)
+                sent = self._stream.send_nowait(data, () if descriptor is None else (descriptor,))
             except BlockingIOError:
                 return
             except OSError as error:
@@ -139,12 +147,17 @@ class Channel:
     def _read(self) -> None:
         while not self._closed:
             try:
-                data = self._sock.recv(_RECEIVE_BYTES)
+                data, descriptors = self._stream.receive_nowait()
             except BlockingIOError:
                 return
             except OSError as error:
                 self._stop(error.strerror or str(error))
                 return
+            except DecodeError as error:
+                self._stop(str(error))
+                return
+            for descriptor in descriptors:  # no daemon sends any
+                os.close(descriptor)
             if not data:
                 self._stop("it closed the connection")
                 return
@@ -159,8 +172,7 @@ class Channel:
         if self._closed:
             return
         self._closed = True
-        self.before_close()
-        self._sock.close()
+        self._stream.close()
         self.protocol.fail(JobError(f"{self.who}: the communicator was closed; connect again"))
         for _, descriptor in self._output:
             if descriptor is not None:
@@ -184,11 +196,11 @@ def wait_until(channel: Channel, ready: Callable[[], bool], until: float | None,
 
 
 def connecting(
-    path: Path | None, who: JobRank, *, key: str, timeout: float | None, clock: Clock
+    path: Path | None, who: JobRank, *, key: str, timeout: float | None, clock: Clock, dial: Dial
 ) -> Steps[Channel]:
     """Find the host daemon, join the job, wait until all ranks have. Raises ``JobError``."""
     until = None if timeout is None else clock() + timeout
-    channel = yield from _reach_daemon(path, who, until, timeout, clock)
+    channel = yield from _reach_daemon(path, who, until, timeout, clock, dial)
     try:
         protocol = channel.protocol
         channel.send(protocol.join(job=who.job, rank=who.rank, size=who.size, key=key, pid=os.getpid()))
@@ -275,19 +287,20 @@ def _stranger(directory: Path) -> int | None:
 
 
 def _reach_daemon(
-    path: Path | None, who: JobRank, until: float | None, timeout: float | None, clock: Clock
+    path: Path | None,
+    who: JobRank,
+    until: float | None,
+    timeout: float | None,
+    clock: Clock,
+    dial: Dial,
 ) -> Steps[Channel]:
     report_at: float | None = clock() + REPORT_AFTER_S
     while True:
         target, why = (path, "") if path is not None else find_socket(dict(os.environ))
         if target is not None:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            sock.setblocking(False)
             try:
-                sock.connect(os.fspath(target))
-                return Channel(sock, target, who)
+                return Channel(dial(target), target, who)
             except OSError as error:
-                sock.close()
                 why = f"{target}: {error.strerror or error}"
                 if error.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN):
                     raise _unreachable(who, why) from None

@@ -11,7 +11,7 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -26,7 +26,9 @@ from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, connecting, leaving, waiting
 from inaproto.client.memory import Region
 from inaproto.client.protocol import PendingOperation
+from inaproto.client.unix_stream import dial_unix
 from inaproto.errors import LocalMisuse
+from inaproto.ports import Dial
 from inaproto.units import UNIX_PATH_BYTES_MAX
 
 RECORDS_MAX = 1024
@@ -244,7 +246,6 @@ class Communicator(_Communicator):
 
     def __init__(self, channel: Channel, driver: _TrioDriver) -> None:
         super().__init__(channel, trio.current_time)
-        channel.before_close = lambda: trio.lowlevel.notify_closing(channel)
         self._driver = driver
 
     def all_reduce(self, array: NDArray[Any], op: str = "sum", *, out: NDArray[Any] | None = None) -> Work:
@@ -319,15 +320,15 @@ class _TrioDriver:
 
 async def _ready(channel: Channel) -> None:
     if not channel.has_output:
-        await trio.lowlevel.wait_readable(channel)
+        await channel.wait_receivable()
         return
     async with trio.open_nursery() as nursery:
-        for ready in (trio.lowlevel.wait_readable, trio.lowlevel.wait_writable):
-            nursery.start_soon(_first, ready, channel, nursery.cancel_scope)
+        for ready in (channel.wait_receivable, channel.wait_sendable):
+            nursery.start_soon(_first, ready, nursery.cancel_scope)
 
 
-async def _first(ready: Any, channel: Channel, scope: trio.CancelScope) -> None:
-    await ready(channel)
+async def _first(ready: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+    await ready()
     scope.cancel()
 
 
@@ -339,17 +340,19 @@ async def connect(
     key: str = "",
     socket: str | os.PathLike[str] | None = None,
     timeout: float | None = 30.0,
+    dial: Dial = dial_unix,
 ) -> Communicator:
     """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined.
 
     ``socket`` is that of the host daemon on this machine; by default ``$INAPROTO_HOST_SOCKET``, else the
     only one in the run directory. Daemons and ranks may start in any order within ``timeout`` seconds.
+    ``dial`` connects to that socket; another than the default reaches daemons in this very program.
     Raises ``LocalMisuse``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
     """
     who, path = _check_arguments(job, rank, size, key, socket, timeout)
     driver = _TrioDriver()
-    steps = connecting(path, who, key=key, timeout=timeout, clock=trio.current_time)
+    steps = connecting(path, who, key=key, timeout=timeout, clock=trio.current_time, dial=dial)
     return Communicator(await driver.drive(steps), driver)
 
 
@@ -418,7 +421,7 @@ def connect_blocking(
 ) -> BlockingCommunicator:
     """As :func:`connect`, for programs without an event loop."""
     who, path = _check_arguments(job, rank, size, key, socket, timeout)
-    steps = connecting(path, who, key=key, timeout=timeout, clock=time.monotonic)
+    steps = connecting(path, who, key=key, timeout=timeout, clock=time.monotonic, dial=dial_unix)
     return BlockingCommunicator(_drive_blocking(steps), time.monotonic)
 
 

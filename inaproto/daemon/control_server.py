@@ -1,15 +1,14 @@
 """The switch's control socket: sessions of host daemons, and questions for the status.
 
 Invariants: bytes of a stranger end at most the connection they came on, with an ``Error`` that says
-why; every session that was announced to the rendezvous is reported ended, once; a session from which
-nothing is heard for ``DEAD_S`` is ended (hosts ping every 2 s).
+why; every session that was announced to the rendezvous is reported ended, once, unless it is the switch
+that ends; a session from which nothing is heard for ``DEAD_S`` is ended (hosts ping every 2 s).
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +27,8 @@ from inaproto.core.rendezvous_types import (
     SessionId,
 )
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.unix_sockets import BoundSocket
-from inaproto.errors import DecodeError, LocalMisuse
+from inaproto.errors import DecodeError, FabricError, LocalMisuse
+from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener
 from inaproto.wire.control_messages import (
     Error,
     Gone,
@@ -77,11 +76,13 @@ class ControlServer:
         *,
         welcome: Callable[[int], Welcome],
         sessions_max: int,
+        random_bits: RandomBits = secrets.randbits,
     ) -> None:
         self._handle = handle
         self._status = status
         self._welcome = welcome
         self._sessions_max = sessions_max
+        self._random_bits = random_bits
         self._sessions: dict[SessionId, _Session] = {}
         self._serial = 0
 
@@ -116,34 +117,25 @@ class ControlServer:
 
     # --- sessions
 
-    async def accept_sessions(self, bound: BoundSocket) -> None:
-        """Serve every connection until ``bound`` is closed."""
+    async def accept_sessions(self, listener: StreamListener) -> None:
+        """Serve every connection until ``listener`` is closed."""
         async with trio.open_nursery() as nursery:
             while True:
                 try:
-                    sock, _ = bound.sock.accept()
-                except BlockingIOError:
-                    try:
-                        await trio.lowlevel.wait_readable(bound.sock)
-                    except trio.ClosedResourceError:
-                        return
-                    continue
-                except ConnectionAbortedError:
-                    continue
-                except OSError as error:
-                    if bound.sock.fileno() < 0:
-                        return
-                    log.warning("no new session: %s", error.strerror)
+                    connection = await listener.accept()
+                except PortClosed:
+                    return
+                except FabricError as error:
+                    log.warning("no new session: %s", error)
                     await trio.sleep(ACCEPT_RETRY_S)
-                    continue
-                nursery.start_soon(self._serve, sock)
-                await trio.lowlevel.checkpoint()
+                else:
+                    nursery.start_soon(self._serve, connection)
 
-    async def _serve(self, sock: socket.socket) -> None:
+    async def _serve(self, connection: ByteStream) -> None:
         session_id = SessionId(self._serial)
         self._serial += 1
-        session = self._sessions[session_id] = _Session(ControlStream(sock))
-        reason = "the switch ended"
+        session = self._sessions[session_id] = _Session(ControlStream(connection))
+        reason = ""
         try:
             if len(self._sessions) > self._sessions_max:
                 text = f"the switch serves {self._sessions_max} sessions, its limit; end another one first"
@@ -156,8 +148,9 @@ class ControlServer:
         except EndOfChannel as end:
             reason = end.reason
         finally:
-            session.stream.close(reason)
-            self._end(session_id, session, reason)
+            session.stream.close(reason or "the switch ended")
+            if reason:  # else it is the switch that ends, and nobody shall hear that this host was lost
+                self._end(session_id, session, reason)
             del self._sessions[session_id]
 
     def _end(self, session_id: SessionId, session: _Session, reason: str) -> None:
@@ -195,7 +188,7 @@ class ControlServer:
                 session.hello = session.hello or message
                 self._handle(arrived)
             case Member():
-                self._handle(MemberAsked(session_id, message, secrets.randbits(64)))
+                self._handle(MemberAsked(session_id, message, self._random_bits(64)))
             case Ready():
                 self._handle(MemberReady(session_id, message))
             case OpStarted():

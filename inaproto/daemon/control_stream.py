@@ -1,4 +1,4 @@
-"""Control messages over a UNIX stream socket, with descriptors beside them.
+"""Control messages over a byte stream, with descriptors beside them.
 
 One class serves the three control channels: training process to host daemon, host daemon to switch,
 and ``inaproto status`` to either. The bytes are those of :mod:`inaproto.wire.control`.
@@ -6,35 +6,27 @@ and ``inaproto status`` to either. The bytes are those of :mod:`inaproto.wire.co
 Invariants: the output queue is bounded, so a peer that does not read costs itself its channel and
 nobody else memory; received descriptors are bounded and closed with the stream; the order of
 messages is the order of the calls.
-
-A plain non-blocking socket rather than a ``trio.SocketStream``: ``send_nowait`` must be able to write
-from synchronous code, and descriptors need ``recvmsg``.
 """
 
 from __future__ import annotations
 
-import array
 import math
 import os
-import select
 import socket
-import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import trio
 
+from inaproto.client.unix_stream import DESCRIPTORS_MAX, as_stream
 from inaproto.errors import DecodeError
+from inaproto.ports import ByteStream
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, decode_message, encode_message
 
 OUTPUT_BYTES_MAX = 4 << 20
-DESCRIPTORS_MAX = 4
-"""Descriptors that may wait for their message; a peer that sends more is cut off."""
 PARTIAL_S = 10.0
 """A peer that falls silent in the middle of a message is cut off after this long."""
-_RECEIVE_BYTES = 64 << 10
 
 
 class EndOfChannel(Exception):
@@ -45,23 +37,18 @@ class EndOfChannel(Exception):
         self.reason = reason
 
 
-class PeerCredentials(NamedTuple):
-    pid: int
-    uid: int
-    gid: int
-
-
 class ControlStream:
-    """Typed control messages in both directions over a connected UNIX stream socket.
+    """Typed control messages in both directions over a connected byte stream (or bare UNIX socket).
 
-    Takes ownership of ``sock``. One task receives; any code may send. ``send`` waits until its bytes
-    are with the kernel; ``send_nowait`` queues and needs :meth:`run` in a nursery (or a later ``send``)
-    to move what the kernel did not take at once.
+    Takes ownership of ``connection``. One task receives; any code may send. ``send`` waits until its
+    bytes are with the stream; ``send_nowait`` queues and needs :meth:`run` in a nursery (or a later
+    ``send``) to move what the stream did not take at once.
     """
 
-    def __init__(self, sock: socket.socket, *, output_bytes_max: int = OUTPUT_BYTES_MAX) -> None:
-        sock.setblocking(False)
-        self._sock = sock
+    def __init__(
+        self, connection: ByteStream | socket.socket, *, output_bytes_max: int = OUTPUT_BYTES_MAX
+    ) -> None:
+        self._stream = as_stream(connection)
         self._decoder = ControlDecoder()
         self._arrived: deque[Message] = deque()
         self._descriptors: deque[int] = deque()
@@ -73,18 +60,13 @@ class ControlStream:
         self._closed = ""
         self._output_closed = ""
 
-    def peer_credentials(self) -> PeerCredentials:
-        """Process, user and group of the far side, as the kernel vouches for them."""
-        raw = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return PeerCredentials(*struct.unpack("3i", raw))
+    def peer_pid(self) -> int:
+        """The process on the far side, as the kernel vouches for it; 0 if it cannot."""
+        return self._stream.peer_pid()
 
     def peer_is_gone(self) -> bool:
         """Whether the far side has closed, even if messages of it are still to be received."""
-        if self._closed:
-            return True
-        poll = select.poll()
-        poll.register(self._sock, select.POLLRDHUP)
-        return bool(poll.poll(0))
+        return bool(self._closed) or self._stream.peer_is_gone()
 
     # --- receiving
 
@@ -107,16 +89,14 @@ class ControlStream:
         while True:
             self._require_open()
             try:
-                data, ancillary, flags, _ = self._sock.recvmsg(
-                    _RECEIVE_BYTES, socket.CMSG_SPACE(DESCRIPTORS_MAX * 4), socket.MSG_CMSG_CLOEXEC
-                )
+                data, descriptors = self._stream.receive_nowait()
             except BlockingIOError:
                 await self._wait_for_input()
                 continue
             except OSError as error:
                 raise EndOfChannel(f"failed: {error.strerror}") from error
-            self._keep_descriptors(ancillary)
-            if flags & socket.MSG_CTRUNC or len(self._descriptors) > DESCRIPTORS_MAX:
+            self._descriptors.extend(descriptors)
+            if len(self._descriptors) > DESCRIPTORS_MAX:
                 raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
             return data
 
@@ -125,7 +105,7 @@ class ControlStream:
         limit = PARTIAL_S if self._decoder.buffered_bytes else math.inf
         with trio.move_on_after(limit) as scope:
             try:
-                await trio.lowlevel.wait_readable(self._sock)
+                await self._stream.wait_receivable()
             except trio.ClosedResourceError:
                 raise EndOfChannel(self._closed or "closed on this side") from None
         if scope.cancelled_caught:
@@ -133,13 +113,6 @@ class ControlStream:
                 "control",
                 f"{self._decoder.buffered_bytes} bytes of a message, and no more for {PARTIAL_S:g} s",
             )
-
-    def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                whole = array.array("i")
-                whole.frombytes(data[: len(data) - len(data) % whole.itemsize])
-                self._descriptors.extend(whole)
 
     def take_descriptor(self) -> int | None:
         """The oldest received descriptor that nobody took yet; the caller closes it.
@@ -152,7 +125,7 @@ class ControlStream:
     # --- sending
 
     def send_nowait(self, message: Message, *, descriptors: Sequence[int] = ()) -> None:
-        """Queue a message and write what the kernel takes now.
+        """Queue a message and write what the stream takes now.
 
         Raises ``EndOfChannel``; also when the peer has not read for so long that the queue is full: the
         channel is then closed. Descriptors must stay open until they are sent.
@@ -169,13 +142,13 @@ class ControlStream:
         await self.flush()
 
     async def flush(self) -> None:
-        """Wait until all queued output is with the kernel. Raises ``EndOfChannel``."""
+        """Wait until all queued output is with the stream. Raises ``EndOfChannel``."""
         async with self._output_lock:
             while self._output:
                 self._require_open()
                 if not self._write_some():
                     try:
-                        await trio.lowlevel.wait_writable(self._sock)
+                        await self._stream.wait_sendable()
                     except trio.ClosedResourceError:
                         raise EndOfChannel(self._closed or "closed on this side") from None
 
@@ -202,12 +175,11 @@ class ControlStream:
         self._output_bytes += len(data)
 
     def _write_some(self) -> bool:
-        """Write until the kernel would block; whether the queue is empty now."""
+        """Write until the stream would block; whether the queue is empty now."""
         while self._output:
             data, descriptors = self._output[0]
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
             try:
-                sent = self._sock.sendmsg([data], rights if descriptors else [])
+                sent = self._stream.send_nowait(data, descriptors)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -237,8 +209,7 @@ class ControlStream:
         self._output_bytes = 0
         while self._descriptors:
             os.close(self._descriptors.popleft())
-        trio.lowlevel.notify_closing(self._sock)
-        self._sock.close()
+        self._stream.close()
         self._wake_writer.set()
 
     def close(self, reason: str = "closed on this side") -> None:

@@ -11,10 +11,9 @@ when the daemon is cancelled, switch and processes are told so and the socket is
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import socket
+import secrets
 from typing import Any
 
 import trio
@@ -23,8 +22,9 @@ from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.host_fabric import Fabric, HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host_session import ClientSession
-from inaproto.daemon.unix_sockets import BoundSocket, listen_unix
-from inaproto.errors import ConfigError, JobError
+from inaproto.daemon.unix_sockets import UNIX
+from inaproto.errors import ConfigError, FabricError, JobError
+from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener, StreamNetwork
 from inaproto.wire.control_messages import error_message
 
 CLIENTS_MAX = 1024
@@ -41,15 +41,18 @@ async def run_host(
     settings: HostSettings,
     *,
     open_nic: OpenNic,
+    network: StreamNetwork = UNIX,
+    random_bits: RandomBits = secrets.randbits,
     task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. ``open_nic`` makes the NIC whose port is at the path that the switch names.
 
     Started (``task_status``) when training processes can connect. Raises ``ConfigError`` when the socket
     cannot be made, or when switch and host are configured so that they can never work together.
+    ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
-    listening = await listen_unix(settings.listen_path, "listen: host daemon socket")
-    daemon = HostDaemon(settings, open_nic, listening)
+    listening = await network.listen(settings.listen_path, "listen: host daemon socket")
+    daemon = HostDaemon(settings, open_nic, listening, network, random_bits)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
@@ -63,10 +66,19 @@ async def run_host(
 class HostDaemon:
     """Made by :func:`run_host`."""
 
-    def __init__(self, settings: HostSettings, open_nic: OpenNic, listening: BoundSocket) -> None:
+    def __init__(
+        self,
+        settings: HostSettings,
+        open_nic: OpenNic,
+        listening: StreamListener,
+        network: StreamNetwork,
+        random_bits: RandomBits,
+    ) -> None:
         self._settings = settings
         self._open_nic = open_nic
         self._listening = listening
+        self._network = network
+        self._random_bits = random_bits
         self._sessions: dict[ClientSession, None] = {}
         self._fabric: Fabric | None = None
         self._switch_error = "not tried yet"
@@ -108,26 +120,20 @@ class HostDaemon:
 
     async def accept(self) -> None:
         """Take connections of training processes, until cancelled."""
-        listener = self._listening.sock
-        try:
-            async with trio.open_nursery() as nursery:
-                while True:
-                    await trio.lowlevel.checkpoint()
-                    try:
-                        sock, _ = listener.accept()
-                    except BlockingIOError:
-                        await trio.lowlevel.wait_readable(listener)
-                    except OSError as error:
-                        if error.errno != errno.ECONNABORTED:
-                            log.warning("cannot accept a process: %s", error.strerror)
-                            await trio.sleep(ACCEPT_RETRY_S)
-                    else:
-                        self._admit(sock, nursery)
-        finally:
-            trio.lowlevel.notify_closing(listener)
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    connection = await self._listening.accept()
+                except PortClosed:
+                    return
+                except FabricError as error:
+                    log.warning("cannot accept a process: %s", error)
+                    await trio.sleep(ACCEPT_RETRY_S)
+                else:
+                    self._admit(connection, nursery)
 
-    def _admit(self, sock: socket.socket, nursery: trio.Nursery) -> None:
-        stream = ControlStream(sock)
+    def _admit(self, connection: ByteStream, nursery: trio.Nursery) -> None:
+        stream = ControlStream(connection)
         if len(self._sessions) >= CLIENTS_MAX:
             text = f"host {self._settings.name} serves {CLIENTS_MAX} connections, its limit; close some"
             with contextlib.suppress(Exception):
@@ -151,7 +157,9 @@ class HostDaemon:
         refusals = 0
         while True:
             try:
-                fabric = await open_fabric(self._settings, self._open_nic)
+                fabric = await open_fabric(
+                    self._settings, self._open_nic, network=self._network, random_bits=self._random_bits
+                )
             except NoFabric as why:
                 refusals = refusals + 1 if isinstance(why, HelloRefused) else 0
                 if refusals >= HELLO_REFUSALS_MAX and not self._fabrics:

@@ -19,7 +19,6 @@ import trio
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_ring import Owner, Phase, RingMember
-from inaproto.daemon.unix_sockets import connect_unix
 from inaproto.errors import (
     ConfigError,
     DecodeError,
@@ -29,7 +28,7 @@ from inaproto.errors import (
     JoinRefused,
     SwitchUnreachable,
 )
-from inaproto.ports import Nic, PortClosed
+from inaproto.ports import Nic, PortClosed, RandomBits, StreamNetwork
 from inaproto.units import US, Instant, S
 from inaproto.wire.control_messages import (
     Closed,
@@ -51,6 +50,8 @@ HEARTBEAT_S = 2.0
 DEAD_S = 10.0
 WELCOME_S = 5.0
 NIC_CLOSE_S = 0.5
+LAST_WORDS_S = 0.25
+"""How long a lost link waits for the control channel to say why: a switch that stops closes both."""
 
 log = logging.getLogger("inaproto.host")
 
@@ -73,8 +74,17 @@ def now() -> Instant:
 class Fabric:
     """Made by :func:`open_fabric`; :meth:`run` it until it ends."""
 
-    def __init__(self, settings: HostSettings, stream: ControlStream, nic: Nic, welcome: Welcome) -> None:
+    def __init__(
+        self,
+        settings: HostSettings,
+        stream: ControlStream,
+        nic: Nic,
+        welcome: Welcome,
+        *,
+        random_bits: RandomBits,
+    ) -> None:
         self.settings = settings
+        self._random_bits = random_bits
         self.welcome = welcome
         self._stream = stream
         self._nic = nic
@@ -110,7 +120,10 @@ class Fabric:
         if self.has_ended:
             raise InvariantBroken("a rank joins through a fabric that has ended")
         self._forget_ended()
-        for other in self._members.values():
+        for other in list(self._members.values()):
+            if other.join.job == join.job and other.is_orphan:  # its end may be heard after its successor
+                other.gone("its process closed the connection")
+                continue
             why = _refuse_beside(join, other)
             if why:
                 who = f"rank {join.rank} ({self.settings.name}, pid {join.pid})"
@@ -123,6 +136,7 @@ class Fabric:
             tell=self._tell,
             clock=now,
             log=log.warning,
+            random_bits=self._random_bits,
         )
         request = next(self._ids)
         self._members[request] = member
@@ -248,6 +262,7 @@ class Fabric:
             try:
                 completions = await self._nic.wait_completions()
             except PortClosed as closed:
+                await trio.sleep(LAST_WORDS_S)  # cancelled when the control channel ends, too
                 return self._lose(f"link: {closed.reason}")
             for completion in completions:
                 member = self._by_qpn.get(completion.qpn)
@@ -298,11 +313,13 @@ def _refuse_beside(join: Join, other: RingMember) -> str:
     return ""
 
 
-async def open_fabric(settings: HostSettings, open_nic: OpenNic) -> Fabric:
+async def open_fabric(
+    settings: HostSettings, open_nic: OpenNic, *, network: StreamNetwork, random_bits: RandomBits
+) -> Fabric:
     """Connect to the switch. Raises ``NoFabric``; ``ConfigError`` when they can never work together."""
     path = settings.control_path
     try:
-        stream = ControlStream(await connect_unix(path, "control socket of the switch"))
+        stream = ControlStream(network.dial(path))
     except OSError as error:
         raise NoFabric(f"cannot connect to {path}: {error.strerror}") from None
     try:
@@ -311,7 +328,7 @@ async def open_fabric(settings: HostSettings, open_nic: OpenNic) -> Fabric:
     except BaseException:
         stream.close()
         raise
-    return Fabric(settings, stream, nic, welcome)
+    return Fabric(settings, stream, nic, welcome, random_bits=random_bits)
 
 
 async def _introduce(settings: HostSettings, stream: ControlStream, path: Path) -> Welcome:

@@ -55,6 +55,7 @@ from inaproto.ports import (
     CompletionKind,
     Nic,
     QpAttributes,
+    RandomBits,
     Segment,
     Status,
 )
@@ -98,6 +99,8 @@ class Owner(Protocol):
 
     def member_closed(self) -> None: ...
     def announce_again(self) -> None: ...
+    def process_is_gone(self) -> bool:
+        """Whether the process has closed its connection, even if what it sent before is not read yet."""
 
 
 @dataclass(slots=True)
@@ -123,6 +126,7 @@ class RingMember:
         tell: Callable[[Message], None],
         clock: Callable[[], Instant],
         log: Callable[[str], None],
+        random_bits: RandomBits,
     ) -> None:
         self.join = join
         self.phase = Phase.JOINING
@@ -138,7 +142,9 @@ class RingMember:
         self._ring: Ring | None = None
         slot_bytes = settings.message_packets * settings.mtu
         try:
-            self._link = RingLink(nic, slots=2 * settings.window_messages, slot_bytes=slot_bytes)
+            self._link = RingLink(
+                nic, slots=2 * settings.window_messages, slot_bytes=slot_bytes, random_bits=random_bits
+            )
         except (LocalMisuse, OSError) as error:
             raise JoinRefused(f"{self}: host {settings.name} has no room for it: {error}") from None
 
@@ -156,6 +162,11 @@ class RingMember:
     @property
     def ring_id(self) -> int | None:
         return None if self._ring is None else self._ring.ring_id
+
+    @property
+    def is_orphan(self) -> bool:
+        """Its process gave up waiting for the others; nobody depends on it yet."""
+        return self.phase in (Phase.JOINING, Phase.CONNECTING) and self._owner.process_is_gone()
 
     @property
     def _is_ended(self) -> bool:

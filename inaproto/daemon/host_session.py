@@ -57,7 +57,7 @@ class ClientSession:
     def __init__(self, stream: ControlStream, daemon: Daemon) -> None:
         self._stream = stream
         self._daemon = daemon
-        self._pid = stream.peer_credentials().pid
+        self._pid = stream.peer_pid()
         self._join: Join | None = None
         self._member: RingMember | None = None
         self._leave_id: int | None = None
@@ -220,6 +220,9 @@ class ClientSession:
     def member_closed(self) -> None:
         if self._leave_id is not None:
             self._send(Ok(id=self._leave_id))
+
+    def process_is_gone(self) -> bool:
+        return self._stream.peer_is_gone()
 
     def announce_again(self) -> None:
         self._member = None

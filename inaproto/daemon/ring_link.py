@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import secrets
 
 from inaproto.errors import LocalMisuse
-from inaproto.ports import MemoryRegion, Nic, QpAddress, QpAttributes, Segment
+from inaproto.ports import MemoryRegion, Nic, QpAddress, QpAttributes, RandomBits, Segment
 from inaproto.units import PSN_BITS
 from inaproto.wire.control_messages import IntoAddress, OutAddress
 from inaproto.wire.ina_header import INA_HEADER_BYTES
@@ -27,7 +26,7 @@ RECEIVES_SPARE = 2
 class RingLink:
     """``slots`` receive slots of ``slot_bytes``, as many header slots, and the queue pairs of one rank."""
 
-    def __init__(self, nic: Nic, *, slots: int, slot_bytes: int) -> None:
+    def __init__(self, nic: Nic, *, slots: int, slot_bytes: int, random_bits: RandomBits) -> None:
         """Raises ``LocalMisuse`` if the NIC is full, ``OSError`` if memory is short."""
         self.nic = nic
         self.slots = slots
@@ -43,9 +42,9 @@ class RingLink:
             undo.callback(nic.deregister_memory, self._results_region)
             self._headers_region: MemoryRegion = nic.register_memory(self._headers.toreadonly())
             undo.callback(nic.deregister_memory, self._headers_region)
-            self._out: QpAddress = nic.create_qp(psn=secrets.randbits(PSN_BITS))
+            self._out: QpAddress = nic.create_qp(psn=random_bits(PSN_BITS))
             undo.callback(nic.destroy_qp, self._out.qpn)
-            self._into: QpAddress = nic.create_qp(psn=secrets.randbits(PSN_BITS))
+            self._into: QpAddress = nic.create_qp(psn=random_bits(PSN_BITS))
             undo.callback(nic.destroy_qp, self._into.qpn)
             self._undo = undo.pop_all()
 

@@ -47,8 +47,9 @@ from inaproto.core.rendezvous_types import (
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.switch_ports import OpenPortListener, PortBoard, WrapPort, current_instant
-from inaproto.daemon.unix_sockets import listen_unix, make_run_directory
+from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import Blame, InvariantBroken
+from inaproto.ports import RandomBits, StreamNetwork
 from inaproto.wire.control_messages import Welcome
 
 log = logging.getLogger("inaproto.switch")
@@ -63,9 +64,15 @@ SESSIONS_SPARE = 32
 class Switch:
     """The two cores and what joins them. Synchronous; :func:`run_switch` runs it."""
 
-    def __init__(self, settings: SwitchSettings, *, wrap_port: WrapPort | None = None) -> None:
+    def __init__(
+        self,
+        settings: SwitchSettings,
+        *,
+        wrap_port: WrapPort | None = None,
+        random_bits: RandomBits = secrets.randbits,
+    ) -> None:
         self.settings = settings
-        self.boot_id = secrets.token_hex(8)
+        self.boot_id = f"{random_bits(64):016x}"
         self._started = trio.current_time()
         self._accelerator = Accelerator(AcceleratorConfig(rings_max=settings.rings_max))
         self._rendezvous = Rendezvous(
@@ -87,6 +94,7 @@ class Switch:
             self.status,
             welcome=self._welcome,
             sessions_max=settings.ports_max + SESSIONS_SPARE,
+            random_bits=random_bits,
         )
 
     def handle(self, event: RendezvousEvent) -> None:
@@ -194,14 +202,17 @@ async def run_switch(
     stop: trio.Event,
     wrap_port: WrapPort | None = None,
     announce: Callable[[str], None] = lambda line: None,
+    network: StreamNetwork = UNIX,
+    random_bits: RandomBits = secrets.randbits,
 ) -> None:
     """Run a switch until ``stop`` is set, then tell the hosts and return.
 
     ``announce`` gets one line when both sockets listen. Raises ``ConfigError`` when they cannot.
+    ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
-    make_run_directory(settings.dir, "switch")
-    switch = Switch(settings, wrap_port=wrap_port)
-    bound = await listen_unix(settings.control_path, "control socket of the switch")
+    await network.prepare(settings.dir, "switch")
+    switch = Switch(settings, wrap_port=wrap_port, random_bits=random_bits)
+    bound = await network.listen(settings.control_path, "control socket of the switch")
     try:
         listener = await open_port_listener(settings.ports_path)
         try:

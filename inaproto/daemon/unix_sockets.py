@@ -17,7 +17,9 @@ from pathlib import Path
 
 import trio
 
-from inaproto.errors import ConfigError
+from inaproto.client.unix_stream import UnixStream, dial_unix
+from inaproto.errors import ConfigError, FabricError
+from inaproto.ports import PortClosed
 from inaproto.units import UNIX_PATH_BYTES_MAX
 
 _BACKLOG = 64
@@ -27,12 +29,33 @@ _LOCK_RETRY_S = 0.01
 
 @dataclass(slots=True)
 class BoundSocket:
-    """A listening socket and the file that it made."""
+    """A listening socket and the file that it made: :class:`inaproto.ports.StreamListener`."""
 
     sock: socket.socket
     path: Path
     device: int
     inode: int
+
+    async def accept(self) -> UnixStream:
+        """The next connection. Raises ``PortClosed`` when the listener is closed, and a retryable
+        ``FabricError`` when the process has no descriptor left for it."""
+        await trio.lowlevel.checkpoint()
+        while self.sock.fileno() >= 0:
+            try:
+                return UnixStream(self.sock.accept()[0])
+            except BlockingIOError:
+                try:
+                    await trio.lowlevel.wait_readable(self.sock)
+                except trio.ClosedResourceError:
+                    break
+            except ConnectionAbortedError:
+                continue  # that one gave up while it waited
+            except OSError as error:
+                where = f"listening at {self.path}"
+                raise FabricError(
+                    "accept", "a new peer", where, f"{error.strerror}", retryable=True
+                ) from None
+        raise PortClosed(f"the listener at {self.path} was closed")
 
     def close(self) -> None:
         """Stop listening and remove the path, unless somebody else took it over.
@@ -172,10 +195,21 @@ async def connect_unix(path: Path, what: str) -> socket.socket:
     whether to try again and what to say.
     """
     require_path_fits(path, what)
-    sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        await sock.connect(os.fspath(path))
-        return socket.socket(fileno=sock.detach())
-    except BaseException:
-        sock.close()
-        raise
+    await trio.lowlevel.checkpoint()
+    return dial_unix(path).detach()
+
+
+class UnixNetwork:
+    """:class:`inaproto.ports.StreamNetwork` over UNIX sockets."""
+
+    async def listen(self, path: Path, what: str) -> BoundSocket:
+        return await listen_unix(path, what)
+
+    async def prepare(self, directory: Path, what: str) -> None:
+        make_run_directory(directory, what)
+
+    def dial(self, path: Path) -> UnixStream:
+        return dial_unix(path)
+
+
+UNIX = UnixNetwork()

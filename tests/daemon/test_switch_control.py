@@ -139,8 +139,7 @@ async def test_garbage_ends_the_connection_it_came_on_only(
 async def test_garbage_from_a_member_loses_its_rank(runtime_dir: Path) -> None:
     async with running_switch(runtime_dir) as switch:
         [first, second] = await switch.job()
-        raw = second.stream._sock
-        raw.send(b"\x00\x00\x00\x01\xc1")
+        second.stream._stream.send_nowait(memoryview(b"\x00\x00\x00\x01\xc1"))
         failed = await first.expect(Failed)
         assert isinstance(failed, Failed)
         assert "it sent what is no message" in failed.message
@@ -155,7 +154,7 @@ async def test_messages_that_a_switch_does_not_take_are_answered(runtime_dir: Pa
         assert (error.code, error.of) == ("unexpected_message", 4)
         assert "this is the switch's control socket" in error.message
         body = bytes.fromhex("83a17601a474797065a36e6577a2696407")  # {v: 1, type: "new", id: 7}
-        host.stream._sock.send(len(body).to_bytes(4, "big") + body)
+        host.stream._stream.send_nowait(memoryview(len(body).to_bytes(4, "big") + body))
         error = await host.expect(Error)
         assert isinstance(error, Error)
         assert (error.code, error.of) == ("unknown_message", 7)

@@ -6,16 +6,15 @@ One seed: ``INAPROTO_SEEDS=17:18``.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Final
 
 import pytest
 
 from tests.property.accelerator_world import World
+from tests.seeds import seeds
 
-_FIRST, _END = (int(part) for part in os.environ.get("INAPROTO_SEEDS", "0:40").split(":"))
-SEEDS: Final = range(_FIRST, _END)
+SEEDS: Final = seeds(40)
 SOMETIMES: Final = frozenset(
     {
         "replayed",

@@ -87,6 +87,7 @@ class _Direction:
         self.line = DelayLine(link.queue_bytes_max)
         self.sender_gone = False
         self.receiver_gone = False
+        self.is_cut = False
         self.arrivals = trio.lowlevel.ParkingLot()
         self._busy_until = Instant(0)
 
@@ -104,6 +105,9 @@ class _Direction:
             bit_ns = 8 * copy.size * S
             sent = Instant(max(now, self._busy_until) + -(-bit_ns // self.link.bandwidth_bps))
             self._busy_until = sent
+        if self.is_cut:
+            self.stream.counters.dropped += accepted
+            return accepted
         for at, block in self.stream.apply(copy, Instant(sent + self.link.latency_ns)):
             # Duplicates may pass the bound; then they are lost like any frame on a full link.
             if not self.line.push(at, block):
@@ -180,7 +184,15 @@ class MemoryFramePort:
         """Frames move by the clock alone; this waits for the end, as the contract wants."""
         await self._closing.wait()
 
-    async def aclose(self) -> None:
+    def cut(self, is_cut: bool) -> None:
+        """While the wire is cut, frames that either side sends are lost; those under way still arrive."""
+        self._out.is_cut = self._in.is_cut = is_cut
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
         """Close both directions; what was sent before still arrives."""
         if not self._closed:
             self._closed = True
@@ -190,6 +202,10 @@ class MemoryFramePort:
             self._in.line.clear()
             self._out.arrivals.unpark_all()
             self._in.arrivals.unpark_all()
+
+    async def aclose(self) -> None:
+        """As :meth:`close`."""
+        self.close()
         await trio.lowlevel.checkpoint()
 
 

@@ -1,0 +1,344 @@
+"""A switch daemon, host daemons and ranks in one deterministic Trio program: all real but the wires.
+
+``run_switch``, ``run_host``, softnics, accelerator, communicators and shared memory are those of the
+field. Control connections, frame links, the clock and the source of secrets are in memory and seeded:
+:func:`run_world` runs a scenario in virtual time, and its digest of every frame batch and control
+message, with time and node, repeats in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+import inaproto
+from inaproto.daemon.config import HostSettings, SwitchSettings
+from inaproto.daemon.host import HostDaemon, run_host
+from inaproto.daemon.switch import run_switch
+from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, RandomBits, load_adapter
+from inaproto.sim.streams import Seed, named_bits
+from inaproto.sim.weather import Weather
+from inaproto.units import MS, US, Frames
+from inaproto.wire.control import ControlDecoder
+from inaproto_adapters.memory import Link, MemoryNetwork, MemoryNode, StreamTiming
+from tests.deterministic_trio import run_deterministically
+
+DIRECTORY = Path("/memory")
+SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
+"""Small messages: 728 tensor bytes, so that a few KiB are many messages."""
+LAST_LINES = 40
+VIRTUAL_S_MAX = 600.0
+"""Of a whole scenario: longer than any chain of deadlines in it, so only a wait without one meets it."""
+
+
+class Trace:
+    """A digest of all that happened, and its last lines for people."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.last: deque[str] = deque(maxlen=LAST_LINES)
+        self._hash = hashlib.sha256()
+        self._decoders: dict[str, ControlDecoder] = {}
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def note(self, text: str) -> None:
+        line = f"{round(trio.current_time() * 1e9)} {text}"
+        self.events += 1
+        self.last.append(line)
+        self._hash.update(line.encode() + b"\n")
+
+    def frames(self, node: str, way: str, blocks: Sequence[Frames]) -> None:
+        for block in blocks:
+            self.note(f"{node} {way} {block.shape} {hashlib.sha256(block.tobytes()).hexdigest()[:16]}")
+
+    def control(self, direction: str, data: bytes) -> None:
+        """Bytes that a control connection took; noted as messages, without this process' number."""
+        decoder = self._decoders.setdefault(direction, ControlDecoder())
+        for record in decoder.feed(data):
+            self.note(f"{direction} {_without_pid(record)!r}")
+
+
+def _without_pid(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: 0 if key == "pid" else _without_pid(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_pid(item) for item in value]
+    return value
+
+
+class TracedPort:
+    """A :class:`inaproto.ports.FramePort` that notes what passes."""
+
+    def __init__(self, port: FramePort, node: str, trace: Trace) -> None:
+        self._port = port
+        self._node = node
+        self._trace = trace
+
+    @property
+    def capabilities(self) -> FramePortCapabilities:
+        return self._port.capabilities
+
+    @property
+    def counters(self) -> PortCounters:
+        return self._port.counters
+
+    async def receive(self) -> Sequence[Frames]:
+        blocks = await self._port.receive()
+        self._trace.frames(self._node, "in", blocks)
+        return blocks
+
+    def send_nowait(self, frames: Frames) -> int:
+        self._trace.frames(self._node, "out", [frames])
+        return self._port.send_nowait(frames)
+
+    async def run(self) -> None:
+        await self._port.run()
+
+    async def aclose(self) -> None:
+        await self._port.aclose()
+
+
+def random_bits(seed: Seed, purpose: str) -> RandomBits:
+    """Draws as ``secrets.randbits`` does, up to 64 bits, from the stream ``purpose`` of ``seed``."""
+    stream = named_bits(seed, purpose)
+    return lambda bits: int(stream.random_raw()) >> (64 - bits)
+
+
+@dataclass(slots=True)
+class Life:
+    """A daemon from its start to its end."""
+
+    node: MemoryNode
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    async def crash(self) -> None:
+        """As SIGKILL: its connections close without a word; what its code still does reaches nobody."""
+        self.node.crash()
+        self.scope.cancel()
+        await self.ended.wait()
+
+
+@dataclass(slots=True)
+class SwitchLife(Life):
+    told_to_stop: trio.Event = field(default_factory=trio.Event)
+
+    async def stop(self) -> None:
+        """As SIGTERM."""
+        self.told_to_stop.set()
+        await self.ended.wait()
+
+    async def cancel(self) -> None:
+        """As a second SIGTERM, which does not wait."""
+        self.scope.cancel()
+        await self.ended.wait()
+
+
+@dataclass(slots=True)
+class HostLife(Life):
+    settings: HostSettings = field(kw_only=True)
+    daemon: HostDaemon | None = None
+
+    async def stop(self) -> None:
+        """As SIGTERM."""
+        self.scope.cancel()
+        await self.ended.wait()
+
+
+class MemoryCluster:
+    """Start what the scenario needs; made by :func:`open_memory_cluster`."""
+
+    def __init__(
+        self, seed: Seed, nursery: trio.Nursery, network: MemoryNetwork, trace: Trace, options: dict[str, Any]
+    ) -> None:
+        self.seed = seed
+        self.network = network
+        self.trace = trace
+        self.switch: SwitchLife | None = None
+        self.hosts: dict[int, HostLife] = {}
+        self._nursery = nursery
+        self._options = options
+        self._lives = 0
+        self._communicators: list[inaproto.Communicator] = []
+
+    def _secrets(self, name: str) -> RandomBits:
+        self._lives += 1
+        return random_bits(self.seed, f"secrets/{name}/{self._lives}")
+
+    # --- daemons
+
+    async def start_switch(self) -> SwitchLife:
+        node = self.network.node("switch")
+        life = self.switch = SwitchLife(node)
+        ready = trio.Event()
+        secrets = self._secrets("switch")
+
+        def wrap(port: FramePort, name: str) -> FramePort:
+            return TracedPort(port, f"switch/{name}", self.trace)
+
+        async def serve() -> None:
+            try:
+                with life.scope:
+                    await run_switch(
+                        SwitchSettings.model_validate({"dir": DIRECTORY}),
+                        open_port_listener=node.listen_ports,
+                        stop=life.told_to_stop,
+                        wrap_port=wrap,
+                        announce=lambda line: ready.set(),
+                        network=node,
+                        random_bits=secrets,
+                    )
+            finally:
+                life.ended.set()
+
+        self._nursery.start_soon(serve)
+        await ready.wait()
+        return life
+
+    async def start_host(self, number: int) -> HostLife:
+        """Host ``number``, ``h0`` at 10.0.0.1 and so on; again, after it has ended."""
+        name = f"h{number}"
+        node = self.network.node(name)
+        values = {"name": name, "ip": f"10.0.0.{number + 1}", "dir": DIRECTORY} | SMALL | self._options
+        life = self.hosts[number] = HostLife(node, settings=HostSettings.model_validate(values))
+        secrets = self._secrets(name)
+
+        async def open_nic(port_path: str) -> Nic:
+            port = TracedPort(node.connect_port(Path(port_path)), name, self.trace)
+            settings = life.settings
+            nic: Nic = load_adapter("softnic").open(
+                port,
+                mac=settings.mac_bytes,
+                ip=settings.ip_bytes,
+                first_key=1 + secrets(31),
+                first_qpn=2 + secrets(23),
+            )
+            return nic
+
+        async def serve(task_status: trio.TaskStatus[HostDaemon]) -> None:
+            try:
+                with life.scope:
+                    await run_host(
+                        life.settings,
+                        open_nic=open_nic,
+                        network=node,
+                        random_bits=secrets,
+                        task_status=task_status,
+                    )
+            finally:
+                life.ended.set()
+
+        life.daemon = await self._nursery.start(serve)
+        return life
+
+    # --- ranks
+
+    async def connect(
+        self, job: str, rank: int, *, size: int, host: int | None = None, **options: Any
+    ) -> inaproto.Communicator:
+        """A rank on host ``host``, by default the host of its number."""
+        path = DIRECTORY / f"h{rank if host is None else host}.sock"
+        dial = self.network.node(f"{job}.{rank}").dial
+        comm = await inaproto.connect(job, rank, size=size, socket=path, dial=dial, **options)
+        self._communicators.append(comm)
+        return comm
+
+    async def job(self, job: str, size: int, **options: Any) -> list[inaproto.Communicator]:
+        """All ranks of a job, rank i on host i, connected."""
+        found: dict[int, inaproto.Communicator] = {}
+
+        async def one(rank: int) -> None:
+            found[rank] = await self.connect(job, rank, size=size, **options)
+
+        async with trio.open_nursery() as nursery:
+            for rank in range(size):
+                nursery.start_soon(one, rank)
+        return [found[rank] for rank in range(size)]
+
+    # --- the end
+
+    async def shut_down(self) -> None:
+        """Ranks are gone or leave; hosts, then the switch, stop in good order. Nothing may be left."""
+        async with trio.open_nursery() as nursery:
+            for comm in self._communicators:
+                nursery.start_soon(comm.aclose)
+        for life in list(self.hosts.values()):
+            await life.stop()
+        if self.switch is not None:
+            await self.switch.stop()
+        assert not self._nursery.child_tasks, f"tasks left: {self._nursery.child_tasks}"
+        assert not self.network.open_ends, f"open: {self.network.open_ends}"
+
+
+@asynccontextmanager
+async def open_memory_cluster(
+    seed: Seed,
+    hosts: int,
+    trace: Trace,
+    *,
+    weather: str = "",
+    control_delay_ns: int = MS,
+    **host_options: Any,
+) -> AsyncIterator[MemoryCluster]:
+    """A switch and ``hosts`` host daemons, started; shut down in good order at the end.
+
+    Each part of a control message takes up to ``control_delay_ns``.
+    """
+    network = MemoryNetwork(
+        seed=seed,
+        link=Link(latency_ns=5 * US, bandwidth_bps=10_000_000_000, weather=Weather.parse(weather)),
+        timing=StreamTiming(delay_min_ns=10 * US, delay_max_ns=control_delay_ns, splits=True),
+        observe=trace.control,
+    )
+    with trio.fail_after(VIRTUAL_S_MAX):
+        async with trio.open_nursery() as nursery:
+            cluster = MemoryCluster(seed, nursery, network, trace, host_options)
+            await cluster.start_switch()
+            for number in range(hosts):
+                await cluster.start_host(number)
+            yield cluster
+            await cluster.shut_down()
+
+
+@dataclass(frozen=True, slots=True)
+class WorldResult:
+    digest: str
+    events: int
+    virtual_s: float
+
+
+Scenario = Callable[[MemoryCluster], Awaitable[None]]
+
+
+def run_world(
+    seed: Seed, scenario: Scenario, *, hosts: int, weather: str = "", **options: Any
+) -> WorldResult:
+    """Run ``scenario`` on a fresh cluster. A failure shows the last lines of the trace.
+
+    ``options`` are those of :func:`open_memory_cluster`.
+    """
+    trace = Trace()
+
+    async def main() -> WorldResult:
+        async with open_memory_cluster(seed, hosts, trace, weather=weather, **options) as cluster:
+            await scenario(cluster)
+        return WorldResult(trace.digest, trace.events, trio.current_time())
+
+    try:
+        return run_deterministically(seed, main)
+    except BaseException as error:
+        lines = "\n  ".join(trace.last)
+        error.add_note(
+            f"seed {seed}, weather {weather or 'clear'}; the last of {trace.events} events:\n  {lines}"
+        )
+        raise
