@@ -9,6 +9,8 @@ What is modelled: W ranks, message window N, messages of L packets (the last may
 with cumulative acknowledgement, one FIFO path to and from the accelerator per flow, PSNs of a few
 bits. What is abstracted: payloads are the message they belong to, so a wrong sum is visible as one;
 acknowledgements arrive at once; a sender goes back when nothing of its flow is under way any more.
+``inaproto explore --variant`` has the same readings between real hosts, where acknowledgements are packets
+like others and can be lost.
 Faults: packets lost before or after the accelerator, and packets duplicated with the copy arriving
 at any later time.
 """
@@ -18,28 +20,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
+from inaproto.sim.explore.paper_switch import Freeing, Lookup
+
 T = TypeVar("T")
-
-
-class Lookup(Enum):
-    """Readings of the connection lookup table."""
-
-    ONE = "one entry, offsets 0 to L-1"
-    ONE_NEGATIVE = "one entry, offsets -N*L to L-1"
-    ONE_LATEST_NEGATIVE = "one entry that never goes back to an older message, offsets -N*L to L-1"
-    WINDOW = "2N entries"
-
-
-class Freeing(Enum):
-    """Readings of "a packet of message m deallocates the aggregator one window away"."""
-
-    CLEAR_SLOT = "clear the whole slot"
-    CLEAR_OWN_BIT = "clear the sender's own bit"
-    TENANT = "the slot's message is remembered; only a later one takes it over"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 
 from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry
 from inaproto.core.ring_spec import FlowSpec
-from tests.paper.aggregation_model import Freeing, Lookup, Rules, Step, can_finish, explore, replay
+from inaproto.sim.explore.paper_switch import Freeing, Lookup
+from tests.paper.aggregation_model import Rules, Step, can_finish, explore, replay
 
 EQUAL = (2, 2)
 SHORT = (2, 1, 2)

@@ -1,0 +1,149 @@
+"""What ``inaproto explore`` does with a configuration: search, with a progress line; table, run and JSON."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import Progress as ProgressBar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from inaproto.sim.explore import engine
+from inaproto.sim.explore.ring_config import RingWorldConfig
+from inaproto.sim.explore.ring_world import RingWorld
+from inaproto.sim.explore.variants import VARIANTS, ring_world
+from inaproto_hil import environment
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search that ended."""
+
+    world: RingWorld
+    verdict: engine.Verdict
+    seconds: float
+
+
+def search(variant: str, config: RingWorldConfig, states_max: int) -> Search:
+    world = ring_world(variant, config)
+    begun = time.perf_counter()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("exploring", total=None)
+
+        def progress(now: engine.Progress) -> None:
+            bar.update(
+                task,
+                description=f"{now.states:,} states, {now.states - now.expanded:,} to expand, "
+                f"{now.transitions:,} steps, depth {now.depth}",
+            )
+
+        verdict = engine.explore(world, states_max=states_max, progress=progress)
+    return Search(world, verdict, time.perf_counter() - begun)
+
+
+def shortest(variant: str, found: Search, states_max: int) -> engine.Counterexample | None:
+    """The counterexample, from the full search where reductions may have cost it its shortness."""
+    shown = found.verdict.counterexample
+    config = found.world.config
+    if shown is None or not config.reduced:
+        return shown
+    full = RingWorldConfig(**{**asdict(config), "reduced": False})
+    try:
+        return search(variant, full, states_max).verdict.counterexample or shown
+    except engine.TooManyStates:
+        return shown
+
+
+def report_of(variant: str, done: Search, found: engine.Counterexample | None) -> dict[str, Any]:
+    verdict, world = done.verdict, done.world
+    told = None
+    if found is not None:
+        told = {
+            "kind": found.kind.name.lower(),
+            "rule": found.rule,
+            "run": found.run,
+            "aftermath": found.aftermath,
+        }
+    return {
+        "version": VERSION,
+        "variant": variant,
+        "config": asdict(world.config),
+        "violations": 0 if found is None else 1,
+        "counterexample": told,
+        "states": verdict.states,
+        "transitions": verdict.transitions,
+        "finished_states": verdict.finished,
+        "depth": verdict.depth,
+        "seconds": round(done.seconds, 3),
+        "local_states": {"switch": len(world.switch), "ranks": [len(rank) for rank in world.ranks]},
+        "memory_mib": _memory_mib(),
+        "environment": environment.describe(),
+    }
+
+
+def _memory_mib() -> int:
+    """Of this process, at its largest."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def show(console: Console, variant: str, done: Search, found: engine.Counterexample | None) -> None:
+    config, verdict, world = done.world.config, done.verdict, done.world
+    table = Table(show_header=False, box=None, pad_edge=False)
+    width = f"{config.psn_bits}-bit PSNs"
+    if config.transport_window:
+        width += f", {config.transport_window} packets unacknowledged"
+    faults = [f"{config.losses} lost", f"{config.duplicates} duplicated"]
+    if config.reorder:
+        faults[-1] += " or late, any time"
+    if config.early_timers:
+        faults.append(f"{config.early_timers} timer{'s' * (config.early_timers > 1)} too early")
+    if config.spare_acks:
+        faults.append("acknowledgements spared")
+    size = f"{config.ranks} ranks, window {config.window}, {config.length} packets a message"
+    stopped = verdict.counterexample is not None and verdict.counterexample.kind is engine.Kind.BROKEN
+    for name, value in (
+        ("variant", f"{variant}: {VARIANTS[variant].text}"),
+        ("ring", f"{size}, {config.messages} messages, {width}"),
+        ("faults at most", ", ".join(faults)),
+        ("states", f"{verdict.states:,}" + (" until the rule was broken" if stopped else "")),
+        ("steps", f"{verdict.transitions:,}"),
+        ("finished states", f"{verdict.finished:,}"),
+        ("depth", f"{verdict.depth:,}"),
+        ("local states", f"switch {len(world.switch):,}, ranks " + _local(world)),
+        ("time", f"{done.seconds:.1f} s, {_memory_mib():,} MiB"),
+        ("violations", "0" if found is None else "1"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    if found is not None:
+        _print_run(console, found)
+    if VARIANTS[variant].remark:
+        console.print(f"\nKnown of this variant: {VARIANTS[variant].remark}", highlight=False)
+
+
+def _local(world: RingWorld) -> str:
+    return ", ".join(f"{len(rank):,}" for rank in world.ranks)
+
+
+def _print_run(console: Console, found: engine.Counterexample) -> None:
+    console.print(f"\n[bold]{found.kind.value}[/bold]: {found.rule}", highlight=False)
+    console.print(f"A shortest run, {len(found.run)} steps:", highlight=False)
+    _print_steps(console, found.run, 1)
+    if found.aftermath:
+        console.print("\nOne way on from there, without faults:", highlight=False)
+        _print_steps(console, found.aftermath, len(found.run) + 1)
+
+
+def _print_steps(console: Console, steps: list[str], first_number: int) -> None:
+    for number, lines in enumerate(steps, start=first_number):
+        first, *rest = lines.splitlines()
+        console.print(f"{number:4}. {first}", highlight=False, markup=False, soft_wrap=True)
+        for line in rest:
+            console.print(f"        {line}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,260 @@
+"""Breadth-first search of all reachable states of a small world, and of whether each can still finish.
+
+A world is an :class:`Explorable`: its states are hashable values, its steps are all that can happen next.
+The engine knows no protocol. It answers three questions:
+
+1. Is a rule broken in any reachable state? Breadth-first, so the run that is printed is a shortest one.
+2. Is there a state from which no finished state can be reached *without further faults*? Found backwards,
+   from the finished states over the steps that are no faults. This covers deadlock (nothing can happen)
+   and livelock (much can happen, and none of it helps). It does not demand fairness: a world in which a
+   lucky order finishes, while another order goes round for ever, passes; so a world must make no step
+   depend on luck that the real one does not have. The run that is printed is a shortest one as well.
+3. How many states are there? A search that would pass ``states_max`` ends with :class:`TooManyStates`,
+   never with a verdict.
+
+Memory: a state is kept once, as the key of a dictionary; parents and steps are arrays of 32 bits. So states
+should be small tuples of small integers: intern what they are made of (``ring_world`` shows how).
+
+Plugging in another protocol (sharing by two-phase commit, tree migration) takes a class with the seven
+methods of ``Explorable``: participants as pure cores whose local states are interned, messages under way as
+tuples, crashes and losses as faults with a budget in the state. ``tests/sim/test_explore_engine.py`` has one
+of thirty lines (mutual exclusion: right, wrong, with a deadlock, with a livelock).
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+State = TypeVar("State", bound=Hashable)
+Step = TypeVar("Step")
+
+PROGRESS_STATES: Final = 20_000
+"""States expanded between two calls of ``progress``."""
+AFTERMATH_STEPS_MAX: Final = 25
+
+
+class Explorable(Protocol[State, Step]):
+    """A world with finitely many states. All methods are pure functions of their arguments."""
+
+    def initial(self) -> Iterable[State]:
+        """Where runs begin."""
+        ...
+
+    def successors(self, state: State) -> Iterable[tuple[Step, State]]:
+        """All that can happen next; nothing after a state that broke a rule needs an answer."""
+        ...
+
+    def violation(self, state: State) -> str | None:
+        """The rule that is broken in ``state``, in words; None if none is."""
+        ...
+
+    def is_finished(self, state: State) -> bool:
+        """Whether all work is done."""
+        ...
+
+    def is_fault(self, step: Step) -> bool:
+        """Whether the step is bad luck that no run needs in order to finish."""
+        ...
+
+    def canonical(self, state: State) -> State:
+        """One state for all that differ only by symmetry; ``state`` itself where there is none."""
+        ...
+
+    def describe(self, before: State, step: Step) -> str:
+        """A line for people, on what happens in ``step``."""
+        ...
+
+
+class Kind(Enum):
+    BROKEN = "a rule is broken"
+    STUCK = "it can never finish"
+
+
+class TooManyStates(Exception):
+    """The world is larger than the caller allowed; nothing is known about the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    kind: Kind
+    rule: str
+    run: list[str]
+    """A shortest run, step by step."""
+    aftermath: list[str]
+    """Of a run that is stuck: one way on without faults, until nothing new happens or it gets long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    states: int
+    transitions: int
+    finished: int
+    """Finished states."""
+    depth: int
+    """Steps of the longest of all shortest runs."""
+    counterexample: Counterexample | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    states: int
+    expanded: int
+    transitions: int
+    depth: int
+
+
+def explore(
+    world: Explorable[State, Step],
+    *,
+    states_max: int,
+    progress: Callable[[Progress], None] | None = None,
+) -> Verdict:
+    """Visit every reachable state. Raises ``TooManyStates`` when there are more than ``states_max``."""
+    return _Search(world, states_max, progress).run()
+
+
+class _Search(Generic[State, Step]):
+    """The tables of one search. States are numbered in the order of their discovery."""
+
+    def __init__(
+        self,
+        world: Explorable[State, Step],
+        states_max: int,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._world = world
+        self._states_max = states_max
+        self._progress = progress
+        self._number: dict[State, int] = {}
+        self._states: list[State] = []
+        """By number: the keys of the dictionary once more, as references."""
+        self._parent = array("i")
+        self._finished = array("i")
+        self._from = array("i")
+        """Steps that are no faults, as pairs of numbers with ``_to``; faults are only counted."""
+        self._to = array("i")
+        self._transitions = 0
+        self._depth = 0
+
+    def run(self) -> Verdict:
+        broken = self._forward()
+        if broken is not None:
+            number, rule = broken
+            return self._verdict(Counterexample(Kind.BROKEN, rule, self._run_to(number), []))
+        stuck = self._first_stuck()
+        if stuck is None:
+            return self._verdict(None)
+        rule = "no finished state can be reached any more, whatever happens next"
+        run, aftermath = self._run_to(stuck), self._aftermath(stuck)
+        return self._verdict(Counterexample(Kind.STUCK, rule, run, aftermath))
+
+    def _verdict(self, counterexample: Counterexample | None) -> Verdict:
+        return Verdict(len(self._states), self._transitions, len(self._finished), self._depth, counterexample)
+
+    def _forward(self) -> tuple[int, str] | None:
+        """Find all states, or the first one that breaks a rule: (number, rule)."""
+        world, number, states = self._world, self._number, self._states
+        canonical, violation, is_fault = world.canonical, world.violation, world.is_fault
+        add_from, add_to = self._from.append, self._to.append
+        for first in world.initial():
+            start = canonical(first)
+            if start in number:
+                continue
+            self._add(start, -1)
+            broken = violation(start)
+            if broken is not None:
+                return number[start], broken
+        level_end = len(states)
+        at = 0
+        while at < len(states):
+            if at == level_end:
+                self._depth += 1
+                level_end = len(states)
+            state = states[at]
+            if world.is_finished(state):
+                self._finished.append(at)
+            for step, after in world.successors(state):
+                self._transitions += 1
+                after = canonical(after)
+                to = number.get(after)
+                if to is None:
+                    to = self._add(after, at)
+                    broken = violation(after)
+                    if broken is not None:
+                        return to, broken
+                if not is_fault(step):
+                    add_from(at)
+                    add_to(to)
+            at += 1
+            if self._progress is not None and at % PROGRESS_STATES == 0:
+                self._progress(Progress(len(states), at, self._transitions, self._depth))
+        return None
+
+    def _add(self, state: State, parent: int) -> int:
+        if len(self._states) >= self._states_max:
+            raise TooManyStates(f"more than {self._states_max} states: choose a smaller world, or allow more")
+        number = self._number[state] = len(self._states)
+        self._states.append(state)
+        self._parent.append(parent)
+        return number
+
+    def _first_stuck(self) -> int | None:
+        """The first state from which no finished one can be reached without further faults."""
+        count = len(self._states)
+        sources = np.frombuffer(self._from, np.int32) if self._from else np.empty(0, np.int32)
+        targets = np.frombuffer(self._to, np.int32) if self._to else np.empty(0, np.int32)
+        order = np.argsort(targets, kind="stable")
+        sources = sources[order]
+        begins = np.searchsorted(targets[order], np.arange(count + 1))
+        alive: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        frontier = np.array(self._finished, np.int64)
+        alive[frontier] = True
+        while len(frontier):
+            lengths = begins[frontier + 1] - begins[frontier]
+            # All edges into the frontier: for each of its states the range of ``sources`` that lead there.
+            offsets = np.repeat(begins[frontier] - np.cumsum(lengths) + lengths, lengths)
+            before = np.unique(sources[offsets + np.arange(len(offsets))])
+            frontier = before[~alive[before]].astype(np.int64)
+            alive[frontier] = True
+        stuck = np.flatnonzero(~alive)
+        return int(stuck[0]) if len(stuck) else None
+
+    def _run_to(self, number: int) -> list[str]:
+        """The run that discovered a state, step by step in words."""
+        chain = [number]
+        while self._parent[chain[-1]] >= 0:
+            chain.append(self._parent[chain[-1]])
+        chain.reverse()
+        lines = []
+        for before, after in itertools.pairwise(chain):
+            state, wanted = self._states[before], self._states[after]
+            step = next(
+                step
+                for step, following in self._world.successors(state)
+                if self._world.canonical(following) == wanted
+            )
+            lines.append(self._world.describe(state, step))
+        return lines
+
+    def _aftermath(self, number: int) -> list[str]:
+        state = self._states[number]
+        seen = {state}
+        lines: list[str] = []
+        while len(lines) < AFTERMATH_STEPS_MAX:
+            for step, after in self._world.successors(state):
+                if not self._world.is_fault(step) and after not in seen:
+                    break
+            else:
+                break
+            lines.append(self._world.describe(state, step))
+            state = after
+            seen.add(state)
+        return lines
