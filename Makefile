@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint types unit coverage fuzz bench lock clean FORCE
+.PHONY: help venv demo test lint types unit coverage fuzz bench soak lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks everything. All targets:'
@@ -41,6 +41,9 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the daemons
 	.venv/bin/inaproto bench accelerator
 	.venv/bin/inaproto bench allreduce
+
+soak: $(STAMP) ## 2000 simulated worlds under faults, report in soak-out; options: make soak ARGS='--seeds 100000'
+	.venv/bin/inaproto soak --seeds 2000 --out soak-out $(ARGS)
 
 lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: make lock ARGS=--upgrade
 	$(PY) -m pip install --quiet uv || $(PYTHON) -m pip --python $(PY) install --quiet uv

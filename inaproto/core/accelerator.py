@@ -28,7 +28,7 @@ holds packets of one message only; memory is bounded by ``AcceleratorConfig.memo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Final, assert_never
 
 import numpy as np
@@ -125,7 +125,7 @@ class Accelerator:
             }
             for ring_id, ring in self._rings.items()
         }
-        copied = Counters(**{**asdict(self._counters), "dropped": dict(self._counters.dropped)})
+        copied = replace(self._counters, dropped=dict(self._counters.dropped))
         return AcceleratorView(rings, copied, self._memory_bytes, len(self._table))
 
     def step(self, event: Event, now: Instant) -> list[Action]:

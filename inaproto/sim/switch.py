@@ -46,6 +46,7 @@ from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
     Gone,
     Hello,
+    JobStatus,
     Left,
     Member,
     Message,
@@ -89,7 +90,9 @@ class Session:
 
     def to_host(self, message: Message) -> None:
         if self.is_open:
-            self._world.agenda.after(self._world.config.control_delay_ns, self._at_host, copied(message))
+            # A status goes to everybody at every turn of a large job: not worth a codec each time.
+            sent = message if isinstance(message, JobStatus) else copied(message)
+            self._world.agenda.after(self._world.config.control_delay_ns, self._at_host, sent)
 
     def _at_host(self, message: Message) -> None:
         if self.is_open:
@@ -144,10 +147,7 @@ class SimSwitch:
         first_ring_id = 1 + self._draws.below(1 << 30)
         self.rendezvous = Rendezvous(RendezvousConfig(first_ring_id=first_ring_id, epoch=self._boots))
         self.frames_in = 0
-        self.is_up = True
-        for host in world.hosts:
-            if host.is_up:
-                self.attach(host)
+        self.is_up = True  # hosts attach anew, with NICs made since: a softnic dies with its port
 
     def go_down(self) -> None:
         self._world.accelerator_gone(self)
@@ -232,6 +232,7 @@ class SimSwitch:
             return None
         self._session_serial += 1
         session = Session(self._world, host, SessionId(self._session_serial))
+        self.attach(host)
         self._sessions[session.number] = session
         return session
 

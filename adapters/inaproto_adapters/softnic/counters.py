@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Final
 
@@ -47,11 +47,14 @@ class NicCounters:
         _add(self._retired, connection)
 
     def as_dict(self, connections: Iterable[Connection]) -> dict[str, int]:
-        total = asdict(self)
-        total.update(total.pop("_retired"))
+        total = {name: getattr(self, name) for name in _OWN}
+        total.update(self._retired)
         for connection in connections:
             _add(total, connection)
         return total
+
+
+_OWN: Final = tuple(item.name for item in fields(NicCounters) if item.name != "_retired")
 
 
 def _add(total: dict[str, int], connection: Connection) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from inaproto.sim.checkers.blameless import NicsBlameNobody
 from inaproto.sim.checkers.checker import Checker, Violated
 from inaproto.sim.checkers.deadlines import Deadlines
 from inaproto.sim.checkers.exactly_once import ExactlyOnce
 from inaproto.sim.checkers.ledger import Ledger
 from inaproto.sim.checkers.memory import BoundedMemory
+from inaproto.sim.checkers.nak_once import OneNakPerGap
 from inaproto.sim.checkers.one_result import OneResult
+from inaproto.sim.checkers.overdue import NothingStuck
 from inaproto.sim.checkers.psn_order import PsnOrder
 from inaproto.sim.checkers.slots import SlotsApart
 from inaproto.sim.checkers.window import WindowKept
@@ -26,4 +29,7 @@ def all_checkers() -> list[Checker]:
         BoundedMemory(),
         Deadlines(),
         Ledger(),
+        NothingStuck(),
+        OneNakPerGap(),
+        NicsBlameNobody(),
     ]

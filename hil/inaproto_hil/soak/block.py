@@ -1,0 +1,91 @@
+"""What a worker process does: run a few seeds, or tell one failing seed in full and reduce it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from inaproto.sim.log import Log, Program, say_failure
+from inaproto.sim.sequence_diagram import draw
+from inaproto.sim.shrink import Shrunk, shrink
+from inaproto.sim.swarm import draw_world
+from inaproto.sim.world import World
+from inaproto_hil.soak.parts import PRODUCT, installed
+from inaproto_hil.soak.tally import Tally
+
+SHRINK_RUNS_MAX = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Seeds ``first`` to ``stop - 1``."""
+
+    number: int
+    first: int
+    stop: int
+    variant: str | None = None
+
+
+def run_block(block: Block) -> tuple[Block, Tally]:
+    tally = Tally()
+    cpu_s = 0.0
+    with installed(block.variant):
+        for seed in range(block.first, block.stop):
+            config = draw_world(seed)
+            world = World(config, PRODUCT.make_nic)
+            began = time.process_time()
+            result = world.run()
+            cpu_s += time.process_time() - began
+            tally.add_world(seed, result)
+    tally.blocks.append((block.first, tally.steps_total, cpu_s))
+    return block, tally
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A failing seed that is to be told in full: its log, and that of a smaller world that fails alike."""
+
+    seed: int | str
+    folder: str
+    program: Program
+    shrink: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    seed: int | str
+    text: str
+    log: str
+    drawing: str
+    """SVG file of the last moments, of the smaller world if there is one."""
+    shrunk_log: str | None = None
+    shrunk_text: str | None = None
+
+
+def tell(telling: Telling) -> Told:
+    """Writes the logs; the file names are safe for any seed."""
+    folder = Path(telling.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"seed-{telling.seed}"
+    with installed(telling.program.variant):
+        log = PRODUCT.record(draw_world(telling.seed), telling.program)
+        path = folder / f"{name}.jsonl"
+        log.write(path)
+        drawing = folder / f"{name}.svg"
+        drawing.write_text(draw(log), encoding="utf-8")
+        told = Told(telling.seed, say_failure(log, path=str(path)), str(path), str(drawing))
+        if not telling.shrink or log.violation is None:
+            return told
+        shrunk = shrink_log(log)
+        small = PRODUCT.record(shrunk.config, telling.program, shrunk.fates)
+    small_path = folder / f"{name}-shrunk.jsonl"
+    small.write(small_path)
+    drawing = folder / f"{name}-shrunk.svg"
+    drawing.write_text(draw(small), encoding="utf-8")
+    text = f"{shrunk}\n{say_failure(small, path=str(small_path))}"
+    return Told(told.seed, told.text, told.log, str(drawing), str(small_path), text)
+
+
+def shrink_log(log: Log) -> Shrunk:
+    return shrink(log.config, PRODUCT.run, runs_max=SHRINK_RUNS_MAX)

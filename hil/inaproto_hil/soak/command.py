@@ -1,0 +1,328 @@
+"""What the commands ``soak`` and ``replay`` do, and what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from inaproto.errors import ConfigError
+from inaproto.sim.log import read_log
+from inaproto.sim.marks import DECLARED, SEEDS_MIN
+from inaproto.sim.recorder import say_time
+from inaproto.sim.replay import replay
+from inaproto.sim.sequence_diagram import draw
+from inaproto.sim.swarm import draw_world, summary
+from inaproto.sim.world import WorldResult
+from inaproto_hil.soak.block import Block, Telling, Told, run_block, tell
+from inaproto_hil.soak.campaign import Campaign, Plan, open_campaign, parse_seeds
+from inaproto_hil.soak.engines import Local, open_engine
+from inaproto_hil.soak.parts import PRODUCT, fingerprint, installed, program
+from inaproto_hil.soak.tally import Failure, Tally
+
+SEEDS_DEFAULT: Final = "0:200"
+MEASURE_SEEDS: Final = "0:50"
+MEASURE_RUNS: Final = 5
+OUT_DEFAULT: Final = Path("soak-out")
+TOLD_MAX: Final = 20
+"""Failing seeds of a campaign whose logs are kept."""
+SHRUNK_MAX: Final = 4
+"""Of these, how many are reduced; the first of each rule comes first."""
+_LINE_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    seeds: str | None
+    jobs: int | None
+    minutes: float | None
+    out: Path | None
+    resume: bool
+    engine: str
+    shrink: bool
+    require_marks: bool | None
+    variant: str | None
+
+
+# --- one seed
+
+
+def one_seed(
+    seed: str, digest: bool, out: Path | None, log_at: Path | None, shrink: bool, variant: str | None
+) -> int:
+    if re.fullmatch(r"[\w.+-]{1,64}", seed) is None:
+        raise ConfigError(f"--seed {seed!r}: write a number, or a word of letters, digits and . + - _")
+    config = draw_world(seed)
+    with installed(variant):
+        began = time.process_time()
+        result = PRODUCT.run(config)
+        cpu_s = time.process_time() - began
+    if digest:
+        click.echo(result.digest)
+    else:
+        Console(highlight=False, soft_wrap=True).print(_world_table(result, cpu_s))
+    if log_at is not None:
+        with installed(variant):
+            PRODUCT.record(config, program(variant)).write(log_at)
+        click.echo(f"log: {log_at}", err=True)
+    if result.violation is None:
+        return 0
+    if digest:
+        click.echo(f"inaproto: broken rule: {result.violation.rule}: {result.violation.evidence}", err=True)
+    else:
+        told = tell(Telling(seed, str(out or OUT_DEFAULT), program(variant), shrink))
+        click.echo(told.text)
+        if told.shrunk_text is not None:
+            click.echo(told.shrunk_text)
+    return 1
+
+
+def _world_table(result: WorldResult, cpu_s: float) -> Table:
+    said = summary(result.config)
+    steps = ", ".join(f"{name} {count}" for name, count in asdict(result.steps).items() if count)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    rows = {
+        "seed": result.config.seed,
+        "hosts": str(said["hosts"]),
+        "jobs": "; ".join(
+            f"{job['ranks']} ranks, {job['operations']} all-reduces, window {job['window']}"
+            for job in said["jobs"]
+        ),
+        "faults": ", ".join(said["faults"]) or "none",
+        "weather": f"{sum(map(len, result.fates.values()))} of {result.frames} frames hit",
+        "all-reduces": f"{result.operations_done} results, on all ranks together",
+        "virtual time": say_time(result.virtual_ns),
+        "events": str(result.events),
+        "core steps": f"{result.steps.total} ({steps})",
+        "steps/s": f"{result.steps.total / cpu_s:,.0f} in {cpu_s:.2f} s" if cpu_s else "-",
+        "digest": result.digest,
+        "verdict": "every rule was kept" if result.violation is None else "a rule was broken",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+# --- measuring
+
+
+def measure(seeds: str | None, variant: str | None) -> int:
+    """Steps per second and core: the median of some runs of the same seeds in this process."""
+    first, stop = parse_seeds(seeds or MEASURE_SEEDS)
+    rates = []
+    failures: list[Failure] = []
+    for number in range(1, MEASURE_RUNS + 1):
+        _, tally = run_block(Block(0, first, stop, variant))
+        rate = tally.steps_per_s or 0.0
+        rates.append(rate)
+        failures = tally.failures
+        click.echo(
+            f"run {number} of {MEASURE_RUNS}: {tally.steps_total:,} core steps, {tally.events:,} events, "
+            f"{tally.cpu_s:.2f} s CPU: {rate:,.0f} steps/s"
+        )
+    click.echo(
+        f"median {statistics.median(rates):,.0f} core steps/s per core "
+        f"({min(rates):,.0f} to {max(rates):,.0f}), seeds {first}:{stop}, one process"
+    )
+    for failure in failures:
+        click.echo(
+            f"inaproto: seed {failure.seed}: broken rule: {failure.rule}: {failure.evidence}", err=True
+        )
+    return 1 if failures else 0
+
+
+# --- campaigns
+
+
+def campaign(options: Options) -> int:
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    first, stop = parse_seeds(options.seeds or SEEDS_DEFAULT)
+    endless = options.seeds is None and options.minutes is not None
+    plan = Plan(first, None if endless else stop, options.variant, version("inaproto"), fingerprint())
+    with installed(options.variant):  # a wrong name is found here, not in every worker
+        pass
+    engine = open_engine(options.engine, jobs)
+    ours = open_campaign(plan, options.out, resume=options.resume)
+    already = ours.tally.seeds
+    began = time.monotonic()
+    console = Console(stderr=True, highlight=False)
+    with _Watch(console, plan, ours.tally) as watch:
+        ours.run(engine, minutes=options.minutes, progress=watch.show)
+    wall_s = time.monotonic() - began
+    told = _tell_failures(ours, options, jobs, console)
+    verdict = Verdict.of(ours, options)
+    _print(ours, verdict, wall_s, ours.tally.seeds - already, told)
+    if options.out is not None:
+        from inaproto_hil.soak.report import write_report
+
+        path = write_report(options.out, ours, verdict, told, wall_s)
+        click.echo(f"report: {path}")
+    return verdict.status
+
+
+class _Watch:
+    """Progress on standard error: a bar on a terminal, elsewhere a line a minute."""
+
+    def __init__(self, console: Console, plan: Plan, before: Tally) -> None:
+        self._console = console
+        self._began = self._line_at = time.monotonic()
+        self._before = before.seeds
+        self._progress = Progress(
+            TextColumn("soak"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=plan.seeds, completed=before.seeds, rates="")
+
+    def __enter__(self) -> _Watch:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, tally: Tally) -> None:
+        now = time.monotonic()
+        rate = (tally.seeds - self._before) / max(1e-9, now - self._began)
+        rates = f"{rate:.1f} seeds/s, {tally.steps_per_s or 0:,.0f} steps/s per core"
+        rates += f", {len(tally.failures)} failures"
+        self._progress.update(self._task, completed=tally.seeds, rates=rates)
+        if not self._console.is_terminal and now - self._line_at >= _LINE_EVERY_S:
+            self._line_at = now
+            self._console.print(f"soak: {tally.seeds} seeds, {rates}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of a campaign, and the exit status that goes with it."""
+
+    failures: int
+    unseen: tuple[str, ...]
+    """Declared marks that no seed met."""
+    marks_required: bool
+    interrupted: str
+
+    @classmethod
+    def of(cls, ours: Campaign, options: Options) -> Verdict:
+        unseen = tuple(name for name in DECLARED if name not in ours.tally.marks)
+        required = options.require_marks
+        if required is None:
+            required = ours.tally.seeds >= SEEDS_MIN and options.variant is None
+        return cls(len(ours.tally.failures), unseen, required, ours.interrupted)
+
+    @property
+    def status(self) -> int:
+        if self.failures or (self.marks_required and self.unseen):
+            return 1
+        return 130 if "Ctrl-C" in self.interrupted else int(self.interrupted not in ("", "time is up"))
+
+    def __str__(self) -> str:
+        words = []
+        if self.failures:
+            words.append(f"FAILED: {self.failures} {'seeds' if self.failures > 1 else 'seed'} broke a rule")
+        if self.unseen and self.marks_required:
+            words.append(f"FAILED: {len(self.unseen)} declared marks were never seen")
+        if not words:
+            words.append("passed: every rule was kept in every world")
+        if self.unseen and not self.marks_required:
+            words.append(f"{len(self.unseen)} marks not seen, which too few seeds need not show")
+        if self.interrupted:
+            words.append(f"not finished: {self.interrupted}")
+        return "; ".join(words)
+
+
+def _tell_failures(ours: Campaign, options: Options, jobs: int, console: Console) -> list[Told]:
+    failures = ours.tally.failures[:TOLD_MAX]
+    if not failures:
+        return []
+    first_of_rule = {failure.rule: failure.seed for failure in reversed(failures)}
+    in_turn = sorted(failures, key=lambda failure: failure.seed != first_of_rule[failure.rule])
+    shrink = {failure.seed for failure in in_turn[:SHRUNK_MAX]} if options.shrink else set()
+    if "Ctrl-C" in ours.interrupted:
+        shrink = set()
+    folder = str(options.out or OUT_DEFAULT)
+    who = program(options.variant)
+    tellings = [Telling(failure.seed, folder, who, failure.seed in shrink) for failure in failures]
+    said = f"writing the logs of {len(tellings)} failures" + (f", reducing {len(shrink)}" if shrink else "")
+    with console.status(said) if console.is_terminal else nullcontext():
+        return sorted(Local(jobs).outcomes(tell, tellings), key=lambda told: int(told.seed))
+
+
+def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told: list[Told]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for one in told[:3]:
+        click.echo(one.text)
+        if one.shrunk_text is not None:
+            click.echo(one.shrunk_text)
+        click.echo()
+    console.print(_summary_table(ours.tally, wall_s, seeds_now))
+    seen = sum(name in ours.tally.marks for name in DECLARED)
+    console.print(f"marks: {seen} of {len(DECLARED)} declared were seen")
+    if verdict.marks_required:
+        for name in verdict.unseen:
+            console.print(f"  never: {name} ({DECLARED[name]})", markup=False)
+    elif verdict.unseen:
+        console.print(f"  not seen: {'; '.join(verdict.unseen)}", markup=False)
+    variant = f" --with {ours.plan.variant}" if ours.plan.variant else ""
+    if ours.tally.failures:
+        console.print("rerun the failures with:")
+    for failure in ours.tally.failures[:100]:
+        console.print(f"  inaproto soak --seed {failure.seed}{variant}    # {failure.rule}", markup=False)
+    if len(ours.tally.failures) > 100:
+        console.print(f"  and {len(ours.tally.failures) - 100} more")
+    console.print(str(verdict), markup=False)
+
+
+def _summary_table(tally: Tally, wall_s: float, seeds_now: int) -> Table:
+    def rate(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.0f}"
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    rows = {
+        "seeds": f"{tally.seeds} ({tally.faulted} with faults, {tally.weathered} in bad weather)",
+        "all-reduces": f"{tally.operations:,} results",
+        "frames": f"{tally.frames:,}",
+        "virtual time": say_time(tally.virtual_ns),
+        "core steps": f"{tally.steps_total:,} ("
+        + ", ".join(f"{name} {count:,}" for name, count in tally.steps.items() if count)
+        + ")",
+        "steps/s per core": f"{rate(tally.steps_per_s)} over all, median of blocks "
+        f"{rate(tally.steps_per_s_median)}",
+        "wall time": f"{wall_s:.1f} s for {seeds_now} seeds",
+        "failures": str(len(tally.failures)),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+# --- replay
+
+
+def replay_log(path: Path, svg: Path | None, last: int, variant: str | None) -> int:
+    log = read_log(path)
+    with installed(variant):
+        done = replay(log, PRODUCT, program(variant))
+    if svg is not None:
+        svg.write_text(draw(log, last=last), encoding="utf-8")
+        click.echo(f"drawing: {svg}", err=True)
+    click.echo(done.verdict())
+    if not done.same and log.program.variant and variant is None:
+        click.echo(f"The log was made with a variant: add --with {log.program.variant} to run that.")
+    return 0 if done.same else 1

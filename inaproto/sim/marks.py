@@ -1,0 +1,91 @@
+"""Things that must happen now and then: a campaign that never meets one tests less than it says.
+
+Each declared "sometimes" mark has a name and a meaning. Only what several seeds of 2000 show is declared,
+so that its absence from a long campaign means that the worlds have changed, not that luck was bad. Marks
+that are met and not declared are reported too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.sim.world import WorldResult
+
+SEEDS_MIN: Final = 2000
+"""Campaigns of fewer seeds report marks that were not seen, and pass."""
+
+DECLARED: Final[dict[str, str]] = {
+    # what befalls a world
+    "fault: burst": "a link had much worse weather for a while",
+    "fault: partition": "nothing passed on a link for a while",
+    "fault: nic reset": "a NIC lost its queue pairs",
+    "fault: host crash": "a host crashed with its ranks and came back",
+    "fault: switch reboot": "the switch lost all its state",
+    "fault: pause": "a host stood still while frames came in",
+    "fault: clock jump": "the clock of a host jumped ahead",
+    "weather: lost": "a frame was lost",
+    "weather: late": "a frame was late, so that others overtook it",
+    "weather: duplicated": "a frame came twice",
+    "weather: duplicate overtook": "the copy of a frame came before the frame",
+    "weather: bit flipped": "a bit of a frame was flipped",
+    "weather: cut off": "a frame was cut off",
+    "frames arrived together": "a part was handed several blocks at once",
+    # RoCEv2 transport
+    "a PSN wrapped": "packet numbers passed 2**24 during a job",
+    "nic: retransmits": "a NIC sent packets again",
+    "nic: timeouts": "a retransmission timer was due",
+    "nic: naks_sent": "a gap was answered with a NAK",
+    "nic: naks_ignored": "a NAK came too late to matter",
+    "nic: acks_ignored": "an ACK told nothing new",
+    "nic: duplicates": "a packet that was taken in already came again",
+    "nic: icrc_errors": "a NIC dropped a damaged packet",
+    "nic: not_for_us": "a damaged frame came to the wrong host",
+    "nic: other_frames": "a NIC met a frame that is not RoCEv2",
+    "nic: unknown_qp": "a packet came for a queue pair that is gone",
+    "nic: wrong_source": "a packet came from another than the connected queue pair",
+    # the window and the rank
+    "a window was full": "a rank had as many messages in flight as it may",
+    "an all-reduce stalled": "a rank asked the switch whom it waits for",
+    "an all-reduce was overdue": "a rank gave an all-reduce up",
+    "a rank was told: join_refused": "a rank asked to join in vain, and had to ask again",
+    "a job finished after it had started anew": "a job survived the loss of its ring",
+    "a rank was told: rank_lost": "a rank learned that another is gone",
+    "a rank was told: fabric_lost": "a rank's own queue pair or NIC was lost",
+    "a rank was told: switch_unreachable": "a rank learned that the switch is gone",
+    "a rank was told: tensor_mismatch": "ranks that called different all-reduces were told so",
+    "a rank was told: timeout": "a rank was told that its all-reduce took too long",
+    # the switch
+    "two rings at once": "several rings shared the accelerator",
+    "a ring was refused for want of memory": "the accelerator had no room for another ring",
+    "a ring was faulted for its ranks disagreed": "the accelerator found headers that do not belong together",
+    "a host was refused until its old session had ended": "a host came back before it was missed",
+    "switch: replayed": "a result was sent again from memory",
+    "switch: replay_filled": "a result went on from memory, in the place of a packet that was lost",
+    "switch: gaps_signalled": "the accelerator let a gap pass, for the receiver to answer",
+    "switch: dropped: wrong ICRC": "the accelerator dropped a damaged packet",
+    "switch: dropped: malformed packet of a ring": "the accelerator dropped a packet that makes no sense",
+    "switch: dropped: first packet of the message not seen": "a packet came whose message is not known",
+    "switch: dropped: older than the tenant": "a packet came whose slot has another message by now",
+    "switch: dropped: operations differ": "a packet came of an all-reduce on which ranks disagree",
+    "switch: dropped: not from where its rank is": "a packet came from a rank that had moved to a new port",
+    "switch: dropped: ring removed": "a packet came of a ring that was taken away",
+}
+
+
+def seen_in(result: WorldResult) -> dict[str, int]:
+    """The marks of one world, those that the parts set and those that its fates show, with how often."""
+    marks = dict(result.marks)
+    for fates in result.fates.values():
+        for fate in fates.values():
+            named = {
+                "weather: lost": fate.drop,
+                "weather: late": fate.delay_ns > 0,
+                "weather: duplicated": fate.copy_delay_ns >= 0,
+                "weather: duplicate overtook": 0 <= fate.copy_delay_ns < fate.delay_ns,
+                "weather: bit flipped": fate.corrupt_bit >= 0,
+                "weather: cut off": fate.cut_bytes >= 0,
+            }
+            for name, is_so in named.items():
+                if is_so:
+                    marks[name] = marks.get(name, 0) + 1
+    return marks

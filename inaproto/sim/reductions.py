@@ -1,0 +1,202 @@
+"""Smaller worlds to try, each one step from a given one, the boldest first.
+
+Every step takes something away or replaces a value by a plainer one, so a chain of them ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from inaproto.errors import ConfigError
+from inaproto.sim.fates import Fate
+from inaproto.sim.swarm import FaultKind, JobConfig, LinkConfig, WorldConfig
+from inaproto.sim.weather import Weather
+from inaproto.sim.world import WorldResult
+from inaproto.units import US
+from inaproto.wire.ina_header import Dtype, Op
+
+T = TypeVar("T")
+Fates = tuple[tuple[str, int, Fate], ...]
+"""(link direction, frame number, fate), in that order."""
+_CLEAR: Final = Weather()
+_PLAIN_LINK: Final = LinkConfig()
+_PLAIN_FATE: Final = Fate()
+_PROBABILITIES: Final = ("drop", "duplicate", "reorder", "corrupt", "truncate")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    config: WorldConfig
+    fates: Fates | None
+    """None: drawn from the configuration's weather."""
+
+
+def fates_of(result: WorldResult) -> Fates:
+    return tuple(
+        (link, number, fate)
+        for link, fates in sorted(result.fates.items())
+        for number, fate in sorted(fates.items())
+    )
+
+
+def structural(candidate: Candidate) -> Iterator[Candidate]:
+    """Worlds with one thing fewer or smaller; those that make no sense are left out."""
+    config, fates = candidate.config, candidate.fates
+    for make in _makers(config):
+        try:
+            smaller = make()
+        except ConfigError:
+            continue
+        if smaller != config:
+            yield Candidate(smaller, fates)
+    yield from _fewer_hosts(candidate)
+
+
+def _makers(config: WorldConfig) -> Iterator[Callable[[], WorldConfig]]:
+    """One by one, so that a bold step that works spares making the rest."""
+    for faults in fewer(config.faults):
+        yield partial(replace, config, faults=faults)
+    if len(config.jobs) > 1:
+        for jobs in fewer(config.jobs):
+            if jobs:
+                yield partial(replace, config, jobs=jobs)
+    for index, job in enumerate(config.jobs):
+        for smaller in _smaller_jobs(job):
+            jobs = (*config.jobs[:index], smaller, *config.jobs[index + 1 :])
+            yield partial(replace, config, jobs=jobs)
+    for name in _PROBABILITIES:
+        yield partial(_without_weather, config, name)
+    for kind in FaultKind:
+        yield partial(_shorter_faults, config, kind)
+    yield lambda: replace(config, coalesce_ns=0)
+    yield lambda: replace(config, tight_switch=False)
+    yield lambda: replace(config, control_delay_ns=min(config.control_delay_ns, 100 * US))
+    yield lambda: replace(
+        config, links=tuple(replace(_PLAIN_LINK, weather=link.weather) for link in config.links)
+    )
+
+
+def fewer(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    """None, halves, quarters, ..., all but one."""
+    items = tuple(items)
+    if not items:
+        return
+    yield ()
+    size = len(items) // 2
+    while size:
+        for start in range(0, len(items), size):
+            yield items[:start] + items[start + size :]
+        size //= 2
+
+
+def _smaller_jobs(job: JobConfig) -> Iterator[JobConfig]:
+    size = len(job.hosts)
+    for ranks in sorted({2, size // 2, size - 1}):
+        if 2 <= ranks < size:
+            yield _with_hosts(job, job.hosts[:ranks])
+            yield _with_hosts(job, job.hosts[-ranks:])
+    for elements in fewer(job.elements):
+        if elements:
+            mismatch = job.mismatch if job.mismatch and job.mismatch[1] < len(elements) else None
+            yield replace(job, elements=elements, mismatch=mismatch)
+    for divisor in (1 << 30, 16, 4, 2):
+        yield replace(job, elements=tuple(min(count, max(1, count // divisor)) for count in job.elements))
+    for index, count in enumerate(job.elements):
+        if count > 1:
+            yield replace(job, elements=(*job.elements[:index], -(-count // 2), *job.elements[index + 1 :]))
+    yield replace(job, mismatch=None)
+    yield replace(job, think_ns=0, slow_rank=-1, slow_ns=0)
+    yield replace(job, think_ns=0)
+    yield replace(job, slow_rank=-1, slow_ns=0)
+    for name in ("depth", "message_packets", "window_messages"):
+        for value in _toward_one(getattr(job, name)):
+            yield _with(job, name, value)
+    yield replace(job, mtu=256)
+    yield replace(job, dtype=Dtype.I32)
+    yield replace(job, op=Op.SUM)
+    plain = JobConfig(job.name, job.hosts, job.elements)
+    for name in ("transport_timeout", "stall_ns", "timeout_ns"):
+        yield _with(job, name, getattr(plain, name))
+
+
+def _with(job: JobConfig, name: str, value: int) -> JobConfig:
+    changes: dict[str, Any] = {name: value}
+    return replace(job, **changes)
+
+
+def _toward_one(value: int) -> list[int]:
+    return sorted({1, value // 2} - {0, value}) if value > 1 else []
+
+
+def _with_hosts(job: JobConfig, hosts: tuple[int, ...]) -> JobConfig:
+    ranks = len(hosts)
+    return replace(
+        job,
+        hosts=hosts,
+        slow_rank=job.slow_rank if job.slow_rank < ranks else -1,
+        mismatch=job.mismatch if job.mismatch and job.mismatch[0] < ranks else None,
+    )
+
+
+def _without_weather(config: WorldConfig, name: str) -> WorldConfig:
+    never: dict[str, Any] = {name: 0.0}
+    links = tuple(replace(link, weather=replace(link.weather, **never)) for link in config.links)
+    return replace(config, links=links)
+
+
+def _shorter_faults(config: WorldConfig, kind: FaultKind) -> WorldConfig:
+    """Half as long; not below a microsecond, where there is nothing left to see."""
+    faults = tuple(
+        replace(fault, duration_ns=max(US, fault.duration_ns // 2))
+        if fault.kind is kind and fault.duration_ns > US
+        else fault
+        for fault in config.faults
+    )
+    return replace(config, faults=faults)
+
+
+def _fewer_hosts(candidate: Candidate) -> Iterator[Candidate]:
+    """Without the hosts on which no rank runs; those behind them move up."""
+    config = candidate.config
+    used = sorted({host for job in config.jobs for host in job.hosts})
+    if len(used) == len(config.links):
+        return
+    number = {host: index for index, host in enumerate(used)}
+    fates = candidate.fates
+    if fates is not None:
+        fates = tuple(
+            (link.replace(f"host{host}", f"host{number[host]}"), frame, fate)
+            for link, frame, fate in fates
+            if (host := _host_of(link)) in number
+        )
+    yield Candidate(
+        replace(
+            config,
+            jobs=tuple(replace(job, hosts=tuple(number[host] for host in job.hosts)) for job in config.jobs),
+            links=tuple(config.links[host] for host in used),
+            faults=tuple(
+                replace(fault, target=number[fault.target % len(config.links)])
+                for fault in config.faults
+                if fault.target % len(config.links) in number
+            ),
+        ),
+        fates,
+    )
+
+
+def _host_of(link: str) -> int:
+    source, _, target = link.partition(">")
+    return int((source if target == "switch" else target).removeprefix("host"))
+
+
+def simpler_fates(fate: Fate) -> Iterator[Fate]:
+    """With one of its harms taken away, then halved delays."""
+    harms = [name for name in Fate._fields if getattr(fate, name) != getattr(_PLAIN_FATE, name)]
+    if len(harms) > 1:
+        for name in harms:
+            yield fate._replace(**{name: getattr(_PLAIN_FATE, name)})
+    if fate.copy_delay_ns > 0:
+        yield fate._replace(copy_delay_ns=0)

@@ -1,0 +1,32 @@
+"""All planted faults, by name.
+
+``install("single_lookup_entry")`` gives a context in which the product has that fault; so does the attribute
+of the same name, for ``inaproto replay LOG --with tests.planted.catalogue:single_lookup_entry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Final
+
+from tests.planted.control_faults import CONTROL_FAULTS
+from tests.planted.planting import PlantedFault
+from tests.planted.receiver_faults import RECEIVER_FAULTS
+from tests.planted.sender_faults import SENDER_FAULTS
+from tests.planted.switch_faults import SWITCH_FAULTS
+
+FAULTS: Final[Mapping[str, PlantedFault]] = {
+    fault.name: fault for fault in (*SENDER_FAULTS, *SWITCH_FAULTS, *RECEIVER_FAULTS, *CONTROL_FAULTS)
+}
+
+
+def install(name: str) -> AbstractContextManager[None]:
+    """Plant the fault ``name`` while the context lasts."""
+    return FAULTS[name]()
+
+
+def __getattr__(name: str) -> PlantedFault:
+    if name in FAULTS:
+        return FAULTS[name]
+    raise AttributeError(f"there is no planted fault {name!r}; there are {', '.join(FAULTS)}")

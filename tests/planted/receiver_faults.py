@@ -1,0 +1,106 @@
+"""Faults of a NIC: the responder's order and acknowledgements, checksums, timers, completions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.core.rc_requester import RcRequester
+from inaproto.core.rc_responder import RcResponder
+from inaproto_adapters.softnic.engine import SoftNicEngine
+from tests.planted.planting import Change, PlantedFault
+
+RELIABILITY: Final = "NetReduce 3.2, reliability"
+
+RECEIVER_FAULTS: Final = (
+    PlantedFault(
+        "responder_psn_without_wrap",
+        RELIABILITY,
+        "counts expected PSNs up without end and subtracts them as plain numbers",
+        (
+            Change(
+                RcResponder._packet,
+                "(packet.psn - self._expected) & self.config.psn_mask",
+                "packet.psn - self._expected",
+            ),
+            Change(RcResponder._packet, "elif ahead >= self._half:", "elif ahead < 0:"),
+            Change(
+                RcResponder._ahead,
+                "(psn - self._expected + self._half) & self.config.psn_mask",
+                "psn - self._expected + self._half",
+            ),
+            Change(
+                RcResponder._place,
+                "(self._expected + rows) & self.config.psn_mask",
+                "self._expected + rows",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "ack_before_store",
+        RELIABILITY,
+        "acknowledges the packet that ends a gap and leaves its payload out",
+        (Change(RcResponder._place, "if nbytes:", "if nbytes and not self._silent:"),),
+    ),
+    PlantedFault(
+        "gap_acknowledged",
+        RELIABILITY,
+        "acknowledges the highest PSN that has come, as if nothing before it were missing",
+        (
+            Change(
+                RcResponder._packet,
+                "        self._gap(1, replies)",
+                "        self._expected = (packet.psn + 1) & self.config.psn_mask\n"
+                "        append_reply(replies, self._reply(ACK))",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "nak_for_every_packet",
+        RELIABILITY,
+        "sends a NAK for each packet behind a gap, not for the gap",
+        (Change(RcResponder._gap, "if not self._silent:", "if True:"),),
+    ),
+    PlantedFault(
+        "duplicate_completes_again",
+        RELIABILITY,
+        "tells of a message once more when its last packet comes again",
+        (
+            Change(
+                RcResponder._packet,
+                "self._repeated(1, replies)",
+                "self._repeated(1, replies)\n"
+                "        if packet.imm is not None and self._receives:\n"
+                "            wr_id = self._receives.popleft()\n"
+                "            actions.append(Deliver(wr_id, packet.imm, packet.payload_bytes))",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "icrc_not_verified_by_nic",
+        "protocol.md 3, integrity",
+        "takes packets in without a look at their checksum",
+        (
+            Change(SoftNicEngine._packet, "if not packet.intact():", "if False:"),
+            Change(SoftNicEngine._run, "right = run.verify()", "right = run.psn >= 0"),
+        ),
+    ),
+    PlantedFault(
+        "timer_outlives_queue_pair",
+        RELIABILITY,
+        "destroys a queue pair and leaves its timer armed",
+        (
+            Change(SoftNicEngine.destroy_qp, "self._deadlines.arm(qpn, None)", "pass"),
+            Change(
+                RcRequester._flush,
+                "self._timer = self._rnr_until = self._timing",
+                "self._rnr_until = self._timing",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "completions_counted_for_ever",
+        "inaproto_adapters.softnic.engine: the completion queue cannot overflow",
+        "counts work requests when they come, not when their completions have been polled",
+        (Change(SoftNicEngine.take_completions, "self._work -= len(taken)", "pass"),),
+    ),
+)

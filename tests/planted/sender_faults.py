@@ -1,0 +1,179 @@
+"""Faults of a host that sends: message window, operations, and the requester's go-back-N."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.core.message_window import MessageWindow
+from inaproto.core.rc_requester import RcRequester
+from inaproto.core.ring_engine import RingEngine
+from tests.planted.planting import Change, PlantedFault
+from tests.planted.shapes import busy, one_message_window, stalling
+
+FLOW_CONTROL: Final = "NetReduce 3.2, flow control"
+RELIABILITY: Final = "NetReduce 3.2, reliability"
+OPERATIONS: Final = "NetReduce 3.1, sending and receiving"
+
+_ONE_AGAIN: Final = """\
+ahead, window, every = self._sent, self._window, self._ack_every
+    self._window = self._ack_every = 1
+    again = self._transmit(now)
+    self._window, self._ack_every = window, every
+    self._cursor = ahead
+    ends = [message.first_seq + message.packets for message in self._messages]
+    self._cursor_index = sum(end <= ahead for end in ends)
+    return again"""
+
+SENDER_FAULTS: Final = (
+    PlantedFault(
+        "window_one_too_wide",
+        FLOW_CONTROL,
+        "compares with <= where < was meant: N+1 messages are in flight",
+        (
+            Change(
+                MessageWindow._sendable,
+                "self._received + self._config.window_messages,",
+                "self._received + self._config.window_messages + 1,",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "window_advanced_on_ack",
+        FLOW_CONTROL,
+        "lets the next message out when the transport has acknowledged one, not when a result has come",
+        (
+            Change(
+                MessageWindow._sendable,
+                "self._received + self._config.window_messages,",
+                "self._completed + self._config.window_messages,",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "header_slot_reused_early",
+        FLOW_CONTROL + "; the addition in inaproto.core.message_window",
+        "writes the header of message m+2N while the transport may still resend message m",
+        (Change(MessageWindow._sendable, "self._completed + self._slots,", "self._offered,"),),
+        shape=one_message_window,
+        seeds_max=200,
+    ),
+    PlantedFault(
+        "done_before_last_result",
+        OPERATIONS,
+        "ends an operation when all messages that were sent so far have their results",
+        (
+            Change(
+                RingEngine._take,
+                "if self._results == self._messages:",
+                "if self._results == self._messages_posted:",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "done_reported_twice",
+        OPERATIONS,
+        "the end of the last message and the end of the operation both report it as done",
+        (
+            Change(
+                RingEngine._take,
+                "actions.append(self._end(operation))",
+                "actions += [self._end(operation), OperationDone(operation.index)]",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "queued_operations_forgotten",
+        OPERATIONS,
+        "a failure ends the running operation; those that wait behind it never hear of it",
+        (
+            Change(
+                RingEngine._fail,
+                "[*self._queue] if self._running is None else [self._running, *self._queue]",
+                "[*self._queue] if self._running is None else [self._running]",
+            ),
+        ),
+        shape=busy,
+    ),
+    PlantedFault(
+        "stall_reported_once",
+        OPERATIONS,
+        "reports the first stall of an operation and sets no timer after it",
+        (
+            Change(
+                RingEngine.deadline,
+                "if self._running is None:",
+                "if self._running is None or self._reported != self._since:",
+            ),
+        ),
+        shape=stalling,
+    ),
+    PlantedFault(
+        "result_flag_not_demanded",
+        "inaproto.core.ring_engine: a result is marked by the accelerator",
+        "takes whatever message has the right header for a result",
+        (Change(RingEngine._contradiction, "if not got.is_result:", "if False:"),),
+        test="tests/unit/test_ring_engine.py::test_a_gradient_that_was_not_aggregated_is_not_taken_for_a_sum",
+    ),
+    PlantedFault(
+        "resend_first_only",
+        RELIABILITY,
+        "resends the first unacknowledged packet alone and goes on where it was",
+        (
+            Change(
+                RcRequester._retry,
+                "return self._transmit(now)",
+                _ONE_AGAIN,
+            ),
+        ),
+        test="tests/unit/test_rc_requester.py::test_every_packet_from_the_missing_one_on_is_resent",
+    ),
+    PlantedFault(
+        "requester_psn_compared_without_wrap",
+        RELIABILITY,
+        "subtracts PSNs as plain numbers when it places an acknowledgement",
+        (
+            Change(
+                RcRequester._ack_arrived,
+                "(ack.psn - self._psn(self._una)) & self.config.psn_mask",
+                "ack.psn - self._psn(self._una)",
+            ),
+            Change(
+                RcRequester._ack_arrived,
+                "offset >= self._sent - self._una",
+                "not 0 <= offset < self._sent - self._una",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "timer_not_rearmed",
+        RELIABILITY,
+        "sets the retransmission timer when something new is sent, not after a timeout",
+        (
+            Change(
+                RcRequester._timer_expired,
+                "return self._retry(now)",
+                "again = self._retry(now)\n    self._timer = None\n    return again",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "timer_not_cancelled",
+        RELIABILITY,
+        "lets the retransmission timer run on when everything has been acknowledged",
+        (
+            Change(
+                RcRequester._acknowledge,
+                "    self._timer = None\n    self._arm(now)",
+                "    if self._una < self._sent:\n        self._timer = None\n    self._arm(now)",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "every_nak_honoured",
+        RELIABILITY + "; go-back-N in inaproto.core.rc_requester",
+        "goes back once more for each NAK, also for those that the last go-back has not answered yet",
+        (Change(RcRequester._sequence_nak, " or self._answers_old_round(now)", ""),),
+        test="tests/unit/test_rc_requester.py::"
+        "test_a_second_nak_of_one_gap_is_ignored_while_the_first_go_back_is_under_way",
+    ),
+)

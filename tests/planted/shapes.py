@@ -1,0 +1,81 @@
+"""Worlds made for a fault: what it needs to show happens in them, the rest stays as it was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from inaproto.sim.swarm import WorldConfig
+from inaproto.sim.weather import Weather
+from inaproto.units import MS, US
+from inaproto.wire.ina_header import Dtype, Op
+
+
+def busy(config: WorldConfig) -> WorldConfig:
+    """Four all-reduces are submitted at once."""
+    return replace(config, jobs=tuple(replace(job, depth=4) for job in config.jobs))
+
+
+def one_message_window(config: WorldConfig) -> WorldConfig:
+    """Short messages, one in flight, and no waiting between them."""
+    jobs = tuple(
+        replace(job, window_messages=1, message_packets=2, think_ns=0, slow_rank=-1, depth=4)
+        for job in config.jobs
+    )
+    return replace(config, jobs=jobs)
+
+
+def two_message_window(config: WorldConfig) -> WorldConfig:
+    jobs = tuple(
+        replace(job, window_messages=max(2, job.window_messages), message_packets=max(3, job.message_packets))
+        for job in config.jobs
+    )
+    return replace(config, jobs=jobs)
+
+
+def sums_of(dtype: Dtype) -> Callable[[WorldConfig], WorldConfig]:
+    def shaped(config: WorldConfig) -> WorldConfig:
+        return replace(config, jobs=tuple(replace(job, dtype=dtype, op=Op.SUM) for job in config.jobs))
+
+    return shaped
+
+
+def with_mismatch(config: WorldConfig) -> WorldConfig:
+    """In every job's first ring rank 0 calls one all-reduce with one element more."""
+    jobs = tuple(replace(job, mismatch=(0, len(job.elements) // 2)) for job in config.jobs)
+    return replace(config, jobs=jobs)
+
+
+def together(config: WorldConfig) -> WorldConfig:
+    """Frames arrive in bursts that are handed over together."""
+    return slowly_told(replace(config, coalesce_ns=20 * US))
+
+
+def slowly_told(config: WorldConfig) -> WorldConfig:
+    """Long messages, slow links, and news that take their time: ranks send on to a ring that is gone."""
+    jobs = tuple(
+        replace(job, message_packets=16, window_messages=4, elements=(4000,) * 6) for job in config.jobs
+    )
+    links = tuple(replace(link, rate_bps=10**8, delay_ns=10 * US) for link in config.links)
+    return replace(config, jobs=jobs, links=links, control_delay_ns=5 * MS)
+
+
+def late_copies(config: WorldConfig) -> WorldConfig:
+    """Messages of one packet follow one another quickly; copies of them arrive when the ring has gone on."""
+    weather = Weather(drop=0.03, duplicate=0.5, reorder=0.2, delay_min_ns=50 * US, delay_max_ns=MS)
+    links = tuple(replace(link, rate_bps=10**10, delay_ns=US, weather=weather) for link in config.links)
+    config = one_message_window(replace(config, links=links, faults=(), weather_until_ns=200 * MS))
+    jobs = tuple(replace(job, message_packets=1, elements=(20,) * 100) for job in config.jobs)
+    return replace(config, jobs=jobs)
+
+
+def stalling(config: WorldConfig) -> WorldConfig:
+    """One rank keeps the others waiting for longer than they do without a report."""
+    jobs = tuple(replace(job, slow_rank=0, slow_ns=50 * MS, stall_ns=MS) for job in config.jobs)
+    return replace(config, jobs=jobs)
+
+
+def calm(config: WorldConfig) -> WorldConfig:
+    """Weather, but no faults, and room for all: every job ends in its first ring."""
+    jobs = tuple(replace(job, mismatch=None) for job in config.jobs)
+    return replace(config, jobs=jobs, faults=(), tight_switch=False)

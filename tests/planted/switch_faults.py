@@ -1,0 +1,381 @@
+"""Faults of the accelerator: lookup, aggregators, order of results, integrity, bridge, book-keeping."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.core import ingest, reduce
+from inaproto.core.accelerator import Accelerator
+from inaproto.core.aggregator import Region
+from inaproto.core.bridge import Bridge
+from inaproto.core.emission import Emission
+from inaproto.core.ingest import Ingest
+from inaproto.core.lookup_table import Flow
+from inaproto.core.ring_spec import RingSpec
+from inaproto.wire.ina_header import Dtype
+from tests.planted.planting import CRASHES, Change, PlantedFault
+from tests.planted.shapes import (
+    late_copies,
+    slowly_told,
+    sums_of,
+    together,
+    two_message_window,
+    with_mismatch,
+)
+
+LOOKUP: Final = "NetReduce 3.2, connection lookup table"
+FREEING: Final = "NetReduce 3.2, freeing"
+AGGREGATION: Final = "NetReduce 3.1, aggregation"
+ORDER: Final = "protocol.md 3, order"
+INTEGRITY: Final = "protocol.md 3, integrity"
+KEPT: Final = "NetReduce 3.2, kept results"
+ARITHMETIC: Final = "docs/concepts.md, exactness"
+SWITCHING: Final = "protocol.md 3, everything else"
+
+_WHOLE_SLOT: Final = """\
+opened = flow.open_message(MessageEntry(serial, psn, region.packets))
+    other = array.region_of(serial + ring.spec.window_messages)
+    if other.serial == serial - ring.spec.window_messages and other.ina is not None:
+        other.take_over(other.serial, other.ina)
+        array.done_high = min(array.done_high, array.frontier - 1)
+    return opened"""
+
+_STORED_AGAIN: Final = """\
+if done.all():
+        self.payload.array[rank, offsets, :length] = tail[rows]
+        self.done[offsets] = False
+        self.pending += len(done)
+        self._note(rank, 0, low, past)
+        self.finish()
+        return done
+    if self.pending == self.packets or not done.any():"""
+
+SWITCH_FAULTS: Final = (
+    PlantedFault(
+        "single_lookup_entry",
+        LOOKUP,
+        "keeps one message for each connection, as printed",
+        (Change(Flow.open_message, "index = entry.serial % len(self.entries)", "index = 0"),),
+        shape=two_message_window,
+    ),
+    PlantedFault(
+        "lookup_psn_compared_without_wrap",
+        LOOKUP,
+        "places packets by the plain difference of PSNs",
+        (
+            Change(
+                Flow.find,
+                "(psn - entry.psn0) & self.psn_mask >= entry.packets",
+                "not 0 <= psn - entry.psn0 < entry.packets",
+            ),
+            Change(
+                Flow._find,
+                "(psn - entry.psn0) & self.psn_mask < entry.packets",
+                "0 <= psn - entry.psn0 < entry.packets",
+            ),
+            Change(
+                Flow.locate,
+                "(first - entry.psn0) & self.psn_mask >= entry.packets",
+                "not 0 <= first - entry.psn0 < entry.packets",
+            ),
+            Change(
+                Flow.locate,
+                "left & (offsets < candidate.packets)",
+                "left & (psns >= candidate.psn0) & (offsets < candidate.packets)",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "whole_slot_freed",
+        FREEING,
+        "the first packet of a message frees the slots one window away for all ranks",
+        (
+            Change(
+                Ingest._opens,
+                "return flow.open_message(MessageEntry(serial, psn, region.packets))",
+                _WHOLE_SLOT,
+            ),
+        ),
+    ),
+    PlantedFault(
+        "taken_over_from_newer_tenant",
+        FREEING,
+        "a region goes to whichever message a packet of comes, also to an older one",
+        (Change(Ingest._open, "serial < region.serial or serial < 0", "serial < 0"),),
+        shape=late_copies,
+    ),
+    PlantedFault(
+        "bitmap_not_cleared",
+        FREEING,
+        "a message that takes a region over finds the bits of the one before it",
+        (Change(Region.take_over, "self.seen[:] = False", "pass"),),
+    ),
+    PlantedFault(
+        "done_bits_not_cleared",
+        FREEING,
+        "a message that takes a region over finds the results of the one before it",
+        (Change(Region.take_over, "self.done[:] = False", "pass"),),
+    ),
+    PlantedFault(
+        "one_window_of_regions",
+        AGGREGATION,
+        "holds as many messages as may be in flight, N instead of 2N",
+        (Change(RingSpec.regions, "2 * self.window_messages", "self.window_messages"),),
+    ),
+    PlantedFault(
+        "buffer_given_back_and_kept",
+        AGGREGATION,
+        "gives the payload buffer of a finished message back and goes on using it",
+        (
+            Change(
+                Region.finish,
+                "self.pool.give_back(self.payload)\n        self.payload = None",
+                "self.pool.give_back(self.payload)",
+            ),
+        ),
+        shape=two_message_window,
+    ),
+    PlantedFault(
+        "kept_result_recomputed",
+        KEPT,
+        "stores whatever comes and sums again, though the sender has its result and has reused the buffer",
+        (
+            Change(
+                Region.store,
+                "if self.pending == self.packets or not done.any():",
+                _STORED_AGAIN,
+            ),
+            Change(Region.finish, "if self.pending == 0:", "if False:"),
+        ),
+    ),
+    PlantedFault(
+        "replay_on_all_flows",
+        KEPT,
+        "answers a resend on the flows of all ranks",
+        (
+            Change(
+                Emission.replay,
+                "self._emit(flow, block[0], actions)",
+                "self._emit(flow, block[0], actions)\n"
+                "            for other in ring.flows:\n"
+                "                if other is not flow:\n"
+                "                    one = slice(other.spec.rank, other.spec.rank + 1)\n"
+                "                    for more in region.packets_out(one, first, past, self._arena):\n"
+                "                        self._emit(other, more[0], actions)",
+            ),
+        ),
+        test="tests/paper/test_netreduce_3_2_transparency.py::"
+        "test_a_lost_result_comes_back_from_the_kept_one_on_its_own_flow_only",
+    ),
+    PlantedFault(
+        "replay_sealed_for_first_header",
+        KEPT,
+        "answers a resend under its own header with the checksum made for the header that came first",
+        (
+            Change(
+                Region.store,
+                "self.share[rank, offsets] = run.header_crc[rows]",
+                "if self.payload is not None:\n        self.share[rank, offsets] = run.header_crc[rows]",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "result_sent_when_complete",
+        ORDER,
+        "sends each result as soon as it is complete",
+        (
+            Change(
+                Emission.advance,
+                "if touched.serial == serial and touched.finish():",
+                "before = touched.done.copy()\n"
+                "        if touched.serial == serial and touched.finish():\n"
+                "            fresh = (touched.done & ~before).nonzero()[0].tolist()\n"
+                "            self._results(ring, [(touched, at, at + 1) for at in fresh], actions)",
+            ),
+            Change(
+                Emission.advance,
+                "self._results(ring, array.advance(), actions)",
+                "array.advance()",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "gap_signalled_for_every_packet",
+        ORDER,
+        "lets every later result through while a flow's own packet is missing",
+        (Change(Emission._signal_gaps, "if flow.gap_signalled != hole:", "if True:"),),
+    ),
+    PlantedFault(
+        "gap_never_signalled",
+        ORDER,
+        "holds all that is finished beyond a gap, so only the timer brings the packet again",
+        (Change(Emission._signal_gaps, "if flow.gap_signalled != hole:", "if False:"),),
+        test="tests/paper/test_netreduce_3_2_transparency.py::"
+        "test_a_gap_lets_one_later_result_through_on_its_own_flow_once",
+    ),
+    PlantedFault(
+        "icrc_not_verified_by_switch",
+        INTEGRITY,
+        "sums what comes in without a look at its checksum",
+        (Change(Ingest.general, "if not run.intact():", "if False:"),),
+    ),
+    PlantedFault(
+        "result_icrc_not_recomputed",
+        INTEGRITY,
+        "sends a first packet's result with the checksum of its payload before its header was marked",
+        (Change(Region._packet, "crc = crc32(body[INA_HEADER_BYTES:], crc32(ina))", "pass"),),
+    ),
+    PlantedFault(
+        "unplaced_packets_forwarded",
+        INTEGRITY,
+        "forwards packets that belong to no known message, as a switch does",
+        (
+            Change(
+                Ingest.general,
+                'self._counters.drop("first packet of the message not seen", len(run.frames) - placed)',
+                "self._counters.bridged += len(run.frames) - placed\n"
+                "        if not placed:\n"
+                "            self._emission._emit(flow, run.frames, actions)",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "result_not_marked",
+        "inaproto.core.accelerator: results are marked",
+        "sends results without the flag that tells them from raw payloads",
+        (Change(Region.keep_header, "self.ina_bytes[rank, FLAGS_OFFSET] |= FLAG_RESULT", "pass"),),
+    ),
+    PlantedFault(
+        "mismatch_not_detected",
+        "protocol.md 3, lookup: Blame",
+        "sums messages of one number whatever operations they belong to",
+        (Change(ingest._disagreement, "if all(getattr", "if True or all(getattr"),),
+        shape=with_mismatch,
+    ),
+    PlantedFault(
+        "sum_in_reverse_order",
+        ARITHMETIC,
+        "begins the sum with the last rank",
+        (Change(reduce.reduce_into, "shape = out.shape", "shape = out.shape\n    inputs = inputs[::-1]"),),
+    ),
+    PlantedFault(
+        "sum_in_order_of_arrival",
+        ARITHMETIC,
+        "begins the sum with the rank whose packet came first",
+        (
+            Change(
+                Region.finish,
+                "array = self.payload.array",
+                "array = np.roll(self.payload.array, -self.ina.rank, axis=0)",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "stale_epoch_accepted",
+        LOOKUP,
+        "does not compare the epoch of a first packet with its ring's",
+        (
+            Change(
+                ingest.foreign_field,
+                "ina.epoch, ina.rank, ina.ring_size) == (",
+                "spec.epoch, ina.rank, ina.ring_size) == (",
+            ),
+        ),
+        test="tests/unit/test_accelerator.py::test_a_header_that_is_not_the_ring_s_is_refused_and_blamed",
+        arguments=("wrong epoch",),
+    ),
+    PlantedFault(
+        "wrong_key_accepted",
+        LOOKUP,
+        "does not compare the key of a first packet with its ring's",
+        (Change(ingest.foreign_field, "(ina.ring_id, ina.key,", "(ina.ring_id, spec.key,"),),
+        test="tests/unit/test_accelerator.py::test_a_header_that_is_not_the_ring_s_is_refused_and_blamed",
+        arguments=("wrong key",),
+    ),
+    PlantedFault(
+        "bridge_sends_back",
+        SWITCHING,
+        "floods a frame to all ports, also to the one that it came from",
+        (Change(Bridge.egress, "for other in self._ports if other != ingress", "for other in self._ports"),),
+        test="tests/paper/test_netreduce_3_2_transparency.py::test_broadcasts_go_to_every_other_port",
+    ),
+    PlantedFault(
+        "half_sums_not_widened",
+        ARITHMETIC,
+        "adds float16 in float16, rounding after each rank",
+        (
+            Change(
+                reduce._float_sum,
+                "total = inputs[0].view(np.float16).astype(np.float32)",
+                "total = inputs[0].view(np.float16).copy()",
+            ),
+            Change(
+                reduce._float_sum,
+                "_canonical_nan(Dtype.F32, total)\n        out.view(np.float16)",
+                "_canonical_nan(Dtype.F16, total)\n        out.view(np.float16)",
+            ),
+        ),
+        shape=sums_of(Dtype.F16),
+    ),
+    PlantedFault(
+        "bf16_truncated",
+        ARITHMETIC,
+        "cuts the low half of a float32 off instead of rounding to nearest even",
+        (Change(reduce._float_sum, "odd += 0x7FFF", "odd[...] = 0"),),
+        shape=sums_of(Dtype.BF16),
+    ),
+    PlantedFault(
+        "port_down_forgotten",
+        SWITCHING,
+        "keeps a port, and the addresses behind it, when its link goes down",
+        (Change(Bridge.port_down, "self._ports.pop(port, None)", "return"),),
+        swarm=CRASHES,
+        shape=slowly_told,
+    ),
+    PlantedFault(
+        "memory_not_given_back",
+        "inaproto.core.accelerator: memory is bounded",
+        "counts a ring's memory when it comes, not when it goes",
+        (Change(Accelerator._remove, "self._memory_bytes -= bytes_needed(ring.spec)", "pass"),),
+    ),
+    PlantedFault(
+        "lookup_entries_left",
+        LOOKUP,
+        "removes a ring without its connections",
+        (Change(Accelerator._remove, "self._table.remove(flow.spec)", "pass"),),
+    ),
+    PlantedFault(
+        "removed_connections_bridged",
+        "inaproto.core.accelerator: raw payloads of a removed ring",
+        "forgets the connections of a ring at once; what its ranks still send passes raw",
+        (
+            Change(
+                Accelerator._remove,
+                "self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)",
+                "pass",
+            ),
+        ),
+        swarm=CRASHES,
+        shape=slowly_told,
+    ),
+    PlantedFault(
+        "template_outlives_ring",
+        "inaproto.core.ingest: the quick way",
+        "goes on recognising middle packets of a ring that was removed",
+        (Change(Ingest.forget, "if known[0] is not flow", "if True or flow"),),
+        swarm=CRASHES,
+        shape=together,
+    ),
+    PlantedFault(
+        "drop_not_counted",
+        "the ledger: every frame is accounted for",
+        "drops packets with a wrong checksum without a trace",
+        (
+            Change(
+                Ingest.general,
+                'self._counters.drop("wrong ICRC", int(len(right) - right.sum()))',
+                "pass",
+            ),
+        ),
+    ),
+)

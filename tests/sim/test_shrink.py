@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from inaproto.errors import ConfigError
+from inaproto.sim.shrink import ddmin, shrink
+from inaproto.sim.swarm import Swarm, draw_world
+from tests.sim.third_nak import PARTS, PRODUCT
+
+WORLD = draw_world(35, Swarm(ranks_max=4, jobs_max=2, packets_max=100))
+
+
+@pytest.mark.parametrize("needed", [{3}, {0, 19}, {4, 5, 11}, set(range(20)), set()])
+def test_ddmin_keeps_what_is_needed_and_nothing_else(needed: set[int]) -> None:
+    assert ddmin(range(20), lambda items: needed <= set(items)) == tuple(sorted(needed))
+
+
+def test_ddmin_result_cannot_lose_any_item() -> None:
+    def fails(items: tuple[int, ...]) -> bool:
+        return sum(items) % 7 == 3 or len(items) > 8
+
+    small = ddmin(range(16), fails)
+    assert fails(small)
+    assert not any(fails(small[:index] + small[index + 1 :]) for index in range(len(small)))
+
+
+def test_a_failing_world_becomes_small_and_fails_alike() -> None:
+    small = shrink(WORLD, PARTS.run)
+    assert small.complete
+    assert (small.after.hosts, small.after.ranks, small.after.operations) == (2, 2, 1)
+    assert (small.after.faults, small.after.fates) == (0, 3)  # one loss for each NAK
+    assert small.before.ranks == 4
+    assert all(link.weather.clear for link in small.config.links)
+    again = PARTS.run(small.config, small.fates)
+    assert again.violation == small.violation
+    assert small.violation.rule == "no third NAK"
+
+
+def test_shrinking_keeps_to_its_runs_and_is_the_same_each_time() -> None:
+    seen: list[int] = []
+    first = shrink(WORLD, PARTS.run, runs_max=12, progress=lambda runs, best: seen.append(runs))
+    assert first == shrink(WORLD, PARTS.run, runs_max=12)
+    assert first.runs == 12
+    assert not first.complete
+    assert seen == sorted(seen)
+    assert first.after.ranks < first.before.ranks
+    assert "runs used up" in str(first)
+
+
+def test_a_world_that_keeps_the_rules_cannot_shrink() -> None:
+    with pytest.raises(ConfigError, match="breaks no rule"):
+        shrink(draw_world(3), PRODUCT.run)

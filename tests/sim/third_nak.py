@@ -1,0 +1,52 @@
+"""A rule that the product breaks, so that logs, replays and the shrinker have a failure to work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from inaproto.sim import world
+from inaproto.sim.checkers.checker import Checker, Violated
+from inaproto.sim.log import Program
+from inaproto.sim.nic import NicEngine
+from inaproto.sim.recorder import describe
+from inaproto.sim.replay import Parts
+from inaproto.units import Frames, PortId
+from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
+
+PROGRAM = Program("0.1.0", "0123456789abcdef", "tests.sim.third_nak:PARTS")
+SEED = 7
+"""Its world has seven hosts, bad weather and a fault."""
+
+
+class NoThirdNak(Checker):
+    name = "no third NAK"
+
+    def begin(self, within: world.World) -> None:
+        self._naks = 0
+
+    def switch_received(self, port: PortId, blocks: list[Frames]) -> None:
+        for block in blocks:
+            self._naks += sum(describe(row.tobytes()).get("nak", False) for row in block)
+        if self._naks >= 3:
+            raise Violated(self.name, f"port {port} brought NAK number {self._naks}")
+
+
+def make_nic(mac: bytes, ip: bytes, first_qpn: int) -> NicEngine:
+    return SoftNicEngine(SoftNicConfig(mac=mac, ip=ip, first_qpn=first_qpn))
+
+
+PRODUCT = Parts(make_nic)
+PARTS = Parts(make_nic, checkers=lambda: [NoThirdNak()])
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """For ``--with``: worlds check this rule and no other."""
+    names = vars(world)
+    kept = names["all_checkers"]
+    names["all_checkers"] = lambda: [NoThirdNak()]
+    try:
+        yield
+    finally:
+        names["all_checkers"] = kept
