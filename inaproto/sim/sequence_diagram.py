@@ -34,6 +34,8 @@ _GUTTER: Final = 240.0
 """Left of the first column: times, and what the first lifeline has to say."""
 _COLUMN: Final = 270.0
 _MARGIN: Final = 24.0
+_STUB: Final = 54.0
+"""Length of an arrow whose beginning is not in the drawing."""
 _RIGHT: Final = 170.0
 _FONT: Final = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 _CHAR: Final = 6.7
@@ -261,6 +263,8 @@ class _Drawing:
         x1, x2 = self._x[arrow.source], self._x[arrow.target]
         side = 1 if x2 > x1 else -1
         y1 = arrow.sent.y if arrow.sent is not None else self._top
+        if arrow.sent is None and arrow.end is not None:  # sent before the drawing begins: its end alone
+            x1, y1 = x2 - side * _STUB, max(self._top, arrow.end.y - _STUB / 6)
         head = arrow.kind.name.lower()
         colour = COLOURS[arrow.kind]
         if arrow.harmed or arrow.lost:
