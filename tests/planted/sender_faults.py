@@ -112,7 +112,7 @@ SENDER_FAULTS: Final = (
         "inaproto.core.ring_engine: a result is marked by the accelerator",
         "takes whatever message has the right header for a result",
         (Change(RingEngine._contradiction, "if not got.is_result:", "if False:"),),
-        test="tests/unit/test_ring_engine.py::test_a_gradient_that_was_not_aggregated_is_not_taken_for_a_sum",
+        test="tests/paper/test_netreduce_3_2_reliability.py::test_a_rank_takes_nothing_for_a_result_that_was_not_summed",
     ),
     PlantedFault(
         "resend_first_only",
@@ -125,7 +125,7 @@ SENDER_FAULTS: Final = (
                 _ONE_AGAIN,
             ),
         ),
-        test="tests/unit/test_rc_requester.py::test_every_packet_from_the_missing_one_on_is_resent",
+        test="tests/paper/test_netreduce_3_2_reliability.py::test_a_nak_brings_every_packet_from_the_missing_one_on",
     ),
     PlantedFault(
         "requester_psn_compared_without_wrap",
@@ -173,7 +173,6 @@ SENDER_FAULTS: Final = (
         RELIABILITY + "; go-back-N in inaproto.core.rc_requester",
         "goes back once more for each NAK, also for those that the last go-back has not answered yet",
         (Change(RcRequester._sequence_nak, " or self._answers_old_round(now)", ""),),
-        test="tests/unit/test_rc_requester.py::"
-        "test_a_second_nak_of_one_gap_is_ignored_while_the_first_go_back_is_under_way",
+        test="tests/paper/test_netreduce_3_2_reliability.py::test_one_gap_brings_one_go_back",
     ),
 )
