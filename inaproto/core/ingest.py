@@ -94,13 +94,10 @@ class Ingest:
         if right is None:
             return None
         self._counters.aggregated_in += right
-        last = past - 1
         if right < len(frames):
             self._counters.drop("wrong ICRC", len(frames) - right)
             if not right:
                 return flow
-            last -= int(region.seen[flow.spec.rank, offset:past][::-1].argmax())
-        flow.high = max(flow.high, region.serial * ring.spec.message_packets + last)
         ring.dirty[region.serial] = region
         return flow
 
@@ -136,7 +133,6 @@ class Ingest:
             region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
         self._counters.aggregated_in += 1
         flow.settle(port, src_mac, dst_mac)
-        flow.high = max(flow.high, serial * ring.spec.message_packets + offset)
         ring.dirty[serial] = region
         return flow
 
@@ -326,10 +322,9 @@ class Ingest:
         count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
         self._counters.aggregated_in += count
         finished = region.store(flow.spec.rank, run, rows, offsets)
-        base = region.serial * ring.spec.message_packets
-        spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
-        flow.high = max(flow.high, base + max(past for _, past in spans) - 1)
         if finished is not None or flow.replay_next is not None:
+            base = region.serial * ring.spec.message_packets
+            spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
             for begin, past in spans:
                 self._emission.replay(ring, flow, base + begin, base + past - 1, actions)
         if finished is None or not finished.all():

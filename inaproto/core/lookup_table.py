@@ -49,8 +49,6 @@ class Flow:
     ring_id: int
     psn_mask: int
     entries: list[MessageEntry | None]
-    high: int = -1
-    """Highest position received."""
     gap_signalled: int = -1
     """Position of the gap for which a later result was let through; once per gap."""
     replay_next: int | None = None

@@ -74,7 +74,7 @@ def decode_control(body: bytes | bytearray | memoryview) -> ControlRecord:
     except DecodeError:
         raise
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise DecodeError(_LAYER, f"not msgpack: {error or type(error).__name__}") from None
+        raise DecodeError(_LAYER, f"not msgpack: {str(error) or type(error).__name__}") from None
     if not isinstance(record, dict):
         raise DecodeError(_LAYER, f"a message is a map, not {type(record).__name__}")
     _check_values(record)

@@ -91,7 +91,7 @@ _REGION_REST: Final = {
     "_header_bytes": "views of header",
     "_share_words": "views of share",
 }
-_FLOW_VALUES: Final = ("high", "gap_signalled", "replay_next", "src_mac", "dst_mac", "ingress", "latest")
+_FLOW_VALUES: Final = ("gap_signalled", "replay_next", "src_mac", "dst_mac", "ingress", "latest")
 _FLOW_REST: Final = {"spec": "constant", "ring_id": "constant", "psn_mask": "constant", "entries": "copied"}
 _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
 _ARRAY_REST: Final = {"spec": "constant", "regions": "copied one by one"}

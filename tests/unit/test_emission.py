@@ -1,0 +1,128 @@
+"""Emission: which of several gaps each flow hears of, resends over the frontier, and what is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inaproto.core.accelerator import Counters
+from tests.unit.switched_ring import SwitchedRing, by_port, emitted, mac
+
+
+def counters(ring: SwitchedRing) -> Counters:
+    return ring.accelerator.view().counters
+
+
+def begun(serial: int, **changes: Any) -> SwitchedRing:
+    """Three ranks, all messages before ``serial`` summed."""
+    ring = SwitchedRing(3, **changes)
+    for earlier in range(serial):
+        ring.finish(earlier)
+    return ring
+
+
+@pytest.mark.parametrize("serial", [0, 1, 6])
+def test_each_loser_hears_of_the_first_result_behind_its_own_gap(serial: int) -> None:
+    """Rank 1 lost packet 1, rank 2 packet 2: for both the first finished one behind it is packet 3."""
+    ring = begun(serial)
+    ring.send(0, serial)
+    ring.send(1, serial, 0, 2, 3)
+    actions = ring.send(2, serial, 0, 1, 3)
+    assert by_port(actions) == {
+        1: [ring.result(0, serial, 0)],
+        2: [ring.result(1, serial, 0), ring.result(1, serial, 3)],
+        0: [ring.result(2, serial, 0), ring.result(2, serial, 3)],
+    }
+    assert counters(ring).gaps_signalled == 2
+    assert emitted(ring.send(0, serial, 3)) == [], "once"
+    assert counters(ring).gaps_signalled == 2
+
+
+@pytest.mark.parametrize("serial", [0, 1, 6])
+def test_a_gap_in_the_next_message_is_found_before_the_offset_of_the_frontier(serial: int) -> None:
+    """The frontier stands at packet 3 of one message, the other rank's gap is packet 1 of the next."""
+    ring = begun(serial)
+    ring.send(0, serial)
+    ring.send(0, serial + 1)
+    ring.send(1, serial, 0, 1, 2)
+    ring.send(1, serial + 1)
+    ring.send(2, serial)
+    actions = ring.send(2, serial + 1, 0, 2, 3)
+    sent = by_port(actions)
+    assert sent[0] == [ring.result(2, serial + 1, 2)], "rank 2 has all of the message before"
+    assert sent[2] == [ring.result(1, serial + 1, 0)], "rank 1 has a gap in it"
+    assert 1 not in sent, "rank 0 lost nothing"
+
+
+def test_a_new_gap_is_never_taken_for_an_old_one() -> None:
+    """Packet 1 of message 0, later the first packet of message 4: different places, signalled each."""
+    ring = begun(0)
+    ring.send(0, 0)
+    ring.send(2, 0)
+    ring.send(1, 0, 0, 2, 3)
+    ring.send(1, 0, 1)
+    assert counters(ring).gaps_signalled == 1
+    for serial in (1, 2, 3):
+        ring.finish(serial)
+    for rank in (0, 2):
+        ring.send(rank, 4)
+        ring.send(rank, 5)
+    ring.send(1, 4, 1, 2, 3)
+    actions = ring.send(1, 5)
+    assert by_port(actions) == {2: [ring.result(1, 5, 0)]}
+    assert counters(ring).gaps_signalled == 2
+
+
+def test_results_are_counted_as_they_leave() -> None:
+    ring = begun(0)
+    ring.send(0, 0)
+    ring.send(1, 0)
+    for offset in range(4):
+        assert len(emitted(ring.send(2, 0, offset))) == 3
+        assert counters(ring).results_out == 3 * (offset + 1)
+
+
+def test_fills_add_up() -> None:
+    ring = begun(2)
+    for serial in (0, 1):
+        ring.send(0, serial, 0)
+        ring.send(0, serial, 2)
+    ring.send(0, 1, 3)
+    # Packet 1 of each message, and packet 3 of message 0 between the two resends.
+    assert counters(ring).replay_filled == 3
+    assert counters(ring).replayed == 5 + 3
+
+
+def test_a_resend_that_runs_on_into_new_packets_fills_nothing() -> None:
+    """It reached the frontier: what comes behind is no answer to it, and nothing is counted."""
+    ring = begun(1)
+    ring.send(0, 1)
+    ring.send(1, 1, 0, 1)
+    ring.send(2, 1, 0, 1)
+    assert emitted(ring.send(0, 1, 1)) == [(1, ring.result(0, 1, 1))]
+    ring.send(0, 0, 2)
+    for offset in (2, 3):
+        ring.send(0, 1, offset)
+    assert counters(ring).replay_filled == 1 + 2, "the rest of message 0, then what was finished of 1"
+    ring.send(1, 1, 2)
+    ring.send(2, 1, 2)
+    assert counters(ring).replay_filled == 3
+
+
+def test_a_replay_for_a_host_that_is_not_known_is_flooded_but_not_to_its_sender() -> None:
+    ring = begun(1)
+    resent = mac(9) + ring.packet(1, 0, 1)[6:]
+    first = mac(9) + ring.packet(1, 0, 0)[6:]
+    ring.arrive(1, first)
+    assert {port for port, _ in emitted(ring.arrive(1, resent))} == {0, 2, 3}
+
+
+def test_a_gap_of_a_host_that_is_not_known_is_signalled_to_all_but_its_sender() -> None:
+    ring = begun(0)
+    ring.send(0, 0)
+    ring.send(2, 0)
+    frames = [mac(9) + ring.packet(1, 0, offset)[6:] for offset in (0, 2)]
+    actions = ring.arrive(1, *frames)
+    signalled = [(port, frame) for port, frame in emitted(actions) if frame[6:] == ring.result(1, 0, 2)[6:]]
+    assert {port for port, _ in signalled} == {0, 2, 3}

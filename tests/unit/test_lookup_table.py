@@ -1,0 +1,154 @@
+"""Flows of the connection lookup table alone: placing packets by PSN, at every edge of every message."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry
+from inaproto.core.ring_spec import FlowSpec
+
+SPEC = FlowSpec(0, b"\1\1\1\1", b"\2\2\2\2", 17)
+MASK = 0xFF
+
+
+def flow(*entries: MessageEntry, messages: int = 4, mask: int = MASK) -> Flow:
+    made = LookupTable().add(SPEC, ring_id=1, messages=messages, psn_mask=mask)
+    for entry in entries:
+        assert made.open_message(entry)
+    return made
+
+
+def placed(made: Flow, psns: list[int]) -> dict[int, tuple[int, int]]:
+    """Row -> (serial, offset); every row at most once."""
+    found: dict[int, tuple[int, int]] = {}
+    for entry, rows, offsets in made.locate(np.array(psns, np.int64)):
+        all_rows = np.arange(len(psns))[rows]
+        all_offsets = np.arange(entry.packets)[offsets]
+        assert len(all_rows) == len(all_offsets) > 0
+        for row, offset in zip(all_rows.tolist(), all_offsets.tolist(), strict=True):
+            assert row not in found
+            found[row] = (entry.serial, offset)
+    return found
+
+
+def expected(entries: list[MessageEntry], psns: list[int], mask: int = MASK) -> dict[int, tuple[int, int]]:
+    """Row by row, by the definition."""
+    found = {}
+    for row, psn in enumerate(psns):
+        for entry in entries:
+            offset = (psn - entry.psn0) & mask
+            if offset < entry.packets:
+                found[row] = (entry.serial, offset)
+    return found
+
+
+THREE = [MessageEntry(0, 250, 4), MessageEntry(1, 254, 5), MessageEntry(2, 3, 2)]
+"""Side by side around the wrap of 8-bit PSNs: 250-253, 254-2, 3-4."""
+
+
+@given(
+    st.lists(st.integers(244, 264).map(lambda psn: psn & MASK), min_size=1, max_size=12), st.integers(0, 2)
+)
+def test_packets_in_any_order_are_placed_as_if_alone(psns: list[int], latest: int) -> None:
+    made = flow(*THREE)
+    made.latest = latest
+    assert placed(made, psns) == expected(THREE, psns)
+
+
+@given(st.integers(240, 270), st.integers(1, 12), st.integers(0, 3))
+def test_runs_of_packets_are_placed_as_if_alone(first: int, n: int, latest: int) -> None:
+    psns = [psn & MASK for psn in range(first, first + n)]
+    made = flow(*THREE)
+    made.latest = latest
+    assert placed(made, psns) == expected(THREE, psns)
+
+
+@pytest.mark.parametrize("psn", range(240, 270))
+@pytest.mark.parametrize("latest", range(4))
+def test_one_packet_is_found_whatever_was_hit_last(psn: int, latest: int) -> None:
+    made = flow(*THREE)
+    made.latest = latest
+    found = made.find(psn & MASK)
+    assert (found and (found[0].serial, found[1])) == expected(THREE, [psn & MASK]).get(0)
+
+
+def test_a_packet_in_the_numbers_of_two_messages_is_placed_once() -> None:
+    """Messages that claim each other's PSNs: the one that is remembered first has the packet."""
+    made = flow(MessageEntry(0, 250, 4), MessageEntry(1, 252, 4))
+    assert placed(made, [250, 252, 253, 254, 255]) == {0: (0, 0), 1: (0, 2), 2: (0, 3), 3: (1, 2), 4: (1, 3)}
+
+
+def test_messages_come_in_the_order_of_their_first_packets() -> None:
+    made = flow(*THREE)
+    order = [entry.serial for entry, _, _ in made.locate(np.array([3, 250, 254, 4, 251], np.int64))]
+    assert order == [2, 0, 1]
+
+
+def test_a_message_whose_first_packet_was_lost_leaves_a_gap_that_hides_no_other() -> None:
+    """Serial 1 is not remembered: its packets are placed nowhere, those of serial 2 are."""
+    made = flow(THREE[0], THREE[2])
+    assert placed(made, [253, 254, 2, 3, 4, 5]) == {0: (0, 3), 3: (2, 0), 4: (2, 1)}
+
+
+@pytest.mark.parametrize(
+    "psns",
+    [
+        [250, 252, 251, 253],
+        [250, 250, 252, 253],
+        [253, 252, 251, 250],
+        [250, 251, 251, 253],
+        [250, 252],
+        [250, 253],
+        [250, 252, 253],
+        [250, 251, 253],
+    ],
+)
+def test_rows_that_only_look_consecutive(psns: list[int]) -> None:
+    made = flow(*THREE)
+    assert placed(made, psns) == expected(THREE, psns)
+
+
+def test_a_run_within_one_message_is_one_slice() -> None:
+    """The quick way of the data path: no index arrays for what is consecutive, across the wrap too."""
+    made = flow(*THREE)
+    for psns, offset in (([251, 252], 1), ([254, 255, 0, 1, 2], 0), ([255, 0], 1), ([2], 4)):
+        [(_, rows, offsets)] = made.locate(np.array(psns, np.int64))
+        assert rows == slice(0, len(psns))
+        assert offsets == slice(offset, offset + len(psns))
+
+
+def test_a_first_packet_again_is_known_and_with_another_psn_it_is_refused() -> None:
+    made = flow(THREE[0])
+    assert made.open_message(THREE[0])
+    assert not made.open_message(MessageEntry(0, 251, 4))
+    assert not made.open_message(MessageEntry(0, 250, 5))
+    assert made.entries[0] == THREE[0]
+    assert made.open_message(MessageEntry(4, 20, 4)), "its place is that of serial 0, which is long done"
+    assert made.find(250) is None
+
+
+def test_where_a_rank_is() -> None:
+    made = flow()
+    assert made.is_at(3, b"any"), "not known yet"
+    made.settle(3, b"source", b"destination")
+    assert made.is_at(3, b"source")
+    assert not made.is_at(3, b"other")
+    assert not made.is_at(2, b"source")
+    assert (made.src_mac, made.dst_mac, made.ingress) == (b"source", b"destination", 3)
+
+
+def test_connections_come_and_go() -> None:
+    table = LookupTable()
+    made = table.add(SPEC, ring_id=5, messages=8, psn_mask=0xFFFFFF)
+    assert (made.spec, made.ring_id, made.psn_mask, made.entries) == (SPEC, 5, 0xFFFFFF, [None] * 8)
+    assert table.get(*SPEC.connection) is made
+    assert SPEC.connection in table
+    assert len(table) == 1
+    table.remove(SPEC)
+    table.remove(SPEC)
+    assert table.get(*SPEC.connection) is None
+    assert SPEC.connection not in table
+    assert len(table) == 0
