@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint types unit coverage fuzz bench soak lock clean FORCE
+.PHONY: help venv demo test lint types unit coverage mutation fuzz bench soak lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks everything. All targets:'
@@ -35,6 +35,9 @@ coverage: $(STAMP) ## The tests with branch coverage of wire and core
 	$(PY) -m coverage run -m pytest $(ARGS)
 	$(PY) -m coverage report
 
+mutation: $(STAMP) ## Mutation testing of wire and core, some 20 min; what changed: make mutation ARGS=--changed
+	$(PY) tests/mutation/run.py $(ARGS)
+
 fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--seconds 5'
 	$(PY) tests/fuzz/run.py $(ARGS)
 
@@ -43,7 +46,7 @@ bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the da
 	.venv/bin/inaproto bench allreduce
 
 soak: $(STAMP) ## 2000 simulated worlds under faults, report in soak-out; options: make soak ARGS='--seeds 100000'
-	.venv/bin/inaproto soak --seeds 2000 --out soak-out $(ARGS)
+	.venv/bin/inaproto soak --seeds 2000 --out soak-out --anew $(ARGS)
 
 lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: make lock ARGS=--upgrade
 	$(PY) -m pip install --quiet uv || $(PYTHON) -m pip --python $(PY) install --quiet uv
@@ -52,7 +55,7 @@ lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: mak
 	  --custom-compile-command 'make lock' --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## Remove .venv and all caches
-	rm -rf .venv .mypy_cache .import_linter_cache .hypothesis .coverage dist
+	rm -rf .venv .mutation .mypy_cache .import_linter_cache .hypothesis .coverage dist
 	find . \( -name __pycache__ -o -name .ruff_cache \) -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock pyproject.toml deploy/bootstrap.py

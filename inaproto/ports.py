@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inaproto.errors import Unsupported
 from inaproto.units import Frames
@@ -100,8 +100,7 @@ class CompletionKind(Enum):
     RECEIVE_IMM = "receive with immediate"
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     qpn: int
     kind: CompletionKind
     wr_id: int

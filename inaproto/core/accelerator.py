@@ -115,6 +115,11 @@ class Accelerator:
         """The rings that are installed, for checkers: to be read only."""
         return self._rings
 
+    @property
+    def counters(self) -> Counters:
+        """The live ones, to be read only; a view has a copy."""
+        return self._counters
+
     def view(self) -> AcceleratorView:
         rings = {
             ring_id: {

@@ -29,8 +29,7 @@ class AcceleratorConfig:
     """Connections of removed rings that are remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class FramesArrived:
+class FramesArrived(NamedTuple):
     """Blocks of frames in arrival order, as a port received them at once."""
 
     port: PortId

@@ -57,15 +57,24 @@ class Flow:
     dst_mac: bytes = b""
     ingress: int = NOWHERE
     """Port and addresses of the last first packet, whose key was right: where the rank is."""
+    src_mac_before: bytes = b""
+    """The source address before this one, at the same port. The ICRC does not cover addresses: a damaged one
+    on a first packet must not shut out all that follow it."""
     latest: int = field(default=0, repr=False)
     """Index of the entry that was hit last: the next packet most likely hits it too."""
 
     def is_at(self, port: int, src_mac: bytes) -> bool:
         """Whether packets without a key may come from there; anywhere while its port is not known."""
-        return self.ingress == NOWHERE or (self.ingress == port and self.src_mac == src_mac)
+        return self.ingress == NOWHERE or (
+            self.ingress == port and src_mac in (self.src_mac, self.src_mac_before)
+        )
 
     def settle(self, port: int, src_mac: bytes, dst_mac: bytes) -> None:
         """The rank is there."""
+        if port != self.ingress:
+            self.src_mac_before = b""
+        elif src_mac != self.src_mac:
+            self.src_mac_before = self.src_mac
         self.ingress, self.src_mac, self.dst_mac = port, src_mac, dst_mac
 
     def open_message(self, entry: MessageEntry) -> bool:

@@ -21,7 +21,7 @@ Two additions to the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, MsgId, S
@@ -53,22 +53,19 @@ class WindowConfig:
             raise LocalMisuse(f"a window of {n} messages does not fit message ids of {self.id_bits} bits")
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(NamedTuple):
     """The application has ``messages`` more to send, behind all earlier ones."""
 
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResultArrived:
+class ResultArrived(NamedTuple):
     """The result message ``msg_id`` is here, whole."""
 
     msg_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendCompleted:
+class SendCompleted(NamedTuple):
     """The transport says that the successor has all of the oldest incomplete message, ``msg_id``."""
 
     msg_id: int
@@ -77,16 +74,14 @@ class SendCompleted:
 WindowEvent = Offered | ResultArrived | SendCompleted
 
 
-@dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendMessage(NamedTuple):
     """Hand message ``msg_id`` to the transport; its header lies in ``slot``."""
 
     msg_id: MsgId
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResultAccepted:
+class ResultAccepted(NamedTuple):
     """The result ``msg_id`` in receive slot ``slot`` is the one that was due: take it before sending on."""
 
     msg_id: MsgId

@@ -64,6 +64,10 @@ class PayloadPool:
         self._shape = (ranks, packets_max, mtu)
         self._free: list[PayloadBuffer] = []
 
+    def __len__(self) -> int:
+        """Buffers that nobody uses now."""
+        return len(self._free)
+
     def take(self) -> PayloadBuffer:
         return self._free.pop() if self._free else PayloadBuffer(*self._shape)
 

@@ -36,8 +36,7 @@ class ResponderConfig:
                 raise ConfigError(f"{name} must be {least} to {most}, not {getattr(self, name)}")
 
 
-@dataclass(frozen=True, slots=True)
-class PostReceive:
+class PostReceive(NamedTuple):
     wr_id: int
 
 

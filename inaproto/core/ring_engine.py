@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from inaproto.core.message_window import (
     MessageWindow,
@@ -107,8 +107,7 @@ class Operation:
     signature: int
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(NamedTuple):
     operation: Operation
 
 
@@ -122,8 +121,7 @@ class ResultArrived:
     """Its first 40 bytes, fewer if it has fewer."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendCompleted:
+class SendCompleted(NamedTuple):
     msg_id: int
 
 
@@ -143,8 +141,7 @@ class Woke:
 RingEvent = Submit | ResultArrived | SendCompleted | Fail | Woke
 
 
-@dataclass(frozen=True, slots=True)
-class PostMessage:
+class PostMessage(NamedTuple):
     """Write ``header`` into header slot ``slot``, then post header and tensor bytes as one message."""
 
     msg_id: MsgId
@@ -155,8 +152,7 @@ class PostMessage:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakeResult:
+class TakeResult(NamedTuple):
     """Copy the ``nbytes`` behind the header in receive slot ``slot`` into the operation's buffer."""
 
     slot: int
@@ -165,8 +161,7 @@ class TakeResult:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class OperationDone:
+class OperationDone(NamedTuple):
     op_index: OpIndex
 
 
@@ -237,6 +232,7 @@ class RingEngine:
 
     def __init__(self, config: RingConfig) -> None:
         self._config = config
+        self._tensor_bytes = config.tensor_bytes
         self._predecessor = (config.rank - 1) % config.ring_size
         self._window = MessageWindow(WindowConfig(config.window_messages, config.id_bits))
         self._queue: deque[Operation] = deque()
@@ -268,7 +264,7 @@ class RingEngine:
             return None
         stalled = Instant(self._reported + self._config.stall_ns)
         overdue = self._overdue_at
-        return stalled if overdue is None else min(stalled, overdue)
+        return stalled if overdue is None or stalled < overdue else overdue
 
     @property
     def _overdue_at(self) -> Instant | None:
@@ -276,13 +272,18 @@ class RingEngine:
             return None
         return Instant(self._started + self._config.timeout_ns)
 
+    @property
+    def operations_queued(self) -> int:
+        """As ``view`` has it, for who asks at every operation."""
+        return len(self._queue) + (self._running is not None)
+
     def view(self) -> RingView:
         window = self._window.view()
         return RingView(
             operations_submitted=self._next_index,
             operations_done=self._done,
             operations_failed=self._failed,
-            operations_queued=len(self._queue) + (self._running is not None),
+            operations_queued=self.operations_queued,
             running=self._running,
             messages=self._messages,
             results=self._results,
@@ -368,8 +369,8 @@ class RingEngine:
         """(offset, bytes) of the running operation's message number ``message``."""
         if self._running is None:
             raise InvariantBroken("a message belongs to no operation")
-        offset = message * self._config.tensor_bytes
-        return offset, min(self._config.tensor_bytes, self._running.nbytes - offset)
+        offset = message * self._tensor_bytes
+        return offset, min(self._tensor_bytes, self._running.nbytes - offset)
 
     def _header(self, msg_id: int, message: int, rank: int) -> InaHeader:
         config, operation = self._config, self._running

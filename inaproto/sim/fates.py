@@ -52,7 +52,7 @@ class DrawnFates:
     def __init__(self, weather: Weather, seed: Seed, purpose: str) -> None:
         self.recorded: dict[int, Fate] = {}
         self._bits = named_bits(seed, purpose)
-        self._number = -1
+        self._blocks = -1
         self._row = _BLOCK_FRAMES
         self._draws = np.empty((0, _DRAWS), np.uint64)
         self._hit: list[bool] = []
@@ -67,21 +67,21 @@ class DrawnFates:
 
     def _find_hits(self) -> None:
         hits = np.asarray((self._draws[:, : len(_PROBABILITIES)] < self._thresholds).any(axis=1))
-        self._hit = [bool(hit) for hit in hits]
+        self._hit = hits.tolist()
 
     def next(self, frame_bytes: int) -> Fate | None:
-        self._number += 1
-        if self._row == _BLOCK_FRAMES:
+        row = self._row
+        if row == _BLOCK_FRAMES:
             raw = self._bits.random_raw(_BLOCK_FRAMES * _DRAWS).reshape(_BLOCK_FRAMES, _DRAWS)
             self._draws = raw >> np.uint64(64 - _DRAW_BITS)
-            self._row = 0
+            self._blocks += 1
+            row = 0
             self._find_hits()
-        row = self._row
-        self._row += 1
+        self._row = row + 1
         if not self._hit[row]:
             return None
         fate = self._fate(self._draws[row].tolist(), frame_bytes)
-        self.recorded[self._number] = fate
+        self.recorded[self._blocks * _BLOCK_FRAMES + row] = fate
         return fate
 
     def _fate(self, draws: list[int], frame_bytes: int) -> Fate:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.errors import JobError, SwitchUnreachable
 from inaproto.sim.link import SimLink
 from inaproto.sim.nic import NicEngine
-from inaproto.sim.rank import Phase, SimRank
+from inaproto.sim.rank import SimRank
 from inaproto.units import Frames, Instant
 from inaproto.wire.control_messages import Error, Hello, Message, Welcome
 
@@ -42,11 +43,15 @@ class SimHost:
         self.frames_in = 0
         """Handed to this NIC."""
         self.frames_out = 0
+        self.frames_taken = 0
+        """Handed to any of the host's NICs."""
         self.lost_in: dict[str, int] = {}
         """Frames that arrived and were not handed to the NIC, by why; added to the ledger."""
-        self._paused = False
+        self._pauses: set[int] = set()
+        self._pause_serial = 0
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._waiting_frames = 0
+        self.frames_waiting = 0
+        """In the receive ring, while the host is paused."""
         self._owners: dict[int, SimRank] = {}
         self._nic_wake_at: int | None = None
 
@@ -58,7 +63,9 @@ class SimHost:
     @property
     def now(self) -> Instant:
         """By this host's clock."""
-        return Instant(self.world.agenda.now + self.clock_ahead_ns)
+        ahead_ns = self.clock_ahead_ns
+        now = self.world.agenda.now
+        return Instant(now + ahead_ns) if ahead_ns else now
 
     def world_time(self, instant: Instant) -> int:
         return instant - self.clock_ahead_ns
@@ -80,17 +87,23 @@ class SimHost:
 
     def when_awake(self, act: Callable[[], None]) -> None:
         """Now, or when the host runs again."""
-        if self._paused:
+        if self._pauses:
             self._waiting.append((lambda _: act(), None))
         elif self.is_up:
             act()
 
-    def pause(self) -> None:
-        self._paused = True
+    def pause(self) -> int:
+        """Nothing runs here until this pause, by the number returned, and all others are over."""
+        self._pause_serial += 1
+        self._pauses.add(self._pause_serial)
+        return self._pause_serial
 
-    def resume(self, _: Any = None) -> None:
-        self._paused = False
-        waiting, self._waiting, self._waiting_frames = self._waiting, deque(), 0
+    def resume(self, pause: int, _: Any = None) -> None:
+        """Also of a pause that a crash has ended already."""
+        self._pauses.discard(pause)
+        if self._pauses:
+            return
+        waiting, self._waiting, self.frames_waiting = self._waiting, deque(), 0
         for act, argument in waiting:
             if self.is_up:
                 act(argument)
@@ -98,7 +111,6 @@ class SimHost:
     # --- ups and downs
 
     def power_on(self, _: Any = None) -> None:
-        self._paused = False
         self.new_nic()
         self.is_up = True
         self._connect()
@@ -108,12 +120,9 @@ class SimHost:
     def crash(self) -> None:
         """Everything stops; the switch notices that the session ended."""
         self.is_up = False
-        self._paused = False
-        for act, argument in self._waiting:
-            if act == self._frames:
-                self._lose("host is down", argument)
+        self._pauses.clear()
+        self._lose_waiting_frames("host is down")
         self._waiting.clear()
-        self._waiting_frames = 0
         for rank in self.ranks:
             rank.die()
         self._drop_nic()
@@ -139,8 +148,9 @@ class SimHost:
     def lose_nic(self, error: JobError) -> None:
         """The NIC is gone, with its queue pairs; a new one takes its place."""
         self._drop_nic()
+        self._lose_waiting_frames("the NIC was reset")
         for rank in self.ranks:
-            rank.lose(error)
+            self.when_awake(partial(rank.lose, error))
         self.new_nic()
 
     # --- control
@@ -202,12 +212,12 @@ class SimHost:
             self.when_awake(self.nic_touched)
 
     def frames_arrived(self, blocks: list[Frames]) -> None:
-        if self._paused:
+        if self._pauses:
             count = sum(map(len, blocks))
-            if self._waiting_frames + count > RECEIVE_RING_FRAMES:
+            if self.frames_waiting + count > RECEIVE_RING_FRAMES:
                 self._lose("receive ring full", blocks)
             else:
-                self._waiting_frames += count
+                self.frames_waiting += count
                 self._waiting.append((self._frames, blocks))
         elif self.is_up:
             self._frames(blocks)
@@ -217,12 +227,21 @@ class SimHost:
     def _lose(self, why: str, blocks: list[Frames]) -> None:
         self.lost_in[why] = self.lost_in.get(why, 0) + sum(map(len, blocks))
 
+    def _lose_waiting_frames(self, why: str) -> None:
+        """Those in the receive ring of a paused host."""
+        for act, argument in self._waiting:
+            if act == self._frames:
+                self._lose(why, argument)
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[0] != self._frames)
+        self.frames_waiting = 0
+
     def _frames(self, blocks: list[Frames]) -> None:
-        note_frames = self.world.note_frames
+        world = self.world
         for block in blocks:
             self.frames_in += len(block)
-            note_frames(self.number, block)
-        self.nic.handle_frames(blocks, Instant(self.world.agenda.now + self.clock_ahead_ns))
+            self.frames_taken += len(block)
+            world.note_frames(self.number, block)
+        self.nic.handle_frames(blocks, self.now)
         self.nic_touched()
 
     def nic_touched(self) -> None:
@@ -232,9 +251,10 @@ class SimHost:
             for frames in nic.take_output():
                 self.frames_out += len(frames)
                 send(frames)
-            if not nic.has_completions:
+            completions = nic.take_completions()
+            if not completions:
                 break
-            for completion in nic.take_completions():
+            for completion in completions:
                 owner = self._owners.get(completion.qpn)
                 if owner is not None:
                     owner.completed(completion)
@@ -263,7 +283,3 @@ class SimHost:
             self.nic_touched()
         else:
             self._arm_nic()
-
-    @property
-    def is_idle(self) -> bool:
-        return all(rank.phase is Phase.FINISHED for rank in self.ranks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ WEATHER = "weather"
 QUEUE_FULL = "link queue full"
 PARTITION = "partition"
 RESET = "link was reset"
+_size = attrgetter("size")
 
 
 class SimLink:
@@ -83,19 +85,19 @@ class SimLink:
         now = self._agenda.now
         if self._recorder is not None:
             self._recorder.sent(self.name, self.sent - 1, frame, now)
-        start = max(self._free_at, now)
-        if start - now > self._queue_ns_max:
+        start = self._free_at
+        if start < now:
+            start = now
+        elif start - now > self._queue_ns_max:
             self._lose(QUEUE_FULL)
             return
-        self._free_at = start + nbytes * self._ps_per_byte // 1000 + 1
+        self._free_at = free_at = start + nbytes * self._ps_per_byte // 1000 + 1
         if self.is_cut:
             self._lose(PARTITION)
-            return
-        arrival = self._free_at + self._delay_ns
-        if fate is None:
-            self._fly(frame, arrival)
+        elif fate is None:
+            self._fly(frame, free_at + self._delay_ns)
         else:
-            self._suffer(fate, frame, arrival)
+            self._suffer(fate, frame, free_at + self._delay_ns)
 
     def _suffer(self, fate: Fate, frame: Frames, arrival: int) -> None:
         self._world.fate_befell(self, fate)
@@ -146,9 +148,8 @@ class SimLink:
             if self._recorder is not None:
                 for frame in blocks:
                     self._recorder.arrived(frame)
-            self._deliver(
-                [np.concatenate(list(alike)) for _, alike in groupby(blocks, lambda frame: frame.size)]
-            )
+            runs = [list(alike) for _, alike in groupby(blocks, _size)] if len(blocks) > 1 else [blocks]
+            self._deliver([np.concatenate(run) if len(run) > 1 else run[0] for run in runs])
 
     def _lose(self, rule: str) -> None:
         self._drop(rule)

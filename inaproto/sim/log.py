@@ -16,7 +16,7 @@ from typing import Any, Final
 from inaproto.errors import ConfigError, DecodeError
 from inaproto.sim.fates import Fate
 from inaproto.sim.recorder import Record, say_frame, say_time
-from inaproto.sim.swarm import WorldConfig, draw_world
+from inaproto.sim.swarm import WorldConfig
 from inaproto.sim.world import LinkFates, Violation, WorldResult
 
 FORMAT: Final = 1
@@ -26,6 +26,16 @@ _LINES_MAX: Final = 5
 _LAYER: Final = "event log"
 _REMEDY: Final = "make it again with: inaproto soak --seed N --log FILE"
 _FATE_FIELDS: Final = {name: type(value) for name, value in Fate()._asdict().items()}
+
+
+class DamagedLog(DecodeError):
+    """The lines are what counts, so the message names these and no byte."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(_LAYER, reason)
+
+    def __str__(self) -> str:
+        return f"{self.layer}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +97,19 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """Raises ``ConfigError`` (no such log, or of another format) or ``DecodeError`` (damaged)."""
+    """Raises ``ConfigError`` (no such log, or of another format) or ``DamagedLog``."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"event log {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise DecodeError(_LAYER, f"{path} is not UTF-8 text; {_REMEDY}", error.start) from None
+        raise DamagedLog(f"{path} is not UTF-8 text (byte {error.start}); {_REMEDY}") from None
     if not text:
-        raise DecodeError(_LAYER, f"{path} is empty; {_REMEDY}")
-    records, at = [], 0
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
-        records.append(_record(line, number, at, path))
-        at += len(line.encode())
+        raise DamagedLog(f"{path} is empty; {_REMEDY}")
+    records = [_record(line, number, path) for number, line in enumerate(text.splitlines(), 1)]
     header, events = records[0], records[1:]
     if "format" not in header:
-        raise DecodeError(_LAYER, f"{path}: line 1 is not the header of an event log; {_REMEDY}")
+        raise DamagedLog(f"{path}: line 1 is not the header of an event log; {_REMEDY}")
     if header["format"] != FORMAT:
         raise ConfigError(
             f"event log {path}: format {header['format']!r}; this version of inaproto reads format {FORMAT}"
@@ -110,23 +117,21 @@ def read_log(path: Path) -> Log:
     log = _decoded(header, events, path)
     for index, event in enumerate(events, 1):
         if event.get("n") != index:
-            raise DecodeError(_LAYER, f"{path}: line {index + 1} is event {event.get('n')}, expected {index}")
+            raise DamagedLog(f"{path}: line {index + 1} is event {event.get('n')}, expected {index}")
     if len(events) != header.get("events"):
-        raise DecodeError(
-            _LAYER,
-            f"{path}: {len(events)} events, its header says {header.get('events')}; the file is cut off",
-            at,
+        raise DamagedLog(
+            f"{path}: {len(events)} events, its header says {header.get('events')}; the file is cut off"
         )
     return log
 
 
-def _record(line: str, number: int, at: int, path: Path) -> Record:
+def _record(line: str, number: int, path: Path) -> Record:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise DecodeError(_LAYER, f"{path}: line {number} is not JSON: {error}", at) from None
+        raise DamagedLog(f"{path}: line {number} is not JSON: {error}") from None
     if not isinstance(record, dict):
-        raise DecodeError(_LAYER, f"{path}: line {number} is not a JSON object", at)
+        raise DamagedLog(f"{path}: line {number} is not a JSON object")
     return record
 
 
@@ -146,7 +151,7 @@ def _decoded(header: Record, events: list[Record], path: Path) -> Log:
         )
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         said = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise DecodeError(_LAYER, f"{path}: its header is damaged: {said}") from None
+        raise DamagedLog(f"{path}: its header is damaged: {said}") from None
 
 
 def _fate(fields: Any) -> Fate:
@@ -191,27 +196,3 @@ def _some(lines: list[str]) -> list[str]:
         return lines
     told = lines[: _LINES_MAX - 1] + [line for line in lines[_LINES_MAX - 1 :] if line.endswith("]")]
     return told if len(told) == len(lines) else [*told, f"    and {len(lines) - len(told)} more"]
-
-
-def say_failure(log: Log, *, path: str | None = None, last: int = 12) -> str:
-    """What a person needs of a run that broke a rule: what, when, the last events, how to see it again."""
-    violation = log.violation
-    if violation is None:
-        return f"seed {log.config.seed}: no rule was broken in {len(log.records)} events"
-    program = log.program
-    variant = f" --with {program.variant}" if program.variant else ""
-    lines = [
-        f"seed {log.config.seed}: broken rule: {violation.rule}",
-        f"  evidence  {violation.evidence}",
-        f"  where     event {violation.event}, at {say_time(violation.at_ns)}, found by {violation.checker}",
-        f"  program   inaproto {program.version}, commit {program.commit or 'unknown'}"
-        + (f", with {program.variant}" if program.variant else ""),
-        f"  last {min(last, len(log.records))} events:",
-    ]
-    for record in log.records[-last:]:
-        lines += [f"    {line}" for line in say_record(record)]
-    if log.config == draw_world(log.config.seed):  # not of a world that was made smaller
-        lines.append(f"  rerun     inaproto soak --seed {log.config.seed}{variant}")
-    if path is not None:
-        lines.append(f"  replay    inaproto replay {path} --svg out.svg{variant}")
-    return "\n".join(lines)

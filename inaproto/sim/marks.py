@@ -71,6 +71,31 @@ DECLARED: Final[dict[str, str]] = {
     "switch: dropped: ring removed": "a packet came of a ring that was taken away",
 }
 
+_FURTHER: Final = {
+    "fault during an all-reduce: ": "a fault of this kind struck while a rank waited for a result",
+    "nic: acks_sent": "a NIC acknowledged packets",
+    "nic: blames": "a NIC found a peer breaking the rules of RDMA",
+    "nic: messages_received": "a NIC took messages in whole",
+    "nic: naks_received": "a NIC was told of a gap",
+    "nic: out_of_sequence": "a packet came behind a gap",
+    "nic: packets_received": "a NIC took packets in",
+    "nic: packets_sent": "a NIC sent packets",
+    "switch: bridged": "the accelerator passed frames on as a plain switch does",
+    "switch: dropped: ": "the accelerator dropped a packet, for this reason",
+    "switch: results_out": "the accelerator sent results",
+    "a join was refused": "a rank's request to join was answered with an error",
+    "a mismatch was explained": "a rank was told which ranks call different all-reduces",
+    "the switch blamed: ": "the accelerator found a late packet of a ring that is gone, or the like",
+    "a rank was told: ": "a rank's job failed with this code",
+}
+"""Of marks that are not declared, or of all that begin so."""
+
+
+def meaning_of(name: str) -> str | None:
+    if name in DECLARED:
+        return DECLARED[name]
+    return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)
+
 
 def seen_in(result: WorldResult) -> dict[str, int]:
     """The marks of one world, those that the parts set and those that its fates show, with how often."""

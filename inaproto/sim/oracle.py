@@ -59,7 +59,7 @@ class Oracle:
         begin = (ring_id * 2971 + rank * 1009 + op_index * 373) % _POOL
         if begin + elements <= len(self._twice):
             return self._twice[begin : begin + elements]
-        return self._pool.take(range(begin, begin + elements), mode="wrap")
+        return np.tile(self._pool, -(-(begin + elements) // _POOL))[begin : begin + elements]
 
     def result(self, ring_id: int, ranks: int, op_index: int, elements: int) -> bytes:
         """The bytes that every rank must get."""

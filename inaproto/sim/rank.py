@@ -1,14 +1,17 @@
 """One rank of a simulated job: what a host daemon does for it, and the training process behind it.
 
 The protocol is the product's (:class:`~inaproto.core.ring_engine.RingEngine` over the host's NIC); this
-shell performs what the engine orders, as ``inaproto.daemon.host_ring`` does on real hosts. The process joins,
-calls the job's all-reduces in order, some at once, leaves, and starts anew whenever its job fails.
+shell performs what the engine orders, as ``inaproto.daemon.host_ring`` does on real hosts. One difference:
+before a host daemon gives an overdue operation up, it asks the switch (``inaproto.daemon.operation_watch``).
+The process joins, calls the job's all-reduces in order, some at once, leaves, and starts anew whenever its
+job fails.
 """
 
 from __future__ import annotations
 
 import zlib
 from enum import Enum
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from inaproto.core.ring_engine import (
@@ -75,6 +78,11 @@ class Phase(Enum):
     FINISHED = "finished"
 
 
+_WITHOUT_RING: Final = (Phase.IDLE, Phase.FINISHED)
+_SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
+_SEND: Final = CompletionKind.SEND
+
+
 class SimRank:
     """Rank ``index`` of ``job``; all times that it sees are its host's."""
 
@@ -86,12 +94,11 @@ class SimRank:
         self.pid = 0
         self.ring_id = 0
         self.engine: RingEngine | None = None
-        self.rings_seen = 0
         self._draws = Draws(host.world.config.seed, f"rank/{job.name}/{index}")
         self._slots = 2 * job.window_messages
         self._slot_bytes = job.message_packets * job.mtu
         self._offsets: list[int] = []
-        self._tensors = bytearray()
+        self._tensors: list[memoryview] = []
         self._next_op = 0
         self._submit_planned = False
         self._wake_at: int | None = None
@@ -144,9 +151,7 @@ class SimRank:
 
     def tensor(self, op_index: int) -> memoryview:
         """The tensor of an all-reduce: its input, and its result once it is done."""
-        begin = self._offsets[op_index]
-        nbytes = self.elements(op_index) * self.job.dtype.itemsize
-        return memoryview(self._tensors)[begin : begin + nbytes]
+        return self._tensors[op_index]
 
     def _plan_submit(self) -> None:
         """Call the next all-reduce after some thought, if there is one and few enough are running."""
@@ -154,10 +159,10 @@ class SimRank:
         if self._submit_planned or engine is None or self.phase is not Phase.RUNNING:
             return
         if self._next_op == len(self.job.elements):
-            if engine.view().operations_queued == 0:
+            if engine.operations_queued == 0:
                 self._leave()
             return
-        if engine.view().operations_queued >= self.job.depth:
+        if engine.operations_queued >= self.job.depth:
             return
         think = self._draws.below(self.job.think_ns + 1)
         if self.index == self.job.slow_rank:
@@ -180,6 +185,7 @@ class SimRank:
         self.tensor(op_index)[:] = data.tobytes()
         signature = zlib.crc32(f"{job.dtype} {job.op} {elements}".encode()) & 0xFFFF
         operation = Operation(OpIndex(op_index), job.dtype, job.op, data.nbytes, signature)
+        world.faults.called(job, op_index)
         for hook in world.hooks.submitted:
             hook(self, op_index)
         self._step(Submit(operation))
@@ -198,6 +204,8 @@ class SimRank:
                 if message.ring_id in (0, self.ring_id):
                     self._fail(message.code, message.message)
             case Closed() if self.phase is Phase.LEFT and message.ring_id == self.ring_id:
+                for hook in self.host.world.hooks.closed:
+                    hook(self)
                 self.finish()
             case Error() if self.phase is Phase.JOINING and message.of == self.pid:
                 self.host.world.mark("a join was refused")
@@ -211,10 +219,10 @@ class SimRank:
 
     def _open(self) -> None:
         """Queue pairs, slots and registered memory, as ``inaproto.daemon.ring_link`` has them."""
-        nic = self.host.nic
-        self._results = bytearray(self._slots * self._slot_bytes)
+        nic = self._nic = self.host.nic
+        self._results = memoryview(bytearray(self._slots * self._slot_bytes))
         self._headers = bytearray(self._slots * INA_HEADER_BYTES)
-        self._results_region = nic.register_memory(memoryview(self._results))
+        self._results_region = nic.register_memory(self._results)
         self._headers_region = nic.register_memory(memoryview(self._headers).toreadonly())
         psn = self.host.world.first_psn
         out, into = nic.create_qp(psn=psn()), nic.create_qp(psn=psn())
@@ -235,9 +243,8 @@ class SimRank:
         self.host.serve(self.into_qpn, self)
 
     def _connect(self, ring: Ring) -> None:
-        job, nic = self.job, self.host.nic
+        job, nic = self.job, self._nic
         self.ring_id = ring.ring_id
-        self.rings_seen += 1
         self.phase = Phase.CONNECTING
         self._successor = ring.successor
         self._next_op = 0
@@ -257,15 +264,15 @@ class SimRank:
             )
         )
         self.host.world.ring_connected(job, ring.ring_id)
-        at, self._offsets = 0, []
-        for op_index in range(len(job.elements)):
-            self._offsets.append(at)
-            at += self.elements(op_index) * job.dtype.itemsize
-        self._tensors = bytearray(at)
-        self._tensor_region = nic.register_memory(memoryview(self._tensors))
+        sizes = [self.elements(op_index) * job.dtype.itemsize for op_index in range(len(job.elements))]
+        ends = list(accumulate(sizes))
+        self._offsets = [end - size for end, size in zip(ends, sizes, strict=True)]
+        memory = memoryview(bytearray(ends[-1]))
+        self._tensors = [memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        self._tensor_region = nic.register_memory(memory)
         for receive in range(self._slots + RECEIVES_SPARE):
             nic.post_receive(self.into_qpn, receive)
-        attributes = QpAttributes(mtu=job.mtu, timeout=job.transport_timeout)
+        attributes = QpAttributes(mtu=job.mtu, timeout=job.transport_timeout, retry_count=job.retry_count)
         for qpn, peer in ((self.into_qpn, ring.predecessor), (self.out_qpn, ring.successor)):
             nic.connect_qp(qpn, QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn), attributes)
         self.host.tell(Ready(job=job.name, rank=self.index))
@@ -273,18 +280,19 @@ class SimRank:
     # --- the engine and the NIC
 
     def completed(self, completion: Completion) -> None:
-        if self.engine is None or self.phase in (Phase.IDLE, Phase.FINISHED):
+        if self.engine is None or self.phase in _WITHOUT_RING:
             return
-        if completion.status is not Status.SUCCESS:
-            self.lose(FabricLost(f"{self}: {completion.status.value}"))
-        elif completion.kind is CompletionKind.SEND:
-            self._step(SendCompleted(completion.wr_id))
+        _, kind, wr_id, status, imm, nbytes = completion
+        if status is not _SUCCESS:
+            self.lose(FabricLost(f"{self}: {status.value}"))
+        elif kind is _SEND:
+            self._step(SendCompleted(wr_id))
         else:
-            begin = completion.imm % self._slots * self._slot_bytes
-            header = bytes(self._results[begin : begin + min(INA_HEADER_BYTES, completion.nbytes)])
-            self._step(ResultArrived(completion.imm, completion.nbytes, header))
+            begin = imm % self._slots * self._slot_bytes
+            header = self._results[begin : begin + min(INA_HEADER_BYTES, nbytes)].tobytes()
+            self._step(ResultArrived(imm, nbytes, header))
             if self._open_qps:
-                self.host.nic.post_receive(self.into_qpn, completion.wr_id)
+                self._nic.post_receive(self.into_qpn, wr_id)
 
     def _step(self, event: RingEvent) -> None:
         engine, world = self.engine, self.host.world
@@ -294,7 +302,8 @@ class SimRank:
         if world.recorder is not None:
             world.recorder.rank_step(self, event)
         self._perform(engine.step(event, self.host.now))
-        self._arm()
+        if self._wake_at is None:  # else it wakes in time: the deadline of an engine only moves away
+            self._arm()
 
     def _perform(self, actions: list[RingAction]) -> None:
         world = self.host.world
@@ -302,9 +311,10 @@ class SimRank:
             match action:
                 case PostMessage():
                     self._post(action)
-                case TakeResult(slot, op_index, offset, nbytes):
+                case TakeResult():
+                    slot, op_index, offset, nbytes = action  # sooner than the pattern would
                     begin = slot * self._slot_bytes + INA_HEADER_BYTES
-                    self.tensor(op_index)[offset : offset + nbytes] = self._results[begin : begin + nbytes]
+                    self._tensors[op_index][offset : offset + nbytes] = self._results[begin : begin + nbytes]
                     for hook in world.hooks.taken:
                         hook(self, slot, op_index, offset, nbytes)
                 case OperationDone(op_index):
@@ -338,23 +348,24 @@ class SimRank:
                     assert_never(action)
 
     def _post(self, action: PostMessage) -> None:
-        nic, at = self.host.nic, action.slot * INA_HEADER_BYTES
-        self._headers[at : at + INA_HEADER_BYTES] = action.header
-        head = Segment(self._headers_region.key, self._headers_region.va + at, INA_HEADER_BYTES)
-        region = self._tensor_region
-        begin = self._offsets[action.op_index] + action.offset
-        for hook in self.host.world.hooks.posted:
-            hook(self, action.msg_id)
-        nic.post_write_imm(
+        msg_id, slot, header, op_index, offset, nbytes = action
+        host, at = self.host, slot * INA_HEADER_BYTES
+        self._headers[at : at + INA_HEADER_BYTES] = header
+        heads, tensors = self._headers_region, self._tensor_region
+        head = Segment(heads.key, heads.va + at, INA_HEADER_BYTES)
+        body = Segment(tensors.key, tensors.va + self._offsets[op_index] + offset, nbytes)
+        for hook in host.world.hooks.posted:
+            hook(self, msg_id)
+        self._nic.post_write_imm(
             self.out_qpn,
-            action.msg_id,
-            (head, Segment(region.key, region.va + begin, action.nbytes)),
-            remote_va=self._successor.va + action.slot * self._slot_bytes,
+            msg_id,
+            (head, body),
+            remote_va=self._successor.va + slot * self._slot_bytes,
             rkey=self._successor.rkey,
-            imm=action.msg_id,
-            now=self.host.now,
+            imm=msg_id,
+            now=host.now,
         )
-        self.host.nic_touched()
+        host.nic_touched()
 
     def _arm(self) -> None:
         deadline = self.engine.deadline if self.engine is not None else None
@@ -399,6 +410,8 @@ class SimRank:
 
     def _leave(self) -> None:
         self.phase = Phase.LEFT
+        for hook in self.host.world.hooks.left:
+            hook(self, self._next_op)
         self.host.tell(Left(job=self.job.name, rank=self.index, operations=self._next_op))
 
     def lose(self, error: JobError) -> None:
@@ -436,7 +449,7 @@ class SimRank:
         if not self._open_qps:
             return
         self._open_qps = False
-        nic = self.host.nic
+        nic = self._nic  # that of its opening: the host may have a new one
         for qpn in (self.out_qpn, self.into_qpn):
             nic.destroy_qp(qpn)
             self.host.forget(qpn)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inaproto.core.ring_engine import Fail, ResultArrived, RingEvent, SendCompleted, Submit, Woke
 from inaproto.errors import DecodeError
 from inaproto.sim.fates import Fate
+from inaproto.sim.swarm import Fault
 from inaproto.units import Frames
 from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
 from inaproto.wire.roce import Opcode, RocePacket
@@ -44,6 +45,13 @@ class Recorder:
     def frames(self, node: int, block: Frames) -> None:
         """Of the event that was told last."""
         self.records[-1]["frames"] = [describe(row.tobytes()) for row in block]
+
+    def fault(self, fault: Fault, host: str) -> None:
+        """Of the event that was told last: what struck, and until when."""
+        self.records[-1]["fault"] = {
+            "kind": str(fault.kind), "target": fault.target, "until": fault.at_ns + fault.duration_ns
+        }  # fmt: skip
+        self.noted(f"fault: {fault.kind} of {host} for {fault.duration_ns} ns")
 
     def noted(self, text: str) -> None:
         at = self.records[-1]["at"] if self.records else 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from inaproto.core.accelerator import Accelerator, AcceleratorConfig
+from inaproto.errors import ConfigError
 from inaproto.sim.checkers.checker import Checker
 from inaproto.sim.log import Log, Program, say_record
 from inaproto.sim.nic import NicFactory
@@ -72,6 +73,9 @@ class Replay:
             lines.append(f"the log has: {_say(was)};")
         if now is None:
             lines.append("this run breaks no rule: the fault is gone, or lies in a variant (--with).")
+        elif was is not None and (now.rule, now.event) == (was.rule, was.event):
+            where = "" if self.differs is None else f", but the log differs at event {self.differs}"
+            lines = [f"breaks the same rule at the same event {now.event}{where}: was it edited?"]
         elif was is not None and now.rule == was.rule:
             lines.append(f"this run breaks the same rule elsewhere: {_say(now)}.")
         else:
@@ -84,8 +88,14 @@ class Replay:
 
 
 def replay(log: Log, parts: Parts, program: Program) -> Replay:
-    """``program`` is what runs it now."""
-    again = parts.record(log.config, program, log.fates)
+    """``program`` is what runs it now. Raises ``ConfigError`` for a log whose world cannot be."""
+    try:
+        again = parts.record(log.config, program, log.fates)
+    except Exception as error:  # a world that runs never raises, so it is the making of it that did
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"event log: no world can be as its header says ({said}): was it edited?"
+        ) from error
     differs = None
     for number, (was, now) in enumerate(zip_longest(log.records, again.records), 1):
         if was != now:

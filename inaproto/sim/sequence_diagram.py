@@ -44,9 +44,9 @@ _SILENCE_NS: Final = 1_000_000
 _FAULT: Final = "#f2b8b5"
 
 
-def draw(log: Log, *, last: int = 60) -> str:
-    """SVG text. ``last`` is how many lines of text are told, counted from the end."""
-    scene = scene_of(log, last)
+def draw(log: Log, *, last: int = 60, first: int | None = None) -> str:
+    """SVG text. ``last`` is how many lines of text are told, from event ``first`` on or at the end."""
+    scene = scene_of(log, last, first)
     nodes = order_nodes(scene)
     return _Drawing(log, scene, nodes).text()
 

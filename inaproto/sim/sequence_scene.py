@@ -6,17 +6,22 @@ begins is told where it arrives.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from inaproto.sim.failure import folded, last_turn
 from inaproto.sim.log import SWITCH_NODE, Log
 from inaproto.sim.recorder import Record, say_time
 from inaproto.sim.swarm import Fault, FaultKind
+from inaproto.sim.world import Violation
 
 RED: Final = "#c62828"
 INK: Final = "#20242b"
 PALE: Final = "#6a7078"
+FAULT_ORDER: Final = 1 << 40
+"""Where faults stand among what happens at the same time: behind all events."""
 
 
 class Kind(Enum):
@@ -75,34 +80,83 @@ class Scene:
     end: int = 0
 
 
-def scene_of(log: Log, last: int) -> Scene:
+def scene_of(log: Log, last: int, first: int | None = None) -> Scene:
+    """``last`` rows: those from event ``first`` on, or the last ones of all.
+
+    Where these do not reach back to the last turn that things took (see ``last_turn``), the first two
+    thirds of them begin there. What is left out shows as time that passes.
+    """
     records = log.records
     end = max((record["at"] for record in records), default=0)
     if log.violation is not None:
         end = max(end, log.violation.at_ns)
     scene = Scene(end=end)
-    for record in records:
-        _add_record(scene, record, log.violation is not None and record["n"] == log.violation.event)
+    for group in folded(records):
+        for number, record in enumerate(group):
+            failing = log.violation is not None and record["n"] == log.violation.event
+            if number == 0 or failing:
+                _add_record(scene, record, failing, times=0 if failing else len(group))
+    if log.violation is not None:
+        _mark_failing(scene, log.violation)
     _add_faults(scene, log)
     told = sorted((point for point in scene.points if point.text), key=lambda point: (point.at, point.order))
-    scene.begin = told[-last:][0].at if told else 0
-    kept = {id(point) for point in told[-last:]}
-    _trim(scene, kept)
+    windows = _windows(told, last, first, last_turn(log))
+    scene.begin = windows[0][0].at if told else 0
+    _trim(scene, windows)
     return scene
 
 
-def _add_record(scene: Scene, record: Record, failing: bool) -> None:
+def _windows(told: list[Point], last: int, first: int | None, turn: int | None) -> list[list[Point]]:
+    """The rows that are drawn, in one piece or two."""
+    final = told[-last:]
+    if first is not None:
+        begin = next((point.at for point in told if first <= point.order[0] < FAULT_ORDER), None)
+    elif turn is not None and final and turn < min(point.order[0] for point in final):
+        begin = next((point.at for point in told if turn == point.order[0]), None)
+    else:
+        begin = None
+    if begin is None:
+        return [final]
+    head = [point for point in told if point.at >= begin]
+    if len(head) <= last:
+        return [head]
+    tail = last // 3
+    return [head[: last - tail], head[len(head) - tail :]] if tail else [head[:last]]
+
+
+_NODE_NAME: Final = re.compile(r"\b(host\d+|switch|accelerator)\b")
+
+
+def _mark_failing(scene: Scene, violation: Violation) -> None:
+    """The row nearest to the violation, at the node that its evidence names if it names one."""
+    named = _NODE_NAME.search(violation.evidence)
+    node = None if named is None else _node(named[1].replace("accelerator", "switch"))
+    last = [point for point in scene.points if point.order[0] == violation.event and point.text]
+    there = [point for point in last if node is None or point.node == node]
+    event = next((point for point in last if point.order[1] == 0), None)
+    if event is not None and event.at == violation.at_ns and (node in (None, event.node) or not there):
+        event.failing = True
+        event.text = f"event {violation.event}: {event.text}"
+        return
+    nearest = min(there, key=lambda point: (abs(point.at - violation.at_ns), -point.order[1]), default=None)
+    if nearest is None or nearest.at != violation.at_ns:
+        where = node if node is not None else (event.node if event is not None else SWITCH_NODE)
+        nearest = Point(violation.at_ns, (violation.event, 1 << 20), where, f"broken: {violation.rule}")
+        scene.points.append(nearest)
+    nearest.failing = True
+
+
+def _add_record(scene: Scene, record: Record, failing: bool, *, times: int) -> None:
+    """``times``: how many such events, in which nothing moves, this one stands for."""
     number, at, node = record["n"], record["at"], record["node"]
     if "frames" not in record:
         detail = f" {record['detail']}" if record["kind"] in ("done", "failed") else ""
-        scene.points.append(Point(at, (number, 0), node, f"{_say_kind(record['kind'])}{detail}"))
+        more = f" (first of {times} events in which nothing moves)" if times > 1 else ""
+        scene.points.append(Point(at, (number, 0), node, f"{_say_kind(record['kind'])}{detail}{more}"))
     elif failing:
         what = record["frames"][-1]
         label = frame_label(what, kind_of_frame(what, from_switch=node != SWITCH_NODE))
         scene.points.append(Point(at, (number, 0), node, f"takes in {label}"))
-    if failing:
-        scene.points[-1].failing = True
-        scene.points[-1].text = f"event {number}: {scene.points[-1].text}"
     for index, said in enumerate(record.get("said", [])):
         if "node" in said:
             point = Point(said["at"], (number, 1 + index), said["node"], said["short"], PALE)
@@ -146,16 +200,17 @@ def _add_faults(scene: Scene, log: Log) -> None:
                 said = f"{fault.kind} {text}" if has_duration(fault) else str(fault.kind)
                 if fault.kind is FaultKind.CLOCK_JUMP:
                     said += f" by {say_time(fault.duration_ns)}"
-                scene.points.append(Point(at, (1 << 40, index), node, said, RED))
+                scene.points.append(Point(at, (FAULT_ORDER, index), node, said, RED))
 
 
-def _trim(scene: Scene, kept: set[int]) -> None:
-    """Leave out what was before the drawing begins."""
-    begin = scene.begin
+def _trim(scene: Scene, windows: list[list[Point]]) -> None:
+    """Leave out what is in none of the windows."""
+    kept = {id(point) for window in windows for point in window}
+    spans = [(window[0].at, window[-1].at) for window in windows if window]
     arrows = []
     for arrow in scene.arrows:
         if arrow.sent is not None and id(arrow.sent) not in kept:
-            if arrow.end is None or arrow.end.at < begin:
+            if arrow.end is None or not any(begin <= arrow.end.at <= end for begin, end in spans):
                 continue
             arrow.end.text = f"{arrow.sent.text} (sent {say_time(arrow.end.at - arrow.sent.at)} ago)"
             arrow.end.colour = arrow.sent.colour
@@ -180,7 +235,7 @@ def fault_node(fault: Fault, hosts: int) -> int:
 
 
 def has_duration(fault: Fault) -> bool:
-    return fault.kind not in (FaultKind.NIC_RESET, FaultKind.CLOCK_JUMP)
+    return fault.kind not in (FaultKind.NIC_RESET, FaultKind.SESSION_LOSS, FaultKind.CLOCK_JUMP)
 
 
 def _node(name: str) -> int:

@@ -3,6 +3,10 @@
 A :class:`WorldConfig` is everything a run depends on, so a file that holds one replays the run, and a
 shrinker can take pieces out of it. Sizes are small on purpose: short messages, few of them and small
 windows meet every boundary often, and a world of a few thousand steps leaves time for many worlds.
+
+Most faults strike when a job has come to a certain all-reduce, the others at some time: one that hits a
+cluster on which nothing runs finds little. Not drawn: clocks that jump backward (that of the daemons cannot),
+ranks of one job with different settings (refused when they join), strangers (tests/unit and tests/fuzz).
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ class FaultKind(StrEnum):
     """The link of host ``target`` has the weather ``weather`` for a while."""
     PARTITION = "partition"
     """Nothing passes on the link of host ``target``, in either direction."""
+    ONE_WAY_PARTITION = "one-way partition"
+    """Nothing passes from host ``target`` to the switch."""
+    SESSION_LOSS = "session loss"
+    """The control connection of host ``target`` breaks, and with it its use of the switch."""
     NIC_RESET = "nic reset"
     """Host ``target`` loses its NIC, with all queue pairs, and gets a new one."""
     HOST_CRASH = "host crash"
@@ -42,13 +50,17 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that happens to one part of the world at ``at_ns`` and ends ``duration_ns`` later."""
+    """Something that happens to one part of the world and ends ``duration_ns`` later."""
 
     at_ns: int
     kind: FaultKind
     target: int = 0
     duration_ns: int = 0
     weather: Weather = _CLEAR
+    job: int = -1
+    """At least 0: ``at_ns`` counts from when a rank of that job first calls all-reduce ``operation``; a fault
+    that would then outlast the weather is cut short."""
+    operation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,8 @@ class JobConfig:
     """It thinks ``slow_ns`` longer."""
     slow_ns: int = 0
     transport_timeout: int = 12
+    retry_count: int = 7
+    """7: the transport never gives up."""
     stall_ns: int = 100 * MS
     timeout_ns: int = 5 * S
     mismatch: tuple[int, int] | None = None
@@ -114,9 +128,12 @@ class WorldConfig:
                 raise ConfigError(f"world: job {job.name}: ranks need two hosts or more, each its own")
             if any(not 0 <= host < len(self.links) for host in job.hosts):
                 raise ConfigError(f"world: job {job.name}: hosts are 0 to {len(self.links) - 1}")
-        late = [fault for fault in self.faults if fault.at_ns + fault.duration_ns > self.weather_until_ns]
-        if any(fault.kind is not FaultKind.CLOCK_JUMP for fault in late):
-            raise ConfigError(f"world: fault {late[0]} ends after the weather")
+        for fault in self.faults:
+            if not (fault.at_ns >= 0 <= fault.duration_ns and fault.job < len(self.jobs)):
+                raise ConfigError(f"world: {fault}: a time below 0, or no job of that number")
+            ends = fault.at_ns + fault.duration_ns
+            if fault.job < 0 and fault.kind is not FaultKind.CLOCK_JUMP and ends > self.weather_until_ns:
+                raise ConfigError(f"world: {fault} ends after the weather")
 
     def as_record(self) -> dict[str, Any]:
         """JSON-ready; :meth:`from_record` gives the same configuration back."""
@@ -163,8 +180,11 @@ def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     )
     harsh = _draw_weather(draws)
     links = tuple(_draw_link(draws, harsh) for _ in range(host_count))
-    until = draws.magnitude(20 * MS, 2 * S)
-    faults = _draw_faults(draws, swarm, host_count, until)
+    is_long = draws.chance(1, 8)
+    until = draws.between(7 * S, 14 * S) if is_long else draws.magnitude(20 * MS, 2 * S)
+    faults = _draw_faults(draws, swarm, jobs, host_count, until)
+    if is_long and FaultKind.PARTITION in swarm.kinds:
+        faults = (_draw_long_partition(draws, jobs, until), *faults)
     return WorldConfig(
         seed=str(seed),
         jobs=jobs,
@@ -179,14 +199,15 @@ def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
 
 
 def _draw_size(draws: Draws, ranks_max: int) -> int:
-    return min(ranks_max, draws.choice((2, 2, 2, 3, 3, 4, 4, 5, 6, 8, draws.between(2, RANKS_MAX))))
+    anything = draws.between(2, RANKS_MAX)
+    return min(ranks_max, draws.choice((2, 2, 3, 3, 4, 5, 6, 8, anything, anything)))
 
 
 def _draw_job(draws: Draws, name: str, size: int, host_count: int, packets: int) -> JobConfig:
     hosts = tuple(draws.shuffled(range(host_count))[:size])
     dtype = draws.choice(tuple(Dtype))
-    mtu = draws.choice((256, 256, 256, 512, 1024))
-    message_packets = draws.choice((1, 1, 1, 2, 2, 2, 3, 4, 8, 16))
+    mtu = draws.choice((256,) * 12 + (512, 512, 1024, 1024, 2048, 4096))
+    message_packets = draws.choice((1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 8, 16, draws.choice((5, 31, 64, 170))))
     elements: list[int] = []
     left = max(4, packets // size)
     while left > 0 and len(elements) < 200:
@@ -194,6 +215,7 @@ def _draw_job(draws: Draws, name: str, size: int, host_count: int, packets: int)
         nbytes = max(0, draws.between((share - 1) * mtu, share * mtu) - 40)
         elements.append(0 if draws.chance(1, 40) else max(1, nbytes // dtype.itemsize))
         left -= share
+    transport_timeout = draws.between(8, 14)
     mismatch = None
     if draws.chance(1, 25):
         mismatch = (draws.below(size), draws.below(len(elements)))
@@ -210,9 +232,11 @@ def _draw_job(draws: Draws, name: str, size: int, host_count: int, packets: int)
         think_ns=draws.choice((0, 0, 10 * US, MS)),
         slow_rank=draws.below(size) if draws.chance(1, 3) else -1,
         slow_ns=draws.magnitude(10 * US, 30 * MS),
-        transport_timeout=draws.between(8, 14),
+        transport_timeout=transport_timeout,
+        # Few retries and a short timer would give up on ranks that are merely late.
+        retry_count=6 if transport_timeout >= 12 and draws.chance(1, 3) else 7,
         stall_ns=draws.magnitude(20 * MS, 400 * MS),
-        timeout_ns=draws.magnitude(2 * S, 8 * S),
+        timeout_ns=draws.between(6 * S, 9 * S),
         mismatch=mismatch,
     )
 
@@ -247,22 +271,40 @@ def _draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
     )
 
 
-def _draw_faults(draws: Draws, swarm: Swarm, hosts: int, until_ns: int) -> tuple[Fault, ...]:
+def _draw_faults(
+    draws: Draws, swarm: Swarm, jobs: tuple[JobConfig, ...], hosts: int, until_ns: int
+) -> tuple[Fault, ...]:
     count = draws.choice((0, 0, 1, 1, 2, 3, draws.below(swarm.faults_max + 1)))
     faults = []
     for _ in range(count):
         kind = draws.choice(swarm.kinds)
-        at = draws.magnitude(1, until_ns - 1)
-        duration = min(draws.magnitude(10 * US, until_ns), until_ns - at)
         weather = _CLEAR
         if kind is FaultKind.BURST:
             weather = Weather(
                 drop=draws.choice((0.3, 0.7, 1.0)), corrupt=draws.choice((0.0, 0.3)), duplicate=0.1
             )
+        if draws.chance(3, 4):
+            job = draws.below(len(jobs))
+            at, operation = draws.magnitude(1, 2 * MS), draws.below(len(jobs[job].elements))
+            target = draws.choice(jobs[job].hosts) if draws.chance(3, 4) else draws.below(hosts)
+            duration = draws.magnitude(10 * US, until_ns)
+        else:
+            job, operation = -1, 0
+            at, target = draws.magnitude(1, until_ns - 1), draws.below(hosts)
+            duration = min(draws.magnitude(10 * US, until_ns), until_ns - at)
         if kind is FaultKind.CLOCK_JUMP:
             duration = draws.magnitude(MS, 10 * S)
-        faults.append(Fault(at, kind, draws.below(hosts), duration, weather))
+        faults.append(Fault(at, kind, target, duration, weather, job, operation))
     return tuple(sorted(faults, key=lambda fault: (fault.at_ns, fault.kind, fault.target)))
+
+
+def _draw_long_partition(draws: Draws, jobs: tuple[JobConfig, ...], until_ns: int) -> Fault:
+    """Longer than an all-reduce may take, while one runs."""
+    job = draws.below(len(jobs))
+    operation = draws.below(len(jobs[job].elements))
+    target = draws.choice(jobs[job].hosts)
+    kind = draws.choice((FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION))
+    return Fault(draws.magnitude(1, MS), kind, target, until_ns, job=job, operation=operation)
 
 
 def summary(config: WorldConfig) -> dict[str, Any]:

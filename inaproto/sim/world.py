@@ -16,16 +16,18 @@ import struct
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
+from heapq import heappop
 from typing import Any, Final
 
 from inaproto.core.accelerator import Accelerator, AcceleratorConfig
 from inaproto.core.aggregator import bytes_needed
 from inaproto.core.ring_spec import FlowSpec, RingSpec
-from inaproto.errors import FabricLost
 from inaproto.sim.agenda import Agenda
 from inaproto.sim.checkers import all_checkers
 from inaproto.sim.checkers.checker import Checker, Violated
 from inaproto.sim.fates import DrawnFates, Fate, RecordedFates
+from inaproto.sim.faults import Faults
 from inaproto.sim.host import SimHost
 from inaproto.sim.link import SimLink
 from inaproto.sim.nic import NicFactory
@@ -33,7 +35,7 @@ from inaproto.sim.oracle import Oracle
 from inaproto.sim.rank import Phase, SimRank
 from inaproto.sim.recorder import Recorder
 from inaproto.sim.streams import Draws
-from inaproto.sim.swarm import Fault, FaultKind, JobConfig, WorldConfig
+from inaproto.sim.swarm import JobConfig, WorldConfig
 from inaproto.sim.switch import SimSwitch
 from inaproto.sim.weather import Weather
 from inaproto.units import PSN_MASK, Frames
@@ -102,11 +104,14 @@ class Hooks:
     done: list[Callable[[SimRank, int], None]] = field(default_factory=list)
     failed: list[Callable[[SimRank, int, str], None]] = field(default_factory=list)
     died: list[Callable[[SimRank], None]] = field(default_factory=list)
+    left: list[Callable[[SimRank, int], None]] = field(default_factory=list)
+    closed: list[Callable[[SimRank], None]] = field(default_factory=list)
     ring_installed: list[Callable[[RingSpec], None]] = field(default_factory=list)
     ring_removed: list[Callable[[int], None]] = field(default_factory=list)
     switch_rebooted: list[Callable[[], None]] = field(default_factory=list)
     switch_received: list[Callable[[Any, list[Frames]], None]] = field(default_factory=list)
     switch_sent: list[Callable[[Any, Frames], None]] = field(default_factory=list)
+    switch_stepped: list[Callable[[], None]] = field(default_factory=list)
     sample: list[Callable[[Any], None]] = field(default_factory=list)
     end: list[Callable[[Any], None]] = field(default_factory=list)
 
@@ -143,6 +148,8 @@ class World:
         self.frames = 0
         self.operations_done = 0
         self.marks: dict[str, int] = {}
+        self.damage = False
+        """Whether the weather has flipped or cut bits of any frame."""
         self.checkers = list(all_checkers() if checkers is None else checkers)
         self.hooks = Hooks.of(self.checkers)
         self.chance_draws = Draws(config.seed, "chance")
@@ -161,9 +168,9 @@ class World:
         self._hash = hashlib.blake2b(digest_size=16)
         self.hosts = [SimHost(self, number) for number in range(len(config.links))]
         self.downlinks: list[SimLink] = []
-        self.switch: SimSwitch
-        self._make_links(fates)
         self.switch = SimSwitch(self)
+        self.faults = Faults(self)
+        self._make_links(fates)
         for job in config.jobs:
             for index, number in enumerate(job.hosts):
                 self.hosts[number].ranks.append(SimRank(self.hosts[number], job, index))
@@ -177,7 +184,8 @@ class World:
                 else RecordedFates(fates.get(name, {}))
                 for name in names
             ]
-            host.uplink = SimLink(self, names[0], link, sources[0], _from(self, host))
+            to_switch = partial(self.switch.frames_from, host)
+            host.uplink = SimLink(self, names[0], link, sources[0], to_switch)
             self.downlinks.append(SimLink(self, names[1], link, sources[1], host.frames_arrived))
 
     # --- running
@@ -221,20 +229,22 @@ class World:
         agenda, config = self.agenda, self.config
         for host in self.hosts:
             agenda.at(self.chance_draws.below(1_000_000), host.power_on)
-        for fault in config.faults:
-            agenda.at(fault.at_ns, self._befall, fault)
-        agenda.at(config.weather_until_ns, self._heal)
+        self.faults.begin()
         until = config.weather_until_ns + config.heal_ns
+        heap, events_max = agenda.heap, config.events_max
         sampled = 0
         while self._unfinished:
-            if not agenda.run_next():
+            if not heap:
                 raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")
+            # ``agenda.run_next()``, without its call: all that happens comes through here
+            agenda.now, _, act, argument = heappop(heap)
+            act(argument)
             if agenda.now > until:
                 raise Violated(
                     "progress after healing",
                     f"not finished {config.heal_ns / 1e9:g} s after the weather: {self.waiting()}",
                 )
-            if self.events > config.events_max:
+            if self.events > events_max:
                 raise Violated("progress after healing", f"{self.events} events; {self.waiting()}")
             sampled += 1
             if sampled == _SAMPLE_EVENTS:
@@ -257,58 +267,6 @@ class World:
             if rank.phase is not Phase.FINISHED
         ]
         return "; ".join(unfinished)
-
-    # --- faults
-
-    def _befall(self, fault: Fault) -> None:
-        host = self.hosts[fault.target % len(self.hosts)]
-        self.note(host.number, fault.kind, 0)
-        self.mark(f"fault: {fault.kind}")
-        if self.recorder is not None:
-            self.recorder.noted(f"fault: {fault.kind} of {host} for {fault.duration_ns} ns")
-        after = self.agenda.after
-        links = host.uplink, self.downlinks[host.number]
-        match fault.kind:
-            case FaultKind.BURST:
-                for link in links:
-                    link.fates.set_weather(fault.weather)
-                after(fault.duration_ns, self._end_burst, host)
-            case FaultKind.PARTITION:
-                self._cut(links, is_cut=True)
-                after(fault.duration_ns, lambda _: self._cut(links, is_cut=False))
-            case FaultKind.NIC_RESET:
-                if host.is_up:
-                    host.lose_nic(FabricLost(f"{host}: the NIC was reset"))
-            case FaultKind.HOST_CRASH:
-                if host.is_up:
-                    host.crash()
-                    after(fault.duration_ns, host.power_on)
-            case FaultKind.SWITCH_REBOOT:
-                if self.switch.is_up:
-                    self.switch.go_down()
-                    after(fault.duration_ns, self.switch.boot)
-            case FaultKind.PAUSE:
-                if host.is_up:
-                    host.pause()
-                    after(fault.duration_ns, host.resume)
-            case FaultKind.CLOCK_JUMP:
-                host.jump(fault.duration_ns)
-
-    @staticmethod
-    def _cut(links: Sequence[SimLink], *, is_cut: bool) -> None:
-        for link in links:
-            link.is_cut = is_cut
-
-    def _end_burst(self, host: SimHost) -> None:
-        weather = self.config.links[host.number].weather
-        for link in (host.uplink, self.downlinks[host.number]):
-            link.fates.set_weather(weather)
-
-    def _heal(self, _: Any) -> None:
-        for host in self.hosts:
-            for link in (host.uplink, self.downlinks[host.number]):
-                link.fates.set_weather(_CLEAR)
-        self.note(0, "heal", 0)
 
     # --- what the parts ask and tell
 
@@ -361,6 +319,7 @@ class World:
                     self.agenda.at(0, _finish, other)
 
     def fate_befell(self, link: SimLink, fate: Fate) -> None:
+        self.damage = self.damage or fate.corrupt_bit >= 0 or fate.cut_bytes >= 0
         if self.recorder is not None:
             self.recorder.fate(link.name, fate)
 
@@ -402,10 +361,11 @@ class World:
         self.frames += len(block)
         self.events += 1
         detail = crc32(block)
-        self._notes += _NOTE.pack(self.agenda.now, node, _FRAMES, detail)
-        if len(self._notes) > _DIGEST_BYTES:
-            self._hash.update(self._notes)
-            self._notes.clear()
+        notes = self._notes
+        notes += _NOTE.pack(self.agenda.now, node, _FRAMES, detail)
+        if len(notes) > _DIGEST_BYTES:
+            self._hash.update(notes)
+            notes.clear()
         if self.recorder is not None:
             self.recorder.event(self.events, self.agenda.now, node, "frames", detail)
             self.recorder.frames(node, block)
@@ -420,10 +380,6 @@ class World:
             for name, count in totals.items():
                 if count:
                     self.marks[f"{source}: {name}"] = self.marks.get(f"{source}: {name}", 0) + count
-
-
-def _from(world: World, host: SimHost) -> Callable[[list[Frames]], None]:
-    return lambda blocks: world.switch.frames_from(host, blocks)
 
 
 def _finish(rank: SimRank) -> None:

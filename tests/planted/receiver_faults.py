@@ -98,6 +98,12 @@ RECEIVER_FAULTS: Final = (
         ),
     ),
     PlantedFault(
+        "payloads_kept_for_ever",
+        "inaproto_adapters.softnic.engine: memory",
+        "keeps the payload of a write that is complete",
+        (Change(SoftNicEngine._perform_requests, "del connection.gathers[message.serial]", "pass"),),
+    ),
+    PlantedFault(
         "completions_counted_for_ever",
         "inaproto_adapters.softnic.engine: the completion queue cannot overflow",
         "counts work requests when they come, not when their completions have been polled",

@@ -206,6 +206,24 @@ SWITCH_FAULTS: Final = (
         (Change(Emission._signal_gaps, "if flow.gap_signalled != hole:", "if True:"),),
     ),
     PlantedFault(
+        "gap_signalled_on_whole_flows",
+        ORDER,
+        "lets a later result through on flows whose own packets are all there, too",
+        (Change(Emission._signal_gaps, "if not missing.any():", "if False:"),),
+    ),
+    PlantedFault(
+        "ack_not_forwarded",
+        "protocol.md 3, everything else",
+        "counts every tenth frame that it switches and forgets to send it",
+        (
+            Change(
+                Accelerator._pass,
+                "for out in self._bridge.egress(dst_mac, port):",
+                "for out in self._bridge.egress(dst_mac, port) if self._counters.bridged % 10 else ():",
+            ),
+        ),
+    ),
+    PlantedFault(
         "gap_never_signalled",
         ORDER,
         "holds all that is finished beyond a gap, so only the timer brings the packet again",
@@ -355,8 +373,8 @@ SWITCH_FAULTS: Final = (
                 "pass",
             ),
         ),
-        swarm=CRASHES,
-        shape=slowly_told,
+        test="tests/unit/test_accelerator_hard_cases.py::"
+        "test_packets_in_flight_of_a_removed_ring_never_reach_a_receiver",
     ),
     PlantedFault(
         "template_outlives_ring",

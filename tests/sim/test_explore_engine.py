@@ -5,12 +5,12 @@ The world is mutual exclusion between two processes, in thirty lines: how anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from inaproto.sim.explore.engine import Kind, Progress, TooManyStates, explore
+from inaproto.sim.explore.engine import Interrupted, Kind, Progress, TooManyStates, explore
 
 State = tuple[int, int, int]
 """Place of each process (0 away, 1 wanting, 2 inside, 3 done), and whose turn it is."""
@@ -67,8 +67,8 @@ class Mutex:
     def canonical(self, state: State) -> State:
         return min(state, (state[1], state[0], 1 - state[2])) if self.symmetric else state
 
-    def describe(self, before: State, step: Step) -> str:
-        return f"process {step[0]} {step[1]}"
+    def describe(self, run: Sequence[tuple[State, Step]]) -> list[str]:
+        return [f"process {me} {word}" for _, (me, word) in run]
 
 
 def test_a_right_world_passes() -> None:
@@ -147,8 +147,8 @@ class Counter:
     def canonical(self, state: int) -> int:
         return state
 
-    def describe(self, before: int, step: str) -> str:
-        return f"{before}: {step}"
+    def describe(self, run: Sequence[tuple[int, str]]) -> list[str]:
+        return [f"{before}: {step}" for before, step in run]
 
 
 def test_a_state_that_only_another_fault_can_save_is_stuck() -> None:
@@ -162,6 +162,14 @@ def test_too_many_states_are_no_verdict() -> None:
     with pytest.raises(TooManyStates, match="more than 5 states"):
         explore(Counter(10), states_max=5)
     assert explore(Counter(2), states_max=3).states == 3
+
+
+def test_an_interrupt_is_no_verdict_and_tells_how_far_it_came() -> None:
+    def stop(now: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="after 20,001 states"):
+        explore(Counter(45_000), states_max=50_000, progress=stop)
 
 
 def test_progress_is_told_and_nothing_depends_on_it() -> None:

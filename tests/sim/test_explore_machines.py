@@ -89,7 +89,7 @@ class Untouched:
             does = live.step(event, Instant(self.now))
             self.now = max(self.now, live._now)
             assert live.violation is None
-        assert does == says, f"step {self.steps}: {self.world.describe(self.state, step)}"
+        assert does == says, f"step {self.steps}: {self.world.describe([(self.state, step)])}"
         self.state = after
         self.steps += 1
 

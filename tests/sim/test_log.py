@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from inaproto.errors import ConfigError, DecodeError
-from inaproto.sim.log import Log, read_log, say_failure
+from inaproto.sim.failure import is_hit, last_turn, say_failure
+from inaproto.sim.log import Log, read_log
+from inaproto.sim.sequence_diagram import draw
 from inaproto.sim.swarm import draw_world
+from inaproto_hil.soak.parts import installed
 from tests.sim.third_nak import PARTS, PRODUCT, PROGRAM, SEED
 
 
@@ -89,8 +94,9 @@ def test_a_damaged_log_says_where(lines: list[str], tmp_path: Path) -> None:
         (json.dumps(wrong_fate) + "\n" + "".join(lines[1:]), "header is damaged"),
     ):
         path.write_text(content)
-        with pytest.raises(DecodeError, match=said):
+        with pytest.raises(DecodeError, match=said) as raised:
             read_log(path)
+        assert "at byte" not in str(raised.value)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(DecodeError, match="not UTF-8"):
         read_log(path)
@@ -101,3 +107,52 @@ def test_a_log_of_another_format_is_refused(lines: list[str], tmp_path: Path) ->
     path.write_text(json.dumps(json.loads(lines[0]) | {"format": 99}) + "\n")
     with pytest.raises(ConfigError, match="format 99"):
         read_log(path)
+
+
+def test_a_failure_tells_what_befell_the_world(failed: Log) -> None:
+    text = say_failure(failed)
+    hits = [
+        (record["n"], send) for record in failed.records for send in record.get("sends", []) if is_hit(send)
+    ]
+    assert hits
+    for number, send in hits[-5:]:
+        assert f"event {number}, {send['link']} frame {send['number']}" in text
+    assert "faults and frames that were hit" in text
+
+
+def test_events_in_which_nothing_moves_are_one_line(failed: Log) -> None:
+    at = failed.records[-1]["at"]
+    said = [{"at": at, "node": 0, "text": "rank 0 of job0 on host0: its timer is due"}]
+    tail = [
+        {"n": len(failed.records) + count, "at": at, "node": 1000, "kind": "OperationStalled", "detail": 0}
+        | ({"said": said} if count % 2 else {})
+        for count in range(1, 41)
+    ]
+    stuck = replace(failed, records=failed.records + tail)
+    text = say_failure(stuck)
+    assert f"events {tail[0]['n']} to {tail[-1]['n']}" in text
+    assert "40 in which nothing moves" in text
+    assert "20 x rank 0 of job0 on host0: its timer is due" in text
+    assert f"event {len(failed.records)} at" in text  # what was before the silence is told too
+
+
+def test_a_stuck_rank_is_told_with_what_it_lacks() -> None:
+    with installed("tests.planted.catalogue:single_lookup_entry"):
+        stuck = next(
+            log
+            for seed in range(30)
+            if (log := PRODUCT.record(draw_world(seed), PROGRAM)).violation is not None
+            and log.violation.rule == "nothing stays stuck"
+        )
+    assert stuck.violation is not None
+    assert re.search(r"it has \d+ of its \d+ results", stuck.violation.evidence)
+    assert "at the switch" in stuck.violation.evidence
+    turn = last_turn(stuck)
+    assert turn is not None
+    text = say_failure(stuck)
+    assert f"    event {turn} at" in text
+    drawing = draw(stuck)
+    assert f"event {stuck.violation.event}: all-reduce failed" in drawing
+    assert drawing.count("(first of") < 60
+    begin = f"{stuck.records[turn - 1]['at'] / 1e6:.6f} ms"
+    assert begin in drawing  # the drawing goes back to the last turn

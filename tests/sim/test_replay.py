@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from inaproto.errors import ConfigError
 from inaproto.sim.log import Log, read_log
 from inaproto.sim.replay import replay
 from inaproto.sim.swarm import draw_world
@@ -55,8 +56,16 @@ def test_the_first_event_that_differs_is_shown_from_both_sides(failed: Log) -> N
     done = replay(replace(failed, records=records), PARTS, PROGRAM)
     assert done.differs == 41
     verdict = done.verdict()
+    assert "breaks the same rule at the same event" in verdict
+    assert "but the log differs at event 41: was it edited?" in verdict
     assert "first event that differs is 41" in verdict
     assert verdict.count("event 41 at") == 2
+
+
+def test_a_log_of_a_world_that_cannot_be_is_refused(failed: Log) -> None:
+    jobs = tuple(replace(job, mtu=257) for job in failed.config.jobs)
+    with pytest.raises(ConfigError, match="no world can be as its header says"):
+        replay(replace(failed, config=replace(failed.config, jobs=jobs)), PARTS, PROGRAM)
 
 
 _STORM = replace(draw_world(SEED).links[0].weather, drop=0.9)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from inaproto.sim.log import Log
 from inaproto.sim.sequence_diagram import draw
+from inaproto.sim.sequence_scene import scene_of
 from inaproto.sim.swarm import draw_world
 from tests.sim.third_nak import PARTS, PROGRAM, SEED
 
@@ -72,3 +75,24 @@ def test_nothing_is_fetched_from_elsewhere(failed: Log) -> None:
 def test_last_bounds_the_lines(failed: Log) -> None:
     few, many = (ElementTree.fromstring(draw(failed, last=last)) for last in (5, 60))
     assert float(few.attrib["height"]) < float(many.attrib["height"]) / 2
+
+
+def test_a_drawing_begins_at_the_event_that_is_asked_for(failed: Log) -> None:
+    first = next(record["n"] for record in failed.records[50:] if "sends" in record)
+    at = failed.records[first - 1]["at"]
+    rows = draw(failed, last=9, first=first)
+    assert f"{at / 1e6:.6f} ms" in rows
+    times = [float(found) for found in re.findall(r">(\d+\.\d{6}) ms<", rows)]
+    assert min(times) >= at / 1e6 - 1e-6
+    assert "broken rule" in rows
+    assert f"event {failed.violation.event}: " in rows if failed.violation else False
+
+
+def test_the_failing_row_is_where_the_evidence_points(failed: Log) -> None:
+    """Found some time after the last event, of a host that it names."""
+    assert failed.violation is not None
+    at = failed.records[-1]["at"] + 3_000_000
+    late = replace(failed.violation, at_ns=at, evidence="host0: its timer is gone")
+    (failing,) = [point for point in scene_of(replace(failed, violation=late), 60).points if point.failing]
+    assert (failing.at, failing.node, failing.text) == (at, 0, "broken: no third NAK")
+    assert f"{at / 1e6:.6f} ms" in draw(replace(failed, violation=late))

@@ -4,10 +4,17 @@ import pytest
 
 from inaproto.errors import ConfigError
 from inaproto.sim.shrink import ddmin, shrink
-from inaproto.sim.swarm import Swarm, draw_world
+from inaproto.sim.swarm import Swarm, WorldConfig, draw_world
 from tests.sim.third_nak import PARTS, PRODUCT
 
-WORLD = draw_world(35, Swarm(ranks_max=4, jobs_max=2, packets_max=100))
+SMALL = Swarm(ranks_max=4, jobs_max=2, packets_max=100)
+
+
+@pytest.fixture(scope="module")
+def world() -> WorldConfig:
+    """The first one of more than two ranks that fails."""
+    drawn = (draw_world(seed, SMALL) for seed in range(35, 200))
+    return next(config for config in drawn if len(config.links) > 2 and PARTS.run(config).violation)
 
 
 @pytest.mark.parametrize("needed", [{3}, {0, 19}, {4, 5, 11}, set(range(20)), set()])
@@ -24,22 +31,22 @@ def test_ddmin_result_cannot_lose_any_item() -> None:
     assert not any(fails(small[:index] + small[index + 1 :]) for index in range(len(small)))
 
 
-def test_a_failing_world_becomes_small_and_fails_alike() -> None:
-    small = shrink(WORLD, PARTS.run)
+def test_a_failing_world_becomes_small_and_fails_alike(world: WorldConfig) -> None:
+    small = shrink(world, PARTS.run)
     assert small.complete
     assert (small.after.hosts, small.after.ranks, small.after.operations) == (2, 2, 1)
     assert (small.after.faults, small.after.fates) == (0, 3)  # one loss for each NAK
-    assert small.before.ranks == 4
+    assert small.before.ranks > 2
     assert all(link.weather.clear for link in small.config.links)
     again = PARTS.run(small.config, small.fates)
     assert again.violation == small.violation
     assert small.violation.rule == "no third NAK"
 
 
-def test_shrinking_keeps_to_its_runs_and_is_the_same_each_time() -> None:
+def test_shrinking_keeps_to_its_runs_and_is_the_same_each_time(world: WorldConfig) -> None:
     seen: list[int] = []
-    first = shrink(WORLD, PARTS.run, runs_max=12, progress=lambda runs, best: seen.append(runs))
-    assert first == shrink(WORLD, PARTS.run, runs_max=12)
+    first = shrink(world, PARTS.run, runs_max=12, progress=lambda runs, best: seen.append(runs))
+    assert first == shrink(world, PARTS.run, runs_max=12)
     assert first.runs == 12
     assert not first.complete
     assert seen == sorted(seen)

@@ -2,21 +2,36 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from inaproto.errors import ConfigError, Unsupported
+from inaproto.sim.rules import rules
 from inaproto.sim.swarm import draw_world
 from inaproto_hil.soak import campaign, replay, soak
 from inaproto_hil.soak.block import Block, run_block
-from inaproto_hil.soak.campaign import STATE_NAME, Campaign, Plan, open_campaign, parse_seeds
+from inaproto_hil.soak.campaign import (
+    STATE_NAME,
+    STOPPED,
+    TIME_IS_UP,
+    Asked,
+    Campaign,
+    Plan,
+    parse_seeds,
+    resume_campaign,
+)
 from inaproto_hil.soak.engines import InProcess, open_engine
 from inaproto_hil.soak.parts import PRODUCT
 from inaproto_hil.soak.tally import Tally, bin_start
+from inaproto_hil.soak.verdict import State, Verdict
 
 VARIANT = "tests.sim.third_nak:installed"
 QUICK = ["38", "33", "8"]
@@ -30,6 +45,10 @@ def run(*arguments: str) -> Result:
 
 def plan(stop: int | None, fingerprint: str = "f") -> Plan:
     return Plan(33, stop, None, "0.1.0", fingerprint)
+
+
+def asked(seeds: tuple[int, int | None] | None = None, fingerprint: str = "f") -> Asked:
+    return Asked("0.1.0", fingerprint, seeds)
 
 
 def test_a_campaign_in_two_processes_prints_and_reports(tmp_path: Path) -> None:
@@ -46,8 +65,13 @@ def test_a_campaign_in_two_processes_prints_and_reports(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert page.count('src="data:image/svg+xml;base64,') == 5
     assert "http" not in page
-    again = run("soak", "--seeds", "32:36", "--out", str(tmp_path), "--resume", "--jobs", "1")
+    for name in rules():
+        assert f"<td>{name}</td>" in page
+    again = run("soak", "--out", str(tmp_path), "--resume", "--jobs", "1")
     assert "for 0 seeds" in again.output
+    longer = run("soak", "--seeds", "32:37", "--out", str(tmp_path), "--resume", "--jobs", "1")
+    assert "for 1 seeds" in longer.output
+    assert json.loads((tmp_path / "report.json").read_text())["seeds"] == 5
 
 
 def test_marks_can_be_required() -> None:
@@ -100,16 +124,25 @@ def test_a_resumed_campaign_runs_each_seed_once(tmp_path: Path, monkeypatch: pyt
                     raise KeyboardInterrupt
                 yield work(task)
 
-    first = open_campaign(plan(39), tmp_path, resume=False)
+    first = Campaign(plan(39), tmp_path)
     first.run(StopsAfterTwo(), minutes=None, progress=lambda tally: None)
-    assert first.interrupted == "stopped by Ctrl-C"
+    assert (first.interrupted, first.at_once) == (STOPPED, True)
     assert first.tally.seeds == 4
-    with pytest.raises(ConfigError, match="not finished"):
-        open_campaign(plan(39), tmp_path, resume=False)
-    second = open_campaign(plan(39), tmp_path, resume=True)
+    second = resume_campaign(tmp_path, asked())
     second.run(InProcess(), minutes=None, progress=lambda tally: None)
     assert second.finished
     assert without_times(second.tally) == without_times(whole.tally)
+
+
+def test_a_longer_campaign_keeps_the_blocks_of_the_shorter(tmp_path: Path) -> None:
+    short = Campaign(plan(43), tmp_path)
+    short.next = 2
+    short.write(at_once=True)
+    longer = resume_campaign(tmp_path, asked((33, 60)))
+    spans = [(block.first, block.stop) for block in longer.plan.blocks()]
+    assert spans == [(33, 41), (41, 43), (43, 51), (51, 59), (59, 60)]
+    longer.write(at_once=True)
+    assert resume_campaign(tmp_path, asked()).plan == longer.plan
 
 
 def without_times(tally: Tally) -> dict[str, object]:
@@ -118,14 +151,133 @@ def without_times(tally: Tally) -> dict[str, object]:
 
 def test_another_campaign_is_not_resumed(tmp_path: Path) -> None:
     Campaign(plan(39), tmp_path).write(at_once=True)
-    for other, said in ((plan(40), "stop is 40, was 39"), (plan(39, "g"), "the program has changed")):
+    for other, said in (
+        (asked((33, 38)), "--seeds is 33:38, was 33:39; --resume can extend it"),
+        (asked((30, 50)), "--seeds begins at 30, began at 33"),
+        (asked(fingerprint="g"), "the program has changed"),
+        (replace(asked(), variant="a:b"), "--with is a:b, was not given"),
+    ):
         with pytest.raises(ConfigError, match=said):
-            open_campaign(other, tmp_path, resume=True)
+            resume_campaign(tmp_path, other)
     (tmp_path / STATE_NAME).write_text("{}")
     with pytest.raises(ConfigError, match="damaged"):
-        open_campaign(plan(39), tmp_path, resume=True)
+        resume_campaign(tmp_path, asked())
     with pytest.raises(ConfigError, match="there is no campaign"):
-        open_campaign(plan(39), tmp_path / "elsewhere", resume=True)
+        resume_campaign(tmp_path / "elsewhere", asked())
+
+
+def test_results_are_not_written_over(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    for name in (STATE_NAME, "report.html", "seed-3.jsonl", "notes.txt"):
+        (ours / name).write_text("kept")
+    command = ("soak", "--seeds", "33:34", "--jobs", "1", "--out")
+    refused = run(*command, str(ours))
+    assert refused.exit_code == 2
+    for said in ("holds the results of a campaign", "--resume", "--anew", "another folder"):
+        assert said in refused.output
+    assert (ours / "seed-3.jsonl").exists()
+    assert run(*command, str(ours), "--anew").exit_code == 0
+    assert not (ours / "seed-3.jsonl").exists()
+    assert (ours / "notes.txt").read_text() == "kept"
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("")
+    for more in ((), ("--anew",)):
+        refused = run(*command, str(foreign), *more)
+        assert (refused.exit_code, "holds no campaign" in refused.output) == (2, True)
+    assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
+
+
+def test_a_verdict_says_no_more_than_was_run() -> None:
+    ours = Campaign(plan(39), None)
+    ours.interrupted = TIME_IS_UP
+    none = Verdict.of(ours, require_marks=None)
+    assert (none.state, none.status) == (State.NONE, 1)
+    assert "no verdict" in str(none)
+    ours.tally.seeds = 4
+    some = Verdict.of(ours, require_marks=None)
+    assert (some.state, some.status) == (State.OPEN, 0)
+    assert "no rule broken so far" in str(some)
+    assert "passed" not in str(some)
+    ours.interrupted = STOPPED
+    assert Verdict.of(ours, require_marks=None).status == 130
+    ours.tally.seeds, ours.interrupted = 6, ""
+    assert Verdict.of(ours, require_marks=None).state is State.PASSED
+
+
+def test_nothing_run_is_no_success(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    done = run("soak", "--minutes", "1e-9", "--jobs", "1", "--out", str(tmp_path))
+    assert done.exit_code == 1
+    assert "no verdict: no seed was run" in done.output
+    assert 'class="none"' in (tmp_path / "report.html").read_text()
+    assert not recwarn.list
+
+
+def children(pid: int) -> set[int]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found.add(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]])
+def test_nothing_is_left_of_a_campaign_that_is_stopped(signals: list[signal.Signals], tmp_path: Path) -> None:
+    command = "from inaproto_hil.soak import campaign, soak; campaign.BLOCK_SEEDS = 1; soak()"
+    soaking = subprocess.Popen(
+        [sys.executable, "-c", command, "--seeds", "33:100000", "--jobs", "2", "--out", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert soaking.stderr is not None
+    try:
+        for _ in range(1000):
+            if (tmp_path / STATE_NAME).exists():  # written after the first block
+                break
+            with pytest.raises(subprocess.TimeoutExpired):
+                soaking.wait(timeout=0.06)
+        workers = [os.pidfd_open(child) for child in children(soaking.pid)]
+        assert len(workers) >= 2
+        os.killpg(soaking.pid, signals[0])
+        if signals[1:]:
+            assert "stopping: waiting for 2 blocks" in soaking.stderr.readline()
+            os.killpg(soaking.pid, signals[1])
+        soaking.communicate(timeout=60)
+    finally:
+        soaking.kill()
+    assert soaking.returncode == (-9 if signals == [signal.SIGKILL] else 130)
+    for worker in workers:  # readable when it has ended
+        assert select.select([worker], [], [], 60)[0]
+        os.close(worker)
+    if soaking.returncode == 130:
+        assert json.loads((tmp_path / STATE_NAME).read_text())["tally"]["seeds"] >= 1
+
+
+def test_being_stopped_early_is_130_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    assert run("soak", "--seed", QUICK[0], "--log", str(log)).exit_code == 0
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("inaproto.sim.world.World.run", stopped)
+    assert run("replay", str(log)).exit_code == 130
+    assert run("soak", "--seed", QUICK[0]).exit_code == 130
+    monkeypatch.undo()
+    monkeypatch.setattr("inaproto_hil.soak.report.write_report", stopped)
+    out = str(tmp_path / "out")
+    drawing = run("soak", "--seeds", "33:34", "--jobs", "1", "--out", out)
+    assert drawing.exit_code == 130
+    assert "drawing the report" in drawing.output
+
+
+def raises() -> None:
+    raise RuntimeError("not today")
 
 
 def test_tallies_of_parts_add_up_to_that_of_the_whole() -> None:
@@ -161,13 +313,35 @@ def test_wrong_options_are_said_without_a_traceback(tmp_path: Path) -> None:
         (("soak", "--with", "nothing"), "write MODULE:FUNCTION"),
         (("soak", "--with", "no.such:thing"), "root of the source"),
         (("soak", "--with", "tests.sim.third_nak:SEED"), "not a context manager"),
-        (("soak", "--seed", "1", "--seeds", "4"), "--seed is one seed"),
+        (("soak", "--seed", "1", "--seeds", "4"), "--seed is one seed: leave --seeds out"),
         (("soak", "--digest"), "add --seed"),
         (("soak", "--resume"), "needs --out"),
         (("replay", str(tmp_path / "none")), "No such file"),
+        (("soak", "--with", "tests.sim.test_soak:raises"), "calling it raised RuntimeError: not today"),
+        (("soak", "--seed", "1:4"), "for a range write --seeds 1:4"),
+        (("soak", "--seed", "1", "--jobs", "2", "--engine", "ray"), "leave --jobs and --engine out"),
+        (("soak", "--seed", "1", "--digest", "--shrink"), "leave --shrink out"),
+        (("soak", "--anew"), "needs --out"),
+        (("soak", "--seed", "1", "--log", str(tmp_path / "no" / "log")), "there is no folder"),
+        (("soak", "--seed", "1", "--log", str(tmp_path)), "is a directory"),
+        (("soak", "--seeds", "1", "--out", "/dev/null/out"), "cannot make this folder"),
     ):
         done = run(*arguments)
         assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
+def test_a_log_of_a_world_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run("soak", "--seed", QUICK[0], "--log", str(log))
+    header, *rest = log.read_text().splitlines(keepends=True)
+    record = json.loads(header)
+    record["config"]["jobs"][0]["mtu"] = 257
+    log.write_text(json.dumps(record) + "\n" + "".join(rest))
+    refused = run("replay", str(log))
+    assert refused.exit_code == 2
+    assert "MTU 257" in refused.output
+    assert refused.output.count("\n") == 1
+    assert run("replay", str(log), "--svg", str(tmp_path / "no" / "a.svg")).exit_code == 2
 
 
 def test_ray_is_asked_for_by_name_if_it_is_not_here() -> None:

@@ -130,6 +130,31 @@ def test_another_source_address_at_the_same_port_is_a_stranger_too(rows: int) ->
     assert by_port(ring.send(1, 0, 1, 2, 3))[1][-3:] == ring.results(0, 1, 2, 3)[1]
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_damaged_source_address_on_a_first_packet_does_not_shut_out_its_rank(rows: int) -> None:
+    """The ICRC does not cover it, and go-back-N sends no first packet again that is acknowledged."""
+    ring = SwitchedRing(2)
+    ring.send(0, 0)
+    ring.send(1, 0)
+    ring.send(0, 1)
+    first = ring.packet(1, 1, 0)
+    ring.arrive(1, first[:6] + mac(9) + first[12:])
+    rest = [ring.packet(1, 1, offset) for offset in (1, 2)]
+    blocks = [block(*rest)] if rows == 2 else [block(frame) for frame in rest]
+    assert by_port(ring.arrive_blocks(1, *blocks))[1] == ring.results(1, 1, 2)[1]
+
+
+def test_the_address_before_counts_at_its_own_port_only() -> None:
+    ring = SwitchedRing(2, extra_ports=1)
+    ring.send(0, 0)
+    ring.send(1, 0)
+    moved = ring.packet(1, 1, 0)
+    ring.arrive(2, moved[:6] + mac(9) + moved[12:])
+    (blame,) = others(ring.arrive(2, ring.packet(1, 1, 1)))
+    assert isinstance(blame, Blame)
+    assert blame.rule == "not from where its rank is"
+
+
 def test_a_stranger_cannot_fault_the_ring() -> None:
     ring = SwitchedRing(2, extra_ports=1)
     ring.send(0, 0)
@@ -151,12 +176,13 @@ def test_a_rank_whose_port_went_down_may_go_on_elsewhere_in_mid_message() -> Non
 
 
 def test_middle_packets_from_where_the_rank_was_are_a_stranger_s() -> None:
-    """Its headers were learnt there; the key has since come from another address of the same port."""
+    """Its headers were learnt there; the key has since come from two other addresses of the same port."""
     ring = SwitchedRing(2)
     ring.finish(0)
     ring.send(0, 1)
     first, *middles, last = ring.message(1, 1)
     moved = [frame[:6] + mac(9) + frame[12:] for frame in (first, *middles, last)]
+    ring.arrive(1, first[:6] + mac(8) + first[12:])
     ring.arrive(1, moved[0])
     assert emitted(ring.arrive_blocks(1, block(*middles))) == []
     assert ring.accelerator.view().counters.dropped == {"not from where its rank is": 2}

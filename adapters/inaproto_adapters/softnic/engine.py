@@ -45,6 +45,7 @@ from inaproto.core.rc_responder import (
     RunArrived,
     append_reply,
 )
+from inaproto.core.rc_types import Outcome
 from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
 from inaproto.ports import (
     Completion,
@@ -66,8 +67,15 @@ from inaproto_adapters.softnic.output import Output
 from inaproto_adapters.softnic.packetiser import GatherList
 from inaproto_adapters.softnic.queue_pair import Connection, QueueLimits, QueuePair
 
+_NO_TIME: Final = Instant(0)
+"""For steps that do not look at the clock: posted receives, closing."""
 _U32_MAX: Final = (1 << 32) - 1
 _U64_MAX: Final = (1 << 64) - 1
+# A member of an enumeration takes longer to look up than a constant.
+_SUCCESS: Final = Status.SUCCESS
+_DONE: Final = Outcome.SUCCESS
+_SEND: Final = CompletionKind.SEND
+_RECEIVE_IMM: Final = CompletionKind.RECEIVE_IMM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +114,7 @@ class SoftNicEngine:
 
     def __init__(self, config: SoftNicConfig) -> None:
         self.config: Final = config
+        self._mac, self._ip = config.mac, config.ip
         self.requester_steps = self.responder_steps = 0
         """Events handed to the cores of all queue pairs: how often, not how much."""
         self._counters = NicCounters()
@@ -154,7 +163,7 @@ class SoftNicEngine:
             self._complete(qp, CompletionKind.RECEIVE_IMM, wr_id, Status.FLUSHED)
         elif qp.connection is not None:
             self.responder_steps += 1
-            qp.connection.responder.step(PostReceive(wr_id), Instant(0))
+            qp.connection.responder.step(PostReceive(wr_id), _NO_TIME)
         else:
             qp.hold_receive(wr_id, self.config.receive_queue_max)
         self._work += 1
@@ -262,6 +271,8 @@ class SoftNicEngine:
             "regions": len(self._memory),
             "work_requests": self._work,
             "output_frames": self._output.queued,
+            "payloads": sum(len(c.gathers) for c in connections),
+            "messages": sum(c.requester.view().messages for c in connections),
             "unacknowledged": sum(c.requester.view().outstanding for c in connections),
         }
 
@@ -334,17 +345,17 @@ class SoftNicEngine:
 
     def _wanted(self, run: RoceRun | Packet, packets: int) -> tuple[QueuePair, Connection] | None:
         """The queue pair that packets are for; None, and counted, if they are for none."""
-        if run.dst_mac != self.config.mac or run.dst_ip != self.config.ip:
+        if run.dst_mac != self._mac or run.dst_ip != self._ip:
             self._counters.not_for_us += packets
             return None
         qp = self._qps.get(run.dest_qp)
-        if qp is None or qp.connection is None:
+        if qp is None or (connection := qp.connection) is None:
             self._counters.unknown_qp += packets
             return None
-        if run.src_ip != qp.connection.remote.ip:
+        if run.src_ip != connection.remote.ip:
             self._counters.wrong_source += packets
             return None
-        return qp, qp.connection
+        return qp, connection
 
     def _permitted(self, connection: Connection, reth: tuple[int, int, int] | None) -> bool:
         """The peer may write where a packet begins, up to its message's end."""
@@ -369,8 +380,9 @@ class SoftNicEngine:
             match action:
                 case Place():
                     self._place(action, run)
-                case Deliver(wr_id, imm, nbytes):
-                    self._complete(qp, CompletionKind.RECEIVE_IMM, wr_id, Status.SUCCESS, imm, nbytes)
+                case Deliver():
+                    wr_id, imm, nbytes = action  # sooner than the pattern would
+                    self._complete(qp, _RECEIVE_IMM, wr_id, _SUCCESS, imm, nbytes)
                 case Reply():
                     append_reply(connection.replies, action)
                     self._repliers[qp.address.qpn] = connection
@@ -407,12 +419,14 @@ class SoftNicEngine:
             match action:
                 case Transmit():
                     self._output.transmit(connection, action)
-                case Complete(wr_id, outcome, message):
+                case Complete():
+                    wr_id, outcome, message = action
                     nbytes = 0
                     if message is not None:
                         del connection.gathers[message.serial]
                         nbytes = message.write.nbytes
-                    self._complete(qp, CompletionKind.SEND, wr_id, Status[outcome.name], nbytes=nbytes)
+                    status = _SUCCESS if outcome is _DONE else Status[outcome.name]
+                    self._complete(qp, _SEND, wr_id, status, 0, nbytes)
                 case Blame():
                     self._counters.blames += 1
                 case Failed():
@@ -448,7 +462,7 @@ class SoftNicEngine:
         connection = qp.connection
         if connection is None:
             return
-        now = Instant(0)  # closing does not look at the clock
+        now = _NO_TIME
         if requester:
             self._perform_requests(qp, connection, connection.requester.step(Closing(), now), now)
         if responder:

@@ -67,13 +67,13 @@ class MemoryTable:
             raise LocalMisuse(f"memory region {region} is not registered")
         del self._regions[region.key]
 
-    def source(self, segment: Segment) -> NDArray[np.uint8]:
+    def source(self, segment: Segment) -> memoryview:
         """The bytes that a work request reads. Raises ``LocalMisuse`` outside registered memory."""
         found = self._find(segment.key, segment.va, segment.nbytes)
         if found is None:
             raise LocalMisuse(f"{segment} is not inside a registered memory region")
         known, begin = found
-        return known.data[begin : begin + segment.nbytes]
+        return known.view[begin : begin + segment.nbytes]
 
     def permits(self, key: int, va: int, nbytes: int) -> bool:
         """A peer may write there."""
@@ -101,7 +101,8 @@ class MemoryTable:
         known = self._regions.get(key)
         if known is None or nbytes < 0:
             return None
-        begin = va - known.region.va
-        if begin < 0 or begin + nbytes > known.region.nbytes:
+        region = known.region
+        begin = va - region.va
+        if begin < 0 or begin + nbytes > region.nbytes:
             return None
         return known, begin

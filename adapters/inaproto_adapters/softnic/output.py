@@ -10,6 +10,7 @@ from inaproto_adapters.softnic.packetiser import build_frames
 from inaproto_adapters.softnic.queue_pair import Connection
 
 _NO_REQUEST = (False,)
+_ACK = Opcode.RC_ACK
 
 
 class Output:
@@ -45,7 +46,7 @@ class Output:
         for psn, syndrome, msn in connection.replies:
             self.emit(
                 connection.builder.build(
-                    opcode=Opcode.RC_ACK,
+                    opcode=_ACK,
                     psn=psn,
                     ack_requests=_NO_REQUEST,
                     ip_id=self._ip_id,
@@ -58,11 +59,12 @@ class Output:
         connection.replies.clear()
 
     def emit(self, frames: Frames) -> None:
+        count = len(frames)
         room = self._frames_max - self._queued
-        if len(frames) > room:
-            self._counters.output_lost += len(frames) - room
-            frames = frames[:room]
-        if len(frames):
+        if count > room:
+            self._counters.output_lost += count - room
+            frames, count = frames[:room], room
+        if count:
             self._blocks.append(frames)
-            self._queued += len(frames)
-            self._counters.packets_sent += len(frames)
+            self._queued += count
+            self._counters.packets_sent += count

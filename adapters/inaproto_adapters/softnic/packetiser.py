@@ -7,9 +7,7 @@ one into the frames.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -27,49 +25,46 @@ _FEW: Final = 16
 class GatherList:
     """The bytes of a message, in pieces."""
 
-    def __init__(self, pieces: Sequence[NDArray[np.uint8]]) -> None:
-        self._pieces = [piece for piece in pieces if len(piece)] or [np.empty(0, np.uint8)]
-        self._ends = list(accumulate(len(piece) for piece in self._pieces))
+    def __init__(self, pieces: Sequence[memoryview | NDArray[np.uint8]]) -> None:
+        self._pieces = [
+            piece if isinstance(piece, memoryview) else piece.data for piece in pieces if len(piece)
+        ]
+        self.nbytes = sum(map(len, self._pieces))
 
-    @property
-    def nbytes(self) -> int:
-        return self._ends[-1]
-
-    def span(self, begin: int, nbytes: int) -> memoryview:
-        """``nbytes`` consecutive bytes; a view if they are in one piece."""
-        if len(self._pieces) == 1:
-            return self._pieces[0].data[begin : begin + nbytes]
-        return self.rows(begin, 1, nbytes).reshape(-1).data
+    def span(self, begin: int, nbytes: int) -> memoryview | bytes:
+        """``nbytes`` consecutive bytes from ``begin`` on; a view if they are in one piece."""
+        parts: list[memoryview] = []
+        left = nbytes
+        for piece in self._pieces:
+            size = len(piece)
+            if begin < size:
+                if not parts and begin + nbytes <= size:
+                    return piece[begin : begin + nbytes]
+                parts.append(piece[begin : begin + left])
+                left -= len(parts[-1])
+                if not left:
+                    break
+                begin = 0
+            else:
+                begin -= size
+        return b"".join(parts)
 
     def rows(self, begin: int, count: int, row_bytes: int) -> NDArray[np.uint8]:
-        """uint8 (count, row_bytes): consecutive bytes from ``begin`` on; a view if they are in one piece."""
-        end = begin + count * row_bytes
-        index = min(bisect_right(self._ends, begin), len(self._pieces) - 1)
-        start = self._ends[index] - len(self._pieces[index])
-        if end <= self._ends[index]:
-            return self._pieces[index][begin - start : end - start].reshape(count, row_bytes)
-        parts = []
-        while begin < end:
-            stop = min(end, self._ends[index])
-            parts.append(self._pieces[index][begin - start : stop - start])
-            begin = start = stop
-            index += 1
-        return np.concatenate(parts).reshape(count, row_bytes)
+        """uint8 (count, row_bytes): as ``span`` gives them."""
+        return np.ndarray((count, row_bytes), np.uint8, self.span(begin, count * row_bytes))
 
 
 def build_frames(
     builder: PacketBuilder, transmit: Transmit, gather: GatherList, *, mtu: int, ip_id: int
 ) -> list[Frames]:
     """The frames of a transmit order, in order; each block of one opcode. IP ids count on from ``ip_id``."""
-    message = transmit.message
+    message, begin, packets, begin_psn, asking = transmit
     write = message.write
-    last = message.packets - 1
-    begin, end = transmit.first_packet, transmit.first_packet + transmit.count
-    asking = transmit.ack_packets
+    last, end = message.packets - 1, begin + packets
 
     def block(first: int, stop: int, row_bytes: int, opcode: Opcode) -> Frames:
         count = stop - first
-        psn = transmit.psn + first - begin
+        psn = begin_psn + first - begin
         block_id = (ip_id + first - begin) & 0xFFFF
         reth = (write.remote_va, write.rkey, write.nbytes) if first == 0 else None
         imm = write.imm if stop > last else None

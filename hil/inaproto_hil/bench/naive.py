@@ -201,9 +201,13 @@ class NaiveAccelerator:
         if opcode in _OPENING:
             if not self._open(flow, frame, header_bytes, end - pad, psn):
                 return
-        elif flow.port != -1 and (flow.port, flow.mac) != (port, frame[6:12]):
+        elif flow.port != -1 and (flow.port != port or frame[6:12] not in (flow.mac, flow.mac_before)):
             self._refuse(frame, "not from where its rank is")
             return
+        if flow.port != port:
+            flow.mac_before = b""
+        elif flow.mac != frame[6:12]:
+            flow.mac_before = flow.mac
         flow.port, flow.mac = port, frame[6:12]
         mask = (1 << ring.spec.psn_bits) - 1
         entry = flow.opened[flow.latest]

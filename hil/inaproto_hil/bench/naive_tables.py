@@ -98,6 +98,7 @@ class Flow:
     latest: int = 0
     port: int = -1
     mac: bytes = b""
+    mac_before: bytes = b""
     replay_next: Position | None = None
     gap_signalled: Position | None = None
 

@@ -14,41 +14,15 @@ import click
 
 from inaproto.errors import ConfigError
 
-_EXAMPLES: Final = """
-\b
-Examples, each a few seconds:
-  inaproto explore
-  inaproto explore --ranks 2 --window 1 --length 2 --losses 2
-  inaproto explore --ranks 3 --window 2 --length 1 --losses 1    (half a minute)
-  inaproto explore --length 1 --losses 1 --duplicates 1 --reorder
-  inaproto explore --length 1 --losses 1 --early-timers 1
-\b
-What the paper's rules do, read literally (each variant has a size that shows it):
-  inaproto explore --variant free-whole-slot
-  inaproto explore --variant free-own-bit --reorder
-  inaproto explore --variant free-own-bit
-  inaproto explore --variant free-own-bit --spare-acks
-  inaproto explore --variant single-entry-lookup
-\b
-Variants:
-"""
-_ADVICE: Final = """
-
-A world grows quickly: by a factor of about ten for each fault more, and by more than that for each rank or
-message in flight more. Begin small. A search that would need more than --states-max states ends without a
-verdict.
-
-Exit status: 0 if every state is right and can still finish, 1 if not (a shortest run that shows it is
-printed), 2 if the command is wrong or the world too large.
-"""
+INTERRUPTED: Final = 130
+"""Exit status, as shells have it for SIGINT."""
 
 
 class _Explore(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from inaproto.sim.explore.variants import VARIANTS
+        from inaproto_hil.explore.help_text import epilog
 
-        told = "\n".join(f"  {variant.name}:\n      {variant.text}" for variant in VARIANTS.values())
-        self.epilog = _EXAMPLES + told + _ADVICE
+        self.epilog = epilog()
         super().format_epilog(ctx, formatter)
 
 
@@ -76,53 +50,93 @@ class _Explore(click.Command):
 @click.option(
     "--reorder",
     is_flag=True,
-    help="A duplicate's copy, or the packet itself, arrives any time later. Implies --duplicates 1.",
+    help="Instead of being duplicated in place, a packet or its copy arrives any time later. "
+    "Implies --duplicates 1 and --losses 0, unless given.",
 )
 @click.option("--early-timers", type=int, metavar="K", help="Retransmission timers that expire too early.")
-@click.option("--spare-acks", is_flag=True, help="Losses and duplicates strike data and results only.")
-@click.option("--ack-every", type=int, metavar="K", help="Packets of an acknowledgement group; 1 narrows it.")
+@click.option(
+    "--spare-acks",
+    is_flag=True,
+    help="Faults never strike acknowledgements, only data and results: what breaks then, breaks by these.",
+)
+@click.option(
+    "--ack-every",
+    type=int,
+    metavar="K",
+    help="A rank asks for an acknowledgement after each K packets of a message, and after the last; at least "
+    "K may be unacknowledged after a go-back, which halves the window. Small: more acknowledgements, smaller "
+    "windows, more states.  [default: as many as the transport window has]",
+)
 @click.option(
     "--transport-window",
     type=int,
     metavar="K",
     help="Packets unacknowledged at most.  [default: as many as PSNs of this width allow]",
 )
-@click.option("--full", is_flag=True, help="Without reductions: slower, the same verdict.")
+@click.option("--full", is_flag=True, help="Without the reductions named below: slower, the same verdict.")
 @click.option("--states-max", type=int, default=10_000_000, show_default=True, help="Give up beyond.")
 @click.option(
     "--json",
     "json_file",
     type=click.File("w", lazy=False),
     metavar="FILE",
-    help="Write the verdict there as JSON.",
+    help="Write the verdict there as JSON; with - to stdout, and the table to stderr.",
 )
 def explore(variant: str, full: bool, states_max: int, json_file: TextIO | None, **sizes: Any) -> None:
     """Explore a small ring exhaustively: all interleavings of its packets, all faults within a budget.
 
     Hosts and accelerator are the product's own cores, exchanging real RoCEv2 frames with PSNs of a few
-    bits. In every reachable state it is checked that no rank took a wrong sum or took one twice, that no
-    window was passed, that results leave the accelerator in PSN order, that slots belong to one message,
-    that nobody blames anybody, and that without further faults everybody can still finish.
+    bits; a variant has another accelerator. In every reachable state it is checked that no rank took a
+    wrong sum or took one twice, that no window was passed, that results leave the accelerator in PSN order,
+    that slots belong to one message, that nobody blames anybody, and that without further faults everybody
+    can still finish.
     """
+    try:
+        status = _explore(variant, full, states_max, json_file, sizes)
+    except KeyboardInterrupt:  # outside of the search, which counts its states
+        click.echo("inaproto: interrupted: no verdict", err=True)
+        status = INTERRUPTED
+    sys.exit(status)
+
+
+def _explore(
+    variant: str, full: bool, states_max: int, json_file: TextIO | None, sizes: dict[str, Any]
+) -> int:
+    """The exit status."""
     from rich.console import Console
 
-    from inaproto.sim.explore.engine import TooManyStates
+    from inaproto.sim.explore.engine import Interrupted, TooManyStates
     from inaproto.sim.explore.variants import ring_config
     from inaproto_hil.explore.report import report_of, search, shortest, show
 
     try:
         if states_max < 1:
-            raise ConfigError(f"--states-max must be at least 1, not {states_max}")
+            raise ConfigError(f"states_max must be at least 1, not {states_max}")
         config = ring_config(variant, reduced=not full, **sizes)
     except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(_by_option(str(error), {"variant", "states_max", *sizes})) from None
     try:
         done = search(variant, config, states_max)
-        found = shortest(variant, done, states_max)
     except TooManyStates as error:
-        click.echo(f"inaproto: no verdict: {error} (--states-max)", err=True)
-        sys.exit(2)
+        told = str(error).replace("states_max", "--states-max")
+        click.echo(f"inaproto: no verdict: {told}", err=True)
+        return 2
+    except Interrupted as error:
+        click.echo(f"inaproto: {error}: no verdict", err=True)
+        return INTERRUPTED
+    found = shortest(variant, done, states_max)
+    report = report_of(variant, done, found)
+    to_stdout = json_file is not None and json_file.name == "<stdout>"
     if json_file is not None:
-        json_file.write(json.dumps(report_of(variant, done, found), indent=2) + "\n")
-    show(Console(), variant, done, found)
-    sys.exit(0 if found is None else 1)
+        json_file.write(json.dumps(report, indent=2) + "\n")
+    show(Console(stderr=to_stdout), variant, done, found)
+    if found is not None and found.interrupted:
+        click.echo("inaproto: interrupted in the search for a shorter run than this one", err=True)
+        return INTERRUPTED
+    return 0 if found is None else 1
+
+
+def _by_option(error: str, fields: set[str]) -> str:
+    """The error with the option's name in place of the field's, which it begins with."""
+    field, _, rest = error.partition(" ")
+    return f"--{field.replace('_', '-')} {rest}" if field in fields else error

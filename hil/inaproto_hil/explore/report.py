@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress as ProgressBar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -15,7 +16,7 @@ from rich.table import Table
 from inaproto.sim.explore import engine
 from inaproto.sim.explore.ring_config import RingWorldConfig
 from inaproto.sim.explore.ring_world import RingWorld
-from inaproto.sim.explore.variants import VARIANTS, ring_world
+from inaproto.sim.explore.variants import VARIANTS, notes, ring_world
 from inaproto_hil import environment
 
 VERSION: Final = 1
@@ -34,42 +35,59 @@ def search(variant: str, config: RingWorldConfig, states_max: int) -> Search:
     world = ring_world(variant, config)
     begun = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("exploring", total=None)
 
         def progress(now: engine.Progress) -> None:
             bar.update(
                 task,
                 description=f"{now.states:,} states, {now.states - now.expanded:,} to expand, "
-                f"{now.transitions:,} steps, depth {now.depth}",
+                f"{now.transitions:,} transitions, depth {now.depth}",
             )
 
         verdict = engine.explore(world, states_max=states_max, progress=progress)
     return Search(world, verdict, time.perf_counter() - begun)
 
 
-def shortest(variant: str, found: Search, states_max: int) -> engine.Counterexample | None:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A counterexample to show."""
+
+    counterexample: engine.Counterexample
+    is_shortest: bool
+    interrupted: bool = False
+    """Somebody stopped the search for a shorter one."""
+
+
+def shortest(variant: str, found: Search, states_max: int) -> Found | None:
     """The counterexample, from the full search where reductions may have cost it its shortness."""
     shown = found.verdict.counterexample
     config = found.world.config
-    if shown is None or not config.reduced:
-        return shown
+    if shown is None:
+        return None
+    if not config.reduced:
+        return Found(shown, is_shortest=True)
     full = RingWorldConfig(**{**asdict(config), "reduced": False})
     try:
-        return search(variant, full, states_max).verdict.counterexample or shown
+        shorter = search(variant, full, states_max).verdict.counterexample
     except engine.TooManyStates:
-        return shown
+        shorter = None
+    except (engine.Interrupted, KeyboardInterrupt):
+        return Found(shown, is_shortest=False, interrupted=True)
+    return Found(shown if shorter is None else shorter, is_shortest=shorter is not None)
 
 
-def report_of(variant: str, done: Search, found: engine.Counterexample | None) -> dict[str, Any]:
+def report_of(variant: str, done: Search, found: Found | None) -> dict[str, Any]:
     verdict, world = done.verdict, done.world
     told = None
     if found is not None:
         told = {
-            "kind": found.kind.name.lower(),
-            "rule": found.rule,
-            "run": found.run,
-            "aftermath": found.aftermath,
+            "kind": found.counterexample.kind.name.lower(),
+            "rule": found.counterexample.rule,
+            "is_shortest": found.is_shortest,
+            "run": found.counterexample.run,
+            "aftermath": found.counterexample.aftermath,
         }
     return {
         "version": VERSION,
@@ -77,6 +95,8 @@ def report_of(variant: str, done: Search, found: engine.Counterexample | None) -
         "config": asdict(world.config),
         "violations": 0 if found is None else 1,
         "counterexample": told,
+        "assumptions": assumptions(world.config),
+        "notes": notes(world.config),
         "states": verdict.states,
         "transitions": verdict.transitions,
         "finished_states": verdict.finished,
@@ -88,12 +108,29 @@ def report_of(variant: str, done: Search, found: engine.Counterexample | None) -
     }
 
 
+def assumptions(config: RingWorldConfig) -> str:
+    """The main ones, on a line; ``--help`` has all."""
+    paths = "FIFO paths" if not config.reorder else "FIFO paths but for the packets that come late"
+    timers = "" if not config.early_timers else f", but for {config.early_timers}"
+    reductions = "reduced by symmetry and eager ACKs (--full: not)"
+    return "; ".join(
+        (
+            paths,
+            "faults strike a packet when it is sent",
+            f"timers expire once nothing of their flow is under way{timers}",
+            '"can finish" is some way without further faults, no fairness',
+            "ranks start in their order",
+            reductions if config.reduced else "nothing else is reduced",
+        )
+    )
+
+
 def _memory_mib() -> int:
     """Of this process, at its largest."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
-def show(console: Console, variant: str, done: Search, found: engine.Counterexample | None) -> None:
+def show(console: Console, variant: str, done: Search, found: Found | None) -> None:
     config, verdict, world = done.world.config, done.verdict, done.world
     table = Table(show_header=False, box=None, pad_edge=False)
     width = f"{config.psn_bits}-bit PSNs"
@@ -113,17 +150,21 @@ def show(console: Console, variant: str, done: Search, found: engine.Counterexam
         ("ring", f"{size}, {config.messages} messages, {width}"),
         ("faults at most", ", ".join(faults)),
         ("states", f"{verdict.states:,}" + (" until the rule was broken" if stopped else "")),
-        ("steps", f"{verdict.transitions:,}"),
+        ("transitions", f"{verdict.transitions:,}"),
         ("finished states", f"{verdict.finished:,}"),
-        ("depth", f"{verdict.depth:,}"),
+        ("depth", f"{verdict.depth:,} steps"),
         ("local states", f"switch {len(world.switch):,}, ranks " + _local(world)),
         ("time", f"{done.seconds:.1f} s, {_memory_mib():,} MiB"),
         ("violations", "0" if found is None else "1"),
     ):
         table.add_row(name, value)
     console.print(table)
+    if found is None:
+        console.print(f"assumed: {assumptions(config)}", highlight=False, soft_wrap=True)
+    for note in notes(config):
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if found is not None:
-        _print_run(console, found)
+        _print_run(console, found.counterexample, "A shortest run" if found.is_shortest else "A run")
     if VARIANTS[variant].remark:
         console.print(f"\nKnown of this variant: {VARIANTS[variant].remark}", highlight=False)
 
@@ -132,9 +173,9 @@ def _local(world: RingWorld) -> str:
     return ", ".join(f"{len(rank):,}" for rank in world.ranks)
 
 
-def _print_run(console: Console, found: engine.Counterexample) -> None:
-    console.print(f"\n[bold]{found.kind.value}[/bold]: {found.rule}", highlight=False)
-    console.print(f"A shortest run, {len(found.run)} steps:", highlight=False)
+def _print_run(console: Console, found: engine.Counterexample, title: str) -> None:
+    console.print(f"\n[bold]{found.kind.value}[/bold]: {escape(found.rule)}", highlight=False, soft_wrap=True)
+    console.print(f"{title}, {len(found.run)} steps:", highlight=False)
     _print_steps(console, found.run, 1)
     if found.aftermath:
         console.print("\nOne way on from there, without faults:", highlight=False)

@@ -6,12 +6,20 @@ Only the options are here; what runs is imported when it runs, so that ``inaprot
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import click
 
-from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
+from inaproto.errors import (
+    ConfigError,
+    DecodeError,
+    InaprotoError,
+    InvariantBroken,
+    LocalMisuse,
+    Unsupported,
+)
 
 EXIT_FAILED = 1
 EXIT_WRONG = 2
@@ -25,16 +33,34 @@ _VARIANT = click.option(
 
 
 def _guarded(command: Callable[[], int]) -> None:
-    """Errors that a person can act on become messages."""
+    """Errors that a person can act on become messages, and so does being stopped."""
+    from inaproto_hil.soak.stop import EXIT_STOPPED, end_undisturbed, stopping_at_once
+
     try:
-        status = command()
+        with stopping_at_once():
+            status = command()
+            if status == EXIT_STOPPED:
+                end_undisturbed()
     except (InvariantBroken, LocalMisuse):
         raise
     except InaprotoError as error:
         for line in str(error).splitlines():
             click.echo(f"inaproto: {line}", err=True)
-        status = EXIT_WRONG if isinstance(error, ConfigError | Unsupported) else EXIT_FAILED
+        status = EXIT_WRONG if isinstance(error, ConfigError | Unsupported | DecodeError) else EXIT_FAILED
+    except OSError as error:
+        click.echo(f"inaproto: {error}", err=True)
+        status = EXIT_FAILED
+    except KeyboardInterrupt:
+        click.echo("inaproto: stopped", err=True)
+        status = EXIT_STOPPED
     sys.exit(status)
+
+
+def _refuse(rule: str, given: Mapping[str, object]) -> None:
+    """Options that would change nothing are an error, not silently nothing."""
+    wrong = [name for name, value in given.items() if value not in (None, False, "local")]
+    if wrong:
+        raise click.UsageError(f"{rule}: leave {' and '.join(wrong)} out")
 
 
 @click.command(
@@ -55,7 +81,8 @@ def _guarded(command: Callable[[], int]) -> None:
 @click.option(
     "--log", type=click.Path(dir_okay=False, path_type=Path), help="With --seed: write its event log."
 )
-@click.option("--resume", is_flag=True, help="Go on with the campaign in --out.")
+@click.option("--resume", is_flag=True, help="Go on with the campaign in --out; --seeds may extend it.")
+@click.option("--anew", is_flag=True, help="Remove the results of another campaign from --out first.")
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What runs it."
 )
@@ -80,6 +107,7 @@ def soak(
     out: Path | None,
     log: Path | None,
     resume: bool,
+    anew: bool,
     engine: str,
     shrink: bool | None,
     require_marks: bool | None,
@@ -91,30 +119,57 @@ def soak(
     daemons run. Exits 1 if a rule was broken anywhere; a log of each failure is kept, with the line that
     replays it, and a smaller world that fails alike.
     """
-    from inaproto_hil.soak import command
-
+    of_campaigns = {
+        "--seeds": seeds,
+        "--jobs": jobs,
+        "--minutes": minutes,
+        "--resume": resume,
+        "--anew": anew,
+        "--engine": engine,
+        "--require-marks": require_marks,
+    }
+    of_one_seed = {"--digest": digest, "--log": log}
     if seed is not None:
-        if seeds is not None or minutes is not None or resume or measure:
-            raise click.UsageError("--seed is one seed: leave --seeds, --minutes, --resume and --measure out")
-        _guarded(lambda: command.one_seed(seed, digest, out, log, bool(shrink), variant))
+        if ":" in seed:
+            raise click.UsageError(f"--seed is one seed; for a range write --seeds {seed}")
+        _refuse("--seed is one seed", of_campaigns | {"--measure": measure})
+        if digest:
+            _refuse("--digest only prints a digest", {"--shrink": shrink, "--log": log, "--out": out})
+        _guarded(lambda: _command().one_seed(seed, digest, out, log, bool(shrink), variant))
     if digest or log is not None:
         raise click.UsageError("--digest and --log are for one seed: add --seed")
     if measure:
-        _guarded(lambda: command.measure(seeds, variant))
-    if resume and out is None:
-        raise click.UsageError("--resume needs --out, the folder of the campaign")
-    options = command.Options(
-        seeds=seeds,
-        jobs=jobs,
-        minutes=minutes,
-        out=out,
-        resume=resume,
-        engine=engine,
-        shrink=shrink is not False,
-        require_marks=require_marks,
-        variant=variant,
+        del of_campaigns["--seeds"]
+        _refuse("--measure only measures", of_campaigns | of_one_seed | {"--out": out, "--shrink": shrink})
+        _guarded(lambda: _command().measure(seeds, variant))
+    for option, is_given in (("--resume", resume), ("--anew", anew)):
+        if is_given and out is None:
+            raise click.UsageError(f"{option} needs --out, the folder of the campaign")
+    if resume and anew:
+        raise click.UsageError("--resume goes on with a campaign, --anew removes it: leave one out")
+    _guarded(
+        lambda: _command().campaign(
+            _command().Options(
+                seeds=seeds,
+                jobs=jobs,
+                minutes=minutes,
+                out=out,
+                resume=resume,
+                anew=anew,
+                engine=engine,
+                shrink=shrink is not False,
+                require_marks=require_marks,
+                variant=variant,
+            )
+        )
     )
-    _guarded(lambda: command.campaign(options))
+
+
+def _command() -> ModuleType:
+    """Imported when it runs, where being stopped is seen to."""
+    from inaproto_hil.soak import command
+
+    return command
 
 
 @click.command(
@@ -130,12 +185,19 @@ def soak(
 @click.option(
     "--last", type=click.IntRange(1, 2000), default=60, show_default=True, help="Lines in the diagram."
 )
+@click.option(
+    "--from",
+    "first",
+    metavar="EVENT",
+    type=click.IntRange(1),
+    help="With --svg: the event at which the diagram begins.  [default: --last lines before the end]",
+)
 @_VARIANT
-def replay(log: Path, svg: Path | None, last: int, variant: str | None) -> None:
+def replay(log: Path, svg: Path | None, last: int, first: int | None, variant: str | None) -> None:
     """Run an event log again, compare event by event, and draw what happened last.
 
     Exits 0 if this run does what the log says, failure included, and 1 if the two differ.
     """
-    from inaproto_hil.soak import command
-
-    _guarded(lambda: command.replay_log(log, svg, last, variant))
+    if first is not None and svg is None:
+        raise click.UsageError("--from says where the drawing begins: add --svg")
+    _guarded(lambda: _command().replay_log(log, svg, last, first, variant))

@@ -10,18 +10,23 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from inaproto.errors import ConfigError
 from inaproto_hil.soak.block import Block, run_block
-from inaproto_hil.soak.engines import Engine, WorkerDied
+from inaproto_hil.soak.engines import Engine
+from inaproto_hil.soak.stop import Stop, stopping_in_order
 from inaproto_hil.soak.tally import Tally
+from inaproto_hil.soak.worker import WorkerDied
 
 STATE_NAME: Final = "state.json"
 FORMAT: Final = 1
 BLOCK_SEEDS: Final = 8
+TIME_IS_UP: Final = "time is up"
+STOPPED: Final = "stopped by Ctrl-C or SIGTERM"
 _WRITE_EVERY_S: Final = 5.0
 
 
@@ -35,6 +40,8 @@ class Plan:
     version: str
     fingerprint: str
     """Of the program's source."""
+    cuts: tuple[int, ...] = ()
+    """Earlier ends of a campaign that was extended; its blocks are as they were."""
 
     @property
     def seeds(self) -> int | None:
@@ -43,7 +50,8 @@ class Plan:
     def blocks(self) -> Iterator[Block]:
         number, first = 0, self.first
         while self.stop is None or first < self.stop:
-            stop = first + BLOCK_SEEDS if self.stop is None else min(first + BLOCK_SEEDS, self.stop)
+            ends = [*self.cuts] if self.stop is None else [*self.cuts, self.stop]
+            stop = min([first + BLOCK_SEEDS, *(end for end in ends if end > first)])
             yield Block(number, first, stop, self.variant)
             number, first = number + 1, stop
 
@@ -72,32 +80,48 @@ class Campaign:
     """All blocks before this one are done."""
     interrupted: str = ""
     """Why it stopped before its end; empty: it did not."""
+    at_once: bool = False
+    """Nobody waits for anything any more."""
+    under_way: int = 0
+    """Blocks that were handed out and are not done."""
     _written_at: float = 0.0
 
     @property
     def finished(self) -> bool:
         return self.plan.seeds is not None and self.tally.seeds == self.plan.seeds
 
+    @property
+    def by_signal(self) -> bool:
+        return self.interrupted == STOPPED
+
     def run(self, engine: Engine, *, minutes: float | None, progress: Callable[[Tally], None]) -> None:
         """Run what is not done yet; ``progress`` is told after each block."""
         until = None if minutes is None else time.monotonic() + 60 * minutes
 
-        def left() -> Iterator[Block]:
+        def left(stop: Stop) -> Iterator[Block]:
             for block in self.plan.blocks():
-                if until is not None and time.monotonic() >= until:
-                    self.interrupted = "time is up"
+                if block.number < self.next or block.number in self.done:
+                    continue
+                if stop.requested:
+                    self.interrupted = STOPPED
                     return
-                if block.number >= self.next and block.number not in self.done:
-                    yield block
+                if until is not None and time.monotonic() >= until:
+                    self.interrupted = TIME_IS_UP
+                    return
+                self.under_way += 1
+                yield block
 
-        try:
-            for block, tally in engine.outcomes(run_block, left()):
-                self._account(block, tally)
-                progress(self.tally)
-        except KeyboardInterrupt:
-            self.interrupted = "stopped by Ctrl-C"
-        except WorkerDied as died:
-            self.interrupted = str(died)
+        with stopping_in_order(lambda: self.under_way) as stop:
+            try:
+                with closing(engine.outcomes(run_block, left(stop))) as outcomes:
+                    for block, tally in outcomes:
+                        self.under_way -= 1
+                        self._account(block, tally)
+                        progress(self.tally)
+            except KeyboardInterrupt:
+                self.interrupted, self.at_once = STOPPED, True
+            except WorkerDied as died:  # a signal may have been meant for the whole process group
+                self.interrupted = STOPPED if stop.requested else str(died)
         self.write(at_once=True)
 
     def _account(self, block: Block, tally: Tally) -> None:
@@ -125,45 +149,66 @@ class Campaign:
         self._written_at = time.monotonic()
 
 
-def open_campaign(plan: Plan, folder: Path | None, *, resume: bool) -> Campaign:
-    """A new campaign, or the one whose state is in ``folder``. Raises ``ConfigError``."""
-    path = None if folder is None else folder / STATE_NAME
-    if path is None or not path.exists():
-        if resume:
-            raise ConfigError(f"--resume: there is no campaign in {folder} ({STATE_NAME} is missing)")
-        return Campaign(plan, folder)
-    if not resume:
-        if not _read(path).finished:
-            raise ConfigError(
-                f"--out {folder} holds a campaign that is not finished: add --resume to go on with it, "
-                f"or remove {path} to give it up"
-            )
-        return Campaign(plan, folder)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says of a campaign; None: nothing."""
+
+    version: str
+    fingerprint: str
+    seeds: tuple[int, int | None] | None = None
+    variant: str | None = None
+
+
+def resume_campaign(folder: Path, asked: Asked) -> Campaign:
+    """The one whose state is in ``folder``, which may get a later end. Raises ``ConfigError``."""
+    path = folder / STATE_NAME
+    if not path.exists():
+        raise ConfigError(f"--resume: there is no campaign in {folder} ({STATE_NAME} is missing)")
     found = _read(path)
-    for name, was in asdict(found.plan).items():
-        now = getattr(plan, name)
-        if was != now:
-            what = "the program has changed" if name == "fingerprint" else f"{name} is {now}, was {was}"
-            raise ConfigError(
-                f"--resume: the campaign in {folder} is another one: {what}. Begin anew in another folder"
-            )
+    plan = found.plan
+    if asked.variant is not None and asked.variant != plan.variant:
+        raise _another(folder, f"--with is {asked.variant}, was {plan.variant or 'not given'}")
+    if (asked.version, asked.fingerprint) != (plan.version, plan.fingerprint):
+        raise _another(folder, "the program has changed")
+    if asked.seeds is None or asked.seeds == (plan.first, plan.stop):
+        return found
+    first, stop = asked.seeds
+    said, was = (f"{plan.first}:{'' if end is None else end}" for end in (stop, plan.stop))
+    if first != plan.first:
+        raise _another(folder, f"--seeds begins at {first}, began at {plan.first}")
+    handed_out = max(found.done, default=found.next - 1) + 1
+    begun = max(
+        (block.stop for block, _ in zip(plan.blocks(), range(handed_out), strict=False)), default=first
+    )
+    if stop is not None and stop < (begun if plan.stop is None else plan.stop):
+        raise _another(folder, f"--seeds is {said}, was {was}; --resume can extend it, not shorten it")
+    cuts = plan.cuts if plan.stop is None else (*plan.cuts, plan.stop)
+    found.plan = replace(plan, stop=stop, cuts=cuts)
     return found
+
+
+def _another(folder: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"--resume: the campaign in {folder} is another one: {why}. Begin anew in another folder"
+    )
 
 
 def _read(path: Path) -> Campaign:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         if state["format"] != FORMAT:
-            raise ConfigError(f"{path}: format {state['format']}, expected {FORMAT}; remove it to begin anew")
+            raise ConfigError(f"{path}: format {state['format']}, expected {FORMAT}; begin anew with --anew")
         return Campaign(
-            plan=Plan(**state["plan"]),
+            plan=Plan(**state["plan"] | {"cuts": tuple(state["plan"].get("cuts", ()))}),
             folder=path.parent,
             tally=Tally.from_record(state["tally"]),
             done=set(state["done"]),
             next=int(state["next"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error!r}); remove it to begin anew") from None
+        raise ConfigError(
+            f"{path} is damaged ({error!r}): there is nothing to go on with; begin anew with --anew"
+        ) from None
 
 
 def write_whole(path: Path, text: str) -> None:

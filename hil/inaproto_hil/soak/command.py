@@ -7,7 +7,7 @@ import re
 import statistics
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -19,17 +19,20 @@ from rich.table import Table
 
 from inaproto.errors import ConfigError
 from inaproto.sim.log import read_log
-from inaproto.sim.marks import DECLARED, SEEDS_MIN
+from inaproto.sim.marks import DECLARED
 from inaproto.sim.recorder import say_time
-from inaproto.sim.replay import replay
+from inaproto.sim.replay import replay as run_again
 from inaproto.sim.sequence_diagram import draw
 from inaproto.sim.swarm import draw_world, summary
 from inaproto.sim.world import WorldResult
 from inaproto_hil.soak.block import Block, Telling, Told, run_block, tell
-from inaproto_hil.soak.campaign import Campaign, Plan, open_campaign, parse_seeds
+from inaproto_hil.soak.campaign import Asked, Campaign, Plan, parse_seeds, resume_campaign
 from inaproto_hil.soak.engines import Local, open_engine
+from inaproto_hil.soak.folder import check_default, check_file, check_folder, claim
 from inaproto_hil.soak.parts import PRODUCT, fingerprint, installed, program
+from inaproto_hil.soak.stop import EXIT_STOPPED
 from inaproto_hil.soak.tally import Failure, Tally
+from inaproto_hil.soak.verdict import State, Verdict
 
 SEEDS_DEFAULT: Final = "0:200"
 MEASURE_SEEDS: Final = "0:50"
@@ -40,6 +43,7 @@ TOLD_MAX: Final = 20
 SHRUNK_MAX: Final = 4
 """Of these, how many are reduced; the first of each rule comes first."""
 _LINE_EVERY_S: Final = 60.0
+_STYLES: Final = {State.PASSED: "green", State.FAILED: "red", State.OPEN: "yellow", State.NONE: "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Options:
     minutes: float | None
     out: Path | None
     resume: bool
+    anew: bool
     engine: str
     shrink: bool
     require_marks: bool | None
@@ -63,6 +68,12 @@ def one_seed(
 ) -> int:
     if re.fullmatch(r"[\w.+-]{1,64}", seed) is None:
         raise ConfigError(f"--seed {seed!r}: write a number, or a word of letters, digits and . + - _")
+    if log_at is not None:
+        check_file("--log", log_at)
+    if out is not None:
+        check_folder("--out", out)
+    elif not digest:
+        check_default(OUT_DEFAULT)
     config = draw_world(seed)
     with installed(variant):
         began = time.process_time()
@@ -147,28 +158,53 @@ def measure(seeds: str | None, variant: str | None) -> int:
 
 def campaign(options: Options) -> int:
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    first, stop = parse_seeds(options.seeds or SEEDS_DEFAULT)
-    endless = options.seeds is None and options.minutes is not None
-    plan = Plan(first, None if endless else stop, options.variant, version("inaproto"), fingerprint())
+    ours = _opened(options)
+    options = replace(options, variant=ours.plan.variant)
     with installed(options.variant):  # a wrong name is found here, not in every worker
         pass
     engine = open_engine(options.engine, jobs)
-    ours = open_campaign(plan, options.out, resume=options.resume)
     already = ours.tally.seeds
     began = time.monotonic()
     console = Console(stderr=True, highlight=False)
-    with _Watch(console, plan, ours.tally) as watch:
+    with _Watch(console, ours.plan, ours.tally) as watch:
         ours.run(engine, minutes=options.minutes, progress=watch.show)
     wall_s = time.monotonic() - began
+    if ours.at_once:
+        kept = f"; --resume --out {options.out} goes on" if options.out is not None else ""
+        click.echo(f"inaproto: stopped at once after {ours.tally.seeds} seeds{kept}", err=True)
+        return EXIT_STOPPED
     told = _tell_failures(ours, options, jobs, console)
-    verdict = Verdict.of(ours, options)
+    verdict = Verdict.of(ours, require_marks=options.require_marks)
     _print(ours, verdict, wall_s, ours.tally.seeds - already, told)
     if options.out is not None:
+        console.print("drawing the report")
         from inaproto_hil.soak.report import write_report
 
         path = write_report(options.out, ours, verdict, told, wall_s)
         click.echo(f"report: {path}")
     return verdict.status
+
+
+def _opened(options: Options) -> Campaign:
+    """The campaign that the options mean, in a folder that is its own."""
+    seeds: tuple[int, int | None] | None = None if options.seeds is None else parse_seeds(options.seeds)
+    out = options.out
+    if out is not None and options.resume:
+        asked = Asked(version("inaproto"), fingerprint(), seeds, options.variant)
+        ours = resume_campaign(out, asked)
+        check_folder("--out", out)
+        return ours
+    if seeds is None:
+        first, stop = parse_seeds(SEEDS_DEFAULT)
+        seeds = first, stop if options.minutes is None else None
+    if out is None:
+        check_default(OUT_DEFAULT)
+    else:
+        with installed(options.variant):  # before anything is removed
+            pass
+        check_folder("--out", out)
+        claim(out, anew=options.anew)
+    return Campaign(Plan(*seeds, options.variant, version("inaproto"), fingerprint()), out)
 
 
 class _Watch:
@@ -208,45 +244,6 @@ class _Watch:
             self._console.print(f"soak: {tally.seeds} seeds, {rates}")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Of a campaign, and the exit status that goes with it."""
-
-    failures: int
-    unseen: tuple[str, ...]
-    """Declared marks that no seed met."""
-    marks_required: bool
-    interrupted: str
-
-    @classmethod
-    def of(cls, ours: Campaign, options: Options) -> Verdict:
-        unseen = tuple(name for name in DECLARED if name not in ours.tally.marks)
-        required = options.require_marks
-        if required is None:
-            required = ours.tally.seeds >= SEEDS_MIN and options.variant is None
-        return cls(len(ours.tally.failures), unseen, required, ours.interrupted)
-
-    @property
-    def status(self) -> int:
-        if self.failures or (self.marks_required and self.unseen):
-            return 1
-        return 130 if "Ctrl-C" in self.interrupted else int(self.interrupted not in ("", "time is up"))
-
-    def __str__(self) -> str:
-        words = []
-        if self.failures:
-            words.append(f"FAILED: {self.failures} {'seeds' if self.failures > 1 else 'seed'} broke a rule")
-        if self.unseen and self.marks_required:
-            words.append(f"FAILED: {len(self.unseen)} declared marks were never seen")
-        if not words:
-            words.append("passed: every rule was kept in every world")
-        if self.unseen and not self.marks_required:
-            words.append(f"{len(self.unseen)} marks not seen, which too few seeds need not show")
-        if self.interrupted:
-            words.append(f"not finished: {self.interrupted}")
-        return "; ".join(words)
-
-
 def _tell_failures(ours: Campaign, options: Options, jobs: int, console: Console) -> list[Told]:
     failures = ours.tally.failures[:TOLD_MAX]
     if not failures:
@@ -254,7 +251,7 @@ def _tell_failures(ours: Campaign, options: Options, jobs: int, console: Console
     first_of_rule = {failure.rule: failure.seed for failure in reversed(failures)}
     in_turn = sorted(failures, key=lambda failure: failure.seed != first_of_rule[failure.rule])
     shrink = {failure.seed for failure in in_turn[:SHRUNK_MAX]} if options.shrink else set()
-    if "Ctrl-C" in ours.interrupted:
+    if ours.by_signal:
         shrink = set()
     folder = str(options.out or OUT_DEFAULT)
     who = program(options.variant)
@@ -286,7 +283,7 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
         console.print(f"  inaproto soak --seed {failure.seed}{variant}    # {failure.rule}", markup=False)
     if len(ours.tally.failures) > 100:
         console.print(f"  and {len(ours.tally.failures) - 100} more")
-    console.print(str(verdict), markup=False)
+    console.print(str(verdict), markup=False, style=_STYLES[verdict.state])
 
 
 def _summary_table(tally: Tally, wall_s: float, seeds_now: int) -> Table:
@@ -315,12 +312,16 @@ def _summary_table(tally: Tally, wall_s: float, seeds_now: int) -> Table:
 # --- replay
 
 
-def replay_log(path: Path, svg: Path | None, last: int, variant: str | None) -> int:
+def replay_log(path: Path, svg: Path | None, last: int, first: int | None, variant: str | None) -> int:
     log = read_log(path)
-    with installed(variant):
-        done = replay(log, PRODUCT, program(variant))
     if svg is not None:
-        svg.write_text(draw(log, last=last), encoding="utf-8")
+        check_file("--svg", svg)
+    if first is not None and first > len(log.records):
+        raise ConfigError(f"--from {first}: the log ends with event {len(log.records)}")
+    with installed(variant):
+        done = run_again(log, PRODUCT, program(variant))
+    if svg is not None:
+        svg.write_text(draw(log, last=last, first=first), encoding="utf-8")
         click.echo(f"drawing: {svg}", err=True)
     click.echo(done.verdict())
     if not done.same and log.program.variant and variant is None:

@@ -3,67 +3,76 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Iterable, Iterator
+from multiprocessing.connection import wait
 from typing import Any, Protocol, TypeVar
 
-from inaproto.errors import InaprotoError, Unsupported
+from inaproto.errors import Unsupported
+from inaproto_hil.soak.worker import Worker
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 
 
-class WorkerDied(InaprotoError):
-    """A worker process ended without an answer; usually the system killed it for want of memory."""
-
-
 class Engine(Protocol):
-    def outcomes(self, work: Callable[[Task], Outcome], tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
         """Of each task, in the order in which they are done. Tasks are taken up as there is room."""
         ...
 
 
 class InProcess:
-    def outcomes(self, work: Callable[[Task], Outcome], tasks: Iterable[Task]) -> Iterator[Outcome]:
-        return map(work, tasks)
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
+        for task in tasks:
+            yield work(task)
 
 
 class Local:
-    """``jobs`` processes, each fresh: no state of this one gets into a world."""
+    """``jobs`` processes, each fresh: no state of this one gets into a world.
+
+    They end with this process, however it ends, and when the outcomes are no longer asked for.
+    """
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
 
-    def outcomes(self, work: Callable[[Task], Outcome], tasks: Iterable[Task]) -> Iterator[Outcome]:
-        pool = ProcessPoolExecutor(
-            self._jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts
-        )
-        flying: set[Future[Outcome]] = set()
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
+        workers: list[Worker] = []
         try:
-            for task in tasks:
-                flying.add(pool.submit(work, task))
-                if len(flying) >= self._jobs + 2:  # enough to keep all busy, few to wait for after Ctrl-C
-                    done, flying = wait(flying, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        yield future.result()
-            while flying:
-                done, flying = wait(flying, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        except BrokenProcessPool:
-            raise WorkerDied(
-                "a worker process died without an answer; was it killed for want of memory? Try fewer --jobs"
-            ) from None
+            yield from _shared_out(work, iter(tasks), workers, self._jobs)
         finally:
-            pool.shutdown(cancel_futures=True)
+            for worker in workers:
+                worker.kill()
+            for worker in workers:
+                worker.join()
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C goes to the whole process group; the process that hands out the work ends it in good order."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _shared_out(
+    work: Callable[[Task], Outcome], tasks: Iterator[Task], workers: list[Worker], jobs: int
+) -> Iterator[Outcome]:
+    """One task after another to each of ``jobs`` workers, which are added to ``workers``."""
+    busy: dict[Any, Worker] = {}
+    for task in tasks:
+        worker = Worker()
+        workers.append(worker)
+        worker.ask(work, task)
+        busy[worker.channel] = worker
+        if len(workers) == jobs:
+            break
+    while busy:
+        for channel in wait(list(busy)):
+            worker = busy.pop(channel)
+            outcome: Outcome = worker.answer()
+            for task in tasks:
+                worker.ask(work, task)
+                busy[channel] = worker
+                break
+            yield outcome
 
 
 class OnRay:
@@ -79,7 +88,9 @@ class OnRay:
             ray.init(log_to_driver=False)
         self._in_flight = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def outcomes(self, work: Callable[[Task], Outcome], tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
         ray = self._ray
         remote = ray.remote(work)
         flying: list[Any] = []

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -38,7 +38,15 @@ def installed(variant: str | None) -> Iterator[None]:
     if variant is None:
         yield
         return
-    with _context(variant):
+    with ExitStack() as held:
+        try:
+            held.enter_context(_context(variant))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"--with {variant}: calling it raised {type(error).__name__}: {error}"
+            ) from error
         yield
 
 
@@ -57,6 +65,9 @@ def _context(variant: str) -> AbstractContextManager[object]:
         raise ConfigError(
             f"--with {variant}: {error}; is the current folder the root of the source?"
         ) from None
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"--with {variant}: importing {module_name} raised {said}") from error
     found = getattr(module, name, None)
     if found is None:
         raise ConfigError(f"--with {variant}: module {module_name} has no {name!r}")

@@ -31,6 +31,8 @@ _LOOK: Any = {
 
 def pictures(tally: Tally) -> Iterator[tuple[str, str]]:
     """(name, data URI) of each picture that has something to show."""
+    if not tally.seeds:
+        return
     with mpl.rc_context(_LOOK):
         yield "core steps of a world", _histogram(tally.steps_bins, "core steps of a world", "core steps")
         yield (

@@ -10,24 +10,24 @@ import html
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from inaproto.sim.marks import DECLARED
+from inaproto.sim.marks import DECLARED, meaning_of
 from inaproto.sim.recorder import say_time
+from inaproto.sim.rules import rules
 from inaproto_hil.environment import describe
 from inaproto_hil.soak.block import Told
 from inaproto_hil.soak.campaign import Campaign, write_whole
 from inaproto_hil.soak.plots import pictures
-
-if TYPE_CHECKING:
-    from inaproto_hil.soak.command import Verdict
+from inaproto_hil.soak.verdict import State, Verdict
 
 VERSION: Final = 1
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #20242b; background: #fff; margin: 2rem auto;
        max-width: 66rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.passed { color: #1a7a37; } .failed { color: #c62828; } .pale { color: #6a7078; }
+.passed { color: #1a7a37; } .failed { color: #c62828; }
+.open, .none { color: #8a5a00; } .pale { color: #6a7078; }
 table { border-collapse: collapse; }
 td, th { padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; } tr.never td { color: #c62828; }
@@ -43,14 +43,24 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
     logs = {one.seed: {"log": one.log, "shrunk_log": one.shrunk_log} for one in told}
     variant = f" --with {ours.plan.variant}" if ours.plan.variant else ""
     marks = [
-        {"name": name, "meaning": DECLARED.get(name), "seeds": seeds, "times": times}
+        {
+            "name": name,
+            "declared": name in DECLARED,
+            "meaning": meaning_of(name),
+            "seeds": seeds,
+            "times": times,
+        }
         for name, (seeds, times) in sorted(tally.marks.items())
     ]
-    marks += [{"name": name, "meaning": DECLARED[name], "seeds": 0, "times": 0} for name in verdict.unseen]
+    marks += [
+        {"name": name, "declared": True, "meaning": DECLARED[name], "seeds": 0, "times": 0}
+        for name in verdict.unseen
+    ]
     return {
         "version": VERSION,
         "report": "soak",
-        "passed": verdict.status == 0,
+        "passed": verdict.state is State.PASSED,
+        "state": verdict.state.value,
         "verdict": str(verdict),
         "plan": asdict(ours.plan),
         "finished": ours.finished,
@@ -67,6 +77,7 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
         "cpu_s": tally.cpu_s,
         "steps_per_s_per_core": tally.steps_per_s,
         "steps_per_s_per_core_median_of_blocks": tally.steps_per_s_median,
+        "rules": rules(),
         "marks": marks,
         "marks_required": verdict.marks_required,
         "marks_unseen": list(verdict.unseen),
@@ -92,7 +103,7 @@ def write_report(folder: Path, ours: Campaign, verdict: Verdict, told: list[Told
 
 
 def _page(report: dict[str, Any], ours: Campaign, told: list[Told]) -> str:
-    state = "passed" if report["passed"] else "failed"
+    state = report["state"]
     env = report["env"]
     commit = (env["commit"] or "unknown")[:12] + (" with changes" if env["modified"] else "")
     machine = f"Python {env['python']}, {env['cpu']}, {env['cores_usable']} cores"
@@ -110,6 +121,7 @@ def _page(report: dict[str, Any], ours: Campaign, told: list[Told]) -> str:
             for name, source in pictures(ours.tally)
         ),
         "</div>",
+        _rules(report),
         _marks(report),
         "</body></html>\n",
     ]
@@ -165,10 +177,21 @@ def _failures(report: dict[str, Any], told: list[Told]) -> str:
     return "\n".join(lines)
 
 
+def _rules(report: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"<tr><td>{html.escape(name)}</td><td>{html.escape(meaning)}</td></tr>"
+        for name, meaning in report["rules"].items()
+    )
+    return (
+        "<h2>Rules</h2><p>What must always hold; each world is checked for all of them.</p>"
+        f"<table><tr><th>rule</th><th>meaning</th></tr>{rows}</table>"
+    )
+
+
 def _marks(report: dict[str, Any]) -> str:
     rows = []
-    for mark in sorted(report["marks"], key=lambda mark: (mark["meaning"] is None, mark["name"])):
-        meaning = mark["meaning"] or "not declared"
+    for mark in sorted(report["marks"], key=lambda mark: (not mark["declared"], mark["name"])):
+        meaning = (mark["meaning"] or "") + ("" if mark["declared"] else " (not declared)")
         never = " class=never" if not mark["seeds"] else ""
         rows.append(
             f"<tr{never}><td>{html.escape(mark['name'])}</td><td>{html.escape(meaning)}</td>"

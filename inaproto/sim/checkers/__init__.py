@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inaproto.sim.checkers.all_left import AllLeft
 from inaproto.sim.checkers.blameless import NicsBlameNobody
 from inaproto.sim.checkers.checker import Checker, Violated
 from inaproto.sim.checkers.deadlines import Deadlines
@@ -30,6 +31,7 @@ def all_checkers() -> list[Checker]:
         Deadlines(),
         Ledger(),
         NothingStuck(),
+        AllLeft(),
         OneNakPerGap(),
         NicsBlameNobody(),
     ]

@@ -8,11 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from inaproto.errors import DecodeError
+from inaproto.wire.icrc import verify
+
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
     from inaproto.sim.rank import SimRank
     from inaproto.sim.world import World
     from inaproto.units import Frames, PortId
+
+
+def is_intact(frame: bytes) -> bool:
+    """Whether it is a RoCE packet with the right ICRC."""
+    try:
+        return verify(frame)
+    except DecodeError:
+        return False
+
+
+def each_frame(block: Frames) -> list[bytes]:
+    """The frames of a block; a row of one that is alone is not cut out first."""
+    return [block.tobytes()] if len(block) == 1 else [row.tobytes() for row in block]
 
 
 class Violated(Exception):
@@ -50,6 +66,12 @@ class Checker:
     def died(self, rank: SimRank) -> None:
         """The rank's host crashed; nobody can be told anything any more."""
 
+    def left(self, rank: SimRank, operations: int) -> None:
+        """A rank that has called so many all-reduces leaves in good order."""
+
+    def closed(self, rank: SimRank) -> None:
+        """A rank that left is told that all have."""
+
     def ring_installed(self, spec: RingSpec) -> None: ...
 
     def ring_removed(self, ring_id: int) -> None: ...
@@ -61,6 +83,9 @@ class Checker:
 
     def switch_sent(self, port: PortId, frames: Frames) -> None:
         """For each action of the accelerator that sends frames, in order."""
+
+    def switch_stepped(self) -> None:
+        """After all actions of the accelerator for what it received."""
 
     def sample(self, world: World) -> None:
         """Now and then, between two events."""

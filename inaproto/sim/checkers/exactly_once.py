@@ -25,14 +25,15 @@ class ExactlyOnce(Checker):
         operations[op_index] = 0
 
     def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
-        taken = self._running.get(rank, {}).get(op_index)
+        operations = self._running.get(rank, {})
+        taken = operations.get(op_index)
         if taken is None:
             raise Violated(self.name, f"{rank} took a result of all-reduce {op_index}, which is not running")
         if taken != offset:
             raise Violated(
                 self.name, f"{rank}, all-reduce {op_index}: took byte {offset} where {taken} is next"
             )
-        self._running[rank][op_index] = offset + nbytes
+        operations[op_index] = offset + nbytes
 
     def done(self, rank: SimRank, op_index: int) -> None:
         operations = self._running.get(rank, {})

@@ -1,4 +1,9 @@
-"""Memory is bounded while a world runs, and given back when its jobs have ended."""
+"""Memory is bounded while a world runs, and given back when its jobs have ended.
+
+What is in use is measured: the arrays of the accelerator, the queues of the NICs. The bounds come from
+the sizes of the jobs: a rank has at most 2N messages in its NIC and 2N + 2 receives, and a switch at most
+2N payload buffers for a ring.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +13,61 @@ from inaproto.core.aggregator import bytes_needed
 from inaproto.sim.checkers.checker import Checker, Violated
 
 if TYPE_CHECKING:
+    from inaproto.core.accelerator_types import RingState
+    from inaproto.sim.host import SimHost
     from inaproto.sim.world import World
-
-_WORK_MAX = 4096
-_FRAMES_MAX = 16_384
 
 
 class BoundedMemory(Checker):
     name = "memory bounded"
 
     def sample(self, world: World) -> None:
-        switch = world.switch
-        if switch.is_up:
-            view = switch.accelerator.view()
-            needed = sum(bytes_needed(ring.spec) for ring in switch.accelerator.rings.values())
-            if view.memory_bytes != needed or needed > world.switch_memory_bytes_max:
-                raise Violated(
-                    self.name,
-                    f"the accelerator counts {view.memory_bytes} bytes, its rings need {needed}, "
-                    f"allowed are {world.switch_memory_bytes_max}",
-                )
+        if world.switch.is_up:
+            self._switch(world)
         for host in world.hosts:
-            if not host.is_up:
-                continue
-            used = host.nic.resources
-            expected = 2 * sum(rank.holds_queue_pairs for rank in host.ranks)
-            if used["queue_pairs"] != expected:
+            if host.is_up:
+                self._host(host)
+
+    def _switch(self, world: World) -> None:
+        accelerator = world.switch.accelerator
+        granted = 0
+        for ring_id, ring in accelerator.rings.items():
+            needed = bytes_needed(ring.spec)
+            granted += needed
+            used = _measured(ring)
+            if used > needed:
                 raise Violated(
-                    self.name, f"{host}: {used['queue_pairs']} queue pairs, its ranks have {expected}"
+                    self.name, f"ring {ring_id} has {used} bytes of arrays; it was granted {needed}"
                 )
-            if used["work_requests"] > _WORK_MAX or used["output_frames"] > _FRAMES_MAX:
-                raise Violated(self.name, f"{host}: its NIC holds {used}")
+            held = sum(region.payload is not None for region in ring.array.regions)
+            spare = len(ring.array.regions[0].pool)
+            if held + spare > len(ring.array.regions):
+                raise Violated(
+                    self.name, f"ring {ring_id}: {held} payload buffers in use and {spare} spare ones"
+                )
+        if accelerator.view().memory_bytes != granted or granted > world.switch_memory_bytes_max:
+            raise Violated(
+                self.name,
+                f"the accelerator counts {accelerator.view().memory_bytes} bytes, its rings were granted "
+                f"{granted}, allowed are {world.switch_memory_bytes_max}",
+            )
+
+    def _host(self, host: SimHost) -> None:
+        used = host.nic.resources
+        ranks = [rank for rank in host.ranks if rank.holds_queue_pairs]
+        if used["queue_pairs"] != 2 * len(ranks):
+            raise Violated(
+                self.name, f"{host}: {used['queue_pairs']} queue pairs; its {len(ranks)} ranks need 2 each"
+            )
+        allowed = sum(4 * rank.job.window_messages + 2 for rank in ranks)
+        if used["work_requests"] > allowed and not host.nic.has_completions:
+            raise Violated(self.name, f"{host}: {used['work_requests']} work requests, at most {allowed}")
+        if used["payloads"] > used["messages"]:
+            raise Violated(
+                self.name, f"{host}: {used['payloads']} payloads are kept for {used['messages']} messages"
+            )
+        if used["output_frames"]:
+            raise Violated(self.name, f"{host}: {used['output_frames']} frames that nobody took from its NIC")
 
     def end(self, world: World) -> None:
         for host in world.hosts:
@@ -50,3 +79,13 @@ class BoundedMemory(Checker):
         jobs = world.switch.rendezvous.view().jobs
         if jobs:
             raise Violated("nothing is left", f"the rendezvous still knows {jobs}")
+
+
+def _measured(ring: RingState) -> int:
+    """Bytes of the numpy arrays that the ring's regions hold now."""
+    arrays = []
+    for region in ring.array.regions:
+        arrays += [region.seen, region.done, region.header, region.share, region.result, region.result_crc]
+        if region.payload is not None:
+            arrays.append(region.payload.array)
+    return sum(array.nbytes for array in arrays)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from inaproto.sim.checkers.checker import Checker, Violated
-from inaproto.wire.icrc import verify
+from inaproto.sim.checkers.checker import Checker, Violated, each_frame, is_intact
 
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
@@ -36,14 +35,17 @@ class OneNakPerGap(Checker):
         for block in blocks:
             if block.shape[1] != _FRAME_BYTES:
                 continue
-            for row in block:
-                if row[42] == _ACK and row[54] == _NAK_SEQUENCE:
-                    self._nak(row.tobytes())
+            for frame in each_frame(block):
+                if frame[42] == _ACK and frame[54] == _NAK_SEQUENCE:
+                    self._nak(frame)
 
     def _nak(self, frame: bytes) -> None:
         connection, psn, ident = frame[26:34] + frame[47:50], frame[51:54], frame[18:20]
-        known = self._naks.setdefault((connection, psn), ident)
-        if known != ident and verify(frame):
+        known = self._naks.get((connection, psn))
+        if known == ident or not is_intact(frame):
+            return
+        self._naks[connection, psn] = ident
+        if known is not None:
             source = ".".join(map(str, connection[:4]))
             raise Violated(
                 self.name,

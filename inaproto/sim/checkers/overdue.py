@@ -32,5 +32,36 @@ class NothingStuck(Checker):
         if code == OperationTimeout.code and well_ns > RECOVERY_NS:
             raise Violated(
                 self.name,
-                f"{rank} gave all-reduce {op_index} up, though for {well_ns / S:.1f} s all has been well",
+                f"{rank} gave all-reduce {op_index} up, though for {well_ns / S:.1f} s all has been well; "
+                f"{_lacks(rank)}; {_at_switch(world, rank.ring_id)}",
             )
+
+
+def _lacks(rank: SimRank) -> str:
+    """What the rank has and lacks, by its own account."""
+    if rank.engine is None:
+        return "it has no ring any more"
+    view = rank.engine.view()
+    return (
+        f"it has {view.results} of its {view.messages} results; in this ring it sent "
+        f"{view.messages_sent} messages, {view.unacknowledged} of them without an ACK, and got "
+        f"{view.messages_received}"
+    )
+
+
+def _at_switch(world: World, ring_id: int) -> str:
+    """The first packet without a result in the ring, and which ranks' packets the switch has there."""
+    ring = world.switch.accelerator.rings.get(ring_id) if world.switch.is_up else None
+    if ring is None:
+        return "the switch does not have this ring"
+    held = sorted((region for region in ring.array.regions if region.serial >= 0), key=lambda one: one.serial)
+    for region in held:
+        for packet in range(region.packets):
+            if not region.done[packet]:
+                here = [rank for rank in range(len(region.seen)) if region.seen[rank, packet]]
+                return (
+                    f"at the switch message {region.serial} waits at packet {packet} of {region.packets}, "
+                    f"which it has of ranks {here} of {len(region.seen)}"
+                )
+    newest = f"up to message {held[-1].serial}" if held else "and has seen no message"
+    return f"the switch has every result of the messages it knows, {newest}"

@@ -31,6 +31,6 @@ class WindowKept(Checker):
 
     def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
         key = rank, rank.ring_id
-        self._in_flight[key] = self._in_flight.get(key, 0) - 1
-        if self._in_flight[key] < 0:
+        in_flight = self._in_flight[key] = self._in_flight.get(key, 0) - 1
+        if in_flight < 0:
             raise Violated(self.name, f"{rank} took a result of a message that it has not sent")

@@ -10,7 +10,7 @@ The engine knows no protocol. It answers three questions:
    lucky order finishes, while another order goes round for ever, passes; so a world must make no step
    depend on luck that the real one does not have. The run that is printed is a shortest one as well.
 3. How many states are there? A search that would pass ``states_max`` ends with :class:`TooManyStates`,
-   never with a verdict.
+   never with a verdict; so does one that is interrupted (:class:`Interrupted`).
 
 Memory: a state is kept once, as the key of a dictionary; parents and steps are arrays of 32 bits. So states
 should be small tuples of small integers: intern what they are made of (``ring_world`` shows how).
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
@@ -68,8 +68,8 @@ class Explorable(Protocol[State, Step]):
         """One state for all that differ only by symmetry; ``state`` itself where there is none."""
         ...
 
-    def describe(self, before: State, step: Step) -> str:
-        """A line for people, on what happens in ``step``."""
+    def describe(self, run: Sequence[tuple[State, Step]]) -> list[str]:
+        """For people: what happens in each step of a run, given with the state before it."""
         ...
 
 
@@ -80,6 +80,14 @@ class Kind(Enum):
 
 class TooManyStates(Exception):
     """The world is larger than the caller allowed; nothing is known about the rest."""
+
+
+class Interrupted(Exception):
+    """Somebody stopped the search (Ctrl-C) after ``states`` states; nothing is known about the rest."""
+
+    def __init__(self, states: int) -> None:
+        super().__init__(f"interrupted after {states:,} states")
+        self.states = states
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +125,19 @@ def explore(
     states_max: int,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verdict:
-    """Visit every reachable state. Raises ``TooManyStates`` when there are more than ``states_max``."""
-    return _Search(world, states_max, progress).run()
+    """Visit every reachable state.
+
+    Raises ``TooManyStates`` when there are more than ``states_max`` or than fit memory, and ``Interrupted``.
+    """
+    search = _Search(world, states_max, progress)
+    try:
+        return search.run()
+    except KeyboardInterrupt:
+        raise Interrupted(search.states) from None
+    except MemoryError:
+        raise TooManyStates(
+            f"memory ran out after {search.states:,} states: choose a smaller world"
+        ) from None
 
 
 class _Search(Generic[State, Step]):
@@ -144,17 +163,21 @@ class _Search(Generic[State, Step]):
         self._transitions = 0
         self._depth = 0
 
+    @property
+    def states(self) -> int:
+        """Found so far."""
+        return len(self._states)
+
     def run(self) -> Verdict:
         broken = self._forward()
         if broken is not None:
             number, rule = broken
-            return self._verdict(Counterexample(Kind.BROKEN, rule, self._run_to(number), []))
+            return self._verdict(Counterexample(Kind.BROKEN, rule, *self._told(number, [])))
         stuck = self._first_stuck()
         if stuck is None:
             return self._verdict(None)
         rule = "no finished state can be reached any more, whatever happens next"
-        run, aftermath = self._run_to(stuck), self._aftermath(stuck)
-        return self._verdict(Counterexample(Kind.STUCK, rule, run, aftermath))
+        return self._verdict(Counterexample(Kind.STUCK, rule, *self._told(stuck, self._aftermath(stuck))))
 
     def _verdict(self, counterexample: Counterexample | None) -> Verdict:
         return Verdict(len(self._states), self._transitions, len(self._finished), self._depth, counterexample)
@@ -200,7 +223,9 @@ class _Search(Generic[State, Step]):
 
     def _add(self, state: State, parent: int) -> int:
         if len(self._states) >= self._states_max:
-            raise TooManyStates(f"more than {self._states_max} states: choose a smaller world, or allow more")
+            raise TooManyStates(
+                f"more than {self._states_max:,} states: choose a smaller world, or a larger states_max"
+            )
         number = self._number[state] = len(self._states)
         self._states.append(state)
         self._parent.append(parent)
@@ -227,13 +252,19 @@ class _Search(Generic[State, Step]):
         stuck = np.flatnonzero(~alive)
         return int(stuck[0]) if len(stuck) else None
 
-    def _run_to(self, number: int) -> list[str]:
-        """The run that discovered a state, step by step in words."""
+    def _told(self, number: int, aftermath: list[tuple[State, Step]]) -> tuple[list[str], list[str]]:
+        """(the run to a state, the way on from there), step by step in words."""
+        run = self._run_to(number)
+        lines = self._world.describe([*run, *aftermath])
+        return lines[: len(run)], lines[len(run) :]
+
+    def _run_to(self, number: int) -> list[tuple[State, Step]]:
+        """The run that discovered a state."""
         chain = [number]
         while self._parent[chain[-1]] >= 0:
             chain.append(self._parent[chain[-1]])
         chain.reverse()
-        lines = []
+        run = []
         for before, after in itertools.pairwise(chain):
             state, wanted = self._states[before], self._states[after]
             step = next(
@@ -241,20 +272,20 @@ class _Search(Generic[State, Step]):
                 for step, following in self._world.successors(state)
                 if self._world.canonical(following) == wanted
             )
-            lines.append(self._world.describe(state, step))
-        return lines
+            run.append((state, step))
+        return run
 
-    def _aftermath(self, number: int) -> list[str]:
+    def _aftermath(self, number: int) -> list[tuple[State, Step]]:
         state = self._states[number]
         seen = {state}
-        lines: list[str] = []
-        while len(lines) < AFTERMATH_STEPS_MAX:
+        run: list[tuple[State, Step]] = []
+        while len(run) < AFTERMATH_STEPS_MAX:
             for step, after in self._world.successors(state):
                 if not self._world.is_fault(step) and after not in seen:
                     break
             else:
                 break
-            lines.append(self._world.describe(state, step))
+            run.append((state, step))
             state = after
             seen.add(state)
-        return lines
+        return run

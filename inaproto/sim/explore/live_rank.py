@@ -57,6 +57,7 @@ from inaproto.core.ring_engine import (
 from inaproto.errors import Blame
 from inaproto.sim.explore.packet_table import PATHS, Channel, PacketTable, Path, Sent
 from inaproto.sim.explore.ring_config import EPOCH, KEY, MTU, RING_ID, RKEY, RingWorldConfig
+from inaproto.sim.explore.wrong_sum import made_of
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from inaproto.wire.roce import Opcode
@@ -345,17 +346,29 @@ class LiveRank:
         blame = next((action for action in actions if isinstance(action, Blame)), None)
         if blame is None:
             return
+        config, taken = self._config, self._results_taken
         content = self.slots[result.imm % len(self.slots)][INA_HEADER_BYTES : result.nbytes]
-        at = self._results_taken * self._config.tensor_bytes
-        right = content == self._config.expected[at : at + len(content)]
+        ids = 1 << config.msg_id_bits
+        message = max(0, taken + (result.imm - taken + ids // 2) % ids - ids // 2)
+        at = message * config.tensor_bytes
+        right = content == config.expected[at : at + len(content)]
         sum_is = "the right sum" if right else "a wrong sum"
-        self._broken(f"it gets {sum_is}, which its ring engine refuses ({blame})")
+        made = "" if right else made_of(config, message, content)
+        why = {
+            "result of a message not sent": f"it has not sent its own message {message} yet",
+            "result out of order": f"the result of message {taken} is due",
+        }.get(blame.rule, f"{blame.rule}: {blame.evidence}")
+        self._broken(
+            f"it gets {sum_is} as the result of message {message}{made}. "
+            f"Its ring engine refuses the result: {why}"
+        )
 
     def _take(self, slot: int, offset: int, nbytes: int) -> None:
         found = self.slots[slot][INA_HEADER_BYTES : INA_HEADER_BYTES + nbytes]
         if found != self._config.expected[offset : offset + nbytes]:
             message = offset // self._config.tensor_bytes
-            self._broken(f"it takes a wrong sum as the result of message {message}, without any error")
+            made = made_of(self._config, message, found)
+            self._broken(f"it takes a wrong sum as the result of message {message}{made}, without any error")
         self.slots[slot] = bytes(self._config.message_bytes)
 
     def _broken(self, what: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from inaproto.core.aggregator import OPENING_OPCODES
 from inaproto.sim.explore.packet_table import PATHS, PacketTable, Path, Sent
 from inaproto.sim.explore.ring_config import RingWorldConfig
+from inaproto.sim.explore.switch_machine import slot_words
 from inaproto.wire.icrc import ICRC_BYTES, seal
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
 
@@ -95,6 +96,32 @@ class PaperSwitchMachine:
                 self.newest.append(-1)
             known = self._steps[state, packet] = number, sent
         return known
+
+    def slots(self, state: int) -> dict[str, str]:
+        now = self._states[state]
+        told = {f"slot {index}": self._slot_words(slot) for index, slot in enumerate(now.slots)}
+        if self._lookup is not Lookup.WINDOW:
+            for flow, entries in enumerate(now.table):
+                known = f"message {entries[0].message}" if entries else "nothing"
+                told[f"lookup table entry of rank {flow}"] = known
+        return told
+
+    def _slot_words(self, slot: Slot) -> str:
+        held = {
+            rank: self._packets[number]
+            for rank, (number, bit) in enumerate(zip(slot.packets, slot.bits, strict=True))
+            if bit
+        }
+        if not held:
+            return "free"
+        message, offset = max((packet.message, packet.offset) for packet in held.values())
+        strangers = []
+        for rank, packet in held.items():
+            if (packet.message, packet.offset) != (message, offset):
+                where = f"packet {packet.offset} of " * (packet.offset != offset)
+                strangers.append(f"{rank}: from {where}message {packet.message}")
+        words = slot_words(self._config, message, offset, list(held))
+        return words + (f" ({', '.join(strangers)})" if strangers else "")
 
     def bridge(self, packet: int) -> None:
         """This switch does nothing but aggregate."""

@@ -25,6 +25,23 @@ KEY: Final = 0xFEED_F00D
 RKEY: Final = 5
 UDP_SOURCE_PORT: Final = 0xC111
 PSN_BITS_MAX: Final = 24
+MESSAGES_MAX: Final = 64
+RANGES: Final = {
+    "ranks": (2, 8),
+    "window": (1, 8),
+    "length": (1, 8),
+    "messages": (1, MESSAGES_MAX),
+    "psn_bits": (2, PSN_BITS_MAX),
+    "losses": (0, 4),
+    "duplicates": (0, 4),
+    "early_timers": (0, 4),
+}
+"""By name, the least and the most; what depends on other sizes is not here."""
+
+
+def check_range(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ConfigError(f"{name} must be {least} to {most}, not {value}")
 
 
 def mac(host: int) -> bytes:
@@ -77,21 +94,11 @@ class RingWorldConfig:
     """Use the reductions that ``ring_world`` argues for."""
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("ranks", 2, 8),
-            ("window", 1, 8),
-            ("length", 1, 8),
-            ("messages", 1, 64),
-            ("last_packets", 0, self.length),
-            ("psn_bits", 2, PSN_BITS_MAX),
-            ("losses", 0, 4),
-            ("duplicates", 0, 4),
-            ("early_timers", 0, 4),
-            ("transport_window", 0, self.psn_mask >> 1),
-            ("ack_every", 0, self.psn_mask >> 1),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} must be {least} to {most}, not {getattr(self, name)}")
+        for name, (least, most) in RANGES.items():
+            check_range(name, getattr(self, name), least, most)
+        check_range("last_packets", self.last_packets, 0, self.length)
+        check_range("transport_window", self.transport_window, 0, self.psn_mask >> 1)
+        check_range("ack_every", self.ack_every, 0, self.psn_mask >> 1)
         if self.window & (self.window - 1):
             raise ConfigError(f"window must be a power of two, not {self.window}")
         if 2 * self.window * self.length > 1 << (self.psn_bits - 1):
@@ -99,6 +106,8 @@ class RingWorldConfig:
                 f"psn_bits {self.psn_bits} is too narrow: twice the window of {self.window} messages of "
                 f"{self.length} packets must fit half of the PSN space"
             )
+        if self.reorder and not self.duplicates:
+            raise ConfigError("duplicates must be at least 1 with reorder: only those packets come late")
         if self.reorder and self.packets > 1 << (self.psn_bits - 1):
             raise ConfigError(
                 f"psn_bits {self.psn_bits} is too narrow for packets that come late: {self.packets} packets "
@@ -109,6 +118,18 @@ class RingWorldConfig:
     def packets(self) -> int:
         """Of each rank."""
         return self.messages * self.length
+
+    @property
+    def last_message_packets(self) -> int:
+        return self.last_packets or self.length
+
+    @property
+    def slots_used_again(self) -> bool:
+        return self.messages > 2 * self.window
+
+    @property
+    def psns_used_again(self) -> bool:
+        return (self.messages - 1) * self.length + self.last_message_packets > 1 << self.psn_bits
 
     @property
     def psn_mask(self) -> int:
@@ -140,7 +161,7 @@ class RingWorldConfig:
     @property
     def nbytes(self) -> int:
         """Of the one operation that all messages belong to."""
-        short = (self.length - (self.last_packets or self.length)) * MTU
+        short = (self.length - self.last_message_packets) * MTU
         return self.messages * self.tensor_bytes - short
 
     @cached_property

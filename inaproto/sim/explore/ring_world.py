@@ -18,10 +18,10 @@ the sender's timer, which may expire once nothing of the flow is under way, may 
 that is unacknowledged waits in the switch for other ranks; or when nothing at all is under way. Earlier
 expiries (a timer too short for a straggler) cost a unit of ``early_timers``.
 
-*Reductions* (``reduced``), each compared with the full search in ``tests/sim/test_explore_ring.py``:
+*Reductions* (2 and 3: ``reduced``, compared with the full search in ``tests/sim/test_explore_ring.py``):
 
-1. Ranks start first, in their order. Starting touches only the rank and its own path; starting later is
-   the same as packets that are longer under way.
+1. Ranks start first, in their order, always. Starting touches only the rank and its own path; starting
+   later is the same as packets that are longer under way.
 2. The first fault strikes flow 0. Ranks are alike but for their number, which decides only the order of
    additions, and these are integers: a run with the first fault elsewhere is such a run, renamed.
 3. An acknowledgement (no NAK) that makes its rank send nothing is delivered before anything else happens.
@@ -34,9 +34,10 @@ expiries (a timer too short for a straggler) cost a unit of ``early_timers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from inaproto.sim.explore.engine import TooManyStates
 from inaproto.sim.explore.live_rank import START, TIMER
 from inaproto.sim.explore.packet_table import PATHS, Channel, PacketTable, Path, Sent
 from inaproto.sim.explore.rank_machine import RankMachine
@@ -52,6 +53,9 @@ DELIVER_LATER: Final = 2
 EXPIRE: Final = 3
 EXPIRE_EARLY: Final = 4
 ARRIVE_LATE: Final = 5
+
+OUTCOMES_MAX: Final = 100_000
+"""Of one step."""
 
 LOST: Final = 0
 DOUBLED: Final = 1
@@ -327,6 +331,11 @@ class RingWorld:
                     else:
                         longer.append(((*faults, Fault(DOUBLED, index)), (*put, item, item), less))
             partial = longer
+            if len(partial) > OUTCOMES_MAX:
+                raise TooManyStates(
+                    f"one step sends {len(sent)} packets, which the faults can strike in more than "
+                    f"{OUTCOMES_MAX:,} ways: choose a smaller world"
+                )
         for faults, put, left in partial:
             yield faults, put, self._extra(left)
 
@@ -401,7 +410,7 @@ class RingWorld:
         machine = self.switch if component == self.config.ranks else self.ranks[component]
         return machine.step(state[component], event)[1]
 
-    def describe(self, before: State, step: Step) -> str:
+    def describe(self, run: Sequence[tuple[State, Step]]) -> list[str]:
         from inaproto.sim.explore.ring_words import describe
 
-        return describe(self, before, step)
+        return describe(self, run)

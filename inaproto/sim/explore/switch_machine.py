@@ -66,6 +66,10 @@ class SwitchMachine(Protocol):
         """Whether the flow's packet waits here for those of other ranks, its result not yet sent."""
         ...
 
+    def slots(self, state: int) -> dict[str, str]:
+        """By the name of each slot, for people: whose message lies in it, and which ranks' packets."""
+        ...
+
 
 _REGION_ARRAYS: Final = ("seen", "done", "header", "share", "ina_bytes", "result", "result_crc")
 _REGION_VALUES: Final = (
@@ -91,7 +95,15 @@ _REGION_REST: Final = {
     "_header_bytes": "views of header",
     "_share_words": "views of share",
 }
-_FLOW_VALUES: Final = ("gap_signalled", "replay_next", "src_mac", "dst_mac", "ingress", "latest")
+_FLOW_VALUES: Final = (
+    "gap_signalled",
+    "replay_next",
+    "src_mac",
+    "src_mac_before",
+    "dst_mac",
+    "ingress",
+    "latest",
+)
 _FLOW_REST: Final = {"spec": "constant", "ring_id": "constant", "psn_mask": "constant", "entries": "copied"}
 _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
 _ARRAY_REST: Final = {"spec": "constant", "regions": "copied one by one"}
@@ -152,6 +164,17 @@ class AcceleratorMachine:
         region = array.region_of(message)
         sent = (message, offset) < (array.next_serial, array.next_offset)
         return not sent and region.serial == message and bool(region.seen[flow, offset])
+
+    def slots(self, state: int) -> dict[str, str]:
+        self._load(state)
+        told = {}
+        for number, region in enumerate(self._ring.array.regions):
+            for offset in range(self._config.length):
+                ranks = [rank for rank in range(self._config.ranks) if region.seen[rank, offset]]
+                summed = bool(ranks) and bool(region.done[offset])
+                name = f"slot {number * self._config.length + offset}"
+                told[name] = slot_words(self._config, region.serial, offset, ranks) + ", summed" * summed
+        return told
 
     # -- rules ---------------------------------------------------------------------------------
 
@@ -313,6 +336,13 @@ def _write_region(region: Region, saved: Snapshot) -> None:
     for name, data in zip(_REGION_ARRAYS, arrays, strict=True):
         array = getattr(region, name)
         array[:] = np.frombuffer(data, array.dtype).reshape(array.shape)
+
+
+def slot_words(config: RingWorldConfig, message: int, offset: int, ranks: list[int]) -> str:
+    if not ranks:
+        return "free"
+    packet = f", packet {offset}" if config.length > 1 else ""
+    return f"message {message}{packet}, has rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def fresh_accelerator(config: RingWorldConfig) -> Accelerator:

@@ -1,0 +1,142 @@
+"""What befalls a world beside the weather, and how it ends: each fault once, all of them before the healing.
+
+Faults of one kind may overlap on one part; it is well again when the last of them has ended. A fault counts
+as seen only if it hit something: a crash of a host that is down is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from inaproto.errors import FabricLost
+from inaproto.sim.swarm import Fault, FaultKind, JobConfig
+from inaproto.sim.weather import Weather
+
+if TYPE_CHECKING:
+    from inaproto.sim.host import SimHost
+    from inaproto.sim.link import SimLink
+    from inaproto.sim.world import World
+
+_CLEAR: Final = Weather()
+
+
+class Faults:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: dict[tuple[str, int], list[Fault]] = {}
+        """Those that strike when a job comes to an all-reduce."""
+        self._bursts: dict[int, list[Fault]] = {host.number: [] for host in world.hosts}
+        self._cuts: dict[str, int] = {}
+        """How many partitions are in force on a link direction."""
+        self._is_healed = False
+
+    def begin(self) -> None:
+        config, agenda = self._world.config, self._world.agenda
+        for fault in config.faults:
+            if fault.job < 0:
+                agenda.at(fault.at_ns, self._strike, fault)
+            else:
+                key = config.jobs[fault.job].name, fault.operation
+                self._waiting.setdefault(key, []).append(fault)
+        agenda.at(config.weather_until_ns, self._heal)
+
+    def called(self, job: JobConfig, op_index: int) -> None:
+        """A rank called an all-reduce: the first time, faults wait for it."""
+        for fault in self._waiting.pop((job.name, op_index), ()):
+            self._world.agenda.after(fault.at_ns, self._strike, fault)
+
+    # --- one fault
+
+    def _strike(self, fault: Fault) -> None:
+        world = self._world
+        now, until = world.agenda.now, world.config.weather_until_ns
+        if now >= until:
+            return
+        duration = fault.duration_ns
+        if fault.kind is not FaultKind.CLOCK_JUMP:
+            duration = min(duration, until - now)
+        fault = replace(fault, at_ns=now, duration_ns=duration, job=-1)
+        host = world.hosts[fault.target % len(world.hosts)]
+        is_running = self._is_running(fault, host)
+        world.note(host.number, fault.kind, 0)
+        if world.recorder is not None:
+            world.recorder.fault(fault, str(host))
+        if self._befall(fault, host):
+            world.mark(f"fault: {fault.kind}")
+            if is_running:
+                world.mark(f"fault during an all-reduce: {fault.kind}")
+
+    def _is_running(self, fault: Fault, host: SimHost) -> bool:
+        hosts = self._world.hosts if fault.kind is FaultKind.SWITCH_REBOOT else [host]
+        engines = (rank.engine for hit in hosts for rank in hit.ranks)
+        return any(engine is not None and engine.deadline is not None for engine in engines)
+
+    def _befall(self, fault: Fault, host: SimHost) -> bool:
+        """False if there was nothing to hit."""
+        world = self._world
+        links = host.uplink, world.downlinks[host.number]
+
+        def after(act: Any, argument: Any = None) -> None:
+            world.agenda.after(fault.duration_ns, act, argument)
+
+        match fault.kind:
+            case FaultKind.BURST:
+                self._bursts[host.number].append(fault)
+                self._set_weather(host)
+                after(self._end_burst, (host, fault))
+            case FaultKind.PARTITION | FaultKind.ONE_WAY_PARTITION:
+                hit = links if fault.kind is FaultKind.PARTITION else links[:1]
+                self._cut(hit, 1)
+                after(lambda _: self._cut(hit, -1))
+            case FaultKind.CLOCK_JUMP:
+                host.jump(fault.duration_ns)
+            case FaultKind.SWITCH_REBOOT:
+                if not world.switch.is_up:
+                    return False
+                world.switch.go_down()
+                after(world.switch.boot)
+            case FaultKind.NIC_RESET:
+                if not host.is_up:
+                    return False
+                host.lose_nic(FabricLost(f"{host}: the NIC was reset"))
+            case FaultKind.HOST_CRASH:
+                if not host.is_up:
+                    return False
+                host.crash()
+                after(host.power_on)
+            case FaultKind.PAUSE:
+                if not host.is_up:
+                    return False
+                after(partial(host.resume, host.pause()))
+            case FaultKind.SESSION_LOSS:
+                if host.session is None:
+                    return False
+                host.session.break_off("the control connection broke")
+            case _:
+                assert_never(fault.kind)
+        return True
+
+    def _cut(self, links: tuple[SimLink, ...], more: int) -> None:
+        for link in links:
+            self._cuts[link.name] = self._cuts.get(link.name, 0) + more
+            link.is_cut = self._cuts[link.name] > 0
+
+    def _end_burst(self, ended: tuple[SimHost, Fault]) -> None:
+        host, fault = ended
+        self._bursts[host.number].remove(fault)
+        self._set_weather(host)
+
+    def _set_weather(self, host: SimHost) -> None:
+        """What the host's links have now: that of the latest burst, else their own; none once healed."""
+        bursts = self._bursts[host.number]
+        weather = bursts[-1].weather if bursts else self._world.config.links[host.number].weather
+        for link in (host.uplink, self._world.downlinks[host.number]):
+            link.fates.set_weather(_CLEAR if self._is_healed else weather)
+
+    def _heal(self, _: Any) -> None:
+        self._is_healed = True
+        for host in self._world.hosts:
+            self._set_weather(host)
+        self._world.note(0, "heal", 0)

@@ -1,0 +1,31 @@
+"""Every rule that a world is checked for, by name, with its meaning in a line.
+
+Taken from the checkers themselves: a checker's ``name`` and the first sentence of its module. The rules that
+the world's own loop demands, and the further ones that a checker's hooks know, are listed here; a test
+finds any that is raised somewhere and has no line.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Final
+
+from inaproto.sim.checkers import all_checkers
+
+_FURTHER: Final = {
+    "no part raises": "no core, NIC or checker raises an exception, whatever befalls it",
+    "progress after healing": "once the weather and the faults are over, every job finishes in time",
+    "no deadline without work": "who waits for nothing has no timer",
+    "nothing is left": "once all jobs have ended, nothing happens any more and nobody holds anything",
+    "nobody is to blame": "parts of one make never find one another breaking the protocol",
+}
+
+
+def rules() -> dict[str, str]:
+    """Meaning by name, the checkers' in their order."""
+    found = {}
+    for checker in all_checkers():
+        doc = inspect.getdoc(sys.modules[type(checker).__module__]) or ""
+        found[checker.name] = " ".join(doc.partition("\n\n")[0].split()).rstrip(".")
+    return found | _FURTHER

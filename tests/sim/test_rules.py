@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from inaproto.sim.rules import rules
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_rule_that_is_raised_has_a_meaning() -> None:
+    raised = set()
+    for path in sorted((ROOT / "inaproto/sim").rglob("*.py")):
+        source = path.read_text()
+        raised |= set(re.findall(r'Violated\(\s*"([^"]+)"', source))
+        raised |= set(re.findall(r'_violation\("([^"]+)"', source))
+    assert len(raised) >= 5
+    assert raised <= set(rules())
+    assert all(rules().values())
+
+
+def test_the_documentation_names_every_rule() -> None:
+    text = (ROOT / "docs/simulation.md").read_text()
+    table = text.partition("| Rule | |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(rules())
