@@ -23,6 +23,17 @@ DECLARED: Final[dict[str, str]] = {
     "fault: switch reboot": "the switch lost all its state",
     "fault: pause": "a host stood still while frames came in",
     "fault: clock jump": "the clock of a host jumped ahead",
+    "fault: one-way partition": "nothing passed from a host to the switch for a while",
+    "fault: session loss": "a host lost its control connection",
+    "fault during an all-reduce: burst": "the same, while a rank of the host waited for a result; so below",
+    "fault during an all-reduce: partition": "nothing passed on its link",
+    "fault during an all-reduce: one-way partition": "nothing passed from it to the switch",
+    "fault during an all-reduce: nic reset": "its NIC lost its queue pairs",
+    "fault during an all-reduce: host crash": "it crashed",
+    "fault during an all-reduce: switch reboot": "the switch lost all its state",
+    "fault during an all-reduce: pause": "it stood still",
+    "fault during an all-reduce: clock jump": "its clock jumped ahead",
+    "fault during an all-reduce: session loss": "it lost its control connection",
     "weather: lost": "a frame was lost",
     "weather: late": "a frame was late, so that others overtook it",
     "weather: duplicated": "a frame came twice",
@@ -72,7 +83,6 @@ DECLARED: Final[dict[str, str]] = {
 }
 
 _FURTHER: Final = {
-    "fault during an all-reduce: ": "a fault of this kind struck while a rank waited for a result",
     "nic: acks_sent": "a NIC acknowledged packets",
     "nic: blames": "a NIC found a peer breaking the rules of RDMA",
     "nic: messages_received": "a NIC took messages in whole",

@@ -140,6 +140,22 @@ def test_where_a_rank_is() -> None:
     assert (made.src_mac, made.dst_mac, made.ingress) == (b"source", b"destination", 3)
 
 
+def test_the_address_before_counts_at_its_port_until_the_rank_moves() -> None:
+    made = flow()
+    made.settle(3, b"first", b"to")
+    assert made.src_mac_before == b""
+    made.settle(3, b"second", b"to")
+    made.settle(3, b"second", b"to")
+    assert made.src_mac_before == b"first"
+    assert made.is_at(3, b"first")
+    assert made.is_at(3, b"second")
+    assert not made.is_at(3, b"third")
+    assert not made.is_at(4, b"first")
+    made.settle(4, b"second", b"to")
+    assert made.src_mac_before == b""
+    assert not made.is_at(4, b"first")
+
+
 def test_connections_come_and_go() -> None:
     table = LookupTable()
     made = table.add(SPEC, ring_id=5, messages=8, psn_mask=0xFFFFFF)

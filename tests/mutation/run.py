@@ -1,0 +1,196 @@
+"""Mutation testing of ``inaproto.wire`` and ``inaproto.core``: ``python tests/mutation/run.py --help``.
+
+Small changes are made in the code, one at a time; a change that no test notices is a survivor. The known
+ones are listed with reasons in ``survivors.json``; a new one fails the run, and so does a score below 85 %.
+
+A run that was interrupted, or ended by ``--minutes``, goes on where it stopped when it is started again;
+what is known lies in ``.mutation/`` and holds as long as package and tests stay as they are.
+
+    python tests/mutation/run.py                       everything
+    python tests/mutation/run.py --changed             modules whose source changed since the list was made
+    python tests/mutation/run.py --module wire.crc     one module; may be repeated
+    python tests/mutation/run.py --module wire.crc --update     write what came out into survivors.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import click  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from tests.mutation.results import read_results  # noqa: E402
+from tests.mutation.survivors import (  # noqa: E402
+    SCORE_MIN,
+    SURVIVORS,
+    Comparison,
+    ModuleRecord,
+    as_json,
+    compare,
+    read_survivors,
+    score,
+    source_digest,
+    write_survivors,
+)
+
+CAMPAIGN = Path(__file__).with_name("campaign.toml")
+STATE = ROOT / ".mutation"
+PACKAGES = ("wire", "core")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    module: str
+    comparison: Comparison | None
+    """None when the campaign of the module did not come to its end."""
+    seconds: float
+    trouble: str = ""
+
+
+def campaign() -> dict[str, list[str]]:
+    """Module -> test files that judge its mutants."""
+    modules: dict[str, list[str]] = tomllib.loads(CAMPAIGN.read_text())["modules"]
+    return modules
+
+
+def try_module(
+    module: str, tests: Sequence[str], *, state: Path, jobs: int, seconds: float, again: bool
+) -> Outcome:
+    state.mkdir(exist_ok=True)
+    results = state / f"{module}.jsonl"
+    command = [sys.executable, str(Path(__file__).with_name("session.py")), module, str(results), *tests]
+    command += [f"--deselect={test}" for test in tomllib.loads(CAMPAIGN.read_text())["deselect"]]
+    command += ["--jobs", str(jobs), "--seconds", f"{seconds:.0f}", *(["--again"] if again else [])]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    heading, found = read_results(results)
+    spent = heading.get("seconds", 0.0)
+    if done.returncode:
+        return Outcome(module, None, spent, done.stdout[-3000:])
+    if not heading.get("complete"):
+        return Outcome(module, None, spent, f"stopped after {len(found)} mutants; run again to go on")
+    return Outcome(module, compare(module, found, read_survivors().modules.get(module)), spent)
+
+
+def table(records: dict[str, ModuleRecord], seconds: dict[str, float]) -> Table:
+    shown = Table(title="Mutants of inaproto")
+    for name in ("module", "mutants", "killed", "timeout", "equivalent", "survived", "score", "seconds"):
+        shown.add_column(name, justify="left" if name == "module" else "right")
+
+    def row(name: str, together: list[ModuleRecord], spent: float | None) -> None:
+        counts = (sum(getattr(record, key) for record in together) for key in _COUNTS)
+        shown.add_row(
+            name, *map(str, counts), percent(score(together)), "" if spent is None else f"{spent:.0f}"
+        )
+
+    for name, record in sorted(records.items()):
+        row(name, [record], seconds.get(name))
+    for package in PACKAGES:
+        together = [record for name, record in records.items() if name.startswith(f"{package}.")]
+        if together:
+            row(f"all of {package}", together, None)
+    return shown
+
+
+_COUNTS = ("mutants", "killed", "timeout", "equivalent", "survived")
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def faults_of(outcomes: Sequence[Outcome], minimum: float) -> list[str]:
+    """What makes the run fail."""
+    faults = []
+    for outcome in outcomes:
+        if outcome.comparison is None:
+            faults.append(f"{outcome.module}: {outcome.trouble}")
+            continue
+        faults += [f"{outcome.module}: new survivor {new.change}" for new in outcome.comparison.new]
+        reached = outcome.comparison.record.score
+        if reached is not None and reached < minimum:
+            faults.append(
+                f"{outcome.module}: score {percent(reached)}, at least {percent(minimum)} is wanted"
+            )
+    return faults
+
+
+@click.command(help=(__doc__ or "").replace("\n    python", "\n\n\b\n    python", 1))
+@click.option("--module", "modules", multiple=True, metavar="NAME", help="Only this one, such as wire.crc.")
+@click.option("--changed", is_flag=True, help="Only modules that changed since survivors.json was written.")
+@click.option("--jobs", type=click.IntRange(1), default=len(os.sched_getaffinity(0)), show_default=True)
+@click.option("--minutes", type=float, default=float("inf"), help="Stop then; the next run goes on.")
+@click.option("--again", is_flag=True, help="Trust known kills though tests changed; try survivors again.")
+@click.option("--state", default=STATE, type=click.Path(path_type=Path), help="Where what is known lies.")
+@click.option("--update", is_flag=True, help="Write the outcome into survivors.json; reasons stay.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write counts and survivors there."
+)
+def main(
+    modules: tuple[str, ...],
+    changed: bool,
+    jobs: int,
+    minutes: float,
+    again: bool,
+    update: bool,
+    state: Path,
+    json_path: Path | None,
+) -> None:
+    tests = campaign()
+    listed = read_survivors()
+    unknown = [name for name in modules if name not in tests]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)} not in {CAMPAIGN.name}, which has {', '.join(tests)}")
+    chosen = list(modules or tests)
+    if changed:
+        sources = {name: record.source for name, record in listed.modules.items()}
+        chosen = [name for name in chosen if sources.get(name) != source_digest(name)]
+    console = Console()
+    console.width = max(console.width, 100)
+    end = time.monotonic() + 60 * min(minutes, 1e6)
+    outcomes = []
+    for module in chosen:
+        left = max(0.0, end - time.monotonic())
+        outcome = try_module(module, tests[module], state=state, jobs=jobs, seconds=left, again=again)
+        outcomes.append(outcome)
+        record = outcome.comparison.record if outcome.comparison else None
+        told = f"{percent(record.score)} of {record.mutants}" if record else outcome.trouble
+        console.print(f"{module}: {told}, {outcome.seconds:.0f} s", highlight=False, markup=False)
+    records = {o.module: o.comparison.record for o in outcomes if o.comparison}
+    seconds = {outcome.module: outcome.seconds for outcome in outcomes}
+    console.print(table(records, seconds))
+    for outcome in outcomes:
+        for survivor in outcome.comparison.gone if outcome.comparison else ():
+            text = f"{outcome.module}: no survivor any more: {survivor.change}"
+            console.print(text, highlight=False, markup=False)
+    if json_path is not None:
+        shown = {name: {**as_json(record), "seconds": seconds[name]} for name, record in records.items()}
+        json_path.write_text(json.dumps({"score_min": SCORE_MIN, "modules": shown}, indent=1) + "\n")
+    if update:
+        listed.modules.update(records)
+        for name in listed.modules.keys() - tests.keys():
+            del listed.modules[name]
+        write_survivors(listed)
+        console.print(f"wrote {SURVIVORS.relative_to(ROOT)}; give every survivor in it a reason")
+    faults = faults_of(outcomes, SCORE_MIN)
+    for fault in faults:
+        console.print(fault, highlight=False, markup=False)
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
