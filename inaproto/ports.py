@@ -161,21 +161,36 @@ class NicCapabilities:
     """``retry_count=7`` means for ever (Soft-RoCE, softnic) rather than seven times."""
 
 
-class Nic(Protocol):
-    """A RoCEv2 NIC: reliable-connection queue pairs and RDMA WRITE WITH IMMEDIATE.
+class Verbs(Protocol):
+    """What every NIC does at once and without looking at a clock.
 
-    Calls are synchronous and never block: outcomes come as completions. Misuse raises
-    ``LocalMisuse``; a queue pair that failed completes everything it holds with its status, then
-    ``FLUSHED``.
+    Misuse raises ``LocalMisuse``; a queue pair that failed completes everything it holds with its status,
+    then ``FLUSHED``.
     """
 
-    @property
-    def capabilities(self) -> NicCapabilities: ...
     def register_memory(self, buffer: memoryview) -> MemoryRegion: ...
     def deregister_memory(self, region: MemoryRegion) -> None: ...
     def create_qp(self, *, psn: int) -> QpAddress: ...
     def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None: ...
     def post_receive(self, qpn: int, wr_id: int) -> None: ...
+    def destroy_qp(self, qpn: int) -> None: ...
+    def statistics(self) -> dict[str, int]:
+        """Monotonic counters.
+
+        At least ``packets_sent``, ``packets_received``, ``retransmits``, ``timeouts``, ``naks_sent``,
+        ``naks_received``, ``duplicates``, ``out_of_sequence`` and ``icrc_errors``.
+        """
+        ...
+
+
+class Nic(Verbs, Protocol):
+    """A RoCEv2 NIC: reliable-connection queue pairs and RDMA WRITE WITH IMMEDIATE.
+
+    Calls are synchronous and never block: outcomes come as completions.
+    """
+
+    @property
+    def capabilities(self) -> NicCapabilities: ...
     def post_write_imm(
         self,
         qpn: int,
@@ -186,7 +201,6 @@ class Nic(Protocol):
         rkey: int,
         imm: int,
     ) -> None: ...
-    def destroy_qp(self, qpn: int) -> None: ...
     def poll(self) -> list[Completion]:
         """Take all completions that are there now; never waits."""
         ...
@@ -200,13 +214,6 @@ class Nic(Protocol):
         ...
 
     async def aclose(self) -> None: ...
-    def statistics(self) -> dict[str, int]:
-        """Monotonic counters.
-
-        At least ``packets_sent``, ``packets_received``, ``retransmits``, ``timeouts``, ``naks_sent``,
-        ``naks_received``, ``duplicates``, ``out_of_sequence`` and ``icrc_errors``.
-        """
-        ...
 
 
 class ByteStream(Protocol):

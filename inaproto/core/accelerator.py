@@ -17,7 +17,8 @@ Rules beyond the paper's text, each with its reason:
 - *Refusal*: ranks that disagree about an operation fault the whole ring; nothing of it is forwarded
   any more, so nobody takes a partial or raw payload for a result.
 - *Identity*: the first packet of a message carries the ring's key; it says at which port and address its
-  rank is. Packets without the key must come from there.
+  rank is. Packets without the key must come from there, or, at that port, from the address before it: the
+  ICRC covers no address, and a damaged one must not shut the rank out.
 - Packets with the INA magic on a connection that no ring registered are dropped, never bridged: the
   receiver would take a raw gradient for the sum.
 

@@ -17,9 +17,6 @@ class Agenda:
         self.heap: list[tuple[Any, int, Callable[[Any], None], Any]] = []
         self._sequence = 0
 
-    def __len__(self) -> int:
-        return len(self.heap)
-
     def at(self, when: int, act: Callable[[Any], None], argument: Any = None) -> None:
         """Call ``act(argument)`` at ``when``, or now if that is past."""
         self._sequence = sequence = self._sequence + 1
@@ -37,7 +34,3 @@ class Agenda:
         self.now, _, act, argument = heappop(self.heap)
         act(argument)
         return True
-
-    @property
-    def next_at(self) -> int | None:
-        return self.heap[0][0] if self.heap else None

@@ -13,13 +13,9 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from inaproto.sim.streams import Seed, named_bits
-from inaproto.sim.weather import Weather
+from inaproto.sim.weather import HEADER_BYTES, Draw, Weather, draw, scaled, thresholds
 
-_DRAWS: Final = 10
-_DRAW_BITS: Final = 53
 _BLOCK_FRAMES: Final = 256
-_HEADER_BYTES: Final = 14
-_PROBABILITIES: Final = ("drop", "duplicate", "reorder", "corrupt", "truncate")
 
 
 class Fate(NamedTuple):
@@ -54,26 +50,23 @@ class DrawnFates:
         self._bits = named_bits(seed, purpose)
         self._blocks = -1
         self._row = _BLOCK_FRAMES
-        self._draws = np.empty((0, _DRAWS), np.uint64)
+        self._draws = np.empty((0, len(Draw)), np.uint64)
         self._hit: list[bool] = []
         self.set_weather(weather)
 
     def set_weather(self, weather: Weather) -> None:
         self._weather = weather
-        self._thresholds = np.array(
-            [round(getattr(weather, field) * (1 << _DRAW_BITS)) for field in _PROBABILITIES], np.uint64
-        )
+        self._thresholds = thresholds(weather)
         self._find_hits()
 
     def _find_hits(self) -> None:
-        hits = np.asarray((self._draws[:, : len(_PROBABILITIES)] < self._thresholds).any(axis=1))
+        hits = np.asarray((self._draws[:, : len(self._thresholds)] < self._thresholds).any(axis=1))
         self._hit = hits.tolist()
 
     def next(self, frame_bytes: int) -> Fate | None:
         row = self._row
         if row == _BLOCK_FRAMES:
-            raw = self._bits.random_raw(_BLOCK_FRAMES * _DRAWS).reshape(_BLOCK_FRAMES, _DRAWS)
-            self._draws = raw >> np.uint64(64 - _DRAW_BITS)
+            self._draws = draw(self._bits, _BLOCK_FRAMES)
             self._blocks += 1
             row = 0
             self._find_hits()
@@ -90,19 +83,23 @@ class DrawnFates:
         )
         if drop:
             return Fate(drop=True)
-        shorter = bool(cut) and frame_bytes > _HEADER_BYTES
-        left = _HEADER_BYTES + _scaled(draws[9], frame_bytes - _HEADER_BYTES) if shorter else frame_bytes
-        copy_late = draws[6] < int(self._thresholds[2])
+        shorter = bool(cut) and frame_bytes > HEADER_BYTES
+        left = (
+            HEADER_BYTES + scaled(draws[Draw.TRUNCATE_AT], frame_bytes - HEADER_BYTES)
+            if shorter
+            else frame_bytes
+        )
+        copy_late = draws[Draw.COPY_REORDER] < int(self._thresholds[Draw.REORDER])
         return Fate(
-            delay_ns=self._delay(draws[5]) if late else 0,
-            copy_delay_ns=(self._delay(draws[7]) if copy_late else 0) if twice else -1,
-            corrupt_bit=_scaled(draws[8], 8 * left) if corrupt else -1,
+            delay_ns=self._delay(draws[Draw.DELAY]) if late else 0,
+            copy_delay_ns=(self._delay(draws[Draw.COPY_DELAY]) if copy_late else 0) if twice else -1,
+            corrupt_bit=scaled(draws[Draw.CORRUPT_AT], 8 * left) if corrupt else -1,
             cut_bytes=left if shorter else -1,
         )
 
-    def _delay(self, draw: int) -> int:
+    def _delay(self, number: int) -> int:
         weather = self._weather
-        return weather.delay_min_ns + _scaled(draw, weather.delay_max_ns - weather.delay_min_ns + 1)
+        return weather.delay_min_ns + scaled(number, weather.delay_max_ns - weather.delay_min_ns + 1)
 
 
 class RecordedFates:
@@ -118,7 +115,3 @@ class RecordedFates:
     def next(self, frame_bytes: int) -> Fate | None:
         self._number += 1
         return self.recorded.get(self._number)
-
-
-def _scaled(draw: int, below: int) -> int:
-    return draw * below >> _DRAW_BITS

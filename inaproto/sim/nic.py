@@ -9,22 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from inaproto.ports import Completion, MemoryRegion, QpAddress, QpAttributes, Segment
+from inaproto.ports import Completion, Segment, Verbs
 from inaproto.units import Frames, Instant
 
 
-class NicEngine(Protocol):
+class NicEngine(Verbs, Protocol):
     """As :class:`inaproto.ports.Nic`, with the frames and the clock handed in and out."""
 
     requester_steps: int
     responder_steps: int
     """Events handed to the cores of all its queue pairs."""
 
-    def register_memory(self, buffer: memoryview) -> MemoryRegion: ...
-    def deregister_memory(self, region: MemoryRegion) -> None: ...
-    def create_qp(self, *, psn: int) -> QpAddress: ...
-    def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None: ...
-    def post_receive(self, qpn: int, wr_id: int) -> None: ...
     def post_write_imm(
         self,
         qpn: int,
@@ -36,7 +31,6 @@ class NicEngine(Protocol):
         imm: int,
         now: Instant,
     ) -> None: ...
-    def destroy_qp(self, qpn: int) -> None: ...
     @property
     def deadline(self) -> Instant | None: ...
     def handle_timer(self, now: Instant) -> None: ...
@@ -45,7 +39,6 @@ class NicEngine(Protocol):
     @property
     def has_completions(self) -> bool: ...
     def take_completions(self) -> list[Completion]: ...
-    def statistics(self) -> dict[str, int]: ...
     @property
     def resources(self) -> dict[str, int]:
         """What is in use: ``queue_pairs``, ``regions``, ``work_requests``, ``output_frames``."""

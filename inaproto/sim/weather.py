@@ -33,7 +33,7 @@ from inaproto.sim.streams import Seed, named_bits
 from inaproto.units import MS, US, Frames, Instant, S
 
 DELAY_NS_MAX: Final = 60 * S
-_HEADER_BYTES: Final = 14
+HEADER_BYTES: Final = 14
 _DRAW_BITS: Final = 53
 _PROBABILITIES: Final = ("drop", "duplicate", "reorder", "corrupt", "truncate")
 _DURATION_UNITS: Final = {"ns": 1, "us": US, "ms": MS, "s": S}
@@ -145,7 +145,7 @@ class WeatherCounters:
         return asdict(self)
 
 
-class _Draw(IntEnum):
+class Draw(IntEnum):
     """The ten numbers that each frame draws, in this order; the first five decide whether it is hit."""
 
     DROP = 0
@@ -160,6 +160,24 @@ class _Draw(IntEnum):
     TRUNCATE_AT = 9
 
 
+def draw(bits: np.random.PCG64, frames: int) -> NDArray[np.uint64]:
+    """The numbers of so many frames, shape (frames, 10), in the columns of :class:`Draw`."""
+    raw = bits.random_raw(frames * len(Draw)).reshape(frames, len(Draw))
+    return np.asarray(raw >> np.uint64(64 - _DRAW_BITS), np.uint64)
+
+
+def thresholds(weather: Weather) -> NDArray[np.uint64]:
+    """Below which the first five numbers of a frame hit it, shape (5,)."""
+    return np.array(
+        [round(getattr(weather, field) * (1 << _DRAW_BITS)) for field in _PROBABILITIES], np.uint64
+    )
+
+
+def scaled(number: np.uint64 | int, below: int) -> int:
+    """A number in ``0 .. below - 1``, in Python integers because the product passes 64 bits."""
+    return int(number) * below >> _DRAW_BITS
+
+
 class WeatherStream:
     """The weather over one direction of one wire."""
 
@@ -168,9 +186,7 @@ class WeatherStream:
         self.counters = WeatherCounters()
         self._clear = weather.clear
         self._bits = named_bits(seed, purpose)
-        self._thresholds = np.array(
-            [round(getattr(weather, field) * (1 << _DRAW_BITS)) for field in _PROBABILITIES], dtype=np.uint64
-        )
+        self._thresholds = thresholds(weather)
 
     def apply(self, frames: Frames, now: Instant) -> list[tuple[Instant, Frames]]:
         """What arrives of ``frames`` (n, frame_bytes) and when.
@@ -185,8 +201,8 @@ class WeatherStream:
             return []
         if self._clear:
             return [(now, frames)]
-        draws = self._bits.random_raw(n * len(_Draw)).reshape(n, len(_Draw)) >> np.uint64(64 - _DRAW_BITS)
-        hits = draws[:, : len(_PROBABILITIES)] < self._thresholds
+        draws = draw(self._bits, n)
+        hits = draws[:, : len(self._thresholds)] < self._thresholds
         if not hits.any():
             return [(now, frames)]
         return self._deliver_hit_batch(frames, now, draws, hits)
@@ -194,12 +210,12 @@ class WeatherStream:
     def _deliver_hit_batch(
         self, frames: Frames, now: Instant, draws: NDArray[np.uint64], hits: NDArray[np.bool_]
     ) -> list[tuple[Instant, Frames]]:
-        alive = ~hits[:, _Draw.DROP]
-        twice = hits[:, _Draw.DUPLICATE] & alive
-        late = hits[:, _Draw.REORDER] & alive
-        copy_late = (draws[:, _Draw.COPY_REORDER] < self._thresholds[_Draw.REORDER]) & twice
-        corrupt = hits[:, _Draw.CORRUPT] & alive
-        cut = hits[:, _Draw.TRUNCATE] & alive & (frames.shape[1] > _HEADER_BYTES)
+        alive = ~hits[:, Draw.DROP]
+        twice = hits[:, Draw.DUPLICATE] & alive
+        late = hits[:, Draw.REORDER] & alive
+        copy_late = (draws[:, Draw.COPY_REORDER] < self._thresholds[Draw.REORDER]) & twice
+        corrupt = hits[:, Draw.CORRUPT] & alive
+        cut = hits[:, Draw.TRUNCATE] & alive & (frames.shape[1] > HEADER_BYTES)
         counters = self.counters
         counters.dropped += len(frames) - int(np.count_nonzero(alive))
         counters.duplicated += int(np.count_nonzero(twice))
@@ -229,32 +245,27 @@ class WeatherStream:
             if cut[row]:
                 frame = frame[:, : _cut_bytes(frames.shape[1], draws[row])]
             if late[row]:
-                delivered.append((self._late(now, draws[row, _Draw.DELAY]), frame))
+                delivered.append((self._late(now, draws[row, Draw.DELAY]), frame))
             if copy_late[row]:
-                delivered.append((self._late(now, draws[row, _Draw.COPY_DELAY]), frame.copy()))
+                delivered.append((self._late(now, draws[row, Draw.COPY_DELAY]), frame.copy()))
         return delivered
 
-    def _late(self, now: Instant, draw: np.uint64) -> Instant:
+    def _late(self, now: Instant, number: np.uint64) -> Instant:
         weather = self.weather
         return Instant(
-            now + weather.delay_min_ns + _scaled(draw, weather.delay_max_ns - weather.delay_min_ns + 1)
+            now + weather.delay_min_ns + scaled(number, weather.delay_max_ns - weather.delay_min_ns + 1)
         )
 
     @staticmethod
     def _flip_bit(frame: NDArray[np.uint8], draws: NDArray[np.uint64], *, cut: bool) -> None:
         # Only bits that arrive are flipped, so that a corrupted and truncated frame is both.
         arriving = _cut_bytes(len(frame), draws) if cut else len(frame)
-        bit = _scaled(draws[_Draw.CORRUPT_AT], 8 * arriving)
+        bit = scaled(draws[Draw.CORRUPT_AT], 8 * arriving)
         frame[bit >> 3] ^= 1 << (bit & 7)
 
 
 def _cut_bytes(frame_bytes: int, draws: NDArray[np.uint64]) -> int:
-    return _HEADER_BYTES + _scaled(draws[_Draw.TRUNCATE_AT], frame_bytes - _HEADER_BYTES)
-
-
-def _scaled(draw: np.uint64, below: int) -> int:
-    """A number in ``0 .. below - 1``, in Python integers because the product passes 64 bits."""
-    return int(draw) * below >> _DRAW_BITS
+    return HEADER_BYTES + scaled(draws[Draw.TRUNCATE_AT], frame_bytes - HEADER_BYTES)
 
 
 class DelayLine:

@@ -53,7 +53,9 @@ LinkFates = Mapping[str, Mapping[int, Fate]]
 
 @dataclass(slots=True)
 class Steps:
-    """Events handed to each kind of pure core: one call of ``step`` each, whatever it carries."""
+    """Events handed to each kind of pure core: one call of ``step`` each, whatever it carries.
+
+    Those of the message window are made inside the ring engine; its counters tell how many they were."""
 
     accelerator: int = 0
     ring_engine: int = 0

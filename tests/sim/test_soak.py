@@ -111,6 +111,19 @@ def test_a_campaign_lists_its_failures(tmp_path: Path) -> None:
     assert page.count('src="data:image/svg+xml;base64,') == 6  # its sequence diagram too
 
 
+def test_a_failure_that_cannot_be_told_is_listed_all_the_same(tmp_path: Path) -> None:
+    seeds = f"{QUICK[2]}:{int(QUICK[2]) + 1}"
+    variant = f"{VARIANT}_without_drawings"
+    done = run(
+        "soak", "--seeds", seeds, "--jobs", "1", "--no-shrink", "--with", variant, "--out", str(tmp_path)
+    )
+    assert done.exit_code == 1, done.output
+    assert "0 of 1 failures have logs" in done.output
+    assert "ZeroDivisionError: nothing can be drawn" in done.output
+    assert f"soak --seed {QUICK[2]} --with {variant}    # no third NAK" in done.output
+    assert (tmp_path / "report.html").exists()
+
+
 def test_a_resumed_campaign_runs_each_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "BLOCK_SEEDS", 2)
     whole = Campaign(plan(39), None)

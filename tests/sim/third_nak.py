@@ -13,6 +13,7 @@ from inaproto.sim.recorder import describe
 from inaproto.sim.replay import Parts
 from inaproto.units import Frames, PortId
 from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
+from inaproto_hil.soak import block as soak_block
 
 PROGRAM = Program("0.1.0", "0123456789abcdef", "tests.sim.third_nak:PARTS")
 SEED = 7
@@ -50,3 +51,20 @@ def installed() -> Iterator[None]:
         yield
     finally:
         names["all_checkers"] = kept
+
+
+@contextmanager
+def installed_without_drawings() -> Iterator[None]:
+    """The same, where nothing can be drawn of a failure."""
+
+    def fails(log: object) -> str:
+        raise ZeroDivisionError("nothing can be drawn")
+
+    names = vars(soak_block)
+    kept = names["draw"]
+    names["draw"] = fails
+    try:
+        with installed():
+            yield
+    finally:
+        names["draw"] = kept

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from inaproto.errors import ConfigError
+from inaproto.errors import ConfigError, InaprotoError
 from inaproto.sim.log import read_log
 from inaproto.sim.marks import DECLARED
 from inaproto.sim.recorder import say_time
@@ -257,8 +257,13 @@ def _tell_failures(ours: Campaign, options: Options, jobs: int, console: Console
     who = program(options.variant)
     tellings = [Telling(failure.seed, folder, who, failure.seed in shrink) for failure in failures]
     said = f"writing the logs of {len(tellings)} failures" + (f", reducing {len(shrink)}" if shrink else "")
+    told: list[Told] = []
     with console.status(said) if console.is_terminal else nullcontext():
-        return sorted(Local(jobs).outcomes(tell, tellings), key=lambda told: int(told.seed))
+        try:
+            told += Local(jobs).outcomes(tell, tellings)
+        except (InaprotoError, RuntimeError) as error:  # the verdict and its reruns are still to be said
+            click.echo(f"inaproto: {len(told)} of {len(tellings)} failures have logs: {error}", err=True)
+    return sorted(told, key=lambda one: int(one.seed))
 
 
 def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told: list[Told]) -> None:
