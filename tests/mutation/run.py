@@ -66,6 +66,12 @@ def campaign() -> dict[str, list[str]]:
     return modules
 
 
+def unmeasured() -> dict[str, str]:
+    """Modules that have no campaign yet -> what they wait for."""
+    modules: dict[str, str] = tomllib.loads(CAMPAIGN.read_text()).get("unmeasured", {})
+    return modules
+
+
 def try_module(
     module: str, tests: Sequence[str], *, state: Path, jobs: int, seconds: float, again: bool
 ) -> Outcome:

@@ -1,0 +1,1 @@
+"""All-reduces among hosts, one idea per file, each as a ``Schedule``."""
