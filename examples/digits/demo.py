@@ -43,6 +43,8 @@ class Config:
     weather: str
     timeout_s: float
     """For one all-reduce."""
+    kill_switch_at: int | None = None
+    """Step at which the switch is killed, and another started in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Result:
     reference_weights: bytes
     wire: list[WireSample]
     wall_s: dict[str, float]
+    switch_kills: int = 0
 
     @property
     def identical(self) -> bool:
@@ -94,13 +97,19 @@ def run(config: Config, out: Path, display: Display) -> Result:
         host_options=("--transport-timeout", "12"),
     )
     with LocalCluster(cluster_config, log_dir=out / "logs") as cluster:
-        watch = Watch(cluster, display, idle_timeout_s=2 * config.timeout_s)
+        watch = Watch(
+            cluster,
+            display,
+            idle_timeout_s=2 * config.timeout_s,
+            kill_switch_at=config.kill_switch_at,
+        )
         display.stage("training")
         for rank, path in enumerate(outcomes):
             argv = [*train, f"--rank={rank}", f"--socket={cluster.host_socket(rank)}", f"--out={path}"]
             cluster.start_worker(f"rank{rank}", argv, sink=watch.line)
         watch.until_ended(cluster.workers)
         watch.sample_wire()
+        kills = watch.switch_kills
         display.stage("training the same in one process")
         alone = cluster.start_worker(
             "reference", [*train, "--one-process", f"--out={reference}"], sink=watch.line
@@ -114,6 +123,7 @@ def run(config: Config, out: Path, display: Display) -> Result:
         weights=[path.with_suffix(".weights").read_bytes() for path in outcomes],
         reference_weights=reference.with_suffix(".weights").read_bytes(),
         wire=watch.wire,
+        switch_kills=kills,
         wall_s={"training": max(rank["wall_s"] for rank in ranks), "one_process": lone["wall_s"]},
     )
 
@@ -157,6 +167,7 @@ def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, 
         "reordered": last.reordered,
         "retransmits": last.retransmits,
         "retransmits_by_host": last.retransmits_by_host,
+        "switch_kills": result.switch_kills,
         "latency_ms": {
             **{f"p{percent}": 1e3 * percentile(slowest, percent) for percent in (50, 90, 99)},
             "min": 1e3 * min(slowest),
@@ -195,6 +206,8 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     if not summary["identical"]:
         where = summary["first_different_epoch"]
         problems.append(f"the weights differ from those of one process, first after epoch {where}")
+    if summary["config"]["kill_switch_at"] is not None and not summary["switch_kills"]:
+        problems.append("the switch was to be killed, and was not: the training has too few steps")
     if summary["config"]["weather"]:
         problems += [
             f"the weather is {summary['config']['weather']}, yet {name} is 0: the wire was another one"
@@ -215,6 +228,7 @@ def last_line(summary: dict[str, Any]) -> str:
         f"accuracy={two_digits(summary['accuracy'])} "
         f"allreduces={summary['allreduces']} frames_lost={summary['frames_lost']} "
         f"retransmits={summary['retransmits']}"
+        + (f" switch_kills={summary['switch_kills']}" if summary["switch_kills"] else "")
     )
 
 
@@ -231,12 +245,32 @@ def last_line(summary: dict[str, Any]) -> str:
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=30.0, help="Seconds one all-reduce may take."
 )
+@click.option("--kill-switch-at", type=click.IntRange(min=1), metavar="STEP",
+              help="Kill the switch (SIGKILL) at this step and start another.")  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"))
-def main(*, seed: int, ranks: int, epochs: int, batch: int, weather: str, timeout: float, out: Path) -> None:
+def main(
+    *,
+    seed: int,
+    ranks: int,
+    epochs: int,
+    batch: int,
+    weather: str,
+    timeout: float,
+    kill_switch_at: int | None,
+    out: Path,
+) -> None:
     """Train on handwritten digits through an aggregating switch, and compare with one process."""
     if batch % ranks:
         raise click.UsageError(f"--batch {batch} must be a multiple of --ranks {ranks}")
-    config = Config(seed=seed, ranks=ranks, epochs=epochs, batch=batch, weather=weather, timeout_s=timeout)
+    config = Config(
+        seed=seed,
+        ranks=ranks,
+        epochs=epochs,
+        batch=batch,
+        weather=weather,
+        timeout_s=timeout,
+        kill_switch_at=kill_switch_at,
+    )
     out.mkdir(parents=True, exist_ok=True)
     env = environment.describe()
     try:

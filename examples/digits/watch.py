@@ -32,6 +32,22 @@ class WireSample:
     """Packets that the hosts' NICs sent again."""
     retransmits_by_host: dict[str, int] = field(default_factory=dict)
 
+    def plus(self, earlier: WireSample) -> WireSample:
+        """With the totals of an earlier life of the switch, which its hosts' NICs shared."""
+        by_host = {
+            name: count + earlier.retransmits_by_host.get(name, 0)
+            for name, count in self.retransmits_by_host.items()
+        }
+        return WireSample(
+            at_s=self.at_s,
+            frames=self.frames + earlier.frames,
+            frames_lost=self.frames_lost + earlier.frames_lost,
+            duplicated=self.duplicated + earlier.duplicated,
+            reordered=self.reordered + earlier.reordered,
+            retransmits=sum(by_host.values()),
+            retransmits_by_host=by_host,
+        )
+
     @classmethod
     def of(cls, switch: dict[str, Any], hosts: dict[str, dict[str, Any]], at_s: float) -> WireSample:
         """From the status records of the switch and of each host."""
@@ -51,7 +67,19 @@ class WireSample:
 class Watch:
     """``line`` is the sink of all workers' lines; ``until_ended`` follows them."""
 
-    def __init__(self, cluster: LocalCluster, display: Display, *, idle_timeout_s: float) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        display: Display,
+        *,
+        idle_timeout_s: float,
+        kill_switch_at: int | None = None,
+    ) -> None:
+        self.switch_kills = 0
+        self._kill_switch_at = kill_switch_at
+        """Step of the workers at which the switch is killed and started anew."""
+        self._before: WireSample | None = None
+        """Totals of the switch that was killed."""
         self.wire: list[WireSample] = []
         self._cluster = cluster
         self._display = display
@@ -69,7 +97,16 @@ class Watch:
         cluster = self._cluster
         hosts = {host.name: cluster.host_status(index) for index, host in enumerate(cluster.hosts)}
         at_s = time.monotonic() - self._start
-        self.wire.append(WireSample.of(cluster.switch_status(), hosts, at_s))
+        sample = WireSample.of(cluster.switch_status(), hosts, at_s)
+        self.wire.append(sample if self._before is None else sample.plus(self._before))
+
+    def _kill_switch(self) -> None:
+        self.sample_wire()
+        self._before = self.wire[-1]
+        self._kill_switch_at = None
+        self._display.stage("the switch is killed (SIGKILL), and started anew")
+        self._cluster.kill_switch()
+        self.switch_kills += 1
 
     def until_ended(self, children: Sequence[Child]) -> None:
         """Follow these until all have ended well. Raises ``ClusterError`` when one fails or all stall."""
@@ -98,7 +135,10 @@ class Watch:
             elif not text.startswith("{"):
                 child.log(text)
             elif child is shown:
-                self._show(json.loads(text))
+                step = json.loads(text)
+                self._show(step)
+                if self._kill_switch_at is not None and step["step"] >= self._kill_switch_at:
+                    self._kill_switch()
 
     def _show(self, step: dict[str, Any]) -> None:
         self._recent.append(step)

@@ -201,17 +201,33 @@ class LocalCluster:
     def _start(self) -> None:
         self._logs.mkdir(parents=True, exist_ok=True)
         config = self.config
-        switch = [inaproto_command(), "switch", "--dir", str(self.directory)]
-        if config.weather:
-            switch += ["--weather", config.weather, "--seed", str(config.seed)]
-        self._start_daemon("switch", [*switch, *config.switch_options])
+        self.daemons.append(self._daemon("switch", self._switch_argv()))
         for host in range(config.hosts):
             name = f"h{host}"
             argv = [inaproto_command(), "host", "--dir", str(self.directory), "--name", name]
             argv += ["--listen", str(self.host_socket(host)), "--ip", f"10.0.{host >> 8}.{(host & 255) + 1}"]
-            self._start_daemon(name, [*argv, *config.host_options])
+            self.daemons.append(self._daemon(name, [*argv, *config.host_options]))
+        self._wait_ready(self.daemons)
+
+    def kill_switch(self) -> None:
+        """SIGKILL it, as a power cut would, and start another at once; its log goes on."""
+        self.switch.process.kill()
+        self.switch.process.wait()
+        self.switch.release()
+        self._ready_names.discard("switch")
+        self.daemons[0] = self._daemon("switch", self._switch_argv(), append=True)
+        self._wait_ready(self.daemons[:1])
+
+    def _switch_argv(self) -> list[str]:
+        config = self.config
+        argv = [inaproto_command(), "switch", "--dir", str(self.directory)]
+        if config.weather:
+            argv += ["--weather", config.weather, "--seed", str(config.seed)]
+        return [*argv, *config.switch_options]
+
+    def _wait_ready(self, daemons: Sequence[Child]) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
-        for daemon in self.daemons:
+        for daemon in daemons:
             if not self._ready[daemon.name].wait(max(0.0, deadline - time.monotonic())):
                 raise self.failure(f"{daemon.name} was not ready within {READY_TIMEOUT_S:.0f} s")
             if daemon.name not in self._ready_names:
@@ -219,9 +235,10 @@ class LocalCluster:
                     f"{daemon.name} ended with status {daemon.process.wait()} before it was ready"
                 )
 
-    def _start_daemon(self, name: str, argv: Sequence[str]) -> None:
+    def _daemon(self, name: str, argv: Sequence[str], *, append: bool = False) -> Child:
         self._ready[name] = threading.Event()
-        self.daemons.append(Child(name, argv, log_path=self._new_log(name), sink=self._daemon_line))
+        log_path = self._logs / f"{name}.log" if append else self._new_log(name)
+        return Child(name, argv, log_path=log_path, sink=self._daemon_line)
 
     def _daemon_line(self, child: Child, line: str | None) -> None:
         if line is not None:

@@ -2,7 +2,8 @@
 
 It composes the connection lookup table, the aggregator arrays of its rings and a learning bridge.
 Packets of a registered connection are checked (ICRC), placed, kept and, once every rank has sent
-them, replaced by the reduction under their own headers; everything else is bridged.
+them, replaced by the reduction under their own headers; everything else is bridged. What a ring that spans
+several switches (section 3.3) needs beyond that is in ``tree_emission`` and ``tree_traffic``.
 
 Rules beyond the paper's text, each with its reason:
 
@@ -50,12 +51,16 @@ from inaproto.core.accelerator_types import (
     RingRefused,
     RingState,
 )
+from inaproto.core.aggregation_tree import VirtualConnection
 from inaproto.core.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
 from inaproto.core.bridge import Bridge
-from inaproto.core.emission import Emission
 from inaproto.core.ingest import Ingest, peer_of
 from inaproto.core.lookup_table import NOWHERE, LookupTable
 from inaproto.core.ring_spec import RingSpec
+from inaproto.core.translation import Connection, inward
+from inaproto.core.tree_emission import TreeEmission
+from inaproto.core.tree_ring import TreeFlow, TreeRing
+from inaproto.core.tree_traffic import TreeTraffic
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.connection import is_plainly_other, lenient_connection
@@ -98,13 +103,14 @@ class Accelerator:
         self._memory_bytes = 0
         self._retired: dict[tuple[bytes, bytes, int], Instant] = {}
         """Connections of removed rings, and until when nothing passes on them."""
-        self._emission = Emission(
+        self._emission = TreeEmission(
             self._bridge,
             self._counters,
             output_bytes_max=self._config.output_bytes_max,
             fill_packets_max=self._config.replay_fill_packets_max,
         )
         self._ingest = Ingest(self._table, self._rings, self._emission, self._counters)
+        self._trees = TreeTraffic(self._table, self._ingest, self._emission, self._counters)
 
     @property
     def deadline(self) -> Instant | None:
@@ -122,7 +128,7 @@ class Accelerator:
         return self._counters
 
     def view(self) -> AcceleratorView:
-        rings = {
+        rings: dict[int, dict[str, int | bool]] = {
             ring_id: {
                 "ranks": ring.spec.size,
                 "next_message": ring.array.next_serial,
@@ -131,6 +137,11 @@ class Accelerator:
             }
             for ring_id, ring in self._rings.items()
         }
+        for ring_id, ring in self._rings.items():
+            if isinstance(ring, TreeRing):
+                rings[ring_id] |= {"inputs": len(ring.role.inputs), "root": ring.parent is None}
+        for steered in self._trees.steered:
+            rings[steered.spec.ring_id] = {"ranks": steered.spec.size, "steered": len(steered.steered)}
         copied = replace(self._counters, dropped=dict(self._counters.dropped))
         return AcceleratorView(rings, copied, self._memory_bytes, len(self._table))
 
@@ -144,6 +155,8 @@ class Accelerator:
                 self._bridge.port_up(port)
             case PortDown(port):
                 self._bridge.port_down(port)
+                for steered in self._trees.steered:
+                    steered.port_down(port)
                 for ring in self._rings.values():
                     for flow in ring.flows:
                         if flow.ingress == port:
@@ -159,15 +172,19 @@ class Accelerator:
     # -- rings ---------------------------------------------------------------------------------
 
     def _install(self, spec: RingSpec, actions: list[Action]) -> None:
-        if spec.ring_id in self._rings:
+        if spec.ring_id in self._rings or self._trees.is_steered(spec.ring_id):
             actions.append(RingRefused(spec.ring_id, f"ring {spec.ring_id} is installed already"))
             return
-        if len(self._rings) >= self._config.rings_max:
+        if len(self._rings) + len(self._trees.steered) >= self._config.rings_max:
             actions.append(RingRefused(spec.ring_id, f"all {self._config.rings_max} rings are in use"))
             return
-        taken = next((flow for flow in spec.flows if flow.connection in self._table), None)
+        taken = next((flow for flow in spec.flows if self._is_of_ring(flow.connection)), None)
         if taken is not None:
             reason = f"the connection of rank {taken.rank} belongs to another ring"
+            actions.append(RingRefused(spec.ring_id, reason))
+            return
+        if any(self._is_of_ring(inward(link)) for link in _links(spec)):
+            reason = "a ring between the same switches has the same low bits of its id"
             actions.append(RingRefused(spec.ring_id, reason))
             return
         need = bytes_needed(spec)
@@ -176,30 +193,46 @@ class Accelerator:
             actions.append(RingRefused(spec.ring_id, f"needs {need} bytes of memory, {free} are free"))
             return
         self._memory_bytes += need
+        for flow in spec.flows:
+            self._retired.pop(flow.connection, None)
+        if spec.role is not None:
+            tree = self._trees.install(spec)
+            if tree is not None:
+                for link in _links(spec):
+                    self._retired.pop(inward(link), None)
+                self._rings[spec.ring_id] = tree
+            return
         flows = [
             self._table.add(
                 flow, ring_id=spec.ring_id, messages=spec.regions, psn_mask=(1 << spec.psn_bits) - 1
             )
             for flow in spec.flows
         ]
-        for flow in spec.flows:
-            self._retired.pop(flow.connection, None)
         self._rings[spec.ring_id] = RingState(spec, AggregatorArray(spec), flows)
 
+    def _is_of_ring(self, connection: Connection) -> bool:
+        return connection in self._table or self._trees.knows(connection)
+
     def _remove(self, ring_id: int, now: Instant) -> None:
+        steered = self._trees.remove_steered(ring_id)
         ring = self._rings.pop(ring_id, None)
-        if ring is None:
+        if ring is None and steered is None:
             return
         for retired in [key for key, expiry in self._retired.items() if expiry <= now]:
             del self._retired[retired]
-        for flow in ring.flows:
+        for connection in () if steered is None else steered.connections:
+            self._retired[connection] = Instant(now + self._config.retired_ns)
+        if isinstance(ring, TreeRing):
+            self._trees.remove(ring)
+        for flow in () if ring is None else ring.flows:
             self._table.remove(flow.spec)
             self._ingest.forget(flow)
             # Its host may not know yet and go on sending: raw, the receiver would take it for results.
             self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)
         while len(self._retired) > self._config.retired_max:  # the oldest makes room
             del self._retired[next(iter(self._retired))]
-        self._memory_bytes -= bytes_needed(ring.spec)
+        if ring is not None:
+            self._memory_bytes -= bytes_needed(ring.spec)
 
     # -- frames --------------------------------------------------------------------------------
 
@@ -223,20 +256,59 @@ class Accelerator:
                 self._bridge.learn(flow.src_mac, port)
                 continue
             for run in decode_runs(frames):
+                if isinstance(run, RoceRun) and self._steered(port, run, actions):
+                    continue
                 self._bridge.learn(run.src_mac, port)
                 if isinstance(run, RoceRun) and run.opcode != Opcode.RC_ACK:
                     flow = self._table.get(run.src_ip, run.dst_ip, run.dest_qp)
                     if flow is not None:
                         ring = self._rings[flow.ring_id]
                         touched[flow.ring_id] = ring
-                        ingest.general(ring, flow, port, run, actions)
+                        if isinstance(ring, TreeRing) and isinstance(flow, TreeFlow):
+                            self._trees.input(ring, flow, port, run, actions)
+                        else:
+                            ingest.general(ring, flow, port, run, actions)
+                    elif self._trees.takes(run):
+                        tree = self._trees.other(port, run, actions)
+                        if tree is not None:
+                            touched[tree.spec.ring_id] = tree
                     else:
                         self._unregistered(port, run, now, actions)
                 elif isinstance(run, RoceRun) or not self._belongs_to_ring(run, now):
                     self._forward(port, run, actions)
         for ring in touched.values():
-            if not ring.failed:
+            if ring.failed:
+                continue
+            if isinstance(ring, TreeRing):
+                self._emission.advance_tree(ring, actions)
+            else:
                 self._emission.advance(ring, actions)
+
+    def _steered(self, port: PortId, run: RoceRun, actions: list[Action]) -> bool:
+        """Packets of a ring that another switch sums are sent there, or come from there; False for others."""
+        ring = self._trees.steering(run)
+        if ring is None:
+            return False
+        connection = (run.src_ip, run.dst_ip, run.dest_qp)
+        rank = ring.connections.get(connection)
+        if port == ring.steer_to:
+            if rank not in ring.steered:
+                self._bridge.learn(run.src_mac, port)
+            out = ring.successor_port(connection)
+            if out is None or out == port:
+                self._forward(port, run, actions)
+            else:
+                self._counters.bridged += len(run.frames)
+                actions.append(EmitFrames(out, run.frames))
+        elif ring.steer_to in self._bridge.ports:
+            self._bridge.learn(run.src_mac, port)
+            if rank in ring.steered:
+                ring.port_of[rank] = port
+            self._counters.steered += len(run.frames)
+            actions.append(EmitFrames(ring.steer_to, run.frames))
+        else:
+            self._counters.drop("port to the switch above is down", len(run.frames))
+        return True
 
     def _belongs_to_ring(self, run: PlainRun, now: Instant) -> bool:
         """Frames that no NIC of a ring emits, but that its receiver's stack might accept: dropped."""
@@ -249,7 +321,7 @@ class Accelerator:
                 continue
             source, target, qp, opcode = found
             expiry = self._retired.get((source, target, qp), now)
-            if opcode != Opcode.RC_ACK and ((source, target, qp) in self._table or now < expiry):
+            if opcode != Opcode.RC_ACK and (self._is_of_ring((source, target, qp)) or now < expiry):
                 dropped += 1
         if dropped:
             self._counters.drop("malformed packet of a ring", len(run.frames))
@@ -299,3 +371,11 @@ class Accelerator:
         evidence = f"ring {header.ring_id}, rank {header.rank}, message {header.msg_id}"
         actions.append(Blame(peer_of(run), rule, evidence))
         return True
+
+
+def _links(spec: RingSpec) -> tuple[VirtualConnection, ...]:
+    """The virtual connections that end at this switch."""
+    role = spec.role
+    if role is None:
+        return ()
+    return role.children if role.parent is None else (*role.children, role.parent)

@@ -101,6 +101,20 @@ class Counters:
     replay_filled: int = 0
     gaps_signalled: int = 0
     bridged: int = 0
+    sums_up: int = 0
+    """To the switch above, for the first time. All down to ``links_down`` is of rings that span switches."""
+    sums_up_again: int = 0
+    results_in: int = 0
+    """From the switch above."""
+    results_down: int = 0
+    """To the switches below, for the first time, each counted."""
+    results_down_again: int = 0
+    notes_in: int = 0
+    notes_out: int = 0
+    steered: int = 0
+    """Sent unchanged towards the switch that sums."""
+    links_down: int = 0
+    """Packets for a switch whose port is down: not sent."""
     dropped: dict[str, int] = field(default_factory=dict)
     """By rule."""
 
@@ -129,3 +143,8 @@ class RingState:
     failed: bool = False
     dirty: dict[int, Region] = field(default_factory=dict)
     """Regions that got packets in this step, by serial."""
+
+    @property
+    def delivered(self) -> Sequence[Flow]:
+        """Connections whose packets come in here, and whose results leave here."""
+        return self.flows

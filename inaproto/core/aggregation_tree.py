@@ -139,6 +139,7 @@ class _Composer:
         self._port_toward = port_toward
         self._qp = VIRTUAL_QP_BASE | ring_id & (VIRTUAL_QP_BASE - 1)
         self._switches = list(root.walk())
+        self._first_rank = {switch.name: switch.ranks[0] for switch in self._switches}
         self._above: dict[str, str] = {}
         """The switch above each, whether it aggregates or not."""
         self._aggregator_of: dict[int, str] = {}
@@ -218,8 +219,14 @@ class _Composer:
                 yield rank, self._connection(name, route[route.index(name) + 1])
 
     def _connection(self, name: str, peer: str) -> VirtualConnection:
+        lower = peer if name in self._chain_up(peer) else name
         return VirtualConnection(
-            peer, self._port_to(name, peer), self._addresses[name], self._addresses[peer], self._qp
+            peer,
+            self._port_to(name, peer),
+            self._addresses[name],
+            self._addresses[peer],
+            self._qp,
+            self._first_rank[lower],
         )
 
     def _port_to(self, name: str, peer: str) -> PortId:

@@ -157,6 +157,11 @@ class Region:
         self.result_cuts = [memoryview(row) for row in self.result]
         self.result_crc: NDArray[np.uint32] = np.empty(packets_max, np.uint32)
 
+    @property
+    def final(self) -> NDArray[np.bool_]:
+        """Slots that hold the ring's result: where one switch does all, those that are done. bool (L,)."""
+        return self.done
+
     def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
         """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first."""
         self.serial = serial
@@ -390,16 +395,22 @@ def bytes_needed(spec: RingSpec) -> int:
     """Memory that a ring's aggregator array takes."""
     per_rank = spec.mtu + _CUT_BYTES + _HEADER_BYTES_MAX + 4 + 1
     per_packet = spec.mtu + _CUT_BYTES + 4 + 1
-    return spec.regions * spec.message_packets * (spec.size * per_rank + per_packet)
+    role = spec.role
+    if role is None:
+        return spec.regions * spec.message_packets * (spec.size * per_rank + per_packet)
+    if not role.inputs:  # it steers
+        return 0
+    per_packet += (len(role.learns) + len(role.children) + 1) * (_HEADER_BYTES_MAX + 4) + 2
+    return spec.regions * spec.message_packets * (len(role.inputs) * per_rank + per_packet)
 
 
 class AggregatorArray:
     """Regions of one ring, and the frontier: the first packet whose result has not been emitted yet."""
 
-    def __init__(self, spec: RingSpec) -> None:
+    def __init__(self, spec: RingSpec, regions: Sequence[Region] = ()) -> None:
         self.spec = spec
         pool = PayloadPool(spec.size, spec.message_packets, spec.mtu)
-        self.regions: Sequence[Region] = [
+        self.regions: Sequence[Region] = regions or [
             Region(spec.size, spec.message_packets, spec.mtu, pool) for _ in range(spec.regions)
         ]
         self.next_serial = 0

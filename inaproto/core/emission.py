@@ -33,13 +33,13 @@ class Emission:
         A short hole before it, since the resend in progress, is filled in PSN order.
         """
         array = ring.array
-        frontier = array.frontier
+        frontier = flow.emitted(array.frontier)
         begin = low
         if flow.replay_next is not None and flow.replay_next < low:
             hole = array.spans_from(flow.replay_next, low)
             if sum(past - first for _, first, past in hole) <= self._fill_packets_max:
                 begin = flow.replay_next
-        rank = flow.spec.rank
+        rank = flow.row
         emitted = 0
         end = min(high + 1, frontier)
         for region, first, past in array.spans_from(begin, end) if begin < end else ():
@@ -82,8 +82,8 @@ class Emission:
         """Results are finished beyond the frontier: let each flow with a hole of its own know, once."""
         array = ring.array
         length = ring.spec.message_packets
-        for flow in ring.flows:
-            rank = flow.spec.rank
+        for flow in ring.delivered:
+            rank = flow.row
             hole: int | None = None
             for serial in range(array.next_serial, array.done_high // length + 1):
                 region = array.region_of(serial)
@@ -97,7 +97,7 @@ class Emission:
                         continue
                     begin += int(missing.argmax())
                     hole = serial * length + begin
-                done = region.done[begin : region.packets]
+                done = region.final[begin : region.packets]
                 if done.any():
                     if flow.gap_signalled != hole:
                         self._signal_gap(flow, region, begin + int(done.argmax()), actions)
@@ -106,10 +106,10 @@ class Emission:
 
     def _signal_gap(self, flow: Flow, region: Region, at: int, actions: list[Action]) -> None:
         self._counters.gaps_signalled += 1
-        rank = flow.spec.rank
+        rank = flow.row
         for block in region.packets_out(slice(rank, rank + 1), at, at + 1, self._arena):
             self._emit(flow, block[0], actions)
 
     def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
-        egress = self._bridge.egress(flow.dst_mac, flow.ingress)
+        egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
         actions.extend(EmitFrames(PortId(port), frames) for port in egress)

@@ -84,7 +84,7 @@ class Ingest:
         if region.serial != entry.serial or offset < 1 or past > region.packets - 1:
             return None
         right = region.store_fresh(
-            flow.spec.rank,
+            flow.row,
             slice(offset, past),
             frames[:, BTH_END:-ICRC_BYTES],
             headers,
@@ -123,7 +123,7 @@ class Ingest:
         if found is None:
             return None
         (serial, _, _), offset = found
-        rank = flow.spec.rank
+        rank = flow.row
         region = ring.array.region_of(serial)
         if region.serial != serial or not self._fits(ring, region, offset, packet):
             return None
@@ -321,7 +321,7 @@ class Ingest:
     ) -> None:
         count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
         self._counters.aggregated_in += count
-        finished = region.store(flow.spec.rank, run, rows, offsets)
+        finished = region.store(flow.row, run, rows, offsets)
         if finished is not None or flow.replay_next is not None:
             base = region.serial * ring.spec.message_packets
             spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)

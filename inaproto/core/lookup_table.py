@@ -63,6 +63,20 @@ class Flow:
     latest: int = field(default=0, repr=False)
     """Index of the entry that was hit last: the next packet most likely hits it too."""
 
+    @property
+    def row(self) -> int:
+        """Of its packets, and of its results, in every region."""
+        return self.spec.rank
+
+    @property
+    def barred_port(self) -> int:
+        """Port on which its results never leave."""
+        return self.ingress
+
+    def emitted(self, frontier: int) -> int:
+        """The position up to which its results were sent; ``frontier`` is that of the ring."""
+        return frontier
+
     def is_at(self, port: int, src_mac: bytes) -> bool:
         """Whether packets without a key may come from there; anywhere while its port is not known."""
         return self.ingress == NOWHERE or (
@@ -148,6 +162,10 @@ class LookupTable:
         flow = Flow(spec, ring_id, psn_mask, [None] * messages)
         self._flows[spec.connection] = flow
         return flow
+
+    def put(self, flow: Flow) -> None:
+        """Register a connection that has its state already."""
+        self._flows[flow.spec.connection] = flow
 
     def __contains__(self, connection: tuple[bytes, bytes, int]) -> bool:
         return connection in self._flows

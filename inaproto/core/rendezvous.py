@@ -8,11 +8,16 @@ connected their queue pairs, all are told to start.
 A job goes JOINING -> CONNECTING -> RUNNING and is then forgotten, so its name can be used again.
 :data:`HANDLERS` is the whole table of (phase, event).
 
-Invariants: a ring is in the accelerator exactly while its job is CONNECTING or RUNNING and has two
-ranks or more (a rank alone has nobody to be summed with); a rank is held by one process at a time;
-when a rank is lost after the ring was made, every other member gets ``Failed`` naming it, once, and
-the ring is removed; a refusal changes nothing. A host with several ranks of a job gets messages that
-concern the whole job (``Start``, ``JobStatus``, ``Closed``, ``Failed``) once.
+Where ``recover_ns`` is not 0, a ring that ends by no fault of its ranks does not end its job: it is HALTED
+until every rank has said how far it is, and then CONNECTING again, on a path that
+:mod:`inaproto.core.job_recovery` chooses. A switch that restarts has forgotten its jobs: their ranks join
+anew, with their progress, and go on just so.
+
+Invariants: a ring is in the accelerator exactly while its job is CONNECTING or RUNNING on the path
+``switch`` and has two ranks or more (a rank alone has nobody to be summed with); a rank is held by one
+process at a time; when a rank is lost after the ring was made, every other member gets ``Failed`` naming it,
+once, and the ring is removed; a refusal changes nothing. A host with several ranks of a job gets messages
+that concern the whole job (``Start``, ``Halt``, ``JobStatus``, ``Closed``, ``Failed``) once.
 
 Ring keys come in with the events; nothing here is drawn.
 """
@@ -20,9 +25,11 @@ Ring keys come in with the events; nothing here is drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.recovery import Recovery, decide
 from inaproto.core.rendezvous_jobs import Job, Phase, Seat, process_of, ring_spec, view_job
 from inaproto.core.rendezvous_rules import (
     refuse_difference,
@@ -33,8 +40,10 @@ from inaproto.core.rendezvous_rules import (
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
+    MemberBroken,
     MemberEvent,
     MemberGone,
+    MemberHalted,
     MemberLeft,
     MemberReady,
     Noted,
@@ -49,7 +58,9 @@ from inaproto.core.rendezvous_types import (
     SessionId,
     ShuttingDown,
     WelcomeHost,
+    Woke,
 )
+from inaproto.core.tree_control import SWITCH_LOST
 from inaproto.errors import (
     Blame,
     FabricLost,
@@ -60,10 +71,11 @@ from inaproto.errors import (
     SwitchUnreachable,
     TensorMismatch,
 )
-from inaproto.units import Instant
+from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
     Closed,
     Error,
+    Halt,
     JobStatus,
     Member,
     Message,
@@ -88,13 +100,25 @@ class Rendezvous:
         self._rings: dict[int, str] = {}
         self._ring_serial = config.first_ring_id
         self._counters = {"rings_made": 0, "jobs_failed": 0, "jobs_closed": 0, "refused": 0}
+        self._counters |= {"recoveries": 0, "fallbacks": 0, "returns": 0}
+        self._now = Instant(0)
 
     @property
     def deadline(self) -> Instant | None:
-        """No timers: how long to wait for a rank is the joining process's decision."""
-        return None
+        """When a job that goes on has waited long enough, or tries the fast path again.
+
+        How long to wait for a rank that joins is the joining process's decision.
+        """
+        found = [
+            at
+            for job in self._jobs.values()
+            for at in (job.recovery.deadline, job.recovery.return_at)
+            if at is not None
+        ]
+        return min(found, default=None)
 
     def step(self, event: RendezvousEvent, now: Instant) -> list[RendezvousAction]:
+        self._now = now
         match event:
             case HostArrived():
                 return self._host_arrived(event)
@@ -107,8 +131,17 @@ class Rendezvous:
                 return HANDLERS[job.phase, type(event)](self, job, event) if job else []
             case MemberAsked():
                 return self._member_asked(event)
-            case MemberReady() | MemberLeft() | MemberGone() | OperationStalled():
+            case (
+                MemberReady()
+                | MemberLeft()
+                | MemberGone()
+                | MemberBroken()
+                | MemberHalted()
+                | OperationStalled()
+            ):
                 return self._member_event(event)
+            case Woke():
+                return self._woke()
 
     def view(self) -> RendezvousView:
         return RendezvousView(
@@ -137,10 +170,16 @@ class Rendezvous:
                     )
                     return [RefuseHost(event.session, Error(code=HELLO_REFUSED, message=text, of=hello.id))]
         self._hosts[event.session] = event
-        return [
+        actions: list[RendezvousAction] = [
             WelcomeHost(event.session, hello.id),
             Noted(f"host {hello.host} is here ({show_address(hello.ip)}, {show_address(hello.mac)})"),
         ]
+        for job in list(self._jobs.values()):
+            for seat in job.in_order():
+                is_lost = seat.is_away and seat.member.host == hello.host and seat.instance != hello.instance
+                if is_lost and self._jobs.get(job.name) is job:
+                    actions += self._lose(job, seat, "its host daemon was started anew")
+        return actions
 
     def _session_ended(self, event: SessionEnded) -> list[RendezvousAction]:
         host = self._hosts.pop(event.session, None)
@@ -149,8 +188,13 @@ class Rendezvous:
         actions: list[RendezvousAction] = [Noted(f"host {host.hello.host} is gone: {event.reason}")]
         for job in list(self._jobs.values()):
             for seat in job.in_order():
-                if seat.session == event.session and self._jobs.get(job.name) is job:
-                    actions += self._lose(job, seat, f"its host daemon is gone: {event.reason}")
+                if seat.session != event.session or seat.is_away or self._jobs.get(job.name) is not job:
+                    continue
+                reason = f"its host daemon is gone: {event.reason}"
+                if self._config.recover_ns and job.phase is not Phase.JOINING:
+                    actions += self._lose_sight(job, seat, reason)
+                else:
+                    actions += self._lose(job, seat, reason)
         return actions
 
     def _shutting_down(self, event: ShuttingDown) -> list[RendezvousAction]:
@@ -188,7 +232,11 @@ class Rendezvous:
     def _take_seat(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
         member = event.message
         self._jobs[job.name] = job
-        seat = job.seats[member.rank] = Seat(event.session, member)
+        seat = job.seats[member.rank] = Seat(event.session, member, left_after=member.left_after)
+        seat.instance = self._hosts[event.session].hello.instance
+        if member.progress is not None:
+            seat.halted = True
+            job.recovery.wait(self._now, self._config.recover_ns)
         if len(job.seats) < job.size:
             text = f"job {job.name}: {seat} joined, {len(job.seats)} of {job.size} ranks are here"
             return [Noted(text), *self._tell_waiting(job)]
@@ -212,13 +260,27 @@ class Rendezvous:
         return self._take_seat(job, event)
 
     def _make_ring(self, job: Job, ring_key: int) -> list[RendezvousAction]:
-        job.ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
         seats = job.in_order()
+        resumed = Recovery(progress=0, donor=0)
+        if job.is_resumed:
+            new = [seat for seat in seats if seat.member.progress is None]
+            if new:
+                middle = f"the others of job {job.name!r} are in the middle of it"
+                return self._fail(job, RankLost(f"{new[0]} is a new process, and {middle}"))
+            progress = {seat.member.rank: seat.member.progress or 0 for seat in seats}
+            decided = decide(progress, job.first.window_messages)
+            if not isinstance(decided, Recovery):
+                return self._fail(job, FabricLost(f"job {job.name!r} cannot go on: {decided.reason}"))
+            resumed = decided
+        job.ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
         actions: list[RendezvousAction] = []
-        if job.size > 1:
+        if job.size > 1 and job.recovery.path == "switch":
             try:
                 actions.append(InstallRing(ring_spec(job, self._config.epoch, ring_key)))
+                job.summed_by_switch = True
             except LocalMisuse as error:  # only hosts that lie about their queue pairs come here
+                if job.is_resumed:
+                    return self._fail(job, FabricLost(f"job {job.name!r} cannot go on: {error}"))
                 del self._jobs[job.name]
                 return [act for seat in seats for act in self._refuse(seat.session, seat.member, str(error))]
         job.phase = Phase.CONNECTING
@@ -236,9 +298,15 @@ class Rendezvous:
                 successor=seats[(index + 1) % job.size].member.into,
                 predecessor=seats[index - 1].member.out,
                 peers=peers,
+                path=job.recovery.path,
+                progress=resumed.progress,
+                donor=resumed.donor,
             )
             actions.append(Send(seat.session, ring))
         text = f"job {job.name}: ring {job.ring_id} of {job.size} ranks on {', '.join(peers)}"
+        if job.is_resumed:
+            at = f"from message {resumed.progress}, where rank {resumed.donor} is"
+            text += f", by {job.recovery.path}, {at}"
         return [*actions, Noted(text)]
 
     def _tell_waiting(self, job: Job) -> list[RendezvousAction]:
@@ -280,12 +348,18 @@ class Rendezvous:
         if not all(seat.ready for seat in job.seats.values()):
             return self._tell_waiting(job)
         job.phase = Phase.RUNNING
+        job.recovery.started(self._now)
         start = Start(job=job.name, ring_id=job.ring_id)
-        return [*self._tell_all(job, start), Noted(f"job {job.name}: started")]
+        how = "" if job.recovery.path == "switch" else f", the hosts sum: {job.recovery.fallback}"
+        return [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=bool(how))]
 
     def _withdraw(self, job: Job, event: MemberLeft | MemberGone) -> list[RendezvousAction]:
         reason = event.message.reason if isinstance(event, MemberGone) else "it left"
         return self._lose(job, job.seats[event.message.rank], reason)
+
+    def _leave_or_withdraw(self, job: Job, event: MemberLeft) -> list[RendezvousAction]:
+        """A rank may have all its results while its job connects anew; before the first ring it cannot."""
+        return self._leave(job, event) if job.is_resumed else self._withdraw(job, event)
 
     def _leave(self, job: Job, event: MemberLeft) -> list[RendezvousAction]:
         seat = job.seats[event.message.rank]
@@ -345,6 +419,8 @@ class Rendezvous:
     def _fault(self, job: Job, event: RingFault) -> list[RendezvousAction]:
         """The accelerator forwards nothing of this ring any more."""
         seat = job.seats.get(event.rank)
+        if event.rule == SWITCH_LOST and self._config.recover_ns:
+            return self._halt(job, event.evidence)
         where = f"{seat or f'rank {event.rank}'}: {event.evidence}"
         if event.rule in TENSOR_RULES:
             text = (
@@ -355,29 +431,144 @@ class Rendezvous:
         return self._fail(job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}"))
 
     def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
+        if self._config.recover_ns:
+            job.recovery.refused(event.reason)
+            self._counters["fallbacks"] += 1
+            return self._halt(job, f"the switch cannot sum for it: {event.reason}")
         text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"
         return self._fail(job, JoinRefused(text))
 
-    def _out_of_order(self, job: Job, event: MemberReady | OperationStalled) -> list[RendezvousAction]:
+    def _out_of_order(
+        self, job: Job, event: MemberReady | MemberBroken | MemberHalted | OperationStalled
+    ) -> list[RendezvousAction]:
         rule = f"{event.message.TYPE} while {job.phase.value}"
         return [self._blame(event.session, rule, f"rank {event.message.rank} of job {job.name}")]
 
     def _impossible(self, job: Job, event: RingFault | RingRefused) -> list[RendezvousAction]:
-        """A job that is joining has no ring, so nothing can be wrong with it."""
+        """A job that is joining or halted has no ring, so nothing can be wrong with it."""
+        return []
+
+    # --- going on
+
+    def _halt(self, job: Job, reason: str) -> list[RendezvousAction]:
+        """The ring ends, the job does not."""
+        had_ring = self._rings.pop(job.ring_id, None) is not None
+        removed: list[RendezvousAction] = []
+        if had_ring and job.size > 1 and job.summed_by_switch:
+            removed.append(RemoveRing(job.ring_id))
+        job.summed_by_switch = False
+        job.phase = Phase.HALTED
+        job.recovery.halt(reason, self._now, self._config.recover_ns)
+        self._counters["recoveries"] += 1
+        for seat in job.in_order():
+            seat.ready = seat.halted = False
+            seat.stalled = None
+        halt = Halt(job=job.name, ring_id=job.ring_id, path=job.recovery.path, reason=reason)
+        noted = Noted(f"job {job.name}: halted, to go on by {job.recovery.path}: {reason}", is_problem=True)
+        return [*removed, *self._tell_all(job, halt), noted]
+
+    def _lose_sight(self, job: Job, seat: Seat, reason: str) -> list[RendezvousAction]:
+        """A rank's host has lost its connection: it may come back."""
+        seat.is_away = True
+        seat.halted = seat.ready = False
+        if job.phase is Phase.HALTED:
+            return [Noted(f"job {job.name}: {seat} is away: {reason}")]
+        return self._halt(job, f"{seat} is away: {reason}")
+
+    def _broken(self, job: Job, event: MemberBroken) -> list[RendezvousAction]:
+        told = event.message
+        seat = job.seats[told.rank]
+        if told.ring_id != job.ring_id:
+            return []
+        if not self._config.recover_ns:
+            return self._lose(job, seat, told.reason)
+        before = job.recovery.path
+        job.recovery.broke(f"{seat}: {told.reason}", told.progress)
+        if job.recovery.is_hopeless:
+            text = f"job {job.name!r} makes no progress by any path; last {seat}: {told.reason}"
+            return self._fail(job, FabricLost(text))
+        if job.recovery.path != before:
+            self._counters["fallbacks" if before == "switch" else "returns"] += 1
+        return self._halt(job, f"{seat}: {told.reason}")
+
+    def _halted(self, job: Job, event: MemberHalted) -> list[RendezvousAction]:
+        told = event.message
+        seat = job.seats[told.rank]
+        if told.ring_id != job.ring_id or seat.is_away:
+            return []
+        seat.member = replace(seat.member, out=told.out, into=told.into, progress=told.progress)
+        return self._come_forward(job, seat, event.ring_key)
+
+    def _come_back(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
+        """A host that lost its connection announces its rank anew."""
+        member = event.message
+        seat = job.seats[member.rank]
+        if not seat.is_away:
+            return self._refuse_seat(job, event)
+        if member.progress is None or member.pid != seat.member.pid:
+            lost = RankLost(f"{seat} of job {job.name!r} is lost: a new process came in its place")
+            return [*self._fail(job, lost), *self._take_seat(Job(member.job, member), event)]
+        seat.session, seat.member, seat.is_away = event.session, member, False
+        if member.left_after is not None:
+            seat.left_after = member.left_after
+        return self._come_forward(job, seat, event.ring_key)
+
+    def _come_forward(self, job: Job, seat: Seat, ring_key: int) -> list[RendezvousAction]:
+        seat.halted = True
+        return [] if job.awaited() else self._make_ring(job, ring_key)
+
+    def _woke(self) -> list[RendezvousAction]:
+        actions: list[RendezvousAction] = []
+        for job in list(self._jobs.values()):
+            recovery = job.recovery
+            if recovery.deadline is not None and recovery.deadline <= self._now:
+                actions += self._waited_in_vain(job)
+            elif recovery.return_at is not None and recovery.return_at <= self._now:
+                recovery.return_to_switch()
+                self._counters["returns"] += 1
+                actions += self._halt(job, f"to return to the switch, left for: {recovery.fallback}")
+        return actions
+
+    def _waited_in_vain(self, job: Job) -> list[RendezvousAction]:
+        seconds = self._config.recover_ns / S
+        if job.phase is Phase.JOINING:
+            who = "rank " + ", ".join(map(str, job.missing()))
+        elif job.phase is Phase.HALTED:
+            who = ", ".join(map(str, job.awaited()))
+        else:
+            who = ", ".join(str(seat) for seat in job.in_order() if not seat.ready)
+        why = f"; the ring had ended: {job.recovery.reason}" if job.recovery.reason else ""
+        text = f"{who} of job {job.name!r} is lost: it has not come back within {seconds:g} s{why}"
+        return self._fail(job, RankLost(text))
+
+    def _too_late(self, job: Job, event: MemberEvent) -> list[RendezvousAction]:
+        """Said of a ring that has ended."""
         return []
 
     # --- ends
 
     def _fail(self, job: Job, error: JobError, *, without: Seat | None = None) -> list[RendezvousAction]:
         self._counters["jobs_failed"] += 1
-        failed = failed_message(job.name, error, ring_id=job.ring_id)
-        told = self._tell_all(job, failed, without=without)
+        told: list[RendezvousAction] = []
+        if job.phase is Phase.JOINING and not isinstance(error, SwitchUnreachable):  # joins are refused
+            told += [
+                Send(seat.session, error_message(error, of=seat.member.id))
+                for seat in job.in_order()
+                if seat is not without
+            ]
+        else:
+            failed = failed_message(job.name, error, ring_id=job.ring_id)
+            told += self._tell_all(job, failed, without=without)
         return [*self._forget(job), *told, Noted(f"job {job.name}: failed: {error}", is_problem=True)]
 
     def _forget(self, job: Job) -> list[RendezvousAction]:
         self._jobs.pop(job.name, None)
         had_ring = self._rings.pop(job.ring_id, None) is not None
-        return [RemoveRing(job.ring_id)] if had_ring and job.size > 1 else []
+        if not had_ring or not job.summed_by_switch:
+            return []
+        for other in self._jobs.values():
+            other.recovery.room_made(self._now)
+        return [RemoveRing(job.ring_id)]
 
     def _blame(self, session: SessionId, rule: str, evidence: str) -> Blame:
         host = self._hosts.get(session)
@@ -392,13 +583,17 @@ HANDLERS: Final[Mapping[tuple[Phase, type[MemberAsked | MemberEvent | RingFault 
     (Phase.JOINING, MemberReady): Rendezvous._out_of_order,
     (Phase.JOINING, MemberLeft): Rendezvous._withdraw,
     (Phase.JOINING, MemberGone): Rendezvous._withdraw,
+    (Phase.JOINING, MemberBroken): Rendezvous._out_of_order,
+    (Phase.JOINING, MemberHalted): Rendezvous._out_of_order,
     (Phase.JOINING, OperationStalled): Rendezvous._out_of_order,
     (Phase.JOINING, RingFault): Rendezvous._impossible,
     (Phase.JOINING, RingRefused): Rendezvous._impossible,
     (Phase.CONNECTING, MemberAsked): Rendezvous._refuse_seat,
     (Phase.CONNECTING, MemberReady): Rendezvous._ready,
-    (Phase.CONNECTING, MemberLeft): Rendezvous._withdraw,
+    (Phase.CONNECTING, MemberLeft): Rendezvous._leave_or_withdraw,
     (Phase.CONNECTING, MemberGone): Rendezvous._withdraw,
+    (Phase.CONNECTING, MemberBroken): Rendezvous._broken,
+    (Phase.CONNECTING, MemberHalted): Rendezvous._out_of_order,
     (Phase.CONNECTING, OperationStalled): Rendezvous._out_of_order,
     (Phase.CONNECTING, RingFault): Rendezvous._fault,
     (Phase.CONNECTING, RingRefused): Rendezvous._no_room,
@@ -406,7 +601,18 @@ HANDLERS: Final[Mapping[tuple[Phase, type[MemberAsked | MemberEvent | RingFault 
     (Phase.RUNNING, MemberReady): Rendezvous._out_of_order,
     (Phase.RUNNING, MemberLeft): Rendezvous._leave,
     (Phase.RUNNING, MemberGone): Rendezvous._withdraw,
+    (Phase.RUNNING, MemberBroken): Rendezvous._broken,
+    (Phase.RUNNING, MemberHalted): Rendezvous._out_of_order,
     (Phase.RUNNING, OperationStalled): Rendezvous._stalled,
     (Phase.RUNNING, RingFault): Rendezvous._fault,
     (Phase.RUNNING, RingRefused): Rendezvous._no_room,
+    (Phase.HALTED, MemberAsked): Rendezvous._come_back,
+    (Phase.HALTED, MemberReady): Rendezvous._too_late,
+    (Phase.HALTED, MemberLeft): Rendezvous._leave,
+    (Phase.HALTED, MemberGone): Rendezvous._withdraw,
+    (Phase.HALTED, MemberBroken): Rendezvous._too_late,
+    (Phase.HALTED, MemberHalted): Rendezvous._halted,
+    (Phase.HALTED, OperationStalled): Rendezvous._too_late,
+    (Phase.HALTED, RingFault): Rendezvous._impossible,
+    (Phase.HALTED, RingRefused): Rendezvous._impossible,
 }

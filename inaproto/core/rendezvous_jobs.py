@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from inaproto.core.job_recovery import JobRecovery
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.wire.control_messages import Member, OpStarted
@@ -14,6 +15,8 @@ class Phase(Enum):
     JOINING = "joining"
     CONNECTING = "connecting"
     RUNNING = "running"
+    HALTED = "halted"
+    """Its ring has ended; its ranks say how far they are, and go on."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,12 @@ class Seat:
     left_after: int | None = None
     """All-reduces that the rank took part in before it left; None while it is in the job."""
     stalled: OpStarted | None = None
+    is_away: bool = False
+    """Its host has lost its connection, and may come back."""
+    instance: str = ""
+    """Of its host daemon."""
+    halted: bool = False
+    """It has said how far it is since the ring ended: ``member.progress``."""
 
     def __str__(self) -> str:
         return f"rank {self.member.rank} ({self.member.host}, pid {self.member.pid})"
@@ -39,6 +48,9 @@ class Job:
     phase: Phase = Phase.JOINING
     ring_id: int = 0
     seats: dict[int, Seat] = field(default_factory=dict)
+    summed_by_switch: bool = False
+    """Its ring was put into the accelerator."""
+    recovery: JobRecovery = field(default_factory=JobRecovery)
 
     @property
     def size(self) -> int:
@@ -51,8 +63,21 @@ class Job:
         return tuple(rank for rank in range(self.size) if rank not in self.seats)
 
     def sessions(self, *, without: Seat | None = None) -> list[SessionId]:
-        """Of the members, each once, in rank order."""
-        return list(dict.fromkeys(seat.session for seat in self.in_order() if seat is not without))
+        """Of the members that are not away, each once, in rank order."""
+        return list(
+            dict.fromkeys(
+                seat.session for seat in self.in_order() if seat is not without and not seat.is_away
+            )
+        )
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether any of its ranks goes on after a ring that has ended."""
+        return any(seat.member.progress is not None for seat in self.seats.values())
+
+    def awaited(self) -> list[Seat]:
+        """Seats that have not said how far they are since the ring ended."""
+        return [seat for seat in self.in_order() if not seat.halted]
 
     def stalled_in(self, op_index: int) -> list[tuple[Seat, OpStarted]]:
         """Ranks whose last report is that they are stuck in this operation."""
@@ -103,12 +128,30 @@ def view_job(job: Job) -> JobView:
             seat.member.rank,
             seat.member.host,
             seat.member.pid,
-            "left" if seat.left_after is not None else "ready" if seat.ready else "here",
+            _state(seat),
             seat.stalled.op_index if seat.stalled else None,
         )
         for seat in job.in_order()
     )
-    return JobView(job.name, job.phase.value, job.size, job.ring_id, ranks, job.missing())
+    recovery = job.recovery
+    return JobView(
+        job.name,
+        job.phase.value,
+        job.size,
+        job.ring_id,
+        ranks,
+        job.missing(),
+        recovery.path,
+        recovery.fallback,
+        recovery.recoveries,
+        recovery.reason,
+    )
+
+
+def _state(seat: Seat) -> str:
+    if seat.is_away:
+        return "away"
+    return "left" if seat.left_after is not None else "ready" if seat.ready else "here"
 
 
 def process_of(seat: Seat) -> str:

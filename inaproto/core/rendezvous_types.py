@@ -11,7 +11,18 @@ from typing import NewType
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import Blame
-from inaproto.wire.control_messages import Error, Gone, Hello, Left, Member, Message, OpStarted, Ready
+from inaproto.wire.control_messages import (
+    Broken,
+    Error,
+    Gone,
+    Halted,
+    Hello,
+    Left,
+    Member,
+    Message,
+    OpStarted,
+    Ready,
+)
 
 SessionId = NewType("SessionId", int)
 """One connection of a host daemon; never used twice."""
@@ -29,6 +40,8 @@ class RendezvousConfig:
     """2 x window x packets a message: the slots that a ring takes in the accelerator."""
     epoch: int = 1
     first_ring_id: int = 1
+    recover_ns: int = 0
+    """How long a job whose ring has ended waits for its ranks to go on; 0: it fails at once."""
 
 
 # --- events
@@ -81,15 +94,34 @@ class OperationStalled:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberBroken:
+    session: SessionId
+    message: Broken
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHalted:
+    session: SessionId
+    message: Halted
+    ring_key: int
+    """Random 64 bits; the key of the next ring if this member completes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The deadline may have passed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShuttingDown:
     """The switch ends; whoever has a ring is told."""
 
     reason: str
 
 
-MemberEvent = MemberReady | MemberLeft | MemberGone | OperationStalled
+MemberEvent = MemberReady | MemberLeft | MemberGone | MemberBroken | MemberHalted | OperationStalled
 RendezvousEvent = (
-    HostArrived | SessionEnded | MemberAsked | MemberEvent | RingFault | RingRefused | ShuttingDown
+    HostArrived | SessionEnded | MemberAsked | MemberEvent | RingFault | RingRefused | Woke | ShuttingDown
 )
 
 
@@ -139,7 +171,7 @@ class RankView:
     host: str
     pid: int
     state: str
-    """``here``, ``ready`` or ``left``."""
+    """``here``, ``ready``, ``left``, or ``away``: its host has lost its connection."""
     stalled_in: int | None
     """Operation that the rank last reported to be stuck in."""
 
@@ -153,6 +185,13 @@ class JobView:
     """0 while joining."""
     ranks: tuple[RankView, ...]
     missing: tuple[int, ...]
+    path: str = "switch"
+    """``switch``, or ``chain``: the hosts sum themselves, for the reason ``fallback``."""
+    fallback: str = ""
+    recoveries: int = 0
+    """Rings of this job that ended, with another after them."""
+    last_recovery: str = ""
+    """Why the last of them ended."""
 
 
 @dataclass(frozen=True, slots=True)

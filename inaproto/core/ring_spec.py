@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inaproto.core.aggregation_tree import Role
 from inaproto.errors import LocalMisuse
 from inaproto.units import PSN_BITS
 
@@ -44,6 +45,8 @@ class RingSpec:
     flows: tuple[FlowSpec, ...]
     psn_bits: int = PSN_BITS
     msg_id_bits: int = 32
+    role: Role | None = None
+    """What this switch does for a ring that spans several; None: it alone does all."""
 
     def __post_init__(self) -> None:
         if len(self.flows) < 2:
@@ -66,6 +69,29 @@ class RingSpec:
             )
         if 2 * window >= 1 << (self.msg_id_bits - 1):
             raise LocalMisuse(f"ring {self.ring_id}: message ids of {self.msg_id_bits} bits are too narrow")
+        if self.role is not None:
+            self._check_role(self.role)
+
+    def _check_role(self, role: Role) -> None:
+        named = {*role.ranks, *role.delivers, *role.steered, *(rank for rank, _ in role.notes)}
+        if not named <= set(range(self.size)):
+            raise LocalMisuse(f"ring {self.ring_id} has {self.size} ranks, its role names {sorted(named)}")
+        if len(set(role.ranks)) != len(role.ranks) or len(set(role.children)) != len(role.children):
+            raise LocalMisuse(f"ring {self.ring_id}: an input twice")
+        if role.inputs and role.steered:
+            raise LocalMisuse(
+                f"ring {self.ring_id}: a switch sums for a ring or steers its packets, not both"
+            )
+        if not role.inputs and (role.steer_to is None or role.parent or role.delivers or role.notes):
+            raise LocalMisuse(
+                f"ring {self.ring_id}: a switch without inputs steers, to a port, and does no more"
+            )
+        known = {rank for rank, _ in role.notes}
+        silent = [rank for rank in role.ranks if rank not in role.delivers and rank not in known]
+        if silent:
+            raise LocalMisuse(
+                f"ring {self.ring_id}: the connection of rank {silent[0]} ends elsewhere, and no note says so"
+            )
 
     @property
     def size(self) -> int:

@@ -125,6 +125,10 @@ class SwitchSettings(Settings):
     """Ranks per ring."""
     ports_max: int = Field(default=256, ge=1, le=4096)
     """Hosts at once."""
+    memory_kib: int = Field(default=1 << 20, ge=0, le=1 << 30)
+    """Memory of the accelerator, KiB. The hosts of a ring for which it does not suffice sum themselves."""
+    recover_ms: int = Field(default=5000, ge=0, le=3_600_000)
+    """A job whose ring has ended waits this long for all its ranks, to go on; 0: it fails at once."""
     weather: Annotated[Weather, BeforeValidator(_weather)] = Weather()
     """Faults of every port, both ways: drop, duplicate, reorder, corrupt, truncate (per frame), delay."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
@@ -174,6 +178,8 @@ class HostSettings(Settings):
     """An operation without progress for this long is reported to the switch."""
     operation_timeout_ms: int = Field(default=600_000, ge=0, le=1_000_000_000)
     """An all-reduce that has not ended this long after its start fails its job; 0 sets no limit."""
+    recover_ms: int = Field(default=8000, ge=0, le=3_600_000)
+    """Ranks that have lost the switch wait this long for it, to go on; 0: they fail at once."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
 

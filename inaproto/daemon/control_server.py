@@ -18,7 +18,9 @@ import trio
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
+    MemberBroken,
     MemberGone,
+    MemberHalted,
     MemberLeft,
     MemberReady,
     OperationStalled,
@@ -30,8 +32,10 @@ from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener
 from inaproto.wire.control_messages import (
+    Broken,
     Error,
     Gone,
+    Halted,
     Hello,
     Left,
     Member,
@@ -193,6 +197,10 @@ class ControlServer:
                 self._handle(MemberReady(session_id, message))
             case OpStarted():
                 self._handle(OperationStalled(session_id, message))
+            case Broken():
+                self._handle(MemberBroken(session_id, message))
+            case Halted():
+                self._handle(MemberHalted(session_id, message, self._random_bits(64)))
             case Left():
                 self._handle(MemberLeft(session_id, message))
             case Gone():

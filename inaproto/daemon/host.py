@@ -25,6 +25,7 @@ from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import ConfigError, FabricError, JobError
 from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener, StreamNetwork
+from inaproto.units import US, S
 from inaproto.wire.control_messages import error_message
 
 CLIENTS_MAX = 1024
@@ -56,6 +57,7 @@ async def run_host(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
+            nursery.start_soon(daemon.watch_away)
             nursery.start_soon(daemon.accept)
             task_status.started(daemon)
             log.info("host %s listens at %s", settings.name, settings.listen_path)
@@ -79,10 +81,13 @@ class HostDaemon:
         self._listening = listening
         self._network = network
         self._random_bits = random_bits
+        self._instance = f"{random_bits(64):016x}"
         self._sessions: dict[ClientSession, None] = {}
         self._fabric: Fabric | None = None
         self._switch_error = "not tried yet"
         self._fabrics = 0
+        self._away = trio.Event()
+        """Set when ranks may have begun to wait for the switch."""
         self._began = trio.current_time()
 
     @property
@@ -158,7 +163,11 @@ class HostDaemon:
         while True:
             try:
                 fabric = await open_fabric(
-                    self._settings, self._open_nic, network=self._network, random_bits=self._random_bits
+                    self._settings,
+                    self._open_nic,
+                    network=self._network,
+                    random_bits=self._random_bits,
+                    instance=self._instance,
                 )
             except NoFabric as why:
                 refusals = refusals + 1 if isinstance(why, HelloRefused) else 0
@@ -177,6 +186,19 @@ class HostDaemon:
             await trio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_LAST_S)
 
+    async def watch_away(self) -> None:
+        """Let ranks that wait for the switch know when they have waited long enough, until cancelled."""
+        while True:
+            found = [at for session in self._sessions if (at := session.away_until) is not None]
+            if not found:
+                self._away = trio.Event()
+                await self._away.wait()
+                continue
+            await trio.sleep_until((min(found) + US) / S)  # past the deadline for sure, in floats
+            for session in list(self._sessions):
+                if session.away_until is not None:
+                    session.woke()
+
     def _note_switch(self, error: str) -> None:
         if error != self._switch_error:
             log.warning("host %s has no switch, and goes on trying: %s", self._settings.name, error)
@@ -192,3 +214,4 @@ class HostDaemon:
             return await fabric.run()
         finally:
             self._fabric = None
+            self._away.set()

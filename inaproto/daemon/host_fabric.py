@@ -34,6 +34,7 @@ from inaproto.wire.control_messages import (
     Closed,
     Error,
     Failed,
+    Halt,
     Hello,
     JobStatus,
     Join,
@@ -138,12 +139,30 @@ class Fabric:
             log=log.warning,
             random_bits=self._random_bits,
         )
+        self._announce(member)
+        return member
+
+    def rejoin(self, member: RingMember) -> None:
+        """Announce a rank that waited for a switch in the middle of its job."""
+        try:
+            member.rejoin(self._nic, self._tell)
+        except JoinRefused as error:
+            member.fail(error)
+        else:
+            self._announce(member)
+
+    def _announce(self, member: RingMember) -> None:
         request = next(self._ids)
         self._members[request] = member
+        self._serve(member)
+        self._tell(member.member_message(request))
+
+    def _serve(self, member: RingMember) -> None:
+        """Its completions are those of its present queue pairs."""
+        for qpn in [qpn for qpn, other in self._by_qpn.items() if other is member]:
+            del self._by_qpn[qpn]
         for qpn in member.queue_pairs:
             self._by_qpn[qpn] = member
-        self._tell(member.member_message(request))
-        return member
 
     def submitted(self) -> None:
         """An operation was submitted: the watch for stalls has a new deadline to look at."""
@@ -155,8 +174,9 @@ class Fabric:
 
     def _forget_ended(self) -> None:
         for request in [key for key, member in self._members.items() if member.phase is Phase.ENDED]:
-            for qpn in self._members.pop(request).queue_pairs:
-                self._by_qpn.pop(qpn, None)
+            ended = self._members.pop(request)
+            for qpn in [qpn for qpn, member in self._by_qpn.items() if member is ended]:
+                del self._by_qpn[qpn]
 
     # --- life
 
@@ -215,6 +235,10 @@ class Fabric:
                 for member in self._of_job(job):
                     if member.ring_id == ring_id:
                         member.start()
+            case Halt(job=job):
+                for member in self._of_job(job):
+                    member.halt(message)
+                    self._serve(member)
             case JobStatus(job=job):
                 for member in self._of_job(job):
                     member.status_of_job(message)
@@ -314,16 +338,24 @@ def _refuse_beside(join: Join, other: RingMember) -> str:
 
 
 async def open_fabric(
-    settings: HostSettings, open_nic: OpenNic, *, network: StreamNetwork, random_bits: RandomBits
+    settings: HostSettings,
+    open_nic: OpenNic,
+    *,
+    network: StreamNetwork,
+    random_bits: RandomBits,
+    instance: str = "",
 ) -> Fabric:
-    """Connect to the switch. Raises ``NoFabric``; ``ConfigError`` when they can never work together."""
+    """Connect to the switch; ``instance`` names the daemon that does.
+
+    Raises ``NoFabric``; ``ConfigError`` when they can never work together.
+    """
     path = settings.control_path
     try:
         stream = ControlStream(network.dial(path))
     except OSError as error:
         raise NoFabric(f"cannot connect to {path}: {error.strerror}") from None
     try:
-        welcome = await _introduce(settings, stream, path)
+        welcome = await _introduce(settings, stream, path, instance)
         nic = await _open_nic(settings, open_nic, welcome)
     except BaseException:
         stream.close()
@@ -331,10 +363,11 @@ async def open_fabric(
     return Fabric(settings, stream, nic, welcome, random_bits=random_bits)
 
 
-async def _introduce(settings: HostSettings, stream: ControlStream, path: Path) -> Welcome:
+async def _introduce(settings: HostSettings, stream: ControlStream, path: Path, instance: str) -> Welcome:
     try:
         with trio.fail_after(WELCOME_S):
-            await stream.send(Hello(id=1, host=settings.name, mac=settings.mac_bytes, ip=settings.ip_bytes))
+            mac, ip = settings.mac_bytes, settings.ip_bytes
+            await stream.send(Hello(id=1, host=settings.name, mac=mac, ip=ip, instance=instance))
             answer = await stream.receive()
     except trio.TooSlowError:
         raise NoFabric(f"{path} takes connections but does not answer within {WELCOME_S:g} s") from None

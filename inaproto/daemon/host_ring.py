@@ -1,8 +1,12 @@
-"""One rank of one ring on its host, from joining to leaving (NetReduce section 3.1).
+"""One rank of a job on its host, from joining to leaving (NetReduce section 3.1).
 
-It carries out what its engine (:mod:`inaproto.core.ring_engine`) orders on its link
-(:mod:`inaproto.daemon.ring_link`): tensor bytes go out straight from the client's shared memory,
-results are copied into it.
+Its ring may end and be followed by another (:mod:`inaproto.core.recovery`): the queue pairs failed, a switch
+restarted, an accelerator refused. The rank is then halted, says how far it is, gets queue pairs for the next
+ring, and its operations go on there, on the path that the switch names. A rank whose host has lost the
+switch altogether waits for it, and is announced again with its progress.
+
+It carries out what its engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`) orders
+(:mod:`inaproto.daemon.ring_orders`) on its link (:mod:`inaproto.daemon.ring_link`).
 
 Invariants: calls never block and never wait; whatever ends a member ends it once, tells its owner
 once, and gives its queue pairs and memory back. A rank that left keeps both until all have left
@@ -11,13 +15,16 @@ once, and gives its queue pairs and memory back. A rank that left keeps both unt
 
 from __future__ import annotations
 
+import json
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol, assert_never
+from typing import Any, Literal, Protocol, assert_never
 
-from inaproto.core.ring_engine import (
+from inaproto.core.accumulators import Accumulators
+from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, PostSlot
+from inaproto.core.operation_queue import FROM_THE_START
+from inaproto.core.operations import (
     Fail,
     Operation,
     OperationDone,
@@ -25,10 +32,8 @@ from inaproto.core.ring_engine import (
     Overdue,
     PostMessage,
     ResultArrived,
-    RingAction,
     RingBroken,
     RingConfig,
-    RingEngine,
     RingEvent,
     SendCompleted,
     Stalled,
@@ -36,9 +41,13 @@ from inaproto.core.ring_engine import (
     TakeResult,
     Woke,
 )
+from inaproto.core.recovery import Recovery
+from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_engine import RingAction, RingEngine
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.operation_watch import OperationWatch
 from inaproto.daemon.ring_link import RingLink
+from inaproto.daemon.ring_orders import KeptResults, RingOrders, Tensor
 from inaproto.daemon.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import (
     JOB_ERRORS,
@@ -49,6 +58,7 @@ from inaproto.errors import (
     JoinRefused,
     LocalMisuse,
     OperationTimeout,
+    SwitchUnreachable,
 )
 from inaproto.ports import (
     Completion,
@@ -56,13 +66,15 @@ from inaproto.ports import (
     Nic,
     QpAttributes,
     RandomBits,
-    Segment,
     Status,
 )
 from inaproto.units import MS, Epoch, Instant, Rank, RingId
 from inaproto.wire.control_messages import (
     AllReduce,
+    Broken,
     Gone,
+    Halt,
+    Halted,
     JobStatus,
     Join,
     Left,
@@ -71,11 +83,16 @@ from inaproto.wire.control_messages import (
     OpStarted,
     Ready,
     Ring,
+    RingPath,
 )
+from inaproto.wire.ina_header import INA_HEADER_BYTES
 
 REASON_CHARACTERS_MAX = 1000
 OPERATIONS_MAX = 4096
 """All-reduces of a rank that have not ended."""
+HALTS_SHOWN = 5
+
+DonePath = Literal["switch", "chain", "local"]
 
 
 class Phase(Enum):
@@ -86,6 +103,10 @@ class Phase(Enum):
     RUNNING = "running"
     LEFT = "left"
     """Left in good order; other ranks have not, yet."""
+    HALTED = "halted"
+    """Its ring has ended; the next is not there yet."""
+    AWAY = "away"
+    """Its ring has ended, for the host has lost the switch."""
     ENDED = "ended"
 
 
@@ -93,7 +114,7 @@ class Owner(Protocol):
     """Whoever speaks to the training process."""
 
     def joined(self, ring_id: int, operations_max: int) -> None: ...
-    def operation_done(self, op_index: int, path: str, duration_ns: int) -> None: ...
+    def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None: ...
     def member_failed(self, error: JobError) -> None:
         """And with it every operation that has not ended."""
 
@@ -101,13 +122,6 @@ class Owner(Protocol):
     def announce_again(self) -> None: ...
     def process_is_gone(self) -> bool:
         """Whether the process has closed its connection, even if what it sent before is not read yet."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    buffer: SharedBuffer
-    offset: int
-    since: Instant
 
 
 class RingMember:
@@ -137,16 +151,26 @@ class RingMember:
         self._clock = clock
         self._log = log
         self._watch = OperationWatch()
-        self._engine: RingEngine | None = None
-        self._pending: dict[int, _Pending] = {}
+        self._random_bits = random_bits
+        self._engine: RingEngine | ChainEngine | None = None
+        self._accumulators: Accumulators | None = None
+        """Of the present ring, if it is a chain."""
+        self._pending: dict[int, Tensor] = {}
+        self._kept = KeptResults()
         self._ring: Ring | None = None
-        slot_bytes = settings.message_packets * settings.mtu
-        try:
-            self._link = RingLink(
-                nic, slots=2 * settings.window_messages, slot_bytes=slot_bytes, random_bits=random_bits
-            )
-        except (LocalMisuse, OSError) as error:
-            raise JoinRefused(f"{self}: host {settings.name} has no room for it: {error}") from None
+        self._has_started = False
+        self._has_left = False
+        self._is_broken = False
+        """The present ring, as this rank has told the switch."""
+        self._began_at = 0
+        """Progress when the last ring ended: only later results are in the slots of the present link."""
+        self._resumes = False
+        """The present ring is not the first, and has yet to run."""
+        self._away_until: Instant | None = None
+        self._halts: list[str] = []
+        """Why the last rings ended."""
+        self.recoveries = 0
+        self._link = self._open_link(nic, "switch")
 
     def __str__(self) -> str:
         return f"rank {self.join.rank} of job {self.join.job!r} (pid {self.join.pid})"
@@ -169,15 +193,39 @@ class RingMember:
         return self.phase in (Phase.JOINING, Phase.CONNECTING) and self._owner.process_is_gone()
 
     @property
+    def is_away(self) -> bool:
+        return self.phase is Phase.AWAY
+
+    @property
     def _is_ended(self) -> bool:
         return self.phase is Phase.ENDED
 
     @property
     def deadline(self) -> Instant | None:
-        if self._engine is None or self.phase is not Phase.RUNNING:
+        if self._engine is None or not self._has_started or self.phase in (Phase.LEFT, Phase.ENDED):
             return None
-        deadlines = [at for at in (self._engine.deadline, self._watch.deadline) if at is not None]
-        return min(deadlines, default=None)
+        found = self._engine.deadline, self._watch.deadline, self._away_until
+        return min((at for at in found if at is not None), default=None)
+
+    def _open_link(self, nic: Nic, path: RingPath) -> RingLink:
+        """Queue pairs and slots for the next ring. Raises ``JoinRefused`` if there is no room for them."""
+        settings = self._settings
+        slot_bytes = settings.message_packets * settings.mtu
+        if path == "chain":
+            slot_bytes = self._plan("").slot_bytes(slot_bytes - INA_HEADER_BYTES)
+        try:
+            return RingLink(
+                nic,
+                slots=2 * settings.window_messages,
+                slot_bytes=slot_bytes,
+                random_bits=self._random_bits,
+            )
+        except (LocalMisuse, OSError) as error:
+            raise JoinRefused(f"{self}: host {settings.name} has no room for it: {error}") from None
+
+    def _plan(self, text: str) -> Accumulators:
+        plan = ReductionPlan.from_lists(json.loads(text)) if text else ReductionPlan.flat(self.join.size)
+        return Accumulators(plan)
 
     # --- joining
 
@@ -197,58 +245,153 @@ class RingMember:
             message_packets=settings.message_packets,
             out=self._link.out,
             into=self._link.into,
+            progress=self._progress if self._has_started else None,
+            left_after=self._done if self._has_left else None,
         )
+
+    @property
+    def _progress(self) -> int:
+        """Results that this rank has taken, since the job began."""
+        return 0 if self._engine is None else self._engine.progress
+
+    @property
+    def _done(self) -> int:
+        return 0 if self._engine is None else self._engine.view().operations_done
 
     def connect(self, ring: Ring) -> None:
         """All ranks are there: connect the queue pairs, post receives, say so."""
-        if self.phase is not Phase.JOINING:
+        if self.phase not in (Phase.JOINING, Phase.HALTED):
             return
         join, settings = self.join, self._settings
         attributes = QpAttributes(
             mtu=settings.mtu, timeout=settings.transport_timeout, retry_count=settings.retry_count
         )
         self._ring = ring
+        self._is_broken = False
         try:
             self._engine = self._make_engine(ring)
             if join.size > 1:
                 self._link.connect(ring.successor, ring.predecessor, attributes)
-        except LocalMisuse as error:
+        except (LocalMisuse, ValueError) as error:
             self.lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {error}"))
             return
         self.phase = Phase.CONNECTING
         self._watch.ended()
         self._tell(Ready(job=join.job, rank=join.rank))
 
-    def _make_engine(self, ring: Ring) -> RingEngine:
+    def _make_engine(self, ring: Ring) -> RingEngine | ChainEngine:
         settings, join = self._settings, self.join
-        return RingEngine(
-            RingConfig(
-                ring_id=RingId(ring.ring_id),
-                epoch=Epoch(ring.epoch),
-                key=ring.ring_key,
-                rank=Rank(join.rank),
-                ring_size=join.size,
-                mtu=settings.mtu,
-                message_packets=settings.message_packets,
-                window_messages=settings.window_messages,
-                stall_ns=settings.stall_ms * MS,
-                operations_max=OPERATIONS_MAX,
-                timeout_ns=settings.operation_timeout_ms * MS,
-            )
+        config = RingConfig(
+            ring_id=RingId(ring.ring_id),
+            epoch=Epoch(ring.epoch),
+            key=ring.ring_key,
+            rank=Rank(join.rank),
+            ring_size=join.size,
+            mtu=settings.mtu,
+            message_packets=settings.message_packets,
+            window_messages=settings.window_messages,
+            stall_ns=settings.stall_ms * MS,
+            operations_max=OPERATIONS_MAX,
+            timeout_ns=settings.operation_timeout_ms * MS,
+            outlived=settings.recover_ms > 0,
         )
+        operations = None if self._engine is None else self._engine.halt()
+        self._resumes = operations is not None
+        recovery = FROM_THE_START if operations is None else Recovery(ring.progress, ring.donor)
+        self._accumulators = None
+        if ring.path == "switch":
+            return RingEngine(config, operations, recovery)
+        self._accumulators = self._plan(ring.plan)
+        return ChainEngine(config, self._accumulators, operations, recovery)
 
     def start(self) -> None:
         """All ranks are ready."""
-        if self.phase is Phase.CONNECTING and self._ring is not None:
-            self.phase = Phase.RUNNING
-            self._watch.ended()
+        engine = self._engine
+        if self.phase is not Phase.CONNECTING or self._ring is None or engine is None:
+            return
+        self.phase = Phase.LEFT if self._has_left else Phase.RUNNING
+        self._watch.ended()
+        if not self._has_started:
+            self._has_started = True
             self._owner.joined(self._ring.ring_id, OPERATIONS_MAX)
+        if self._resumes:
+            self._resumes = False
+            self._guard(lambda: self._perform(engine.resume(self._clock())))
+
+    # --- rings that end while the job goes on
+
+    def halt(self, message: Halt) -> None:
+        """The ring has ended: say how far this rank is, with queue pairs for the next."""
+        if message.ring_id != self.ring_id or self.phase not in (
+            Phase.CONNECTING,
+            Phase.RUNNING,
+            Phase.LEFT,
+        ):
+            return
+        nic = self._link.nic
+        self._stop_ring(message.reason)
+        try:
+            self._link = self._open_link(nic, message.path)
+        except JoinRefused as error:
+            self.lose(error)
+            return
+        self.phase = Phase.HALTED
+        self._tell(
+            Halted(
+                job=self.join.job,
+                rank=self.join.rank,
+                ring_id=message.ring_id,
+                progress=self._progress,
+                out=self._link.out,
+                into=self._link.into,
+            )
+        )
+
+    def _stop_ring(self, reason: str) -> None:
+        """Take nothing more of the ring, keep what others may lack, give the link back."""
+        self.recoveries += 1
+        self._halts = [*self._halts[1 - HALTS_SHOWN :], reason]
+        if self._engine is not None and self._ring is not None:
+            operations = self._engine.halt()
+            self._kept.keep(operations.kept, self._link, self._began_at)
+            self._began_at = operations.progress
+        self._link.close()
+
+    def _break(self, reason: str) -> None:
+        """The ring cannot go on here. The switch ends it for all."""
+        if self._is_broken or self._ring is None or self._engine is None:
+            return
+        self._is_broken = True
+        self._engine.halt()
+        self._log(f"{self}: its ring broke, the job goes on by another: {reason}")
+        self._tell(
+            Broken(
+                job=self.join.job,
+                rank=self.join.rank,
+                ring_id=self._ring.ring_id,
+                progress=self._progress,
+                reason=reason[:REASON_CHARACTERS_MAX],
+            )
+        )
+
+    def rejoin(self, nic: Nic, tell: Callable[[Message], None]) -> None:
+        """The host has a switch again: be announced to it. Raises ``JoinRefused`` if there is no room."""
+        self._tell = tell
+        self._link = self._open_link(nic, "switch")
+        try:
+            for buffer in self.segments.values():
+                buffer.register(nic)
+        except LocalMisuse as error:
+            self._link.close()
+            raise JoinRefused(f"{self}: host {self._settings.name} has no room for it: {error}") from None
+        self.phase = Phase.JOINING
+        self._away_until = None
 
     # --- operations
 
     def submit(self, request: AllReduce) -> None:
         """Start an all-reduce, or queue it. Raises ``JobError`` for what no client library asks."""
-        if self._engine is None or self.phase is not Phase.RUNNING:
+        if self._engine is None or not self._has_started or self._has_left:
             raise JobError(f"{self}: all_reduce {request.op_index} before the rank has joined")
         buffer = self.segments.get(request.segment)
         operation = check_request(request, buffer)
@@ -258,33 +401,41 @@ class RingMember:
         if view.operations_queued >= self._engine.config.operations_max:
             raise JobError(f"{self}: {view.operations_queued} all-reduces wait already; wait for one of them")
         if buffer is not None:
-            self._pending[request.op_index] = _Pending(buffer, request.offset, self._clock())
+            self._pending[request.op_index] = Tensor(operation, buffer, request.offset, self._clock())
         self._step(Submit(operation))
 
     def completed(self, completion: Completion) -> None:
         """A work request of one of the queue pairs has ended."""
-        if self._engine is None or self.phase is Phase.ENDED:
+        if self._engine is None or self.phase not in (Phase.CONNECTING, Phase.RUNNING, Phase.LEFT):
             return
         if completion.status is not Status.SUCCESS:
-            self.lose(FabricLost(self._transport_failure(completion)))
+            if self._settings.recover_ms:
+                self._break(self._transport_failure(completion))
+            else:
+                self.lose(FabricLost(self._transport_failure(completion)))
         elif completion.kind is CompletionKind.SEND:
             self._step(SendCompleted(completion.wr_id))
         else:
             header = self._link.result_header(completion.imm, completion.nbytes)
             self._step(ResultArrived(completion.imm, completion.nbytes, header))
-            if not self._is_ended:
+            if not self._is_ended and not self._is_broken:
                 self._guard(lambda: self._link.post_receive(completion.wr_id))
 
     def woke(self) -> None:
         """Look at the clock: the running operation may have stalled, or taken too long."""
-        if self._engine is not None and self.phase is Phase.RUNNING:
+        if self._away_until is not None and self._clock() >= self._away_until:
+            seconds = self._settings.recover_ms / 1000
+            why = self._halts[-1] if self._halts else "unknown"
+            text = f"{self}: its switch has not come back within {seconds:g} s; it was lost: {why}"
+            self.fail(SwitchUnreachable(text))
+        elif self._engine is not None and self._has_started and not self._has_left and not self._is_ended:
             self._step(Woke())
             self._give_up_if_overdue()
 
     def status_of_job(self, status: JobStatus) -> None:
         """The switch says for whom this rank waits."""
         running = self._engine.view().running if self._engine is not None else None
-        if self.phase is not Phase.RUNNING:
+        if not self._has_started:
             self._watch.waiting_for = status.waiting_for
         elif running is not None and status.op_index in (None, running.index):  # else of another rank's
             if self._watch.heard(status):
@@ -318,20 +469,24 @@ class RingMember:
             self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
             self.lose(FabricLost(f"{self}: a fault in the host daemon ended it: {fault}; please report it"))
 
-    def _perform(self, actions: list[RingAction]) -> None:
+    def _perform(self, actions: Sequence[RingAction | ChainAction]) -> None:
+        orders = RingOrders(self._link, self._kept, self._pending)
         for action in actions:
             match action:
                 case PostMessage():
-                    self._post(action)
-                case TakeResult(slot, op_index, offset, nbytes):
-                    pending = self._pending[op_index]
-                    at = pending.offset + offset
-                    pending.buffer.view[at : at + nbytes] = self._link.result(slot, nbytes)
+                    orders.post(action)
+                case PostSlot():
+                    orders.post_slot(action)
+                case Combine():
+                    if self._accumulators is None:
+                        raise InvariantBroken("a ring that is no chain has nothing to combine")
+                    orders.combine(action, self._accumulators, self.join.rank)
+                case TakeResult():
+                    orders.take(action)
                 case OperationDone(op_index):
                     pending = self._pending.pop(op_index)
-                    path = "local" if self.join.size == 1 else "switch"
                     self._watch.ended()
-                    self._owner.operation_done(op_index, path, self._clock() - pending.since)
+                    self._owner.operation_done(op_index, self.path, self._clock() - pending.since)
                 case OperationFailed(op_index):  # the owner learns of it when the member fails
                     self._pending.pop(op_index, None)
                 case Stalled(operation, for_ns, messages, results):
@@ -343,15 +498,22 @@ class RingMember:
                 case Blame():
                     self._log(f"{self}: {action}")
                 case RingBroken(code, message):
-                    self.lose(_job_error(code, message))
+                    self._ring_broken(code, message)
                 case _:
                     assert_never(action)
 
-    def _post(self, action: PostMessage) -> None:
-        pending = self._pending[action.op_index]
-        region = pending.buffer.region
-        payload = Segment(region.key, region.va + pending.offset + action.offset, action.nbytes)
-        self._link.post_message(action.msg_id, action.slot, action.header, payload)
+    @property
+    def path(self) -> DonePath:
+        """How its operations are summed now."""
+        if self.join.size == 1:
+            return "local"
+        return self._ring.path if self._ring is not None else "switch"
+
+    def _ring_broken(self, code: str, message: str) -> None:
+        if self._settings.recover_ms and code == FabricLost.code:
+            self._break(message)
+        else:
+            self.lose(_job_error(code, message))
 
     def _ask_for_whom(self, operation: Operation) -> None:
         self._tell(
@@ -369,17 +531,19 @@ class RingMember:
     def leave(self) -> None:
         """The process has said that it is finished."""
         done = self._engine.view() if self._engine is not None else None
-        if self.phase is not Phase.RUNNING or done is None:
+        if not self._has_started or done is None or self._is_ended:
             self.gone("it left before the job had started")
         elif done.operations_queued:
             self.gone(f"it left while its all-reduce {done.operations_done} was running")
         else:
-            self.phase = Phase.LEFT
+            self._has_left = True
+            if self.phase is Phase.RUNNING:
+                self.phase = Phase.LEFT
             self._tell(Left(job=self.join.job, rank=self.join.rank, operations=done.operations_done))
 
     def gone(self, reason: str) -> None:
         """The process is lost to the job: tell the switch, which tells the others."""
-        if self.phase not in (Phase.LEFT, Phase.ENDED):
+        if not self._has_left and not self._is_ended:
             self._tell_gone(reason)
             self.close()
 
@@ -396,7 +560,7 @@ class RingMember:
         """The job has failed; the switch knows."""
         if self.phase is Phase.ENDED:
             return
-        left = self.phase is Phase.LEFT
+        left = self._has_left
         if self._engine is not None:
             self._perform(self._engine.step(Fail(error.code, str(error)), self._clock()))
         self.close()
@@ -407,15 +571,27 @@ class RingMember:
 
     def closed(self) -> None:
         """All ranks have left: nobody needs this one's queue pairs any more."""
-        if self.phase is Phase.LEFT:
+        if self._has_left and not self._is_ended:
             self.close()
             self._owner.member_closed()
 
     def lose_fabric(self, error: JobError) -> None:
-        """The host has lost its switch. A rank that has not started yet may be announced to the next."""
-        if self.phase in (Phase.JOINING, Phase.CONNECTING):
+        """The host has lost its switch: wait for the next, if it comes in time.
+
+        A rank that has not started yet is announced to it as if for the first time.
+        """
+        if self._is_ended or self.is_away:
+            return
+        if not self._has_started:
             self.close()
             self._owner.announce_again()
+        elif self._settings.recover_ms:
+            self._stop_ring(str(error))
+            for buffer in self.segments.values():
+                buffer.deregister()
+            self._away_until = Instant(self._clock() + self._settings.recover_ms * MS)
+            self.phase = Phase.AWAY
+            self._tell = lambda message: None
         else:
             self.fail(error)
 
@@ -438,6 +614,9 @@ class RingMember:
             "size": self.join.size,
             "pid": self.join.pid,
             "phase": self.phase.value,
+            "path": self.path,
+            "recoveries": self.recoveries,
+            "halted_because": list(self._halts),
             "ring_id": self.ring_id,
             "peers": list(self._ring.peers) if self._ring else [],
             "waiting_for": list(self._watch.waiting_for),

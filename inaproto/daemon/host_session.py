@@ -17,9 +17,10 @@ import trio
 
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
-from inaproto.daemon.host_ring import Phase, RingMember
+from inaproto.daemon.host_ring import DonePath, Phase, RingMember
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
+from inaproto.units import Instant
 from inaproto.wire.control_messages import (
     AllReduce,
     Buffer,
@@ -103,6 +104,17 @@ class ClientSession:
         with contextlib.suppress(EndOfChannel):  # then receive() sees it too
             self._stream.send_nowait(message)
 
+    @property
+    def away_until(self) -> Instant | None:
+        """When its rank stops waiting for the switch; None if it has one."""
+        member = self._member
+        return member.deadline if member is not None and member.is_away else None
+
+    def woke(self) -> None:
+        """Its rank may have waited for the switch long enough."""
+        if self._member is not None:
+            self._member.woke()
+
     # --- requests
 
     def _handle(self, message: Message) -> None:
@@ -134,7 +146,10 @@ class ClientSession:
         return None
 
     def fabric_is_up(self, fabric: Fabric) -> None:
-        """Go on with a join that waited for the switch."""
+        """Go on with a join that waited for the switch, or with a job that it interrupted."""
+        if self._member is not None and self._member.is_away:
+            fabric.rejoin(self._member)
+            return
         if self._join is None or self._member is not None:
             return
         try:
@@ -211,8 +226,8 @@ class ClientSession:
                 )
             )
 
-    def operation_done(self, op_index: int, path: str, duration_ns: int) -> None:
-        self._send(Done(op_index=op_index, path="local" if path == "local" else "switch", ns=duration_ns))
+    def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None:
+        self._send(Done(op_index=op_index, path=path, ns=duration_ns))
 
     def member_failed(self, error: JobError) -> None:
         self._send(error_message(error))

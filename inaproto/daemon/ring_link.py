@@ -1,9 +1,11 @@
-"""What one rank holds of a NIC: two queue pairs, receive slots, header slots (NetReduce section 3.1).
+"""What one rank holds of a NIC for one ring: two queue pairs, and slots (NetReduce section 3.1).
 
 "Each worker in a ring sets up one RDMA connection to its successor and also accepts one RDMA
 connection from its predecessor": ``out`` and ``into``. Slot ``msg_id mod 2N`` of each kind belongs to
 message ``msg_id``: results are written into the receive slots by the predecessor's RDMA WRITEs; a
-header slot holds the INA header of a message from its posting until its send is complete.
+header slot holds the INA header of a message from its posting until its send is complete. A *staging* slot
+holds a payload that is not the tensor's: what the chain has added up so far, or what a ring that takes over
+from another repeats; a message has the slot of its header, or one that its engine names.
 
 Invariant: a link that was made has all its resources, and :meth:`RingLink.close` gives all back.
 """
@@ -33,13 +35,16 @@ class RingLink:
         self.slot_bytes = slot_bytes
         self._successor: IntoAddress | None = None
         with contextlib.ExitStack() as undo:
-            self._memory = mmap.mmap(-1, slots * (slot_bytes + INA_HEADER_BYTES))
+            self._memory = mmap.mmap(-1, slots * (2 * slot_bytes + INA_HEADER_BYTES))
             with memoryview(self._memory) as whole:
                 self._results = whole[: slots * slot_bytes]
-                self._headers = whole[slots * slot_bytes :]
+                self._staged = whole[slots * slot_bytes : 2 * slots * slot_bytes]
+                self._headers = whole[2 * slots * slot_bytes :]
             undo.callback(self._close_memory)
             self._results_region: MemoryRegion = nic.register_memory(self._results)
             undo.callback(nic.deregister_memory, self._results_region)
+            self._staged_region: MemoryRegion = nic.register_memory(self._staged.toreadonly())
+            undo.callback(nic.deregister_memory, self._staged_region)
             self._headers_region: MemoryRegion = nic.register_memory(self._headers.toreadonly())
             undo.callback(nic.deregister_memory, self._headers_region)
             self._out: QpAddress = nic.create_qp(psn=random_bits(PSN_BITS))
@@ -101,6 +106,22 @@ class RingLink:
             imm=msg_id,
         )
 
+    def post_staged(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
+        """Send ``nbytes`` of staging slot ``at`` as a message."""
+        self.post_message(msg_id, slot, header, self._payload(self._staged_region, at, nbytes))
+
+    def post_received(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
+        """Send ``nbytes`` of receive slot ``at`` on as a message."""
+        self.post_message(msg_id, slot, header, self._payload(self._results_region, at, nbytes))
+
+    def _payload(self, region: MemoryRegion, slot: int, nbytes: int) -> Segment:
+        return Segment(region.key, region.va + slot * self.slot_bytes + INA_HEADER_BYTES, nbytes)
+
+    def staged(self, slot: int, nbytes: int) -> memoryview:
+        """Of staging slot ``slot``, to be written."""
+        at = slot * self.slot_bytes + INA_HEADER_BYTES
+        return self._staged[at : at + nbytes]
+
     def result_header(self, msg_id: int, nbytes: int) -> bytes:
         """The header of the message of ``nbytes`` bytes in the receive slot of ``msg_id``."""
         at = msg_id % self.slots * self.slot_bytes
@@ -119,5 +140,6 @@ class RingLink:
         # Where the NIC still holds a view (BufferError), the mapping ends with that view.
         with contextlib.suppress(BufferError):
             self._results.release()
+            self._staged.release()
             self._headers.release()
             self._memory.close()

@@ -38,12 +38,23 @@ class SharedBuffer:
     nbytes: int
     memory: mmap.mmap
     view: memoryview
-    nic: Nic
+    nic: Nic | None
+    """None while it is registered with none."""
     region: MemoryRegion
+
+    def register(self, nic: Nic) -> None:
+        """With the NIC of the host's next fabric. Raises ``LocalMisuse`` when that is full."""
+        self.region = nic.register_memory(self.view.toreadonly())
+        self.nic = nic
+
+    def deregister(self) -> None:
+        if self.nic is not None:
+            self.nic.deregister_memory(self.region)
+            self.nic = None
 
     def close(self) -> None:
         """Forget the segment; its memory goes when nobody maps it any more."""
-        self.nic.deregister_memory(self.region)
+        self.deregister()
         # Where the NIC still holds a view (BufferError), the mapping ends with that view.
         with contextlib.suppress(BufferError):
             self.view.release()

@@ -43,7 +43,13 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             ),
         )
     if status["jobs"]:
-        yield _table("jobs", ("job", "phase", "ring", "ranks", "waiting for"), map(_job, status["jobs"]))
+        columns = ("job", "phase", "ring", "summed by", "recoveries", "ranks", "waiting for")
+        yield _table("jobs", columns, map(_job, status["jobs"]))
+        for job in status["jobs"]:
+            if job["fallback"]:
+                yield Text(f"  {job['name']} is not summed in the switch: {job['fallback']}")
+            if job["last_recovery"]:
+                yield Text(f"  {job['name']}, its last ring ended: {job['last_recovery']}")
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")
@@ -55,7 +61,15 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
 def _job(job: Mapping[str, Any]) -> tuple[object, ...]:
     ranks = ", ".join(f"{rank['rank']}: {rank['host']} pid {rank['pid']}" for rank in job["ranks"])
     waiting = ", ".join(f"rank {rank}" for rank in job["missing"])
-    return job["name"], job["phase"], job["ring_id"] or "-", ranks, waiting or "-"
+    return (
+        job["name"],
+        job["phase"],
+        job["ring_id"] or "-",
+        "hosts (chain)" if job["path"] == "chain" else job["path"],
+        job["recoveries"] or "-",
+        ranks,
+        waiting or "-",
+    )
 
 
 def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -65,9 +79,14 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     rings = status.get("rings", [])
     if rings:
         yield _table(
-            "ranks", ("job", "rank", "pid", "phase", "done", "queued", "waits for"), map(_rank, rings)
+            "ranks",
+            ("job", "rank", "pid", "phase", "summed by", "recoveries", "done", "queued", "waits for"),
+            map(_rank, rings),
         )
         for ring in rings:
+            if ring.get("halted_because"):
+                why = ring["halted_because"][-1]
+                yield Text(f"  rank {ring['rank']} of {ring['job']}, its last ring ended: {why}")
             if ring.get("stall"):
                 yield Text(f"  rank {ring['rank']} of {ring['job']}: {ring['stall']}")
     if status.get("nic"):
@@ -82,6 +101,8 @@ def _rank(ring: Mapping[str, Any]) -> tuple[object, ...]:
         f"{ring['rank']} of {ring['size']}",
         ring["pid"],
         ring["phase"],
+        "hosts (chain)" if ring.get("path") == "chain" else ring.get("path", "-"),
+        ring.get("recoveries") or "-",
         ring.get("operations_done", "-"),
         ring.get("operations_queued", "-"),
         waiting or "-",

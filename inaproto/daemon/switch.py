@@ -6,13 +6,14 @@ decide everything: :class:`~inaproto.core.accelerator.Accelerator` about frames,
 :class:`~inaproto.core.rendezvous.Rendezvous` about who belongs to which ring.
 
 Invariants: the cores are stepped from synchronous code only, so no step sees another half done; what
-one core says to the other goes through a queue and is never a call back into a running step; neither
-core has timers (``deadline`` is None), so the daemon wakes for frames, messages and signals only.
+one core says to the other goes through a queue and is never a call back into a running step. Only the
+rendezvous has a deadline, while a job waits for its ranks or is away from the fast path; one task keeps it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 from collections import deque
@@ -43,6 +44,7 @@ from inaproto.core.rendezvous_types import (
     Send,
     ShuttingDown,
     WelcomeHost,
+    Woke,
 )
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_server import ControlServer
@@ -50,6 +52,7 @@ from inaproto.daemon.switch_ports import OpenPortListener, PortBoard, WrapPort, 
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.ports import RandomBits, StreamNetwork
+from inaproto.units import MS, US, S
 from inaproto.wire.control_messages import Welcome
 
 log = logging.getLogger("inaproto.switch")
@@ -74,12 +77,19 @@ class Switch:
         self.settings = settings
         self.boot_id = f"{random_bits(64):016x}"
         self._started = trio.current_time()
-        self._accelerator = Accelerator(AcceleratorConfig(rings_max=settings.rings_max))
+        self._accelerator = Accelerator(
+            AcceleratorConfig(rings_max=settings.rings_max, memory_bytes_max=settings.memory_kib << 10)
+        )
         self._rendezvous = Rendezvous(
             RendezvousConfig(
-                jobs_max=settings.rings_max, ranks_max=settings.ranks_max, mtu_max=settings.mtu_max
+                jobs_max=settings.rings_max,
+                ranks_max=settings.ranks_max,
+                mtu_max=settings.mtu_max,
+                recover_ns=settings.recover_ms * MS,
+                first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
             )
         )
+        self._deadline_changed = trio.Event()
         self._events: deque[RendezvousEvent] = deque()
         self._handling = False
         self._blames = BlameLog()
@@ -103,12 +113,27 @@ class Switch:
         if self._handling:
             return
         self._handling = True
+        deadline = self._rendezvous.deadline
         try:
             while self._events:
                 for action in self._rendezvous.step(self._events.popleft(), current_instant()):
                     self._perform(action)
         finally:
             self._handling = False
+        if self._rendezvous.deadline != deadline:
+            self._deadline_changed.set()
+
+    async def keep_deadlines(self) -> None:
+        """Wake the rendezvous when its deadline has passed, until cancelled."""
+        while True:
+            self._deadline_changed = trio.Event()
+            deadline = self._rendezvous.deadline
+            # A microsecond more, so that the float clock is past the deadline for sure.
+            at = math.inf if deadline is None else (deadline + US) / S
+            with trio.move_on_at(at):
+                await self._deadline_changed.wait()
+            if deadline is not None and current_instant() >= deadline:
+                self.handle(Woke())
 
     def shut_down(self, reason: str) -> None:
         """Tell whoever has a ring."""
@@ -219,6 +244,7 @@ async def run_switch(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(switch.ports.accept_ports, listener)
                 nursery.start_soon(switch.control.accept_sessions, bound)
+                nursery.start_soon(switch.keep_deadlines)
                 log.info(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )

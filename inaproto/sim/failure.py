@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
+from inaproto.sim.faults import hit_by
+from inaproto.sim.kinds import WorldKind, draw_kind, kind_of
 from inaproto.sim.log import Log, say_node, say_record
 from inaproto.sim.recorder import Record, say_frame, say_time
-from inaproto.sim.swarm import Fault, FaultKind, draw_world
+from inaproto.sim.swarm import Fault, FaultKind, WorldConfig
 
 HITS_MAX: Final = 12
 LAST: Final = 12
@@ -70,8 +72,10 @@ def say_failure(log: Log, *, path: str | None = None, last: int = LAST) -> str:
         *_say_befell(log),
         *_say_last(log, last),
     ]
-    if log.config == draw_world(log.config.seed):  # not of a world that was made smaller
-        lines.append(f"  rerun     inaproto soak --seed {log.config.seed}{variant}")
+    if log.config == draw_kind(log.config.seed, kind_of(log.config)):  # else it was made smaller
+        lines.append(
+            f"  rerun     inaproto soak{of_kind(kind_of(log.config))} --seed {log.config.seed}{variant}"
+        )
     if path is not None:
         lines.append(f"  replay    inaproto replay {path} --svg out.svg{variant}")
     return "\n".join(lines)
@@ -82,7 +86,7 @@ def _say_befell(log: Log) -> list[str]:
     end = max((record["at"] for record in log.records), default=0)
     if log.violation is not None:
         end = max(end, log.violation.at_ns)
-    befell = [(fault.at_ns, say_fault(fault, len(log.config.links))) for fault in log.config.faults]
+    befell = [(fault.at_ns, say_fault(fault, log.config)) for fault in log.config.faults]
     befell = [(at, said) for at, said in befell if at <= end]
     for record in log.records:
         for send in filter(is_hit, record.get("sends", [])):
@@ -102,10 +106,15 @@ def say_hit(send: Record) -> str:
     return f"{send['link']} frame {send['number']}: {say_frame(send['what'])}  [{words}]"
 
 
-def say_fault(fault: Fault, hosts: int) -> str:
-    where = "the switch" if fault.kind is FaultKind.SWITCH_REBOOT else f"host{fault.target % hosts}"
+def of_kind(kind: WorldKind) -> str:
+    """What a command line needs to draw such a world."""
+    return "" if kind is WorldKind.SINGLE else f" --world {kind}"
+
+
+def say_fault(fault: Fault, config: WorldConfig) -> str:
     at_once = fault.kind in (FaultKind.NIC_RESET, FaultKind.SESSION_LOSS)
-    return f"fault: {fault.kind} of {where}" + ("" if at_once else f", {say_time(fault.duration_ns)}")
+    said = f"fault: {fault.kind} of {hit_by(fault, config)}"
+    return said + ("" if at_once else f", {say_time(fault.duration_ns)}")
 
 
 def _say_last(log: Log, last: int) -> list[str]:
@@ -124,7 +133,7 @@ def _say_fold(group: list[Record]) -> list[str]:
     first, final = group[0], group[-1]
     counts: dict[str, int] = {}
     for record in group:
-        for said in (f"{say_node(record['node'])}: {record['kind']}", *_texts(record)):
+        for said in (f"{say_node(record)}: {record['kind']}", *_texts(record)):
             counts[said] = counts.get(said, 0) + 1
     span = f"events {first['n']} to {final['n']}, {say_time(first['at'])} to {say_time(final['at'])}:"
     return [

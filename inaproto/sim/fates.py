@@ -30,6 +30,10 @@ class Fate(NamedTuple):
     """Bytes that are left of it."""
 
 
+LinkFates = Mapping[str, Mapping[int, Fate]]
+"""By link direction, then by the frame's number on it."""
+
+
 class FateSource(Protocol):
     recorded: dict[int, Fate]
     """By the frame's number on this link direction, from 0."""

@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from inaproto.errors import FabricLost
-from inaproto.sim.swarm import Fault, FaultKind, JobConfig
+from inaproto.sim.swarm import Fault, FaultKind, JobConfig, WorldConfig
+from inaproto.sim.topology import node_names
 from inaproto.sim.weather import Weather
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class Faults:
         self._world = world
         self._waiting: dict[tuple[str, int], list[Fault]] = {}
         """Those that strike when a job comes to an all-reduce."""
-        self._bursts: dict[int, list[Fault]] = {host.number: [] for host in world.hosts}
+        self._bursts: dict[str, list[Fault]] = {}
+        """In force on a link, by the name of its upward direction."""
         self._cuts: dict[str, int] = {}
         """How many partitions are in force on a link direction."""
         self._is_healed = False
@@ -62,41 +64,54 @@ class Faults:
         is_running = self._is_running(fault, host)
         world.note(host.number, fault.kind, 0)
         if world.recorder is not None:
-            world.recorder.fault(fault, str(host))
+            world.recorder.fault(fault, hit_by(fault, world.config))
         if self._befall(fault, host):
-            world.mark(f"fault: {fault.kind}")
+            trunk = "trunk " if fault.trunk >= 0 else ""
+            world.mark(f"fault: {trunk}{fault.kind}")
             if is_running:
-                world.mark(f"fault during an all-reduce: {fault.kind}")
+                world.mark(f"fault during an all-reduce: {trunk}{fault.kind}")
 
     def _is_running(self, fault: Fault, host: SimHost) -> bool:
-        hosts = self._world.hosts if fault.kind is FaultKind.SWITCH_REBOOT else [host]
+        is_wide = fault.kind is FaultKind.SWITCH_REBOOT or fault.trunk >= 0
+        hosts = self._world.hosts if is_wide else [host]
         engines = (rank.engine for hit in hosts for rank in hit.ranks)
         return any(engine is not None and engine.deadline is not None for engine in engines)
+
+    def _links_of(self, fault: Fault, host: SimHost) -> tuple[SimLink, SimLink]:
+        """Upward, downward."""
+        if fault.trunk < 0:
+            return host.uplink, self._world.downlinks[host.number]
+        trunk = self._world.trunks[fault.trunk - 1]
+        return trunk.up, trunk.down
 
     def _befall(self, fault: Fault, host: SimHost) -> bool:
         """False if there was nothing to hit."""
         world = self._world
-        links = host.uplink, world.downlinks[host.number]
+        links = self._links_of(fault, host)
 
         def after(act: Any, argument: Any = None) -> None:
             world.agenda.after(fault.duration_ns, act, argument)
 
         match fault.kind:
             case FaultKind.BURST:
-                self._bursts[host.number].append(fault)
-                self._set_weather(host)
-                after(self._end_burst, (host, fault))
+                self._bursts.setdefault(links[0].name, []).append(fault)
+                self._set_weather(links)
+                after(self._end_burst, (links, fault))
             case FaultKind.PARTITION | FaultKind.ONE_WAY_PARTITION:
-                hit = links if fault.kind is FaultKind.PARTITION else links[:1]
+                if fault.trunk >= 0 and world.trunks[fault.trunk - 1].below.has_rings:
+                    world.mark("a trunk was cut under a ring")
+                one_way = links[1:] if fault.is_downward else links[:1]
+                hit = links if fault.kind is FaultKind.PARTITION else one_way
                 self._cut(hit, 1)
                 after(lambda _: self._cut(hit, -1))
             case FaultKind.CLOCK_JUMP:
                 host.jump(fault.duration_ns)
             case FaultKind.SWITCH_REBOOT:
-                if not world.switch.is_up:
+                switch = world.switches[fault.target % len(world.switches)]
+                if not switch.is_up:
                     return False
-                world.switch.go_down()
-                after(world.switch.boot)
+                switch.go_down()
+                after(switch.boot)
             case FaultKind.NIC_RESET:
                 if not host.is_up:
                     return False
@@ -123,20 +138,31 @@ class Faults:
             self._cuts[link.name] = self._cuts.get(link.name, 0) + more
             link.is_cut = self._cuts[link.name] > 0
 
-    def _end_burst(self, ended: tuple[SimHost, Fault]) -> None:
-        host, fault = ended
-        self._bursts[host.number].remove(fault)
-        self._set_weather(host)
+    def _end_burst(self, ended: tuple[tuple[SimLink, SimLink], Fault]) -> None:
+        links, fault = ended
+        self._bursts[links[0].name].remove(fault)
+        self._set_weather(links)
 
-    def _set_weather(self, host: SimHost) -> None:
-        """What the host's links have now: that of the latest burst, else their own; none once healed."""
-        bursts = self._bursts[host.number]
-        weather = bursts[-1].weather if bursts else self._world.config.links[host.number].weather
-        for link in (host.uplink, self._world.downlinks[host.number]):
+    def _set_weather(self, links: tuple[SimLink, SimLink]) -> None:
+        """What a link has now: the weather of the latest burst, else its own; none once healed."""
+        bursts = self._bursts.get(links[0].name)
+        for link in links:
+            weather = bursts[-1].weather if bursts else link.weather
             link.fates.set_weather(_CLEAR if self._is_healed else weather)
 
     def _heal(self, _: Any) -> None:
         self._is_healed = True
-        for host in self._world.hosts:
-            self._set_weather(host)
+        for link in self._world.links:
+            link.fates.set_weather(_CLEAR)
         self._world.note(0, "heal", 0)
+
+
+def hit_by(fault: Fault, config: WorldConfig) -> str:
+    """What it strikes, for people."""
+    names = node_names(config.topology)
+    if fault.trunk >= 0 and config.topology is not None:
+        switch = config.topology.switches[fault.trunk]
+        return f"{switch.name}>{names[switch.above]}"
+    if fault.kind is FaultKind.SWITCH_REBOOT:
+        return "the switch" if len(names) == 1 else names[fault.target % len(names)]
+    return f"host{fault.target % len(config.links)}"

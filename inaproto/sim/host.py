@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.errors import JobError, SwitchUnreachable
+from inaproto.sim.announcement import announcement
 from inaproto.sim.link import SimLink
 from inaproto.sim.nic import NicEngine
 from inaproto.sim.rank import SimRank
@@ -19,7 +20,8 @@ from inaproto.units import Frames, Instant
 from inaproto.wire.control_messages import Error, Hello, Message, Welcome
 
 if TYPE_CHECKING:
-    from inaproto.sim.switch import Session
+    from inaproto.sim.control_plane import Session
+    from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
 
 RECEIVE_RING_FRAMES: Final = 256
@@ -33,6 +35,8 @@ class SimHost:
         self.name = f"host{number}"
         self.mac = bytes([2, 0, 0, 0, 1, number + 1])
         self.ip = bytes([10, 0, 0, number + 1])
+        topology = world.config.topology
+        self.switch: SimSwitch = world.switches[0 if topology is None else topology.attached[number]]
         self.ranks: list[SimRank] = []
         self.is_up = False
         self.session: Session | None = None
@@ -132,18 +136,30 @@ class SimHost:
             self.session = None
 
     def new_nic(self) -> None:
-        """Also attaches it to a new port of the switch, if that is up."""
+        """Also attaches it to a new port of its switch, as soon as that is up."""
         first_qpn = 17 + self.world.chance_draws.below(1 << 20)
         self.nic = self.world.make_nic(self.mac, self.ip, first_qpn)
         self.frames_in = self.frames_out = 0
         self._owners = {}
         self._nic_wake_at = None
-        self.world.switch.attach(self)
+        self._attach(self.nic)
+
+    def _attach(self, nic: NicEngine) -> None:
+        """The first switch's sessions attach their hosts; at any other one the host tries until it is up."""
+        if self.switch.attach(self):
+            if self.world.config.topology is not None:
+                self.uplink.send(announcement(self.mac, self.ip))
+        elif self.switch is not self.world.switch:
+            self.world.agenda.after(RECONNECT_NS, self._attach_again, nic)
+
+    def _attach_again(self, nic: NicEngine) -> None:
+        if nic is self.nic and self.is_up:
+            self._attach(nic)
 
     def _drop_nic(self) -> None:
         self.world.nic_gone(self)
         self._owners = {}
-        self.world.switch.detach(self)
+        self.switch.detach(self)
 
     def lose_nic(self, error: JobError) -> None:
         """The NIC is gone, with its queue pairs; a new one takes its place."""
@@ -153,12 +169,21 @@ class SimHost:
             self.when_awake(partial(rank.lose, error))
         self.new_nic()
 
+    def port_gone(self, nic: NicEngine) -> None:
+        """Its switch went down, not the first one: the session stands, the link does not."""
+        if nic is self.nic and self.is_up:
+            self.when_awake(lambda: self._lose_dead_nic(nic))
+
+    def _lose_dead_nic(self, nic: NicEngine) -> None:
+        if nic is self.nic:
+            self.lose_nic(SwitchUnreachable(f"{self}: {self.switch} is gone"))
+
     # --- control
 
     def _connect(self, _: Any = None) -> None:
         if not self.is_up or self.session is not None:
             return
-        self.session = self.world.switch.open_session(self)
+        self.session = self.world.control.open_session(self)
         if self.session is None:
             self.world.agenda.after(RECONNECT_NS, self._connect)
             return

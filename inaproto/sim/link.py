@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inaproto.sim.fates import Fate, FateSource
-from inaproto.sim.swarm import LinkConfig
+from inaproto.sim.topology import LinkConfig
 from inaproto.units import Frames
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ _size = attrgetter("size")
 
 
 class SimLink:
-    """``deliver`` gets blocks of frames that arrive at once, one frame or more of one length in each."""
+    """``deliver`` gets blocks of frames that arrive at once, one frame or more of one length in each.
+
+    ``lost`` is told of each frame that never leaves."""
 
     def __init__(
         self,
@@ -37,9 +39,14 @@ class SimLink:
         config: LinkConfig,
         fates: FateSource,
         deliver: Callable[[list[Frames]], None],
+        lost: Callable[[Frames], None] | None = None,
     ) -> None:
         self.name = name
         self.fates = fates
+        self.weather = config.weather
+        """Its own, which bursts replace."""
+        self.tap: Callable[[str, Frames], None] | None = None
+        """Told of each frame that is sent, with the link's name."""
         self.is_cut = False
         self.sent = 0
         self.copies = 0
@@ -53,6 +60,7 @@ class SimLink:
         self._queue_ns_max = config.queue_frames_max * 400 * self._ps_per_byte // 1000
         self._free_at = 0
         self._deliver = deliver
+        self._told_of_loss = lost
         self._generation = 0
         self._coalesce_ns = world.config.coalesce_ns
         self._together: list[Frames] = []
@@ -80,6 +88,8 @@ class SimLink:
 
     def _send_one(self, frame: Frames) -> None:
         self.sent += 1
+        if self.tap is not None:
+            self.tap(self.name, frame)
         nbytes = frame.size
         fate = self.fates.next(nbytes)
         now = self._agenda.now
@@ -89,11 +99,11 @@ class SimLink:
         if start < now:
             start = now
         elif start - now > self._queue_ns_max:
-            self._lose(QUEUE_FULL)
+            self._lose(QUEUE_FULL, frame)
             return
         self._free_at = free_at = start + nbytes * self._ps_per_byte // 1000 + 1
         if self.is_cut:
-            self._lose(PARTITION)
+            self._lose(PARTITION, frame)
         elif fate is None:
             self._fly(frame, free_at + self._delay_ns)
         else:
@@ -102,7 +112,7 @@ class SimLink:
     def _suffer(self, fate: Fate, frame: Frames, arrival: int) -> None:
         self._world.fate_befell(self, fate)
         if fate.drop:
-            self._lose(WEATHER)
+            self._lose(WEATHER, frame)
             return
         if 0 <= fate.cut_bytes < frame.size:
             frame = frame[:, : fate.cut_bytes]
@@ -151,8 +161,10 @@ class SimLink:
             runs = [list(alike) for _, alike in groupby(blocks, _size)] if len(blocks) > 1 else [blocks]
             self._deliver([np.concatenate(run) if len(run) > 1 else run[0] for run in runs])
 
-    def _lose(self, rule: str) -> None:
+    def _lose(self, rule: str, frame: Frames) -> None:
         self._drop(rule)
+        if self._told_of_loss is not None:
+            self._told_of_loss(frame)
         if self._recorder is not None:
             self._recorder.lost(rule)
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from inaproto.errors import ConfigError, DecodeError
-from inaproto.sim.fates import Fate
+from inaproto.sim.fates import Fate, LinkFates
 from inaproto.sim.recorder import Record, say_frame, say_time
 from inaproto.sim.swarm import WorldConfig
-from inaproto.sim.world import LinkFates, Violation, WorldResult
+from inaproto.sim.topology import SWITCH_NODE
+from inaproto.sim.world import Violation, WorldResult
 
 FORMAT: Final = 1
-SWITCH_NODE: Final = 1000
 _LINES_MAX: Final = 5
 """Frames of one event that are told, beside those to which something happened."""
 _LAYER: Final = "event log"
@@ -167,13 +167,16 @@ def _fate(fields: Any) -> Fate:
 # --- for people
 
 
-def say_node(node: int) -> str:
-    return "switch" if node == SWITCH_NODE else f"host{node}"
+def say_node(record: Record) -> str:
+    """Where it was; a world of several switches has their names in its records."""
+    if record["node"] == SWITCH_NODE:
+        return str(record.get("name", "switch"))
+    return str(record.get("name", f"host{record['node']}"))
 
 
 def say_record(record: Record) -> list[str]:
     """An event in words; first what happened, then what followed from it, indented."""
-    where = f"event {record['n']} at {say_time(record['at'])}, {say_node(record['node'])}:"
+    where = f"event {record['n']} at {say_time(record['at'])}, {say_node(record)}:"
     frames = [say_frame(frame) for frame in record.get("frames", [])]
     if len(frames) == 1:
         lines = [f"{where} takes in {frames[0]}"]

@@ -7,12 +7,12 @@ that are met and not declared are reported too.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
+from inaproto.sim.kinds import WorldKind
 from inaproto.sim.world import WorldResult
 
-SEEDS_MIN: Final = 2000
-"""Campaigns of fewer seeds report marks that were not seen, and pass."""
+_SEEDS_MIN: Final = {WorldKind.SINGLE: 2000, WorldKind.RACKS: 1000}
 
 DECLARED: Final[dict[str, str]] = {
     # what befalls a world
@@ -93,6 +93,12 @@ _FURTHER: Final = {
     "switch: bridged": "the accelerator passed frames on as a plain switch does",
     "switch: dropped: ": "the accelerator dropped a packet, for this reason",
     "switch: results_out": "the accelerator sent results",
+    "switch: sums_up": "a switch sent sums to the one above",
+    "switch: results_in": "a switch got results from the one above",
+    "switch: results_down": "a switch sent results to those below",
+    "switch: notes_in": "a switch got notes of connections",
+    "switch: notes_out": "a switch sent notes of connections",
+    "switch: links_down": "a packet was for a switch whose port was down",
     "a join was refused": "a rank's request to join was answered with an error",
     "a mismatch was explained": "a rank was told which ranks call different all-reduces",
     "the switch blamed: ": "the accelerator found a late packet of a ring that is gone, or the like",
@@ -101,9 +107,47 @@ _FURTHER: Final = {
 """Of marks that are not declared, or of all that begin so."""
 
 
+_OF_RACKS: Final = {
+    "fault: trunk burst": "a link between switches had much worse weather for a while",
+    "fault: trunk partition": "nothing passed on a link between switches for a while",
+    "fault: trunk one-way partition": "nothing passed on it in one direction",
+    "fault during an all-reduce: trunk partition": "the same, while a rank waited for a result; so below",
+    "fault during an all-reduce: trunk one-way partition": "nothing passed in one direction",
+    "a trunk was cut under a ring": "a tree of switches lost a link for a while",
+    "a tree of two levels": "switches summed what other switches had summed",
+    "a tree of three levels": "and other switches that again",
+    "a ring was stopped: switch lost": "a switch of a tree was lost, and with it the ring",
+    "a note was lost": "what a switch had to tell another of a connection did not arrive",
+    "a note told of a gap": "the switch that delivers a connection heard that a packet is missing",
+    "a note told of repeats": "a host sent again what another switch delivers the results of",
+    "switch: sums_up_again": "a switch sent a sum up again, since a host or a hole below asked for it",
+    "switch: results_down_again": "a switch was sent a result again by the one above",
+    "switch: steered": "packets were sent on to the next switch that sums",
+}
+_NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})
+"""Declared of worlds of one switch; in others they are too rare."""
+
+
+def declared_of(kind: WorldKind) -> dict[str, str]:
+    """Marks that a campaign of such worlds must meet, with their meaning."""
+    match kind:
+        case WorldKind.SINGLE:
+            return DECLARED
+        case WorldKind.RACKS:
+            return {name: DECLARED[name] for name in DECLARED if name not in _NOT_OF_RACKS} | _OF_RACKS
+        case _:
+            assert_never(kind)
+
+
+def seeds_min_of(kind: WorldKind) -> int:
+    """Campaigns of fewer seeds report marks that were not seen, and pass."""
+    return _SEEDS_MIN[kind]
+
+
 def meaning_of(name: str) -> str | None:
-    if name in DECLARED:
-        return DECLARED[name]
+    for declared in (DECLARED, _OF_RACKS):
+        if name in declared:
+            return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.sim.streams import Seed, named_bits
+from inaproto.sim.topology import Plan
 from inaproto.wire.ina_header import Dtype, Op
 
 _POOL: Final = 8192
@@ -35,11 +36,12 @@ _HALF: Final = (Dtype.F16, Dtype.BF16)
 
 
 class Oracle:
-    """Inputs and results of one job."""
+    """Inputs and results of one job, whose ranks are added as ``plan`` says."""
 
-    def __init__(self, seed: Seed, job: str, dtype: Dtype, op: Op) -> None:
+    def __init__(self, seed: Seed, job: str, dtype: Dtype, op: Op, plan: Plan) -> None:
         self._dtype = dtype
         self._op = op
+        self._plan = plan
         bits = named_bits(seed, f"tensors/{job}").random_raw(_POOL)
         if dtype in _QUIET_NAN:
             mantissa = (bits >> np.uint64(40)).astype(np.int64) - (1 << 23)
@@ -61,17 +63,26 @@ class Oracle:
             return self._twice[begin : begin + elements]
         return np.tile(self._pool, -(-(begin + elements) // _POOL))[begin : begin + elements]
 
-    def result(self, ring_id: int, ranks: int, op_index: int, elements: int) -> bytes:
+    def result(self, ring_id: int, op_index: int, elements: int) -> bytes:
         """The bytes that every rank must get."""
-        values = [self.inputs(ring_id, rank, op_index, elements) for rank in range(ranks)]
         with np.errstate(all="ignore"):
-            total = (
-                _sum(self._dtype, values) if self._op is Op.SUM else _extreme(self._dtype, self._op, values)
-            )
+            total = self._total(self._plan, ring_id, op_index, elements)
         if self._dtype in _QUIET_NAN:
             is_nan = np.isnan(total.astype(np.float64))
             total.view(np.dtype((np.void, self._dtype.itemsize)))[is_nan] = _QUIET_NAN[self._dtype]
         return total.tobytes()
+
+    def _total(self, plan: Plan, ring_id: int, op_index: int, elements: int) -> NDArray[Any]:
+        """At one point: each list of the plan is a sum of its own, rounded once."""
+        values = [
+            self.inputs(ring_id, part, op_index, elements)
+            if isinstance(part, int)
+            else self._total(part, ring_id, op_index, elements)
+            for part in plan
+        ]
+        if self._op is Op.SUM:
+            return _sum(self._dtype, values)
+        return _extreme(self._dtype, self._op, values)
 
 
 def _sum(dtype: Dtype, values: list[NDArray[Any]]) -> NDArray[Any]:

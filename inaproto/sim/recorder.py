@@ -8,6 +8,7 @@ frames a CRC of their bytes) and, where there is more to say, ``frames`` (those 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.core.ring_engine import Fail, ResultArrived, RingEvent, SendCompleted, Submit, Woke
@@ -17,11 +18,14 @@ from inaproto.sim.swarm import Fault
 from inaproto.units import Frames
 from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
 from inaproto.wire.roce import Opcode, RocePacket
+from inaproto.wire.tree_note import TreeNote
 
 if TYPE_CHECKING:
     from inaproto.sim.rank import SimRank
 
 Record = dict[str, Any]
+_SOURCE, _TARGET = slice(26, 30), slice(30, 34)
+"""IP addresses, in an Ethernet frame."""
 _OPCODE_NAMES: Final = {int(opcode): opcode.name.removeprefix("RC_") for opcode in Opcode}
 
 
@@ -33,18 +37,28 @@ class Recorder:
         self._first: Record = {}
         """What was said before the first event; its record gets it."""
         self._send: Record = {}
+        self._switches: dict[bytes, str] = {}
+        """Names of switches that send packets of their own, by IP address."""
+        self._names: dict[int, str] = {}
+        """Names of these switches by node."""
         self._under_way: dict[int, tuple[Frames, Record]] = {}
         """By identity of the frame, which is kept so that no other gets its identity."""
 
+    def begin(self, switches: Mapping[bytes, str], names: Mapping[int, str]) -> None:
+        """Of a world of several switches: what they are called, by IP address and by node."""
+        self._switches, self._names = dict(switches), dict(names)
+
     def event(self, number: int, at_ns: int, node: int, kind: str, detail: int) -> None:
         record: Record = {"n": number, "at": at_ns, "node": node, "kind": kind, "detail": detail}
+        if node in self._names:
+            record["name"] = self._names[node]
         record.update(self._first)
         self._first = {}
         self.records.append(record)
 
     def frames(self, node: int, block: Frames) -> None:
         """Of the event that was told last."""
-        self.records[-1]["frames"] = [describe(row.tobytes()) for row in block]
+        self.records[-1]["frames"] = [self._describe(row.tobytes()) for row in block]
 
     def fault(self, fault: Fault, host: str) -> None:
         """Of the event that was told last: what struck, and until when."""
@@ -71,8 +85,15 @@ class Recorder:
 
     def sent(self, link: str, number: int, frame: Frames, at_ns: int) -> None:
         """A link is given its frame ``number``; what follows at once is told of this one."""
-        self._send = {"link": link, "number": number, "at": at_ns, "what": describe(frame.tobytes())}
+        self._send = {"link": link, "number": number, "at": at_ns, "what": self._describe(frame.tobytes())}
         self._append("sends", self._send)
+
+    def _describe(self, frame: bytes) -> Record:
+        said = describe(frame)
+        if self._switches and "from" in said:
+            for key, at in (("from", _SOURCE), ("to", _TARGET)):
+                said[key] = self._switches.get(frame[at], said[key])
+        return said
 
     def fate(self, link: str, fate: Fate) -> None:
         self._send["fate"] = say_fate(fate)
@@ -137,13 +158,15 @@ def describe(frame: bytes) -> Record:
         packet = RocePacket.decode_frame(frame)
     except DecodeError as error:
         return {"what": f"frame of {len(frame)} bytes", "error": str(error)}
-    said: Record = {
+    said: Record = {  # hosts by the last byte of their address
         "from": packet.ip.src[3],
         "to": packet.ip.dst[3],
         "qp": packet.bth.dest_qp,
         "psn": packet.bth.psn,
         "what": _OPCODE_NAMES.get(packet.opcode, f"opcode {packet.opcode:#x}"),
     }
+    if packet.opcode == Opcode.RC_SEND_ONLY and (note := _note_of(packet.payload)) is not None:
+        return said | note
     if packet.aeth is not None:
         said["nak"] = packet.aeth.is_nak
     try:
@@ -159,15 +182,31 @@ def describe(frame: bytes) -> Record:
     }
 
 
+def _note_of(payload: bytes) -> Record | None:
+    """Of one switch to another."""
+    try:
+        note = TreeNote.decode(payload)
+    except DecodeError:
+        return None
+    return {"what": f"note {note.kind.name}", "msg": note.msg_id, "rank": note.rank}
+
+
 def say_frame(what: Record) -> str:
     """``NAK, PSN 7, 10.0.0.1 to 10.0.0.2``."""
     if "error" in what:
         return f"{what['what']} ({what['error']})"
     words = [kind_of(what)]
-    if "msg" in what:
+    if "op" in what:
         words.append(f"message {what['msg']} of all-reduce {what['op']}, from rank {what['rank']}")
+    elif "msg" in what:
+        words.append(f"message {what['msg']}, of rank {what['rank']}")
     words.append(f"PSN {what['psn']}")
-    return f"{', '.join(words)} (host{what['from'] - 1} to host{what['to'] - 1}, queue pair {what['qp']})"
+    return f"{', '.join(words)} ({end_of(what['from'])} to {end_of(what['to'])}, queue pair {what['qp']})"
+
+
+def end_of(address: int | str) -> str:
+    """Of a frame, as :func:`describe` has it: the name of a host or switch."""
+    return address if isinstance(address, str) else f"host{address - 1}"
 
 
 def kind_of(what: Record) -> str:

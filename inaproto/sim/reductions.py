@@ -5,6 +5,7 @@ Every step takes something away or replaces a value by a plainer one, so a chain
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,8 @@ from typing import Any, Final, TypeVar
 
 from inaproto.errors import ConfigError
 from inaproto.sim.fates import Fate
-from inaproto.sim.swarm import FaultKind, JobConfig, LinkConfig, WorldConfig
+from inaproto.sim.swarm import Fault, FaultKind, JobConfig, WorldConfig
+from inaproto.sim.topology import LinkConfig, Topology, map_trunks
 from inaproto.sim.weather import Weather
 from inaproto.sim.world import WorldResult
 from inaproto.units import US
@@ -77,6 +79,8 @@ def _makers(config: WorldConfig) -> Iterator[Callable[[], WorldConfig]]:
     yield lambda: replace(
         config, links=tuple(replace(_PLAIN_LINK, weather=link.weather) for link in config.links)
     )
+    if config.topology is not None:
+        yield from _simpler_trees(config, config.topology)
 
 
 def fewer(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
@@ -143,8 +147,12 @@ def _with_hosts(job: JobConfig, hosts: tuple[int, ...]) -> JobConfig:
 
 def _without_weather(config: WorldConfig, name: str) -> WorldConfig:
     never: dict[str, Any] = {name: 0.0}
-    links = tuple(replace(link, weather=replace(link.weather, **never)) for link in config.links)
-    return replace(config, links=links)
+
+    def without(link: LinkConfig) -> LinkConfig:
+        return replace(link, weather=replace(link.weather, **never))
+
+    topology = None if config.topology is None else map_trunks(config.topology, without)
+    return replace(config, links=tuple(map(without, config.links)), topology=topology)
 
 
 def _shorter_faults(config: WorldConfig, kind: FaultKind) -> WorldConfig:
@@ -168,28 +176,93 @@ def _fewer_hosts(candidate: Candidate) -> Iterator[Candidate]:
     fates = candidate.fates
     if fates is not None:
         fates = tuple(
-            (link.replace(f"host{host}", f"host{number[host]}"), frame, fate)
+            (_renamed(link, number), frame, fate)
             for link, frame, fate in fates
-            if (host := _host_of(link)) in number
+            if (host := _host_of(link)) is None or host in number
         )
     yield Candidate(
         replace(
             config,
             jobs=tuple(replace(job, hosts=tuple(number[host] for host in job.hosts)) for job in config.jobs),
             links=tuple(config.links[host] for host in used),
+            topology=_with_attached(config.topology, used),
             faults=tuple(
-                replace(fault, target=number[fault.target % len(config.links)])
+                _moved(fault, number, len(config.links), is_of_fabric=_is_of_fabric(fault, config))
                 for fault in config.faults
-                if fault.target % len(config.links) in number
+                if _is_of_fabric(fault, config) or fault.target % len(config.links) in number
             ),
         ),
         fates,
     )
 
 
-def _host_of(link: str) -> int:
-    source, _, target = link.partition(">")
-    return int((source if target == "switch" else target).removeprefix("host"))
+def _is_of_fabric(fault: Fault, config: WorldConfig) -> bool:
+    """It strikes no host: a trunk, or a switch, of which a world of several counts its own."""
+    return fault.trunk >= 0 or (config.topology is not None and fault.kind is FaultKind.SWITCH_REBOOT)
+
+
+def _moved(fault: Fault, number: dict[int, int], hosts: int, *, is_of_fabric: bool) -> Fault:
+    return fault if is_of_fabric else replace(fault, target=number[fault.target % hosts])
+
+
+def _with_attached(topology: Topology | None, hosts: list[int]) -> Topology | None:
+    if topology is None:
+        return None
+    return replace(topology, attached=tuple(topology.attached[host] for host in hosts))
+
+
+def _simpler_trees(config: WorldConfig, topology: Topology) -> Iterator[Callable[[], WorldConfig]]:
+    """Without a switch at which and below which nothing is; with plain trunks; with memory everywhere."""
+    for gone in range(len(topology.switches) - 1, 0, -1):
+        if gone not in topology.attached and all(switch.above != gone for switch in topology.switches):
+            yield partial(_without_switch, config, topology, gone)
+    yield lambda: replace(
+        config,
+        topology=map_trunks(topology, lambda trunk: replace(_PLAIN_LINK, weather=trunk.weather)),
+    )
+    for number, switch in enumerate(topology.switches):
+        if not switch.aggregates:
+            switches = list(topology.switches)
+            switches[number] = replace(switch, aggregates=True)
+            yield partial(replace, config, topology=replace(topology, switches=tuple(switches)))
+
+
+def _without_switch(config: WorldConfig, topology: Topology, gone: int) -> WorldConfig:
+    """Those behind it move up. Its links' fates stay: they hit nothing any more."""
+
+    def moved(number: int) -> int:
+        return number - (number > gone)
+
+    kept = [switch for number, switch in enumerate(topology.switches) if number != gone]
+    faults = []
+    for fault in config.faults:
+        target = fault.target % len(topology.switches)
+        if fault.trunk >= 0 and fault.trunk != gone:
+            faults.append(replace(fault, trunk=moved(fault.trunk)))
+        elif fault.kind is FaultKind.SWITCH_REBOOT and fault.trunk < 0 and target != gone:
+            faults.append(replace(fault, target=moved(target)))
+        elif fault.kind is not FaultKind.SWITCH_REBOOT and fault.trunk < 0:
+            faults.append(fault)
+    return replace(
+        config,
+        faults=tuple(faults),
+        topology=replace(
+            topology,
+            switches=tuple(replace(switch, above=moved(switch.above)) for switch in kept),
+            attached=tuple(map(moved, topology.attached)),
+        ),
+    )
+
+
+def _host_of(link: str) -> int | None:
+    """None: it is one between switches."""
+    ends = [end for end in link.split(">") if re.fullmatch(r"host\d+", end)]
+    return int(ends[0].removeprefix("host")) if ends else None
+
+
+def _renamed(link: str, number: dict[int, int]) -> str:
+    host = _host_of(link)
+    return link if host is None else link.replace(f"host{host}", f"host{number[host]}")
 
 
 def simpler_fates(fate: Fate) -> Iterator[Fate]:

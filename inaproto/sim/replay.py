@@ -13,11 +13,12 @@ from itertools import zip_longest
 from inaproto.core.accelerator import Accelerator, AcceleratorConfig
 from inaproto.errors import ConfigError
 from inaproto.sim.checkers.checker import Checker
+from inaproto.sim.fates import LinkFates
 from inaproto.sim.log import Log, Program, say_record
 from inaproto.sim.nic import NicFactory
 from inaproto.sim.recorder import Record, Recorder, say_time
 from inaproto.sim.swarm import WorldConfig
-from inaproto.sim.world import LinkFates, Violation, World, WorldResult
+from inaproto.sim.world import Violation, World, WorldResult
 
 
 @dataclass(frozen=True, slots=True)

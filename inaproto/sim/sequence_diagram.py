@@ -11,7 +11,7 @@ import textwrap
 from typing import Final
 from xml.etree import ElementTree
 
-from inaproto.sim.log import SWITCH_NODE, Log, say_node
+from inaproto.sim.log import Log
 from inaproto.sim.recorder import say_time
 from inaproto.sim.sequence_scene import (
     COLOURS,
@@ -24,9 +24,11 @@ from inaproto.sim.sequence_scene import (
     Scene,
     fault_node,
     has_duration,
+    nodes_by_name,
     order_nodes,
     scene_of,
 )
+from inaproto.sim.topology import SWITCH_NODE
 
 _ROW: Final = 19.0
 _STEP: Final = 4.0
@@ -47,7 +49,7 @@ _FAULT: Final = "#f2b8b5"
 def draw(log: Log, *, last: int = 60, first: int | None = None) -> str:
     """SVG text. ``last`` is how many lines of text are told, from event ``first`` on or at the end."""
     scene = scene_of(log, last, first)
-    nodes = order_nodes(scene)
+    nodes = order_nodes(scene, log.config)
     return _Drawing(log, scene, nodes).text()
 
 
@@ -205,15 +207,16 @@ class _Drawing:
                 )  # fmt: skip
 
     def _lifelines(self) -> None:
+        names = {node: name for name, node in nodes_by_name(self._log.config).items()}
         for node, x in self._x.items():
             self._add("line", x1=x, y1=self._top, x2=x, y2=self._bottom, stroke="#b9bec6", stroke_width=1.2)
             self._add(
                 "rect", x=x - 44, y=self._top - 34, width=88, height=24, rx=5,
-                fill="#eef1f5" if node != SWITCH_NODE else "#e3eefc", stroke="#8a93a0",
+                fill="#eef1f5" if node < SWITCH_NODE else "#e3eefc", stroke="#8a93a0",
             )  # fmt: skip
             self._add(
                 "text",
-                say_node(node),
+                names[node],
                 x=x,
                 y=self._top - 18,
                 text_anchor="middle",
@@ -223,7 +226,7 @@ class _Drawing:
 
     def _fault_bars(self) -> None:
         for fault in self._log.config.faults:
-            node = fault_node(fault, len(self._log.config.links))
+            node = fault_node(fault, self._log.config)
             end = fault.at_ns + fault.duration_ns
             if node not in self._x or not has_duration(fault) or end < self._scene.begin:
                 continue

@@ -12,9 +12,10 @@ from enum import Enum
 from typing import Final
 
 from inaproto.sim.failure import folded, last_turn
-from inaproto.sim.log import SWITCH_NODE, Log
-from inaproto.sim.recorder import Record, say_time
-from inaproto.sim.swarm import Fault, FaultKind
+from inaproto.sim.log import Log
+from inaproto.sim.recorder import Record, end_of, say_time
+from inaproto.sim.swarm import Fault, FaultKind, WorldConfig
+from inaproto.sim.topology import SWITCH_NODE, node_names
 from inaproto.sim.world import Violation
 
 RED: Final = "#c62828"
@@ -74,6 +75,8 @@ class Point:
 
 @dataclass(slots=True)
 class Scene:
+    nodes: dict[str, int]
+    """By name."""
     points: list[Point] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
     begin: int = 0
@@ -90,14 +93,14 @@ def scene_of(log: Log, last: int, first: int | None = None) -> Scene:
     end = max((record["at"] for record in records), default=0)
     if log.violation is not None:
         end = max(end, log.violation.at_ns)
-    scene = Scene(end=end)
+    scene = Scene(nodes_by_name(log.config), end=end)
     for group in folded(records):
         for number, record in enumerate(group):
             failing = log.violation is not None and record["n"] == log.violation.event
             if number == 0 or failing:
                 _add_record(scene, record, failing, times=0 if failing else len(group))
     if log.violation is not None:
-        _mark_failing(scene, log.violation)
+        _mark_failing(scene, log.violation, log.config)
     _add_faults(scene, log)
     told = sorted((point for point in scene.points if point.text), key=lambda point: (point.at, point.order))
     windows = _windows(told, last, first, last_turn(log))
@@ -124,13 +127,11 @@ def _windows(told: list[Point], last: int, first: int | None, turn: int | None) 
     return [head[: last - tail], head[len(head) - tail :]] if tail else [head[:last]]
 
 
-_NODE_NAME: Final = re.compile(r"\b(host\d+|switch|accelerator)\b")
-
-
-def _mark_failing(scene: Scene, violation: Violation) -> None:
+def _mark_failing(scene: Scene, violation: Violation, config: WorldConfig) -> None:
     """The row nearest to the violation, at the node that its evidence names if it names one."""
-    named = _NODE_NAME.search(violation.evidence)
-    node = None if named is None else _node(named[1].replace("accelerator", "switch"))
+    nodes = {"accelerator": SWITCH_NODE} | nodes_by_name(config)
+    named = re.search(rf"\b({'|'.join(map(re.escape, nodes))})\b", violation.evidence)
+    node = None if named is None else nodes[named[1]]
     last = [point for point in scene.points if point.order[0] == violation.event and point.text]
     there = [point for point in last if node is None or point.node == node]
     event = next((point for point in last if point.order[1] == 0), None)
@@ -155,7 +156,7 @@ def _add_record(scene: Scene, record: Record, failing: bool, *, times: int) -> N
         scene.points.append(Point(at, (number, 0), node, f"{_say_kind(record['kind'])}{detail}{more}"))
     elif failing:
         what = record["frames"][-1]
-        label = frame_label(what, kind_of_frame(what, from_switch=node != SWITCH_NODE))
+        label = frame_label(what, kind_of_frame(what, is_downward=node < SWITCH_NODE))
         scene.points.append(Point(at, (number, 0), node, f"takes in {label}"))
     for index, said in enumerate(record.get("said", [])):
         if "node" in said:
@@ -170,9 +171,11 @@ def _say_kind(kind: str) -> str:
 
 
 def _add_send(scene: Scene, send: Record, order: tuple[int, int]) -> None:
-    source, target = (_node(name) for name in send["link"].split(">"))
+    source, target = (scene.nodes[name] for name in send["link"].split(">"))
     what, lost, fate = send["what"], send.get("lost", ""), send.get("fate", "")
-    kind = kind_of_frame(what, from_switch=source == SWITCH_NODE)
+    kind = kind_of_frame(
+        what, is_downward=source >= SWITCH_NODE and (target < SWITCH_NODE or source < target)
+    )
     label = frame_label(what, kind)
     if lost:
         label += f" ✗ lost: {lost}"
@@ -194,7 +197,7 @@ def _add_send(scene: Scene, send: Record, order: tuple[int, int]) -> None:
 
 def _add_faults(scene: Scene, log: Log) -> None:
     for index, fault in enumerate(log.config.faults):
-        node = fault_node(fault, len(log.config.links))
+        node = fault_node(fault, log.config)
         for at, text in ((fault.at_ns, "begins"), (fault.at_ns + fault.duration_ns, "ends")):
             if at <= scene.end and (text == "begins" or has_duration(fault)):
                 said = f"{fault.kind} {text}" if has_duration(fault) else str(fault.kind)
@@ -230,37 +233,55 @@ def _trim(scene: Scene, windows: list[list[Point]]) -> None:
     scene.points.sort(key=lambda point: (point.at, point.order))
 
 
-def fault_node(fault: Fault, hosts: int) -> int:
-    return SWITCH_NODE if fault.kind is FaultKind.SWITCH_REBOOT else fault.target % hosts
+def fault_node(fault: Fault, config: WorldConfig) -> int:
+    """The lifeline on which it is shown; of a trunk the lower end."""
+    if fault.trunk >= 0:
+        return SWITCH_NODE + fault.trunk
+    if fault.kind is FaultKind.SWITCH_REBOOT:
+        return SWITCH_NODE + fault.target % len(node_names(config.topology))
+    return fault.target % len(config.links)
 
 
 def has_duration(fault: Fault) -> bool:
     return fault.kind not in (FaultKind.NIC_RESET, FaultKind.SESSION_LOSS, FaultKind.CLOCK_JUMP)
 
 
-def _node(name: str) -> int:
-    return SWITCH_NODE if name == "switch" else int(name.removeprefix("host"))
+def nodes_by_name(config: WorldConfig) -> dict[str, int]:
+    names = node_names(config.topology)
+    hosts = {f"host{number}": number for number in range(len(config.links))}
+    return hosts | {name: SWITCH_NODE + number for number, name in enumerate(names)}
 
 
-def order_nodes(scene: Scene) -> list[int]:
-    """Hosts on both sides of the switch."""
-    seen = {point.node for point in scene.points} - {SWITCH_NODE}
-    seen |= {node for arrow in scene.arrows for node in (arrow.source, arrow.target)} - {SWITCH_NODE}
-    hosts = sorted(seen)
-    middle = (len(hosts) + 1) // 2
-    return [*hosts[:middle], SWITCH_NODE, *hosts[middle:]]
+def order_nodes(scene: Scene, config: WorldConfig) -> list[int]:
+    """Hosts that are met and lower switches on both sides of each switch."""
+    seen = {point.node for point in scene.points}
+    seen |= {node for arrow in scene.arrows for node in (arrow.source, arrow.target)}
+    return _around(0, sorted(node for node in seen if node < SWITCH_NODE), config)
+
+
+def _around(switch: int, hosts: list[int], config: WorldConfig) -> list[int]:
+    if config.topology is None:
+        below = [[host] for host in hosts]
+    else:
+        below = [[host] for host in hosts if config.topology.attached[host] == switch]
+        for number, other in enumerate(config.topology.switches):
+            if other.above == switch:
+                below.append(_around(number, hosts, config))
+    middle = (len(below) + 1) // 2
+    left = [node for part in below[:middle] for node in part]
+    return [*left, SWITCH_NODE + switch, *(node for part in below[middle:] for node in part)]
 
 
 # --- words
 
 
-def kind_of_frame(what: Record, *, from_switch: bool) -> Kind:
+def kind_of_frame(what: Record, *, is_downward: bool) -> Kind:
     """Of what a link was given. Middle and last packets have no INA header: the direction tells."""
     if "nak" in what:
         return Kind.NAK if what["nak"] else Kind.ACK
     if "error" in what or "WRITE" not in what["what"]:
         return Kind.OTHER
-    is_result = what.get("result", from_switch)
+    is_result = what.get("result", is_downward)
     return Kind.RESULT if is_result else Kind.DATA
 
 
@@ -268,10 +289,12 @@ def frame_label(what: Record, kind: Kind) -> str:
     """``FIRST psn 7 msg 3 >h1``; the host at its end is named, since every frame passes the switch."""
     if "error" in what:
         return str(what["what"])
-    target = f"to h{what['to'] - 1}"
+    target = f"to {end_of(what['to']).replace('host', 'h')}"
     match kind:
         case Kind.ACK | Kind.NAK:
             return f"{kind.name} psn {what['psn']} {target}"
+        case Kind.OTHER if "msg" in what:
+            return f"{what['what']} msg {what['msg']} {target}"
         case Kind.OTHER:
             return f"{what['what']} psn {what['psn']} {target}"
         case Kind.DATA | Kind.RESULT:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from inaproto.errors import ConfigError
-from inaproto.sim.fates import Fate
+from inaproto.sim.fates import Fate, LinkFates
 from inaproto.sim.reductions import Candidate, Fates, fates_of, simpler_fates, structural
 from inaproto.sim.swarm import WorldConfig
+from inaproto.sim.topology import Topology, map_trunks, node_names
 from inaproto.sim.weather import Weather
-from inaproto.sim.world import LinkFates, Violation, WorldResult
+from inaproto.sim.world import Violation, WorldResult
 
 T = TypeVar("T")
 Run = Callable[[WorldConfig, LinkFates | None], WorldResult]
@@ -31,6 +32,7 @@ _CLEAR: Final = Weather()
 class Size:
     """How large a world is, for people."""
 
+    switches: int
     hosts: int
     ranks: int
     operations: int
@@ -43,6 +45,7 @@ class Size:
     def of(cls, result: WorldResult) -> Size:
         config = result.config
         return cls(
+            switches=len(node_names(config.topology)),
             hosts=len(config.links),
             ranks=sum(len(job.hosts) for job in config.jobs),
             operations=sum(len(job.elements) for job in config.jobs),
@@ -53,9 +56,11 @@ class Size:
         )
 
     def __str__(self) -> str:
+        switches = f"{self.switches} switches, " if self.switches > 1 else ""
         return (
-            f"{self.hosts} hosts, {self.ranks} ranks, {self.operations} operations of {self.elements} "
-            f"elements, {self.faults} faults, {self.fates} frames that weather hit, {self.events} events"
+            f"{switches}{self.hosts} hosts, {self.ranks} ranks, {self.operations} operations "
+            f"of {self.elements} elements, {self.faults} faults, {self.fates} frames that weather hit, "
+            f"{self.events} events"
         )
 
 
@@ -160,6 +165,7 @@ def shrink(
         still = replace(
             search.best.config,
             links=tuple(replace(link, weather=_CLEAR) for link in search.best.config.links),
+            topology=_still(search.best.config.topology),
         )
         # The fates are given, so that no weather is drawn; the weather in the configuration says nothing now.
         search.fails(still, search.best.fates)
@@ -181,6 +187,12 @@ def shrink(
         runs=search.runs,
         complete=complete,
     )
+
+
+def _still(topology: Topology | None) -> Topology | None:
+    if topology is None:
+        return None
+    return map_trunks(topology, lambda trunk: replace(trunk, weather=_CLEAR))
 
 
 def failure_kind(violation: Violation | None) -> str:

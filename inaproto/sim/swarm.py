@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from inaproto.errors import ConfigError
 from inaproto.sim.streams import Draws, Seed
+from inaproto.sim.topology import LinkConfig, Topology
 from inaproto.sim.weather import Weather
 from inaproto.units import MS, US, S
 from inaproto.wire.ina_header import Dtype, Op
@@ -42,6 +43,7 @@ class FaultKind(StrEnum):
     """Host ``target`` loses its NIC, with all queue pairs, and gets a new one."""
     HOST_CRASH = "host crash"
     SWITCH_REBOOT = "switch reboot"
+    """Of switch ``target``, which counts as hosts do: from 0, modulo their number."""
     PAUSE = "pause"
     """Host ``target`` runs nothing; what arrives waits as long as its receive ring has room."""
     CLOCK_JUMP = "clock jump"
@@ -61,16 +63,10 @@ class Fault:
     """At least 0: ``at_ns`` counts from when a rank of that job first calls all-reduce ``operation``; a fault
     that would then outlast the weather is cut short."""
     operation: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LinkConfig:
-    """The link of one host; both directions are alike."""
-
-    rate_bps: int = 10**9
-    delay_ns: int = 10 * US
-    queue_frames_max: int = 512
-    weather: Weather = _CLEAR
+    trunk: int = -1
+    """At least 0, for bursts and partitions: the link of that switch to the one above, not that of a host."""
+    is_downward: bool = False
+    """A one-way partition stops what comes from the switch, or from the switch above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +117,11 @@ class WorldConfig:
     first_psns: int = 0
     """Distance of first PSNs from the wrap, at most; 0: anywhere."""
     events_max: int = 3_000_000
+    topology: Topology | None = None
+    """None: one switch, and every host at it."""
 
     def __post_init__(self) -> None:
+        self._check_topology()
         for job in self.jobs:
             if len(set(job.hosts)) != len(job.hosts) or len(job.hosts) < 2:
                 raise ConfigError(f"world: job {job.name}: ranks need two hosts or more, each its own")
@@ -134,6 +133,15 @@ class WorldConfig:
             ends = fault.at_ns + fault.duration_ns
             if fault.job < 0 and fault.kind is not FaultKind.CLOCK_JUMP and ends > self.weather_until_ns:
                 raise ConfigError(f"world: {fault} ends after the weather")
+
+    def _check_topology(self) -> None:
+        if self.topology is not None and len(self.topology.attached) != len(self.links):
+            raise ConfigError(f"world: {len(self.links)} hosts, {len(self.topology.attached)} are attached")
+        trunks = 0 if self.topology is None else len(self.topology.switches) - 1
+        of_trunks = (FaultKind.BURST, FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION)
+        for fault in self.faults:
+            if fault.trunk >= 0 and (fault.kind not in of_trunks or not 0 < fault.trunk <= trunks):
+                raise ConfigError(f"world: {fault}: no such trunk, or none of its faults")
 
     def as_record(self) -> dict[str, Any]:
         """JSON-ready; :meth:`from_record` gives the same configuration back."""
@@ -175,14 +183,14 @@ def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     sizes = [_draw_size(draws, swarm.ranks_max) for _ in range(job_count)]
     host_count = max(sizes) if draws.chance(2, 3) else min(swarm.ranks_max, sum(sizes))
     jobs = tuple(
-        _draw_job(draws, f"job{index}", size, host_count, packets // job_count)
+        draw_job(draws, f"job{index}", size, host_count, packets // job_count)
         for index, size in enumerate(sizes)
     )
-    harsh = _draw_weather(draws)
-    links = tuple(_draw_link(draws, harsh) for _ in range(host_count))
+    harsh = draw_weather(draws)
+    links = tuple(draw_link(draws, harsh) for _ in range(host_count))
     is_long = draws.chance(1, 8)
     until = draws.between(7 * S, 14 * S) if is_long else draws.magnitude(20 * MS, 2 * S)
-    faults = _draw_faults(draws, swarm, jobs, host_count, until)
+    faults = draw_faults(draws, swarm, jobs, host_count, until)
     if is_long and FaultKind.PARTITION in swarm.kinds:
         faults = (_draw_long_partition(draws, jobs, until), *faults)
     return WorldConfig(
@@ -203,7 +211,7 @@ def _draw_size(draws: Draws, ranks_max: int) -> int:
     return min(ranks_max, draws.choice((2, 2, 3, 3, 4, 5, 6, 8, anything, anything)))
 
 
-def _draw_job(draws: Draws, name: str, size: int, host_count: int, packets: int) -> JobConfig:
+def draw_job(draws: Draws, name: str, size: int, host_count: int, packets: int) -> JobConfig:
     hosts = tuple(draws.shuffled(range(host_count))[:size])
     dtype = draws.choice(tuple(Dtype))
     mtu = draws.choice((256,) * 12 + (512, 512, 1024, 1024, 2048, 4096))
@@ -241,7 +249,7 @@ def _draw_job(draws: Draws, name: str, size: int, host_count: int, packets: int)
     )
 
 
-def _draw_weather(draws: Draws) -> Weather:
+def draw_weather(draws: Draws) -> Weather:
     """The fault mix: which kinds are on at all, then how much of each, in parts per million."""
 
     def share(most: int) -> float:
@@ -261,7 +269,7 @@ def _draw_weather(draws: Draws) -> Weather:
     )
 
 
-def _draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
+def draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
     weather = harsh if draws.chance(3, 4) else replace(_CLEAR, drop=0.001)
     return LinkConfig(
         rate_bps=draws.magnitude(10**8, 10**11),
@@ -271,7 +279,11 @@ def _draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
     )
 
 
-def _draw_faults(
+def draw_burst(draws: Draws) -> Weather:
+    return Weather(drop=draws.choice((0.3, 0.7, 1.0)), corrupt=draws.choice((0.0, 0.3)), duplicate=0.1)
+
+
+def draw_faults(
     draws: Draws, swarm: Swarm, jobs: tuple[JobConfig, ...], hosts: int, until_ns: int
 ) -> tuple[Fault, ...]:
     count = draws.choice((0, 0, 1, 1, 2, 3, draws.below(swarm.faults_max + 1)))
@@ -280,9 +292,7 @@ def _draw_faults(
         kind = draws.choice(swarm.kinds)
         weather = _CLEAR
         if kind is FaultKind.BURST:
-            weather = Weather(
-                drop=draws.choice((0.3, 0.7, 1.0)), corrupt=draws.choice((0.0, 0.3)), duplicate=0.1
-            )
+            weather = draw_burst(draws)
         if draws.chance(3, 4):
             job = draws.below(len(jobs))
             at, operation = draws.magnitude(1, 2 * MS), draws.below(len(jobs[job].elements))
@@ -311,6 +321,8 @@ def summary(config: WorldConfig) -> dict[str, Any]:
     """A few words on a world, for reports."""
     return {
         "hosts": len(config.links),
+        "switches": 1 if config.topology is None else len(config.topology.switches),
+        "steering": 0 if config.topology is None else sum(not s.aggregates for s in config.topology.switches),
         "jobs": [
             {"ranks": len(job.hosts), "operations": len(job.elements), "window": job.window_messages}
             for job in config.jobs

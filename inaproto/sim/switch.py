@@ -1,11 +1,13 @@
-"""The simulated switch: accelerator and rendezvous, wired as ``inaproto.daemon.switch`` wires them.
+"""A simulated switch: ports, trunks to other switches, and an accelerator.
 
-A reboot loses both cores and all that was under way; every host then finds its session broken.
+A reboot loses all its state and all that was under way. The hosts at it then lose their NICs, for a softnic
+dies with its port; the first switch takes the control plane with it. What another switch must hear before
+its ports open again says :mod:`inaproto.core.tree_control`. A trunk carries frames while the control plane
+that runs now has admitted both its ends.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from inaproto.core.accelerator import (
@@ -21,114 +23,91 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
-from inaproto.core.rendezvous import Rendezvous
-from inaproto.core.rendezvous_types import (
-    HostArrived,
-    MemberAsked,
-    MemberGone,
-    MemberLeft,
-    MemberReady,
-    Noted,
-    OperationStalled,
-    RefuseHost,
-    RendezvousAction,
-    RendezvousConfig,
-    RendezvousEvent,
-    Send,
-    SessionEnded,
-    SessionId,
-    WelcomeHost,
-)
+from inaproto.core.aggregation_tree import Role
+from inaproto.core.tree_control_types import Admit, Installed
 from inaproto.errors import Blame, InvariantBroken
+from inaproto.sim.announcement import announcement
 from inaproto.sim.checkers.checker import Violated
-from inaproto.units import MS, Frames, Instant, PortId
-from inaproto.wire.control import ControlDecoder
-from inaproto.wire.control_messages import (
-    Gone,
-    Hello,
-    JobStatus,
-    Left,
-    Member,
-    Message,
-    OpStarted,
-    Ready,
-    Welcome,
-    decode_message,
-    encode_message,
-)
+from inaproto.sim.control_plane import DETECTION_NS, ControlPlane, SwitchSession
+from inaproto.sim.link import SimLink
+from inaproto.sim.notes import note_kind
+from inaproto.sim.topology import SWITCH_NODE
+from inaproto.units import MS, Frames, PortId
+from inaproto.wire.tree_note import NoteKind
 
 if TYPE_CHECKING:
     from inaproto.sim.host import SimHost
     from inaproto.sim.world import World
 
-NODE: Final = 1000
-"""Node number of the switch in traces."""
-DETECTION_NS: Final = 2 * MS
-"""Until a side notices that the other is gone."""
+RECONNECT_NS: Final = 1 * MS
+_NOTE_FRAME_BYTES_MAX: Final = 54 + 32 + 4
+"""Of notes without a header in them."""
 OF_LATE_PACKETS: Final = frozenset({"unknown ring", "connection not registered"})
 """What a restarted switch, or one of whose rings was removed, may rightly say."""
 OF_DAMAGED_PACKETS: Final = frozenset({"not from where its rank is"})
 """The ICRC does not cover addresses of Ethernet."""
 
 
-class Session:
-    """The control connection of one host: reliable and in order, until one side goes away."""
+class Trunk:
+    """The link between a switch and the one above it."""
 
-    def __init__(self, world: World, host: SimHost, number: SessionId) -> None:
-        self.host = host
-        self.number = number
-        self.is_open = True
-        self._world = world
+    def __init__(self, below: SimSwitch, above: SimSwitch, up: SimLink, down: SimLink) -> None:
+        self.below, self.above = below, above
+        self.up, self.down = up, down
+        self.is_open = False
 
-    def to_switch(self, message: Message) -> None:
-        if self.is_open:
-            self._world.agenda.after(self._world.config.control_delay_ns, self._at_switch, copied(message))
+    def open(self) -> None:
+        """If both ends may."""
+        if not self.is_open and self.below.is_admitted and self.above.is_admitted:
+            self.is_open = True
+            self.below.trunk_changed(self.below.port_up, is_up=True)
+            self.above.trunk_changed(self.below.port_down, is_up=True)
 
-    def _at_switch(self, message: Message) -> None:
-        if self.is_open:
-            self._world.switch.heard(self, message)
-
-    def to_host(self, message: Message) -> None:
-        if self.is_open:
-            # A status goes to everybody at every turn of a large job: not worth a codec each time.
-            sent = message if isinstance(message, JobStatus) else copied(message)
-            self._world.agenda.after(self._world.config.control_delay_ns, self._at_host, sent)
-
-    def _at_host(self, message: Message) -> None:
-        if self.is_open:
-            self.host.when_awake(lambda: self.host.heard(message) if self.is_open else None)
-
-    def break_off(self, reason: str) -> None:
-        """This end is gone; the other notices after a while."""
+    def close(self) -> None:
+        """An end is gone, and with it what is under way."""
+        self.up.reset()
+        self.down.reset()
         if self.is_open:
             self.is_open = False
-            self._world.agenda.after(DETECTION_NS, self._noticed, reason)
-
-    def _noticed(self, reason: str) -> None:
-        self._world.switch.session_ended(self, reason)
-        self.host.when_awake(lambda: self.host.session_ended(self))
-
-
-def copied(message: Message) -> Message:
-    """As the wire carries it."""
-    (record,) = ControlDecoder().feed(encode_message(message))
-    return decode_message(record)
+            self.below.trunk_changed(self.below.port_up, is_up=False)
+            self.above.trunk_changed(self.below.port_down, is_up=False)
 
 
 class SimSwitch:
-    def __init__(self, world: World) -> None:
+    """Number 0 is the first switch, at which the control plane is."""
+
+    port_up = PortId(1)
+    port_down = PortId(0)
+    """Of the switch above, towards this one."""
+
+    def __init__(self, world: World, number: int, name: str) -> None:
         self._world = world
-        self._draws = world.chance_draws
-        self._sessions: dict[SessionId, Session] = {}
-        self._session_serial = 0
+        self.number = number
+        self.name = name
+        self.node = SWITCH_NODE + number
+        self.mac = bytes([2, 0, 0, 0, 2, number + 1])
+        self.ip = bytes([10, 0, 1, number + 1])
+        self.memory_bytes_max = 0
+        self.control = ControlPlane(world) if number == 0 else None
+        self.session: SwitchSession | None = None
+        """With the control plane; the first switch needs none."""
+        self.trunk: Trunk | None = None
+        """To the switch above."""
+        self.trunks: list[Trunk] = []
+        """To all switches next to it."""
+        self._trunk_of: dict[PortId, Trunk] = {}
         self._ports: dict[PortId, SimHost] = {}
         self._port_of: dict[int, PortId] = {}
+        self._egress: dict[PortId, SimLink] = {}
+        """Of all ports that are up."""
         self._port_serial = 0
-        self._events: deque[RendezvousEvent] = deque()
-        self._handling = False
         self._boots = 0
+        self._rings: dict[int, None] = {}
+        """That it was told to install, and not to remove."""
         self._had_rings = False
         """A ring was removed, or the switch has rebooted: late packets of it may come."""
+        self._admitted_by = 0
+        """Which boot of the control plane let it open its ports."""
         self.is_up = False
         self.frames_in = 0
         """Since the last boot."""
@@ -137,57 +116,104 @@ class SimSwitch:
         self.lost_in = 0
         """Frames that found the switch down; over all boots."""
         self.accelerator: Accelerator
-        self.rendezvous: Rendezvous
-        self.boot()
+
+    def __str__(self) -> str:
+        return "the switch" if self._world.config.topology is None else self.name
+
+    def add_trunk(self, trunk: Trunk) -> PortId:
+        """Ports of trunks come before all others, and keep their numbers."""
+        self._port_serial += 1
+        port = PortId(self._port_serial)
+        self.trunks.append(trunk)
+        self._trunk_of[port] = trunk
+        return port
 
     # --- ups and downs
 
     def boot(self, _: Any = None) -> None:
-        world = self._world
         self._boots += 1
-        self.accelerator = world.make_accelerator(
-            AcceleratorConfig(memory_bytes_max=world.switch_memory_bytes_max)
+        self.accelerator = self._world.make_accelerator(
+            AcceleratorConfig(memory_bytes_max=self.memory_bytes_max)
         )
-        first_ring_id = 1 + self._draws.below(1 << 30)
-        self.rendezvous = Rendezvous(RendezvousConfig(first_ring_id=first_ring_id, epoch=self._boots))
         self.frames_in = 0
+        self._rings.clear()
+        if self.control is not None:
+            self.control.boot()
+            self._admitted_by = self.control.boots
         self.is_up = True  # hosts attach anew, with NICs made since: a softnic dies with its port
+        if self.control is None:
+            self._connect()
 
     def go_down(self) -> None:
         self._world.accelerator_gone(self)
         self._had_rings = True
         for hook in self._world.hooks.switch_rebooted:
-            hook()
+            hook(self)
         self.is_up = False
+        self._admitted_by = 0
+        for trunk in self.trunks:
+            trunk.close()
+        hosts = list(self._ports.values())
         for host in self._world.hosts:
-            self.detach(host)
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            session.break_off("the switch went down")
+            if host.switch is self:
+                self.detach(host)
+        if self.control is not None:
+            self.control.go_down()
+            return
+        if self.session is not None:
+            self.session.break_off("the switch went down")
+            self.session = None
+        for host in hosts:
+            self._world.agenda.after(DETECTION_NS, host.port_gone, host.nic)
+
+    @property
+    def is_admitted(self) -> bool:
+        """Its ports may be open: it has heard of all rings that it once had."""
+        control = self._world.control
+        return self.is_up and self._world.switch.is_up and self._admitted_by == control.boots
 
     # --- ports
 
     def port_of_mac(self, mac: bytes) -> PortId | None:
-        """Where the host with that address is attached."""
+        """Where frames for the host with that address go; None: nowhere now."""
         for port, host in self._ports.items():
             if host.mac == mac:
                 return port
+        if self.trunks:
+            return self._port_toward(mac)
         return None
+
+    def _port_toward(self, mac: bytes) -> PortId | None:
+        host = next((host for host in self._world.hosts if host.mac == mac), None)
+        if host is None or host.switch is self:
+            return None
+        path, below = [host.switch], host.switch
+        while below.trunk is not None:
+            below = below.trunk.above
+            path.append(below)
+        trunk = path[path.index(self) - 1].trunk if self in path else self.trunk
+        if trunk is None or not trunk.is_open:
+            return None
+        return next(port for port, found in self._trunk_of.items() if found is trunk)
 
     @property
     def has_detached(self) -> bool:
-        """Whether a host has no port now: frames for it are flooded, or go nowhere."""
-        return len(self._ports) < len(self._world.hosts)
+        """Whether some host has no port here now: frames for it are flooded, or go nowhere."""
+        here = sum(host.switch is self for host in self._world.hosts)
+        return len(self._ports) < here or not all(trunk.is_open for trunk in self.trunks)
 
-    def attach(self, host: SimHost) -> None:
-        """A link comes up: on a new port."""
-        if not self.is_up or host.number in self._port_of:
-            return
-        self._port_serial += 1
-        port = PortId(self._port_serial)
-        self._ports[port] = host
-        self._port_of[host.number] = port
-        self._step_accelerator(PortUp(port))
+    def attach(self, host: SimHost) -> bool:
+        """A link comes up: on a new port. False if the switch does not answer."""
+        if not self.is_admitted:
+            return False
+        if host.number not in self._port_of:
+            self._port_serial += 1
+            port = PortId(self._port_serial)
+            self._ports[port] = host
+            self._port_of[host.number] = port
+            self._egress[port] = self._world.downlinks[host.number]
+            self._step_accelerator(PortUp(port))
+        return True
 
     def detach(self, host: SimHost) -> None:
         """A link goes down: what is under way on it is lost."""
@@ -195,53 +221,89 @@ class SimSwitch:
         self._world.downlinks[host.number].reset()
         port = self._port_of.pop(host.number, None)
         if port is not None:
-            del self._ports[port]
+            del self._ports[port], self._egress[port]
             if self.is_up:
                 self._step_accelerator(PortDown(port))
+
+    def trunk_changed(self, port: PortId, *, is_up: bool) -> None:
+        trunk = self._trunk_of[port]
+        if is_up:
+            self._egress[port] = trunk.up if trunk is self.trunk else trunk.down
+        else:
+            del self._egress[port]
+        if self.is_up:
+            self._step_accelerator(PortUp(port) if is_up else PortDown(port))
+
+    # --- frames
 
     def frames_from(self, host: SimHost, blocks: list[Frames]) -> None:
         port = self._port_of.get(host.number)
         if port is None:
             self.lost_in += sum(map(len, blocks))
             return
-        world = self._world
+        self._take(port, blocks)
+
+    def frames_of_trunk(self, port: PortId, blocks: list[Frames]) -> None:
+        if port not in self._egress:
+            self.lost_in += sum(map(len, blocks))
+            return
+        self._take(port, blocks)
+
+    def _take(self, port: PortId, blocks: list[Frames]) -> None:
+        world, node = self._world, self.node
         for block in blocks:
             self.frames_in += len(block)
             self.frames_taken += len(block)
-            world.note_frames(NODE, block)
-        hooks, downlinks, ports = world.hooks, world.downlinks, self._ports
+            world.note_frames(node, block)
+        hooks, links = world.hooks, self._egress
         for received in hooks.switch_received:
-            received(port, blocks)
+            received(self, port, blocks)
         world.steps.accelerator += 1
         for action in self.accelerator.step(FramesArrived(port, blocks), world.agenda.now):
             if type(action) is EmitFrames:
                 egress, frames = action
                 for sent in hooks.switch_sent:
-                    sent(egress, frames)
-                downlinks[ports[egress].number].send(frames)
+                    sent(self, egress, frames)
+                if egress in self._trunk_of:
+                    self._mark_notes(frames)
+                links[egress].send(frames)
             else:
                 self._perform_of_accelerator(action)
         for stepped in hooks.switch_stepped:
-            stepped()
+            stepped(self)
 
-    def _step_accelerator(self, event: PortUp | PortDown | InstallRing | RemoveRing) -> None:
+    def _mark_notes(self, frames: Frames) -> None:
+        if frames.shape[1] > _NOTE_FRAME_BYTES_MAX or len(frames) > 1:
+            return
+        match note_kind(frames.tobytes()):
+            case NoteKind.GAP:
+                self._world.mark("a note told of a gap")
+            case NoteKind.REPEATS:
+                self._world.mark("a note told of repeats")
+            case _:
+                pass
+
+    def _step_accelerator(self, event: PortUp | PortDown | InstallRing | RemoveRing) -> bool:
+        """Whether the accelerator did not refuse."""
         self._world.steps.accelerator += 1
-        for action in self.accelerator.step(event, self._world.agenda.now):
+        actions = self.accelerator.step(event, self._world.agenda.now)
+        for action in actions:
             self._perform_of_accelerator(action)
+        return not any(isinstance(action, RingRefused) for action in actions)
 
     def _perform_of_accelerator(self, action: Action) -> None:
         match action:
             case Blame():
                 expected = self._had_rings if action.rule in OF_LATE_PACKETS else False
                 if not expected and not (self._world.damage and action.rule in OF_DAMAGED_PACKETS):
-                    raise Violated("nobody is to blame", f"the switch blames {action}")
+                    raise Violated("nobody is to blame", f"{self} blames {action}")
                 self._world.mark(f"the switch blamed: {action.rule}")
             case RingFault():
                 self._world.mark("a ring was faulted for its ranks disagreed")
-                self.handle(action)
+                self._world.control.said_of_ring(self, action)
             case RingRefused():
                 self._world.mark("a ring was refused for want of memory")
-                self.handle(action)
+                self._world.control.said_of_ring(self, action)
             case EmitFrames():
                 raise InvariantBroken("frames are sent where they arrive, nowhere else")
             case _:
@@ -249,87 +311,53 @@ class SimSwitch:
 
     # --- control
 
-    def open_session(self, host: SimHost) -> Session | None:
-        if not self.is_up:
-            return None
-        self._session_serial += 1
-        session = Session(self._world, host, SessionId(self._session_serial))
-        self.attach(host)
-        self._sessions[session.number] = session
-        return session
-
-    def heard(self, session: Session, message: Message) -> None:
-        if session.number not in self._sessions:
-            return
-        number = session.number
-        match message:
-            case Hello():
-                self.handle(HostArrived(number, message))
-            case Member():
-                self.handle(MemberAsked(number, message, self._draws.raw()))
-            case Ready():
-                self.handle(MemberReady(number, message))
-            case Left():
-                self.handle(MemberLeft(number, message))
-            case Gone():
-                self.handle(MemberGone(number, message))
-            case OpStarted():
-                self.handle(OperationStalled(number, message))
-            case _:
-                raise InvariantBroken(f"a host told the switch {message}")
-
-    def session_ended(self, session: Session, reason: str) -> None:
-        if self._sessions.pop(session.number, None) is not None:
-            self.handle(SessionEnded(session.number, reason))
-
-    def handle(self, event: RendezvousEvent) -> None:
-        """Step the rendezvous and perform its actions, then the events that these caused."""
-        self._events.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        try:
-            while self._events:
-                world = self._world
-                world.steps.rendezvous += 1
-                following = self._events.popleft()
-                world.note(NODE, type(following).__name__, 0)
-                for action in self.rendezvous.step(following, Instant(world.agenda.now)):
-                    self._perform(action)
-        finally:
-            self._handling = False
-
-    def _perform(self, action: RendezvousAction) -> None:
+    def ordered(self, order: InstallRing | RemoveRing | Admit) -> None:
+        """By the control plane."""
         world = self._world
-        match action:
-            case Send(number, message):
-                self._send(number, message)
-            case WelcomeHost(number, hello_id):
-                welcome = Welcome(
-                    id=hello_id, boot_id=f"boot{self._boots}", port_path="simulated", mtu_max=4096
-                )
-                self._send(number, welcome)
-            case RefuseHost(number, error):
-                self._send(number, error)
-                self._world.mark("a host was refused until its old session had ended")
+        match order:
             case InstallRing(spec):
+                self._rings[spec.ring_id] = None
+                self._mark_role(spec.role)
                 for installed in world.hooks.ring_installed:
-                    installed(spec)
-                self._step_accelerator(action)
+                    installed(self, spec)
+                if self._step_accelerator(order):
+                    world.control.said_of_ring(self, Installed(self.name, spec.ring_id))
             case RemoveRing(ring_id):
                 self._had_rings = True
-                self._step_accelerator(action)
+                self._rings.pop(ring_id, None)
+                self._step_accelerator(order)
                 for removed in world.hooks.ring_removed:
-                    removed(ring_id)
-            case Noted(text, _):
-                if world.recorder is not None:
-                    world.recorder.noted(text)
-            case Blame():
-                raise Violated("nobody is to blame", f"the rendezvous blames {action}")
+                    removed(self, ring_id)
+            case Admit():
+                self._admitted_by = world.control.boots
+                for trunk in self.trunks:
+                    trunk.open()
+                for link in self._egress.values():
+                    link.send(announcement(self.mac, self.ip))
             case _:
-                assert_never(action)
+                assert_never(order)
 
-    def _send(self, number: SessionId, message: Message) -> None:
-        session = self._sessions.get(number)
-        if session is not None:
-            session.to_host(message)
+    def _mark_role(self, role: Role | None) -> None:
+        if role is not None and role.parent is not None:
+            self._world.mark("a tree of three levels" if role.children else "a tree of two levels")
+
+    @property
+    def has_rings(self) -> bool:
+        return bool(self._rings)
+
+    def _connect(self, boot: Any = None) -> None:
+        """Until the control plane answers, unless the switch has restarted since."""
+        if not self.is_up or self.session is not None or boot not in (None, self._boots):
+            return
+        self.session = self._world.control.open_switch_session(self)
+        if self.session is None:
+            self._world.agenda.after(RECONNECT_NS, self._connect, self._boots)
+
+    def session_ended(self, session: SwitchSession) -> None:
+        """The control plane is gone, and with it all rings."""
+        if session is not self.session:
+            return
+        self.session = None
+        for ring_id in list(self._rings):
+            self.ordered(RemoveRing(ring_id))
+        self._connect()

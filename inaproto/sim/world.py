@@ -1,9 +1,9 @@
-"""The deterministic world: hosts, NICs, links, a switch and jobs, driven in virtual time from one agenda.
+"""The deterministic world: hosts, NICs, links, switches and jobs, driven in virtual time from one agenda.
 
 The parts are the product's pure cores in the product's wiring; only I/O and clocks are simulated. A
 world has two phases. Until ``weather_until_ns`` weather and faults befall it and it must stay *safe*:
 no checker may object. Then everything heals, and it must be *live*: every job finishes within
-``heal_ns``, and afterwards nothing is left in any NIC or in the switch.
+``heal_ns``, and afterwards nothing is left in any NIC or switch.
 
 Everything that happens depends on the configuration alone, so two runs give one digest: a hash over
 every ``(time, node, event)`` in order.
@@ -15,18 +15,18 @@ import hashlib
 import struct
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import partial
+from dataclasses import dataclass, fields
 from heapq import heappop
-from typing import Any, Final
+from typing import Final
 
 from inaproto.core.accelerator import Accelerator, AcceleratorConfig
-from inaproto.core.aggregator import bytes_needed
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.ring_spec import FlowSpec
 from inaproto.sim.agenda import Agenda
 from inaproto.sim.checkers import all_checkers
 from inaproto.sim.checkers.checker import Checker, Violated
-from inaproto.sim.fates import DrawnFates, Fate, RecordedFates
+from inaproto.sim.checkers.hooks import Hooks
+from inaproto.sim.control_plane import ControlPlane, fabric_of
+from inaproto.sim.fates import Fate, LinkFates
 from inaproto.sim.faults import Faults
 from inaproto.sim.host import SimHost
 from inaproto.sim.link import SimLink
@@ -36,8 +36,9 @@ from inaproto.sim.rank import Phase, SimRank
 from inaproto.sim.recorder import Recorder
 from inaproto.sim.streams import Draws
 from inaproto.sim.swarm import JobConfig, WorldConfig
-from inaproto.sim.switch import SimSwitch
-from inaproto.sim.weather import Weather
+from inaproto.sim.switch import SimSwitch, Trunk
+from inaproto.sim.topology import node_names
+from inaproto.sim.wiring import make_links, switch_memory
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import crc32
 
@@ -45,10 +46,12 @@ _NOTE: Final = struct.Struct("<qHHI")
 _FRAMES: Final = 0
 _SAMPLE_EVENTS: Final = 1024
 _DIGEST_BYTES: Final = 1 << 16
-_CLEAR: Final = Weather()
-
-LinkFates = Mapping[str, Mapping[int, Fate]]
-"""By link direction, then by the frame's number on it."""
+_COUNTED: Final = (
+    *("results_out", "replayed", "replay_filled", "gaps_signalled", "bridged"),
+    *("sums_up", "sums_up_again", "results_in", "results_down", "results_down_again"),
+    *("notes_in", "notes_out", "steered", "links_down"),
+)
+"""By the accelerators, and told as marks."""
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class Steps:
     requester: int = 0
     responder: int = 0
     rendezvous: int = 0
+    tree_control: int = 0
 
     @property
     def total(self) -> int:
@@ -96,37 +100,6 @@ class WorldResult:
     """All that were not "passes unharmed": with the configuration, enough to run the world again."""
 
 
-@dataclass(slots=True)
-class Hooks:
-    """For each hook, the checkers that have it."""
-
-    submitted: list[Callable[[SimRank, int], None]] = field(default_factory=list)
-    posted: list[Callable[[SimRank, int], None]] = field(default_factory=list)
-    taken: list[Callable[[SimRank, int, int, int, int], None]] = field(default_factory=list)
-    done: list[Callable[[SimRank, int], None]] = field(default_factory=list)
-    failed: list[Callable[[SimRank, int, str], None]] = field(default_factory=list)
-    died: list[Callable[[SimRank], None]] = field(default_factory=list)
-    left: list[Callable[[SimRank, int], None]] = field(default_factory=list)
-    closed: list[Callable[[SimRank], None]] = field(default_factory=list)
-    ring_installed: list[Callable[[RingSpec], None]] = field(default_factory=list)
-    ring_removed: list[Callable[[int], None]] = field(default_factory=list)
-    switch_rebooted: list[Callable[[], None]] = field(default_factory=list)
-    switch_received: list[Callable[[Any, list[Frames]], None]] = field(default_factory=list)
-    switch_sent: list[Callable[[Any, Frames], None]] = field(default_factory=list)
-    switch_stepped: list[Callable[[], None]] = field(default_factory=list)
-    sample: list[Callable[[Any], None]] = field(default_factory=list)
-    end: list[Callable[[Any], None]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, checkers: Sequence[Checker]) -> Hooks:
-        hooks = cls()
-        for item in fields(cls):
-            for checker in checkers:
-                if getattr(type(checker), item.name) is not getattr(Checker, item.name):
-                    getattr(hooks, item.name).append(getattr(checker, item.name))
-        return hooks
-
-
 class World:
     """One run. ``make_nic`` and ``make_accelerator`` give the parts; ``fates`` replays those of a log."""
 
@@ -156,10 +129,9 @@ class World:
         self.hooks = Hooks.of(self.checkers)
         self.chance_draws = Draws(config.seed, "chance")
         """Ids, keys and sequence numbers that the parts must be given."""
-        self.switch_memory_bytes_max = _memory(config)
         self.nic_totals: dict[str, int] = {}
         self.accelerator_totals: dict[str, int] = {}
-        self._oracles = {job.name: Oracle(config.seed, job.name, job.dtype, job.op) for job in config.jobs}
+        self._oracles = {job.name: _oracle(config, job) for job in config.jobs}
         self._first_ring: dict[str, int] = {}
         self._rings: dict[str, set[int]] = {job.name: set() for job in config.jobs}
         self._closed: set[str] = set()
@@ -168,27 +140,44 @@ class World:
         self._kinds: dict[str, int] = {"frames": _FRAMES}
         self._notes = bytearray()
         self._hash = hashlib.blake2b(digest_size=16)
-        self.hosts = [SimHost(self, number) for number in range(len(config.links))]
         self.downlinks: list[SimLink] = []
-        self.switch = SimSwitch(self)
+        """To each host."""
+        self.trunks: list[Trunk] = []
+        self.switches = [
+            SimSwitch(self, number, name) for number, name in enumerate(node_names(config.topology))
+        ]
+        self.hosts = [SimHost(self, number) for number in range(len(config.links))]
         self.faults = Faults(self)
-        self._make_links(fates)
+        make_links(self, fates)
+        self.fabric = None if config.topology is None else fabric_of(self, config.topology)
+        """What the control plane knows of several switches."""
+        for switch, memory in zip(self.switches, switch_memory(self).values(), strict=True):
+            switch.memory_bytes_max = memory
+        if recorder is not None and config.topology is not None:
+            names = {switch.node: switch.name for switch in self.switches}
+            recorder.begin({switch.ip: switch.name for switch in self.switches}, names)
+        for switch in self.switches:
+            switch.boot()
         for job in config.jobs:
             for index, number in enumerate(job.hosts):
                 self.hosts[number].ranks.append(SimRank(self.hosts[number], job, index))
 
-    def _make_links(self, fates: LinkFates | None) -> None:
-        for host, link in zip(self.hosts, self.config.links, strict=True):
-            names = f"{host.name}>switch", f"switch>{host.name}"
-            sources = [
-                DrawnFates(link.weather, self.config.seed, f"weather/{name}")
-                if fates is None
-                else RecordedFates(fates.get(name, {}))
-                for name in names
-            ]
-            to_switch = partial(self.switch.frames_from, host)
-            host.uplink = SimLink(self, names[0], link, sources[0], to_switch)
-            self.downlinks.append(SimLink(self, names[1], link, sources[1], host.frames_arrived))
+    @property
+    def switch(self) -> SimSwitch:
+        """The first, at which the control plane is."""
+        return self.switches[0]
+
+    @property
+    def control(self) -> ControlPlane:
+        control = self.switches[0].control
+        assert control is not None
+        return control
+
+    @property
+    def links(self) -> list[SimLink]:
+        """All directions, those of hosts first."""
+        found = [link for host in self.hosts for link in (host.uplink, self.downlinks[host.number])]
+        return found + [link for trunk in self.trunks for link in (trunk.up, trunk.down)]
 
     # --- running
 
@@ -208,7 +197,6 @@ class World:
         self._collect_marks()
         self._hash.update(self._notes)
         self._notes.clear()
-        links = [link for host in self.hosts for link in (host.uplink, self.downlinks[host.number])]
         return WorldResult(
             config=self.config,
             violation=violation,
@@ -219,7 +207,7 @@ class World:
             operations_done=self.operations_done,
             virtual_ns=self.agenda.now,
             marks=dict(sorted(self.marks.items())),
-            fates={link.name: link.fates.recorded for link in links if link.fates.recorded},
+            fates={link.name: link.fates.recorded for link in self.links if link.fates.recorded},
         )
 
     def _violation(self, rule: str, evidence: str, checker: str) -> Violation:
@@ -332,10 +320,7 @@ class World:
 
     def accelerator_gone(self, switch: SimSwitch) -> None:
         counters = switch.accelerator.view().counters
-        totals = {
-            name: getattr(counters, name)
-            for name in ("results_out", "replayed", "replay_filled", "gaps_signalled", "bridged")
-        }
+        totals = {name: getattr(counters, name) for name in _COUNTED}
         _add(self.accelerator_totals, totals)
         _add(self.accelerator_totals, {f"dropped: {rule}": n for rule, n in counters.dropped.items()})
 
@@ -376,8 +361,9 @@ class World:
         for host in self.hosts:
             if host.is_up:
                 self.nic_gone(host)
-        if self.switch.is_up:
-            self.accelerator_gone(self.switch)
+        for switch in self.switches:
+            if switch.is_up:
+                self.accelerator_gone(switch)
         for source, totals in (("nic", self.nic_totals), ("switch", self.accelerator_totals)):
             for name, count in totals.items():
                 if count:
@@ -400,13 +386,6 @@ def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:
         totals[name] = totals.get(name, 0) + count
 
 
-def _memory(config: WorldConfig) -> int:
-    """Of the switch's aggregator arrays: for all jobs, or for the largest alone."""
-    needs = []
-    for job in config.jobs:
-        flows = tuple(
-            FlowSpec(rank, bytes([10, 0, 0, rank]), bytes(4), rank) for rank in range(len(job.hosts))
-        )
-        spec = RingSpec(1, 1, 0, job.window_messages, job.message_packets, job.mtu, flows)
-        needs.append(bytes_needed(spec))
-    return max(needs) if config.tight_switch else sum(needs)
+def _oracle(config: WorldConfig, job: JobConfig) -> Oracle:
+    plan = range(len(job.hosts)) if config.topology is None else config.topology.plan(job.hosts)
+    return Oracle(config.seed, job.name, job.dtype, job.op, tuple(plan))

@@ -11,8 +11,8 @@ unless it has a default. ``id`` is a serial number of the sender; a reply carrie
 
 client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Status.
 host daemon -> client: Joined, Ok, Done, StatusReply, Error.
-host daemon -> switch: Hello, Member, Ready, OpStarted, Left, Gone, Status, Ping, Pong.
-switch -> host daemon: Welcome, Ring, Start, JobStatus, Closed, Failed, StatusReply, Error, Ping, Pong.
+host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Status, Ping, Pong.
+switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, StatusReply, Error, Ping, Pong.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ Ip = Annotated[bytes, Octets(4)]
 Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
 Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
 Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
+RingPath = Literal["switch", "chain"]
+"""How a ring's operations are summed: in the switches, or along the chain of its hosts."""
+PathField = Annotated[RingPath, OneOf(("switch", "chain"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +165,7 @@ class Done(Message):
 
     TYPE: ClassVar[str] = "done"
     op_index: U32
-    path: Annotated[Literal["switch", "local"], OneOf(("switch", "local"))]
+    path: Annotated[Literal["switch", "chain", "local"], OneOf(("switch", "chain", "local"))]
     ns: U64
 
 
@@ -199,6 +202,8 @@ class Hello(Message):
     host: Name
     mac: Mac
     ip: Ip
+    instance: Secret = ""
+    """Drawn when the host daemon started: the ranks of another instance do not come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +217,11 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Message):
-    """A rank of a job is on this host, with these addresses and parameters."""
+    """A rank of a job is on this host, with these addresses and parameters.
+
+    With ``progress`` it is no new process but one whose ring has ended, by no fault of its own: it goes on
+    with its job where it was. ``progress`` counts the result messages that it has, since the job began.
+    """
 
     TYPE: ClassVar[str] = "member"
     job: Name
@@ -226,11 +235,18 @@ class Member(Message):
     message_packets: Positive16
     out: OutField
     into: IntoField
+    progress: U64 | None = None
+    left_after: U32 | None = None
+    """All-reduces after which it left, if it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring(Message):
-    """All ranks are there: how this rank connects."""
+    """All ranks are there: how this rank connects.
+
+    Where the job goes on after a ring that ended, ``progress`` is that of the rank which is ahead, the
+    ``donor``: results before it are passed along the ring to who lacks them, from there on all sum anew.
+    """
 
     TYPE: ClassVar[str] = "ring"
     job: Name
@@ -242,6 +258,11 @@ class Ring(Message):
     predecessor: OutField
     peers: Names
     """Host names, by rank."""
+    path: PathField = "switch"
+    progress: U64 = 0
+    donor: U16 = 0
+    plan: Explanation = ""
+    """Nested lists of ranks, as JSON; empty: all ranks in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +307,45 @@ class JobStatus(Message):
     op_index: U32 | None = None
     waiting_for: Ranks
     mismatch: Explanation = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken(Message):
+    """The ring cannot go on at this rank, whose process and host are well: another ring may."""
+
+    TYPE: ClassVar[str] = "broken"
+    job: Name
+    rank: U16
+    ring_id: U32
+    progress: U64
+    """As in ``Member``."""
+    reason: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt(Message):
+    """The ring has ended: take nothing more of it, make queue pairs for the next, and say where you are."""
+
+    TYPE: ClassVar[str] = "halt"
+    job: Name
+    ring_id: U32
+    path: PathField
+    """Of the next ring."""
+    reason: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halted(Message):
+    """Answer to ``Halt``: the rank's progress (as in ``Member``), and its queue pairs for the next ring."""
+
+    TYPE: ClassVar[str] = "halted"
+    job: Name
+    rank: U16
+    ring_id: U32
+    """Of the ring that has ended."""
+    progress: U64
+    out: OutField
+    into: IntoField
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,6 +425,9 @@ MESSAGES: Final[Mapping[str, type[Message]]] = {
         Start,
         OpStarted,
         JobStatus,
+        Broken,
+        Halt,
+        Halted,
         Gone,
         Left,
         Closed,

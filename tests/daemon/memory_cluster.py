@@ -159,7 +159,13 @@ class MemoryCluster:
     """Start what the scenario needs; made by :func:`open_memory_cluster`."""
 
     def __init__(
-        self, seed: Seed, nursery: trio.Nursery, network: MemoryNetwork, trace: Trace, options: dict[str, Any]
+        self,
+        seed: Seed,
+        nursery: trio.Nursery,
+        network: MemoryNetwork,
+        trace: Trace,
+        options: dict[str, Any],
+        switch_options: dict[str, Any],
     ) -> None:
         self.seed = seed
         self.network = network
@@ -168,6 +174,7 @@ class MemoryCluster:
         self.hosts: dict[int, HostLife] = {}
         self._nursery = nursery
         self._options = options
+        self._switch_options = switch_options
         self._lives = 0
         self._communicators: list[inaproto.Communicator] = []
 
@@ -177,7 +184,8 @@ class MemoryCluster:
 
     # --- daemons
 
-    async def start_switch(self) -> SwitchLife:
+    async def start_switch(self, **values: Any) -> SwitchLife:
+        """``values`` are settings other than those of the cluster."""
         node = self.network.node("switch")
         life = self.switch = SwitchLife(node)
         ready = trio.Event()
@@ -190,7 +198,7 @@ class MemoryCluster:
             try:
                 with life.scope:
                     await run_switch(
-                        SwitchSettings.model_validate({"dir": DIRECTORY}),
+                        SwitchSettings.model_validate({"dir": DIRECTORY} | self._switch_options | values),
                         open_port_listener=node.listen_ports,
                         stop=life.told_to_stop,
                         wrap_port=wrap,
@@ -288,6 +296,7 @@ async def open_memory_cluster(
     *,
     weather: str = "",
     control_delay_ns: int = MS,
+    switch: dict[str, Any] | None = None,
     **host_options: Any,
 ) -> AsyncIterator[MemoryCluster]:
     """A switch and ``hosts`` host daemons, started; shut down in good order at the end.
@@ -302,7 +311,7 @@ async def open_memory_cluster(
     )
     with trio.fail_after(VIRTUAL_S_MAX):
         async with trio.open_nursery() as nursery:
-            cluster = MemoryCluster(seed, nursery, network, trace, host_options)
+            cluster = MemoryCluster(seed, nursery, network, trace, host_options, switch or {})
             await cluster.start_switch()
             for number in range(hosts):
                 await cluster.start_host(number)

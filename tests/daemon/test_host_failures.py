@@ -152,17 +152,17 @@ async def test_a_switch_that_stops_fails_the_jobs_and_may_come_back(runtime_dir:
                 assert isinstance(info.value, SwitchUnreachable | FabricLost)
 
 
-async def test_a_lost_link_fails_the_host_and_is_made_again(runtime_dir: Path) -> None:
+async def test_a_lost_link_is_made_again_and_the_job_goes_on(runtime_dir: Path) -> None:
     async with open_cluster(runtime_dir, 3, **SMALL) as cluster:
         comms = await cluster.job("j", 2)
         nic = cluster.hosts[1].nic
         waiting = [comm.all_reduce(np.ones(100_000, np.float32)) for comm in comms]
         await nic.aclose()
-        with pytest.raises(FabricLost, match=r"host h1 has lost its switch: link.*join again"):
-            await waiting[1]
-        with pytest.raises(RankLost, match=r"rank 1 .*h1"):
-            await waiting[0]
-        comms = await cluster.job("j", 3)
+        for work in waiting:
+            assert (await work == 2).all()
+        [ring] = cluster.hosts[1].daemon.status()["rings"]
+        assert ring["recoveries"] == 1
+        assert re.search(r"host h1 has lost its switch: link", ring["halted_because"][0])
         await sum_of_ones(comms)
         assert cluster.hosts[1].daemon.status()["switch"]["connections"] == 2
         assert cluster.hosts[0].daemon.status()["switch"]["connections"] == 1
@@ -494,6 +494,9 @@ async def test_an_operation_has_one_result_whatever_fails(runtime_dir: Path, vic
                     await trio.lowlevel.checkpoint()
                 await cut(cluster, comms[1], victim)
     assert len(outcomes) == 15
+    if victim == "link":
+        assert outcomes == ["result"] * 15
+        return
     assert "result" not in outcomes[:3], "cut before the first result"
     assert set(outcomes) <= {"result", "RankLost", "FabricLost", "DaemonUnreachable", "JobError"}
 

@@ -31,6 +31,10 @@ SOON_S = 0.1
 """Bound on what needs no timer but a few messages of at most 2 ms each."""
 AGAIN_S = 2.0
 """Bound on joining again: a host's retry of the switch takes up to 1 s."""
+HOST_BACK_S = 5.0 + SOON_S
+"""Bound on what waits for a host that may come back (switch: recover_ms)."""
+SWITCH_BACK_S = 8.0 + SOON_S
+"""Bound on what waits for a switch that may come back (host: recover_ms)."""
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -150,7 +154,9 @@ def test_a_host_daemon_that_ends_is_named_and_may_come_back(how: str) -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         training = Training(cluster)
         host = cluster.hosts[1]
-        await training.suffer(host.stop if how == "stop" else host.crash)
+        await training.suffer(
+            host.stop if how == "stop" else host.crash, within_s=SOON_S if how == "stop" else HOST_BACK_S
+        )
         assert isinstance(training.error(1), DaemonUnreachable)
         for rank in (0, 2):
             assert isinstance(training.error(rank), RankLost)
@@ -177,7 +183,7 @@ def test_a_switch_that_stops_says_so() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         training = Training(cluster)
         assert cluster.switch is not None
-        await training.suffer(cluster.switch.stop)
+        await training.suffer(cluster.switch.stop, within_s=SWITCH_BACK_S)
         for rank in range(3):
             assert isinstance(training.error(rank), SwitchUnreachable), training.error(rank)
             assert "told to stop" in str(training.error(rank))
@@ -193,8 +199,11 @@ def test_a_switch_that_is_gone_is_missed_by_name(how: str) -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         training = Training(cluster)
         assert cluster.switch is not None
-        await training.suffer(cluster.switch.crash if how == "crash" else cluster.switch.cancel, within_s=0.5)
+        fault = cluster.switch.crash if how == "crash" else cluster.switch.cancel
+        await training.suffer(fault, within_s=SWITCH_BACK_S + 0.5)
         for rank in range(3):
+            assert f"rank {rank} of job 'train'" in str(training.error(rank))
+            assert "its switch has not come back within 8 s" in str(training.error(rank))
             assert f"host h{rank} has lost its switch" in str(training.error(rank))
         await cluster.start_switch()
         with trio.fail_after(AGAIN_S):
@@ -223,7 +232,7 @@ def test_a_long_partition_is_found_from_both_ends() -> None:
         async def cut() -> None:
             cluster.network.partition("h1", "switch")
 
-        await training.suffer(cut, within_s=12 + SOON_S)  # DEAD_S, and a heartbeat's period
+        await training.suffer(cut, within_s=12 + SWITCH_BACK_S)  # DEAD_S, and a heartbeat's period
         assert "host h1 has lost its switch" in str(training.error(1))
         for rank in (0, 2):
             assert "rank 1 (h1, " in str(training.error(rank))
@@ -283,7 +292,8 @@ def test_nothing_is_left_of_a_run(how: str) -> None:
         else:
             assert cluster.switch is not None
             await Training(cluster, 2).suffer(
-                cluster.hosts[0].crash if how == "host crash" else cluster.switch.crash, within_s=1
+                cluster.hosts[0].crash if how == "host crash" else cluster.switch.crash,
+                within_s=HOST_BACK_S if how == "host crash" else SWITCH_BACK_S + 0.5,
             )
 
     run_world("warm up", scenario, hosts=2, weather=WEATHER)
@@ -298,7 +308,7 @@ def test_nothing_is_left_of_a_run(how: str) -> None:
 def repeatable_run(seed: int) -> WorldResult:
     async def scenario(cluster: MemoryCluster) -> None:
         training = Training(cluster)
-        await training.suffer(cluster.hosts[2].crash)
+        await training.suffer(cluster.hosts[2].crash, within_s=HOST_BACK_S)
         await cluster.start_host(2)
         await reduce_some(cluster, "train", 3)
 

@@ -57,7 +57,7 @@ async def test_status_names_the_ranks_that_are_missing(runtime_dir: Path) -> Non
 
 
 async def test_a_host_that_dies_fails_its_jobs_and_no_other(runtime_dir: Path) -> None:
-    async with running_switch(runtime_dir) as switch:
+    async with running_switch(runtime_dir, recover_ms=0) as switch:
         [first, second] = await switch.job()
         second.stream.close()
         failed = await first.expect(Failed)
@@ -137,7 +137,7 @@ async def test_garbage_ends_the_connection_it_came_on_only(
 
 
 async def test_garbage_from_a_member_loses_its_rank(runtime_dir: Path) -> None:
-    async with running_switch(runtime_dir) as switch:
+    async with running_switch(runtime_dir, recover_ms=0) as switch:
         [first, second] = await switch.job()
         second.stream._stream.send_nowait(memoryview(b"\x00\x00\x00\x01\xc1"))
         failed = await first.expect(Failed)

@@ -28,6 +28,7 @@ from inaproto.wire.control_messages import (
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
+from inaproto.wire.tree_note import NoteKind, TreeNote
 from inaproto.wire.udp import UdpHeader
 from inaproto.wire.vector import FlowTemplate
 
@@ -89,6 +90,17 @@ FRAMES: Final = (
     _frame(Opcode.RC_ACK, aeth=Aeth(syndrome=SYNDROME_NAK, msn=0xFFFFFF)) + bytes(6),
     MAC_B + MAC_A + b"\x08\x06" + bytes(46),
 )
+TREE_NOTES: Final = tuple(
+    TreeNote(
+        kind=kind, rank=1, ring_id=7, epoch=3, msg_id=9, offset=offset, count=count, key=5, header=header
+    ).encode()
+    for kind, offset, count, header in (
+        (NoteKind.OPENS, 0, 0, _frame(Opcode.RC_WRITE_FIRST)[:70]),
+        (NoteKind.REPEATS, 2, 5, b""),
+        (NoteKind.GAP, 4, 0, b""),
+    )
+)
+
 IPV4_DATAGRAMS: Final = (
     *(frame[14:] for frame in FRAMES[:4]),
     Ipv4Header(src=IP_A, dst=IP_B, total_length=32, protocol=1, options=b"\x07\x07\x04" + bytes(5)).encode()

@@ -22,6 +22,7 @@ from inaproto.wire.ethernet import EthernetHeader
 from inaproto.wire.ina_header import InaHeader
 from inaproto.wire.ipv4 import Ipv4Header, internet_checksum
 from inaproto.wire.roce import Aeth, Bth, Imm, Reth, RocePacket
+from inaproto.wire.tree_note import TreeNote
 from inaproto.wire.udp import UdpHeader
 from inaproto.wire.vector import PlainRun, decode_runs
 from inaproto_adapters.frames.framing import FrameReader
@@ -94,6 +95,12 @@ def ina_header(data: bytes) -> None:
     header = InaHeader.decode(data)
     assert header.encode() == data[:40]
     assert str(header)
+
+
+def tree_note(data: bytes) -> None:
+    note = TreeNote.decode(data)
+    assert note.encode() == data
+    assert str(note)
 
 
 def runs(data: bytes) -> None:
@@ -218,6 +225,7 @@ TARGETS = {
         Target("roce_packet", corpus.FRAMES, roce_packet),
         Target("icrc", corpus.FRAMES, invariant_crc),
         Target("ina_header", corpus.INA_HEADERS, ina_header),
+        Target("tree_note", corpus.TREE_NOTES, tree_note),
         Target("decode_runs", corpus.RUNS, runs),
         Target("frame_stream", corpus.FRAME_STREAMS, frame_stream),
         Target("control_record", corpus.CONTROL_RECORDS, control_record),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.message_window import MessageWindow
+from inaproto.core.operation_queue import OperationQueue
 from inaproto.core.rc_requester import RcRequester
 from inaproto.core.ring_engine import RingEngine
 from tests.planted.planting import Change, PlantedFault
@@ -64,8 +65,8 @@ SENDER_FAULTS: Final = (
         (
             Change(
                 RingEngine._take,
-                "if self._results == self._messages:",
-                "if self._results == self._messages_posted:",
+                "if operations.results == operations.messages:",
+                "if operations.results == operations.messages - operations.unsent:",
             ),
         ),
     ),
@@ -76,8 +77,8 @@ SENDER_FAULTS: Final = (
         (
             Change(
                 RingEngine._take,
-                "actions.append(self._end(operation))",
-                "actions += [self._end(operation), OperationDone(operation.index)]",
+                "actions.append(operations.end(operation))",
+                "actions += [operations.end(operation), OperationDone(operation.index)]",
             ),
         ),
     ),
@@ -87,9 +88,9 @@ SENDER_FAULTS: Final = (
         "a failure ends the running operation; those that wait behind it never hear of it",
         (
             Change(
-                RingEngine._fail,
-                "[*self._queue] if self._running is None else [self._running, *self._queue]",
-                "[*self._queue] if self._running is None else [self._running]",
+                OperationQueue.fail,
+                "[*self._waiting] if self.running is None else [self.running, *self._waiting]",
+                "[*self._waiting] if self.running is None else [self.running]",
             ),
         ),
         shape=busy,
@@ -100,9 +101,9 @@ SENDER_FAULTS: Final = (
         "reports the first stall of an operation and sets no timer after it",
         (
             Change(
-                RingEngine.deadline,
-                "if self._running is None:",
-                "if self._running is None or self._reported != self._since:",
+                OperationQueue.deadline,
+                "if self.running is None:",
+                "if self.running is None or self._reported != self.since:",
             ),
         ),
         shape=stalling,

@@ -241,7 +241,18 @@ def children(pid: int) -> set[int]:
 def test_nothing_is_left_of_a_campaign_that_is_stopped(signals: list[signal.Signals], tmp_path: Path) -> None:
     command = "from inaproto_hil.soak import campaign, soak; campaign.BLOCK_SEEDS = 1; soak()"
     soaking = subprocess.Popen(
-        [sys.executable, "-c", command, "--seeds", "33:100000", "--jobs", "2", "--out", str(tmp_path)],
+        [
+            sys.executable,
+            "-c",
+            command,
+            "--seeds",
+            "33:100000",
+            "--jobs",
+            "2",
+            "--interpreted",
+            "--out",
+            str(tmp_path),
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

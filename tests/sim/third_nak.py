@@ -11,6 +11,7 @@ from inaproto.sim.log import Program
 from inaproto.sim.nic import NicEngine
 from inaproto.sim.recorder import describe
 from inaproto.sim.replay import Parts
+from inaproto.sim.switch import SimSwitch
 from inaproto.units import Frames, PortId
 from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 from inaproto_hil.soak import block as soak_block
@@ -26,7 +27,7 @@ class NoThirdNak(Checker):
     def begin(self, within: world.World) -> None:
         self._naks = 0
 
-    def switch_received(self, port: PortId, blocks: list[Frames]) -> None:
+    def switch_received(self, switch: SimSwitch, port: PortId, blocks: list[Frames]) -> None:
         for block in blocks:
             self._naks += sum(describe(row.tobytes()).get("nak", False) for row in block)
         if self._naks >= 3:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ class Member:
 
 
 def ring_config(rank: int, size: int, **changes: int) -> RingConfig:
-    values: dict[str, int] = {"mtu": 256, "message_packets": 2, "window_messages": 2} | changes
+    values: dict[str, Any] = {"mtu": 256, "message_packets": 2, "window_messages": 2} | changes
     return RingConfig(
         ring_id=RingId(7), epoch=Epoch(3), key=0xC0FFEE, rank=Rank(rank), ring_size=size, **values
     )

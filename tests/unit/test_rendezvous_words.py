@@ -99,6 +99,9 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "jobs_failed": 0,
         "jobs_closed": 0,
         "refused": 0,
+        "recoveries": 0,
+        "fallbacks": 0,
+        "returns": 0,
     }
     for _ in range(2):
         world.running()
@@ -116,6 +119,9 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "jobs_failed": 3,
         "jobs_closed": 2,
         "refused": 4,
+        "recoveries": 0,
+        "fallbacks": 0,
+        "returns": 0,
     }
 
 

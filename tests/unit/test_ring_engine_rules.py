@@ -216,6 +216,14 @@ def test_more_results_than_messages_out() -> None:
     assert engine.step(changed(result(engine, 1, second), imm=2), NOW) == broken_by(blame)
 
 
+def test_a_result_that_comes_too_soon_is_out_of_order_whatever_its_header() -> None:
+    """It agrees with its immediate: a result of this ring, not the next."""
+    engine = RingEngine(ring_config(1, 3))
+    [first, _] = posts(engine.step(Submit(operation(nbytes=3 * FULL)), NOW))
+    blame = Blame("predecessor", "result out of order", "result 1 where 0 is due")
+    assert engine.step(result(engine, 1, first), NOW) == broken_by(blame)
+
+
 def test_a_completion_out_of_order_is_the_transports_fault_and_breaks_the_ring() -> None:
     engine, _ = running()
     blame = Blame("transport", "send completed out of order", "message 3 where 0 is due")

@@ -114,7 +114,7 @@ def test_every_message_there_and_back(cls: type[Message], data: st.DataObject) -
 def test_all_messages_of_the_protocol() -> None:
     names = (
         "join joined buffer ok all_reduce done leave status status_reply error hello welcome member ring "
-        "ready start op_started job_status gone left closed failed ping pong"
+        "ready start op_started job_status broken halt halted gone left closed failed ping pong"
     )
     assert list(MESSAGES) == names.split()
 
@@ -208,7 +208,7 @@ def test_enumerations_travel_as_numbers() -> None:
     for name, value in (("dtype", 6), ("op", 3)):
         with pytest.raises(DecodeError, match=f"{name} is {value}, not an integer from 0 to {value - 1}"):
             decode_message(record | {name: value})
-    with pytest.raises(DecodeError, match="path is 'magic', not one of switch, local"):
+    with pytest.raises(DecodeError, match="path is 'magic', not one of switch, chain, local"):
         decode_message(record_of(Done(op_index=1, path="switch", ns=5)) | {"path": "magic"})
 
 

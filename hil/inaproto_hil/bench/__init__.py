@@ -44,5 +44,5 @@ def _allreduce() -> click.Command:
 bench = _LazyGroup(
     commands_at={"accelerator": _accelerator, "allreduce": _allreduce},
     name="bench",
-    help="Measure the accelerator core, or all-reduces through the daemons.",
+    help="Measure the accelerator core, or all-reduces through the daemons or simulated switches.",
 )

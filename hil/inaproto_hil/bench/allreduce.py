@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from inaproto.daemon.config import HostSettings
 from inaproto_hil import environment
 from inaproto_hil.bench import report
+from inaproto_hil.bench.allreduce_memory import FABRICS, HOSTS_MAX, MemoryConfig, run_memory
 from inaproto_hil.bench.allreduce_worker import WorkerPlan
 from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX
 from inaproto_hil.cluster import Child, ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
@@ -172,18 +174,50 @@ def _size(context: click.Context, parameter: click.Parameter, value: str) -> int
         raise click.BadParameter(str(error)) from None
 
 
+def _sizes(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
+    found = () if value is None else tuple(_size(context, parameter, text) for text in value.split(","))
+    if found and min(found) < ELEMENT_BYTES_MAX:
+        raise click.BadParameter(f"{min(found)} is less than one element: give at least {ELEMENT_BYTES_MAX}")
+    return found
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
 def _host_default(field: str) -> Any:
     return HostSettings.model_fields[field].default
 
 
-@click.command()
+@click.command(
+    epilog="Examples: inaproto bench allreduce --hosts 4 --weather drop=0.01; "
+    "inaproto bench allreduce --topology fat-tree:4 --hosts 16 --fabric memory --json -"
+)
+@click.option(
+    "--fabric",
+    type=click.Choice(FABRICS),
+    default=FABRICS[0],
+    show_default=True,
+    help="daemons: real ones over UNIX sockets. memory: simulated hosts and switches in virtual time.",
+)
+@click.option(
+    "--topology",
+    metavar="KIND:N",
+    help="With --fabric memory: fat-tree:K (K even) or leaf-spine:RACKS.  [default: one switch]",
+)
 @click.option(
     "--hosts", type=click.IntRange(2, RANKS_MAX), default=4, show_default=True, help="Hosts; one rank each."
 )
 @click.option(
-    "--begin", callback=_size, default="64K", show_default=True, help="First size, bytes (K, M, G: 1024)."
+    "--sizes", metavar="S,S,...", callback=_sizes, help="Just these, instead of --begin, --end and --factor."
 )
-@click.option("--end", callback=_size, default="16M", show_default=True, help="Last size.")
+@click.option(
+    "--begin",
+    callback=_size,
+    default="64K",
+    help="First size, bytes (K, M, G: 1024).  [default: 64K; memory: 16K]",
+)
+@click.option("--end", callback=_size, default="16M", help="Last size.  [default: 16M; memory: 256K]")
 @click.option("--factor", type=click.IntRange(min=2), default=2, show_default=True, help="From size to size.")
 @click.option(
     "--dtype", "dtypes", multiple=True, type=click.Choice([*DTYPES, "all"]), default=DEFAULT_DTYPES,
@@ -191,10 +225,13 @@ def _host_default(field: str) -> Any:
 )  # fmt: skip
 @click.option("--op", type=click.Choice(OPS), default="sum", show_default=True, help="Reduction.")
 @click.option(
-    "--iterations", type=click.IntRange(min=1), default=5, show_default=True, help="Measured, per row."
+    "--iterations",
+    type=click.IntRange(min=1),
+    default=5,
+    help="Measured, per row.  [default: 5; memory: 1, for each takes as long as the other]",
 )
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=1, show_default=True, help="Not measured, per row."
+    "--warmup", type=click.IntRange(min=0), default=1, help="Not measured, per row.  [default: 1; memory: 0]"
 )
 @click.option(
     "--window",
@@ -223,8 +260,13 @@ def _host_default(field: str) -> Any:
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write the report here; - is stdout (the table: stderr)."
 )
+@click.pass_context
 def allreduce(
+    context: click.Context,
     *,
+    fabric: str,
+    topology: str | None,
+    sizes: tuple[int, ...],
     hosts: int,
     begin: int,
     end: int,
@@ -248,17 +290,52 @@ def allreduce(
 
     Loopback runs prove that results are right, never how fast a network would be: all processes
     share this machine's cores. Exits with 1 when any element is wrong.
+
+    With --fabric memory nothing is started: hosts, links and a tree of switches are simulated around
+    the same protocol code, without weather, and times are virtual, those of 100 Gb/s links. Such a run
+    also counts what each link carries, first copies and all else apart, and compares it with the
+    arithmetic of the tree: one copy up and one down each link, however many hosts are behind it. A
+    fat-tree:K has K pods; its active links are a tree rooted at one core, the other links are on standby.
+    Exits with 1 also when that differs.
     """
+    is_memory = fabric == "memory"
+    if not is_memory and (topology is not None or sizes):
+        raise click.UsageError("--topology and --sizes are for --fabric memory")
+    if is_memory:
+        if weather or _is_given(context, "timeout"):
+            raise click.UsageError("--fabric memory has no weather and no timeout: see inaproto soak")
+        if hosts > HOSTS_MAX:
+            raise click.UsageError(f"--fabric memory has at most {HOSTS_MAX} hosts")
+        begin = begin if _is_given(context, "begin") else min(16 << 10, end)
+        end = end if _is_given(context, "end") else max(256 << 10, begin)
+        iterations = iterations if _is_given(context, "iterations") else 1
+        warmup = warmup if _is_given(context, "warmup") else 0
     if begin > end:
         raise click.UsageError(f"--begin {begin} is above --end {end}")
     if begin < ELEMENT_BYTES_MAX:
         raise click.UsageError(f"--begin {begin} is less than one element: give at least {ELEMENT_BYTES_MAX}")
+    kinds = tuple(DTYPES) if "all" in dtypes else tuple(dict.fromkeys(dtypes))
+    if is_memory:
+        in_memory = MemoryConfig(
+            hosts=hosts,
+            topology=topology or "",
+            sizes=sizes or tuple(report.sizes(begin, end, factor)),
+            dtypes=kinds,
+            op=op,
+            iterations=iterations,
+            warmup=warmup,
+            window_messages=window,
+            message_packets=message_packets,
+            mtu=mtu,
+            seed=seed,
+        )
+        sys.exit(run_memory(in_memory, json_path))
     config = Config(
         hosts=hosts,
         begin=begin,
         end=end,
         factor=factor,
-        dtypes=tuple(DTYPES) if "all" in dtypes else tuple(dict.fromkeys(dtypes)),
+        dtypes=kinds,
         op=op,
         iterations=iterations,
         warmup=warmup,

@@ -65,10 +65,16 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
 
 @click.command(
     short_help="Simulate many clusters under faults.",
-    epilog="Examples: inaproto soak --seeds 2000 --out soak-out; inaproto soak --seed 17 --shrink",
+    epilog="Examples: inaproto soak --seeds 2000 --out soak-out; inaproto soak --seed 17 --shrink; "
+    "inaproto soak --world racks --seeds 1000",
 )
 @click.option("--seeds", metavar="N|A:B", help="Seeds 0 to N-1, or A to B-1.  [default: 0:200]")
 @click.option("--seed", help="One seed, told in full.")
+@click.option(
+    "--world",
+    type=click.Choice(["single", "racks"]),
+    help="single: one switch. racks: trees of switches, jobs across them.  [default: single]",
+)
 @click.option("--digest", is_flag=True, help="With --seed: print only the digest of its events.")
 @click.option("--measure", is_flag=True, help="Time the seeds five times in one process; print the median.")
 @click.option("--jobs", type=click.IntRange(1, 4096), help="Worker processes.  [default: all cores]")
@@ -87,6 +93,13 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
     "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What runs it."
 )
 @click.option(
+    "--compiled/--interpreted",
+    default=None,
+    help="Run the worlds by code that mypyc compiles (a minute, then kept), at twice the speed, or by the "
+    "source itself. Compiling takes gcc and pip install 'inaproto[compiled]'.  [default: compiled if it is "
+    "there, or pays: from 2000 seeds, 5 minutes, or to measure]",
+)
+@click.option(
     "--shrink/--no-shrink",
     default=None,
     help="Reduce failing worlds.  [default: yes in campaigns, no with --seed]",
@@ -94,12 +107,13 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
 @click.option(
     "--require-marks/--no-require-marks",
     default=None,
-    help="Fail if a declared mark was never seen.  [default: from 2000 seeds on]",
+    help="Fail if a declared mark was never seen.  [default: from 2000 seeds on, of racks 1000]",
 )
 @_VARIANT
 def soak(
     seeds: str | None,
     seed: str | None,
+    world: str | None,
     digest: bool,
     measure: bool,
     jobs: int | None,
@@ -109,13 +123,14 @@ def soak(
     resume: bool,
     anew: bool,
     engine: str,
+    compiled: bool | None,
     shrink: bool | None,
     require_marks: bool | None,
     variant: str | None,
 ) -> None:
     """Simulate clusters drawn from seeds, under weather and faults, and check every rule in each.
 
-    A world is hosts, links, a switch and jobs in virtual time around the very protocol code that the
+    A world is hosts, links, switches and jobs in virtual time around the very protocol code that the
     daemons run. Exits 1 if a rule was broken anywhere; a log of each failure is kept, with the line that
     replays it, and a smaller world that fails alike.
     """
@@ -127,6 +142,7 @@ def soak(
         "--anew": anew,
         "--engine": engine,
         "--require-marks": require_marks,
+        "--compiled": compiled,
     }
     of_one_seed = {"--digest": digest, "--log": log}
     if seed is not None:
@@ -135,13 +151,13 @@ def soak(
         _refuse("--seed is one seed", of_campaigns | {"--measure": measure})
         if digest:
             _refuse("--digest only prints a digest", {"--shrink": shrink, "--log": log, "--out": out})
-        _guarded(lambda: _command().one_seed(seed, digest, out, log, bool(shrink), variant))
+        _guarded(lambda: _command().one_seed(seed, world, digest, out, log, bool(shrink), variant))
     if digest or log is not None:
         raise click.UsageError("--digest and --log are for one seed: add --seed")
     if measure:
-        del of_campaigns["--seeds"]
+        del of_campaigns["--seeds"], of_campaigns["--compiled"]
         _refuse("--measure only measures", of_campaigns | of_one_seed | {"--out": out, "--shrink": shrink})
-        _guarded(lambda: _command().measure(seeds, variant))
+        _guarded(lambda: _command().measure(seeds, world, variant, compiled))
     for option, is_given in (("--resume", resume), ("--anew", anew)):
         if is_given and out is None:
             raise click.UsageError(f"{option} needs --out, the folder of the campaign")
@@ -160,6 +176,8 @@ def soak(
                 shrink=shrink is not False,
                 require_marks=require_marks,
                 variant=variant,
+                world=world,
+                compiled=compiled,
             )
         )
     )

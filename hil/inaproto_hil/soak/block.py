@@ -6,15 +6,15 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inaproto.sim.failure import say_failure
+from inaproto.sim.kinds import WorldKind, draw_kind
 from inaproto.sim.log import Log, Program
 from inaproto.sim.sequence_diagram import draw
 from inaproto.sim.shrink import Shrunk, shrink
-from inaproto.sim.swarm import draw_world
-from inaproto.sim.world import World
+from inaproto.sim.world import Violation, World
 from inaproto_hil.soak.parts import PRODUCT, installed
 from inaproto_hil.soak.tally import Tally
 
@@ -29,6 +29,7 @@ class Block:
     first: int
     stop: int
     variant: str | None = None
+    world: str = WorldKind.SINGLE
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def run_block(block: Block) -> tuple[Block, Tally]:
     cpu_s = 0.0
     with installed(block.variant), _collecting_between_worlds():
         for seed in range(block.first, block.stop):
-            config = draw_world(seed)
+            config = draw_kind(seed, WorldKind(block.world))
             world = World(config, PRODUCT.make_nic)
             began = time.process_time()
             result = world.run()
@@ -73,6 +74,7 @@ class Telling:
     folder: str
     program: Program
     shrink: bool
+    world: str = WorldKind.SINGLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Told:
     """SVG file of the last moments, of the smaller world if there is one."""
     shrunk_log: str | None = None
     shrunk_text: str | None = None
+    violation: Violation | None = None
+    """Of this run of the seed."""
 
 
 def tell(telling: Telling) -> Told:
@@ -92,12 +96,13 @@ def tell(telling: Telling) -> Told:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"seed-{telling.seed}"
     with installed(telling.program.variant):
-        log = PRODUCT.record(draw_world(telling.seed), telling.program)
+        log = PRODUCT.record(draw_kind(telling.seed, WorldKind(telling.world)), telling.program)
         path = folder / f"{name}.jsonl"
         log.write(path)
         drawing = folder / f"{name}.svg"
         drawing.write_text(draw(log), encoding="utf-8")
-        told = Told(telling.seed, say_failure(log, path=str(path)), str(path), str(drawing))
+        text = say_failure(log, path=str(path))
+        told = Told(telling.seed, text, str(path), str(drawing), violation=log.violation)
         if not telling.shrink or log.violation is None:
             return told
         shrunk = shrink_log(log)
@@ -107,7 +112,7 @@ def tell(telling: Telling) -> Told:
     drawing = folder / f"{name}-shrunk.svg"
     drawing.write_text(draw(small), encoding="utf-8")
     text = f"{shrunk}\n{say_failure(small, path=str(small_path))}"
-    return Told(told.seed, told.text, told.log, str(drawing), str(small_path), text)
+    return replace(told, drawing=str(drawing), shrunk_log=str(small_path), shrunk_text=text)
 
 
 def shrink_log(log: Log) -> Shrunk:

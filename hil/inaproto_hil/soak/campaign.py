@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from inaproto.errors import ConfigError
+from inaproto.sim.kinds import WorldKind
+from inaproto_hil.compiled.choice import NO_CHOICE, Code
 from inaproto_hil.soak.block import Block, run_block
 from inaproto_hil.soak.engines import Engine
 from inaproto_hil.soak.stop import Stop, stopping_in_order
@@ -42,6 +44,8 @@ class Plan:
     """Of the program's source."""
     cuts: tuple[int, ...] = ()
     """Earlier ends of a campaign that was extended; its blocks are as they were."""
+    world: str = WorldKind.SINGLE
+    """What kind of worlds it draws."""
 
     @property
     def seeds(self) -> int | None:
@@ -52,7 +56,7 @@ class Plan:
         while self.stop is None or first < self.stop:
             ends = [*self.cuts] if self.stop is None else [*self.cuts, self.stop]
             stop = min([first + BLOCK_SEEDS, *(end for end in ends if end > first)])
-            yield Block(number, first, stop, self.variant)
+            yield Block(number, first, stop, self.variant, self.world)
             number, first = number + 1, stop
 
 
@@ -84,6 +88,10 @@ class Campaign:
     """Nobody waits for anything any more."""
     under_way: int = 0
     """Blocks that were handed out and are not done."""
+    code: Code = NO_CHOICE
+    """What runs its worlds now."""
+    differing: dict[int, str] = field(default_factory=dict)
+    """Failing seeds that did otherwise when they were run again, and what."""
     _written_at: float = 0.0
 
     @property
@@ -157,6 +165,7 @@ class Asked:
     fingerprint: str
     seeds: tuple[int, int | None] | None = None
     variant: str | None = None
+    world: str | None = None
 
 
 def resume_campaign(folder: Path, asked: Asked) -> Campaign:
@@ -168,6 +177,8 @@ def resume_campaign(folder: Path, asked: Asked) -> Campaign:
     plan = found.plan
     if asked.variant is not None and asked.variant != plan.variant:
         raise _another(folder, f"--with is {asked.variant}, was {plan.variant or 'not given'}")
+    if asked.world is not None and asked.world != plan.world:
+        raise _another(folder, f"--world is {asked.world}, was {plan.world}")
     if (asked.version, asked.fingerprint) != (plan.version, plan.fingerprint):
         raise _another(folder, "the program has changed")
     if asked.seeds is None or asked.seeds == (plan.first, plan.stop):

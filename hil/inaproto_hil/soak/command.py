@@ -18,18 +18,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inaproto.errors import ConfigError, InaprotoError
+from inaproto.sim.failure import of_kind
+from inaproto.sim.kinds import WorldKind, draw_kind
 from inaproto.sim.log import read_log
-from inaproto.sim.marks import DECLARED
+from inaproto.sim.marks import declared_of
 from inaproto.sim.recorder import say_time
 from inaproto.sim.replay import replay as run_again
 from inaproto.sim.sequence_diagram import draw
-from inaproto.sim.swarm import draw_world, summary
+from inaproto.sim.swarm import summary
 from inaproto.sim.world import WorldResult
+from inaproto_hil.compiled.choice import Code, choose, is_worth
+from inaproto_hil.compiled.sources import fingerprint
 from inaproto_hil.soak.block import Block, Telling, Told, run_block, tell
 from inaproto_hil.soak.campaign import Asked, Campaign, Plan, parse_seeds, resume_campaign
+from inaproto_hil.soak.differences import differences
 from inaproto_hil.soak.engines import Local, open_engine
 from inaproto_hil.soak.folder import check_default, check_file, check_folder, claim
-from inaproto_hil.soak.parts import PRODUCT, fingerprint, installed, program
+from inaproto_hil.soak.parts import PRODUCT, installed, program
 from inaproto_hil.soak.stop import EXIT_STOPPED
 from inaproto_hil.soak.tally import Failure, Tally
 from inaproto_hil.soak.verdict import State, Verdict
@@ -58,13 +63,22 @@ class Options:
     shrink: bool
     require_marks: bool | None
     variant: str | None
+    world: str | None = None
+    compiled: bool | None = None
+    """None: whichever is better."""
 
 
 # --- one seed
 
 
 def one_seed(
-    seed: str, digest: bool, out: Path | None, log_at: Path | None, shrink: bool, variant: str | None
+    seed: str,
+    world: str | None,
+    digest: bool,
+    out: Path | None,
+    log_at: Path | None,
+    shrink: bool,
+    variant: str | None,
 ) -> int:
     if re.fullmatch(r"[\w.+-]{1,64}", seed) is None:
         raise ConfigError(f"--seed {seed!r}: write a number, or a word of letters, digits and . + - _")
@@ -74,7 +88,8 @@ def one_seed(
         check_folder("--out", out)
     elif not digest:
         check_default(OUT_DEFAULT)
-    config = draw_world(seed)
+    kind = WorldKind(world or WorldKind.SINGLE)
+    config = draw_kind(seed, kind)
     with installed(variant):
         began = time.process_time()
         result = PRODUCT.run(config)
@@ -92,7 +107,7 @@ def one_seed(
     if digest:
         click.echo(f"inaproto: broken rule: {result.violation.rule}: {result.violation.evidence}", err=True)
     else:
-        told = tell(Telling(seed, str(out or OUT_DEFAULT), program(variant), shrink))
+        told = tell(Telling(seed, str(out or OUT_DEFAULT), program(variant), shrink, kind))
         click.echo(told.text)
         if told.shrunk_text is not None:
             click.echo(told.shrunk_text)
@@ -105,6 +120,7 @@ def _world_table(result: WorldResult, cpu_s: float) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
         "seed": result.config.seed,
+        "switches": f"{said['switches']} ({said['steering']} only steer)",
         "hosts": str(said["hosts"]),
         "jobs": "; ".join(
             f"{job['ranks']} ranks, {job['operations']} all-reduces, window {job['window']}"
@@ -120,6 +136,8 @@ def _world_table(result: WorldResult, cpu_s: float) -> Table:
         "digest": result.digest,
         "verdict": "every rule was kept" if result.violation is None else "a rule was broken",
     }
+    if result.config.topology is None:
+        del rows["switches"]
     for name, value in rows.items():
         table.add_row(name, value)
     return table
@@ -128,13 +146,19 @@ def _world_table(result: WorldResult, cpu_s: float) -> Table:
 # --- measuring
 
 
-def measure(seeds: str | None, variant: str | None) -> int:
-    """Steps per second and core: the median of some runs of the same seeds in this process."""
+def measure(seeds: str | None, world: str | None, variant: str | None, compiled: bool | None) -> int:
+    """Steps per second and core: the median of some runs of the same seeds in one process."""
     first, stop = parse_seeds(seeds or MEASURE_SEEDS)
+    # Without seeds it says what a long campaign gets.
+    code = choose(
+        compiled, against=_against_compiled(variant), is_worth_building=seeds is None, say=_say_compiling
+    )
+    click.echo(f"code: {code}")
+    engine = open_engine("local", 1, code.folder)
+    blocks = [Block(0, first, stop, variant, world or WorldKind.SINGLE)] * MEASURE_RUNS
     rates = []
     failures: list[Failure] = []
-    for number in range(1, MEASURE_RUNS + 1):
-        _, tally = run_block(Block(0, first, stop, variant))
+    for number, (_, tally) in enumerate(engine.outcomes(run_block, blocks), 1):
         rate = tally.steps_per_s or 0.0
         rates.append(rate)
         failures = tally.failures
@@ -144,13 +168,23 @@ def measure(seeds: str | None, variant: str | None) -> int:
         )
     click.echo(
         f"median {statistics.median(rates):,.0f} core steps/s per core "
-        f"({min(rates):,.0f} to {max(rates):,.0f}), seeds {first}:{stop}, one process"
+        f"({min(rates):,.0f} to {max(rates):,.0f}), seeds {first}:{stop}, one process, {code.kind}"
     )
     for failure in failures:
         click.echo(
             f"inaproto: seed {failure.seed}: broken rule: {failure.rule}: {failure.evidence}", err=True
         )
     return 1 if failures else 0
+
+
+def _against_compiled(variant: str | None, engine: str = "local") -> str | None:
+    if variant is not None:
+        return "a variant changes classes, which those of compiled code do not allow"
+    return None if engine == "local" else f"--engine {engine} has no compiled code on its nodes"
+
+
+def _say_compiling(text: str) -> None:
+    click.echo(f"soak: {text}", err=True)
 
 
 # --- campaigns
@@ -162,7 +196,13 @@ def campaign(options: Options) -> int:
     options = replace(options, variant=ours.plan.variant)
     with installed(options.variant):  # a wrong name is found here, not in every worker
         pass
-    engine = open_engine(options.engine, jobs)
+    ours.code = choose(
+        options.compiled,
+        against=_against_compiled(options.variant, options.engine),
+        is_worth_building=is_worth(ours.plan.seeds, options.minutes),
+        say=_say_compiling,
+    )
+    engine = open_engine(options.engine, jobs, ours.code.folder)
     already = ours.tally.seeds
     began = time.monotonic()
     console = Console(stderr=True, highlight=False)
@@ -174,6 +214,7 @@ def campaign(options: Options) -> int:
         click.echo(f"inaproto: stopped at once after {ours.tally.seeds} seeds{kept}", err=True)
         return EXIT_STOPPED
     told = _tell_failures(ours, options, jobs, console)
+    ours.differing = differences(ours.tally.failures, told)
     verdict = Verdict.of(ours, require_marks=options.require_marks)
     _print(ours, verdict, wall_s, ours.tally.seeds - already, told)
     if options.out is not None:
@@ -190,7 +231,7 @@ def _opened(options: Options) -> Campaign:
     seeds: tuple[int, int | None] | None = None if options.seeds is None else parse_seeds(options.seeds)
     out = options.out
     if out is not None and options.resume:
-        asked = Asked(version("inaproto"), fingerprint(), seeds, options.variant)
+        asked = Asked(version("inaproto"), fingerprint(), seeds, options.variant, options.world)
         ours = resume_campaign(out, asked)
         check_folder("--out", out)
         return ours
@@ -204,7 +245,8 @@ def _opened(options: Options) -> Campaign:
             pass
         check_folder("--out", out)
         claim(out, anew=options.anew)
-    return Campaign(Plan(*seeds, options.variant, version("inaproto"), fingerprint()), out)
+    kind = options.world or WorldKind.SINGLE
+    return Campaign(Plan(*seeds, options.variant, version("inaproto"), fingerprint(), world=kind), out)
 
 
 class _Watch:
@@ -255,7 +297,8 @@ def _tell_failures(ours: Campaign, options: Options, jobs: int, console: Console
         shrink = set()
     folder = str(options.out or OUT_DEFAULT)
     who = program(options.variant)
-    tellings = [Telling(failure.seed, folder, who, failure.seed in shrink) for failure in failures]
+    world = ours.plan.world
+    tellings = [Telling(one.seed, folder, who, one.seed in shrink, world) for one in failures]
     said = f"writing the logs of {len(tellings)} failures" + (f", reducing {len(shrink)}" if shrink else "")
     told: list[Told] = []
     with console.status(said) if console.is_terminal else nullcontext():
@@ -273,25 +316,31 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
         if one.shrunk_text is not None:
             click.echo(one.shrunk_text)
         click.echo()
-    console.print(_summary_table(ours.tally, wall_s, seeds_now))
-    seen = sum(name in ours.tally.marks for name in DECLARED)
-    console.print(f"marks: {seen} of {len(DECLARED)} declared were seen")
+    for seed, said in ours.differing.items():
+        console.print(f"seed {seed} is not the same twice: {said}\n", markup=False)
+    console.print(_summary_table(ours.tally, ours.code, wall_s, seeds_now))
+    declared = declared_of(WorldKind(ours.plan.world))
+    seen = sum(name in ours.tally.marks for name in declared)
+    console.print(f"marks: {seen} of {len(declared)} declared were seen")
     if verdict.marks_required:
         for name in verdict.unseen:
-            console.print(f"  never: {name} ({DECLARED[name]})", markup=False)
+            console.print(f"  never: {name} ({declared[name]})", markup=False)
     elif verdict.unseen:
         console.print(f"  not seen: {'; '.join(verdict.unseen)}", markup=False)
     variant = f" --with {ours.plan.variant}" if ours.plan.variant else ""
+    kind = of_kind(WorldKind(ours.plan.world))
     if ours.tally.failures:
         console.print("rerun the failures with:")
     for failure in ours.tally.failures[:100]:
-        console.print(f"  inaproto soak --seed {failure.seed}{variant}    # {failure.rule}", markup=False)
+        console.print(
+            f"  inaproto soak{kind} --seed {failure.seed}{variant}    # {failure.rule}", markup=False
+        )
     if len(ours.tally.failures) > 100:
         console.print(f"  and {len(ours.tally.failures) - 100} more")
     console.print(str(verdict), markup=False, style=_STYLES[verdict.state])
 
 
-def _summary_table(tally: Tally, wall_s: float, seeds_now: int) -> Table:
+def _summary_table(tally: Tally, code: Code, wall_s: float, seeds_now: int) -> Table:
     def rate(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
 
@@ -307,6 +356,7 @@ def _summary_table(tally: Tally, wall_s: float, seeds_now: int) -> Table:
         "steps/s per core": f"{rate(tally.steps_per_s)} over all, median of blocks "
         f"{rate(tally.steps_per_s_median)}",
         "wall time": f"{wall_s:.1f} s for {seeds_now} seeds",
+        "code": str(code),
         "failures": str(len(tally.failures)),
     }
     for name, value in rows.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from inaproto.errors import Unsupported
@@ -36,15 +37,17 @@ class Local:
     They end with this process, however it ends, and when the outcomes are no longer asked for.
     """
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, compiled: Path | None = None) -> None:
+        """``compiled``: folder of the compiled copy that they are to run instead of the source."""
         self._jobs = jobs
+        self._compiled = compiled
 
     def outcomes(
         self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
     ) -> Generator[Outcome, None, None]:
         workers: list[Worker] = []
         try:
-            yield from _shared_out(work, iter(tasks), workers, self._jobs)
+            yield from _shared_out(work, iter(tasks), workers, self._jobs, self._compiled)
         finally:
             for worker in workers:
                 worker.kill()
@@ -53,12 +56,16 @@ class Local:
 
 
 def _shared_out(
-    work: Callable[[Task], Outcome], tasks: Iterator[Task], workers: list[Worker], jobs: int
+    work: Callable[[Task], Outcome],
+    tasks: Iterator[Task],
+    workers: list[Worker],
+    jobs: int,
+    compiled: Path | None,
 ) -> Iterator[Outcome]:
     """One task after another to each of ``jobs`` workers, which are added to ``workers``."""
     busy: dict[Any, Worker] = {}
     for task in tasks:
-        worker = Worker()
+        worker = Worker(compiled)
         workers.append(worker)
         worker.ask(work, task)
         busy[worker.channel] = worker
@@ -104,8 +111,8 @@ class OnRay:
             yield from ray.get(done)
 
 
-def open_engine(name: str, jobs: int) -> Engine:
-    """Raises ``Unsupported``."""
+def open_engine(name: str, jobs: int, compiled: Path | None = None) -> Engine:
+    """``compiled`` is for worker processes. Raises ``Unsupported``."""
     if name == "ray":
         return OnRay()
-    return InProcess() if jobs == 1 else Local(jobs)
+    return InProcess() if jobs == 1 and compiled is None else Local(jobs, compiled)

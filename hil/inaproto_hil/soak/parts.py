@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import sys
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-import inaproto
-import inaproto_adapters
 from inaproto.errors import ConfigError
 from inaproto.sim.log import Program
 from inaproto.sim.nic import NicEngine
@@ -82,14 +79,3 @@ def _context(variant: str) -> AbstractContextManager[object]:
 def program(variant: str | None) -> Program:
     """What runs here, for logs."""
     return Program(version("inaproto"), describe()["commit"], variant)
-
-
-def fingerprint() -> str:
-    """Of all source files that a world runs: a campaign must not change horses."""
-    digest = hashlib.sha256()
-    for package in (inaproto, inaproto_adapters):
-        for root in map(Path, package.__path__):
-            for path in sorted(root.rglob("*.py")):
-                digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -12,7 +12,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from inaproto.sim.marks import DECLARED
+from inaproto.sim.kinds import WorldKind
+from inaproto.sim.marks import declared_of
 from inaproto.sim.swarm import FaultKind
 from inaproto_hil.soak.tally import Tally, bin_start
 
@@ -29,7 +30,7 @@ _LOOK: Any = {
 }
 
 
-def pictures(tally: Tally) -> Iterator[tuple[str, str]]:
+def pictures(tally: Tally, kind: WorldKind) -> Iterator[tuple[str, str]]:
     """(name, data URI) of each picture that has something to show."""
     if not tally.seeds:
         return
@@ -41,7 +42,7 @@ def pictures(tally: Tally) -> Iterator[tuple[str, str]]:
         )
         yield "speed", _speed(tally)
         yield "faults and weather", _faults(tally)
-        yield "marks", _marks(tally)
+        yield "marks", _marks(tally, kind)
 
 
 def _uri(figure: Figure) -> str:
@@ -90,12 +91,13 @@ def _speed(tally: Tally) -> str:
 
 def _faults(tally: Tally) -> str:
     names = [f"fault: {kind}" for kind in FaultKind]
+    names += sorted(name for name in tally.marks if name.startswith("fault: trunk "))
     names += sorted(name for name in tally.marks if name.startswith("weather: "))
     return _bars(tally, names, "what befell the worlds", "seeds that met it", log=False)
 
 
-def _marks(tally: Tally) -> str:
-    names = sorted(DECLARED, key=lambda name: tally.marks.get(name, [0, 0])[0])
+def _marks(tally: Tally, kind: WorldKind) -> str:
+    names = sorted(declared_of(kind), key=lambda name: tally.marks.get(name, [0, 0])[0])
     return _bars(tally, names[::-1], "declared marks", "seeds that met it (red: none)", log=True)
 
 

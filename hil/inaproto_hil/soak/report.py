@@ -12,7 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from inaproto.sim.marks import DECLARED, meaning_of
+from inaproto.sim.failure import of_kind
+from inaproto.sim.kinds import WorldKind
+from inaproto.sim.marks import declared_of, meaning_of
 from inaproto.sim.recorder import say_time
 from inaproto.sim.rules import rules
 from inaproto_hil.environment import describe
@@ -42,10 +44,12 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
     tally = ours.tally
     logs = {one.seed: {"log": one.log, "shrunk_log": one.shrunk_log} for one in told}
     variant = f" --with {ours.plan.variant}" if ours.plan.variant else ""
+    kind = WorldKind(ours.plan.world)
+    declared = declared_of(kind)
     marks = [
         {
             "name": name,
-            "declared": name in DECLARED,
+            "declared": name in declared,
             "meaning": meaning_of(name),
             "seeds": seeds,
             "times": times,
@@ -53,7 +57,7 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
         for name, (seeds, times) in sorted(tally.marks.items())
     ]
     marks += [
-        {"name": name, "declared": True, "meaning": DECLARED[name], "seeds": 0, "times": 0}
+        {"name": name, "declared": True, "meaning": declared[name], "seeds": 0, "times": 0}
         for name in verdict.unseen
     ]
     return {
@@ -64,6 +68,7 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
         "verdict": str(verdict),
         "plan": asdict(ours.plan),
         "finished": ours.finished,
+        "code": ours.code.record(),
         "env": describe(),
         "wall_s": round(wall_s, 3),
         "seeds": tally.seeds,
@@ -84,8 +89,9 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
         "failures": [
             {
                 **asdict(failure),
-                "rerun": f"inaproto soak --seed {failure.seed}{variant}",
+                "rerun": f"inaproto soak{of_kind(kind)} --seed {failure.seed}{variant}",
                 **logs.get(failure.seed, {}),
+                "differs": ours.differing.get(failure.seed),
             }
             for failure in tally.failures
         ],
@@ -118,7 +124,7 @@ def _page(report: dict[str, Any], ours: Campaign, told: list[Told]) -> str:
         "<h2>Pictures</h2><div class=pictures>",
         *(
             f'<figure><img alt="{html.escape(name)}" src="{source}"></figure>'
-            for name, source in pictures(ours.tally)
+            for name, source in pictures(ours.tally, WorldKind(ours.plan.world))
         ),
         "</div>",
         _rules(report),
@@ -143,6 +149,7 @@ def _numbers(report: dict[str, Any]) -> str:
         "core steps/s per core": f"{number(report['steps_per_s_per_core'])} over all, median of blocks "
         f"{number(report['steps_per_s_per_core_median_of_blocks'])}",
         "wall time of this run": f"{report['wall_s']:,.1f} s",
+        "code of this run": f"{report['code']['kind']} ({report['code']['why']})",
     }
     cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
     return f"<table>{cells}</table>"
@@ -158,6 +165,8 @@ def _failures(report: dict[str, Any], told: list[Told]) -> str:
     for failure in report["failures"]:
         evidence = failure["evidence"]
         evidence = evidence if len(evidence) < 300 else evidence[:300] + " ..."
+        if failure["differs"] is not None:
+            evidence = f"The program is two programs: {failure['differs']}"
         again = [failure["rerun"]]
         logs = [failure[key] for key in ("log", "shrunk_log") if failure.get(key)]
         again += [f"inaproto replay {log}{variant}" for log in logs]

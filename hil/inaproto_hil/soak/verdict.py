@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from inaproto.sim.marks import DECLARED, SEEDS_MIN
+from inaproto.sim.kinds import WorldKind
+from inaproto.sim.marks import declared_of, seeds_min_of
 from inaproto_hil.soak.campaign import TIME_IS_UP, Campaign
 from inaproto_hil.soak.stop import EXIT_STOPPED
 
@@ -32,13 +33,16 @@ class Verdict:
     finished: bool
     """All that was planned is done."""
     by_signal: bool
+    differing: int = 0
+    """Failing seeds that did otherwise when they were run again."""
 
     @classmethod
     def of(cls, ours: Campaign, *, require_marks: bool | None) -> Verdict:
-        unseen = tuple(name for name in DECLARED if name not in ours.tally.marks)
+        kind = WorldKind(ours.plan.world)
+        unseen = tuple(name for name in declared_of(kind) if name not in ours.tally.marks)
         required = require_marks
         if required is None:
-            required = ours.tally.seeds >= SEEDS_MIN and ours.plan.variant is None
+            required = ours.tally.seeds >= seeds_min_of(kind) and ours.plan.variant is None
         return cls(
             len(ours.tally.failures),
             unseen,
@@ -47,6 +51,7 @@ class Verdict:
             ours.tally.seeds,
             ours.finished or (ours.plan.stop is None and ours.interrupted == TIME_IS_UP),
             ours.by_signal,
+            len(ours.differing),
         )
 
     @property
@@ -69,6 +74,8 @@ class Verdict:
         words = []
         if self.failures:
             words.append(f"FAILED: {self.failures} {'seeds' if self.failures > 1 else 'seed'} broke a rule")
+        if self.differing:
+            words.append(f"FAILED: {self.differing} of them did otherwise when run again, interpreted")
         match self.state:
             case State.FAILED:
                 if self.unseen and self.marks_required:

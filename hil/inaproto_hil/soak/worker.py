@@ -10,14 +10,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
 from inaproto.errors import ConfigError, InaprotoError
+from inaproto_hil.compiled.choice import require
 
 Task = TypeVar("Task")
 _DIED = "a worker process died without an answer; was it killed for want of memory? Try fewer --jobs"
@@ -28,14 +32,16 @@ class WorkerDied(InaprotoError):
 
 
 class Worker:
-    def __init__(self) -> None:
+    def __init__(self, compiled: Path | None = None) -> None:
+        """``compiled``: folder of the compiled copy that it is to run instead of the source."""
         context = multiprocessing.get_context("spawn")
         self.channel, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, compiled), daemon=True)
         resource_tracker.ensure_running()  # else it would be started next, and let the signal through
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited until it is ignored
         try:
-            self._process.start()
+            with _first_on_path(compiled):
+                self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
@@ -64,7 +70,20 @@ class Worker:
         self.channel.close()
 
 
-def _serve(channel: Connection) -> None:
+@contextmanager
+def _first_on_path(folder: Path | None) -> Iterator[None]:
+    """A process that is started meanwhile has this process's path, and imports from there first."""
+    if folder is None:
+        yield
+        return
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _serve(channel: Connection, compiled: Path | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
@@ -73,6 +92,8 @@ def _serve(channel: Connection) -> None:
         except EOFError:
             return
         try:
+            if compiled is not None:
+                require(compiled)
             answer: tuple[Any, Any] = None, work(task)
         except ConfigError as error:
             answer = ConfigError, str(error)

@@ -14,6 +14,7 @@ from inaproto.wire.icrc import verify
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
     from inaproto.sim.rank import SimRank
+    from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
     from inaproto.units import Frames, PortId
 
@@ -72,19 +73,20 @@ class Checker:
     def closed(self, rank: SimRank) -> None:
         """A rank that left is told that all have."""
 
-    def ring_installed(self, spec: RingSpec) -> None: ...
+    def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
+        """Just before its accelerator is told."""
 
-    def ring_removed(self, ring_id: int) -> None: ...
+    def ring_removed(self, switch: SimSwitch, ring_id: int) -> None: ...
 
-    def switch_rebooted(self) -> None: ...
+    def switch_rebooted(self, switch: SimSwitch) -> None: ...
 
-    def switch_received(self, port: PortId, blocks: list[Frames]) -> None:
+    def switch_received(self, switch: SimSwitch, port: PortId, blocks: list[Frames]) -> None:
         """Just before the accelerator takes them in."""
 
-    def switch_sent(self, port: PortId, frames: Frames) -> None:
+    def switch_sent(self, switch: SimSwitch, port: PortId, frames: Frames) -> None:
         """For each action of the accelerator that sends frames, in order."""
 
-    def switch_stepped(self) -> None:
+    def switch_stepped(self, switch: SimSwitch) -> None:
         """After all actions of the accelerator for what it received."""
 
     def sample(self, world: World) -> None:

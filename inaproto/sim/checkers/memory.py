@@ -15,6 +15,7 @@ from inaproto.sim.checkers.checker import Checker, Violated
 if TYPE_CHECKING:
     from inaproto.core.accelerator_types import RingState
     from inaproto.sim.host import SimHost
+    from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
 
 
@@ -22,14 +23,15 @@ class BoundedMemory(Checker):
     name = "memory bounded"
 
     def sample(self, world: World) -> None:
-        if world.switch.is_up:
-            self._switch(world)
+        for switch in world.switches:
+            if switch.is_up:
+                self._switch(switch)
         for host in world.hosts:
             if host.is_up:
                 self._host(host)
 
-    def _switch(self, world: World) -> None:
-        accelerator = world.switch.accelerator
+    def _switch(self, switch: SimSwitch) -> None:
+        accelerator = switch.accelerator
         granted = 0
         for ring_id, ring in accelerator.rings.items():
             needed = bytes_needed(ring.spec)
@@ -45,11 +47,11 @@ class BoundedMemory(Checker):
                 raise Violated(
                     self.name, f"ring {ring_id}: {held} payload buffers in use and {spare} spare ones"
                 )
-        if accelerator.view().memory_bytes != granted or granted > world.switch_memory_bytes_max:
+        if accelerator.view().memory_bytes != granted or granted > switch.memory_bytes_max:
             raise Violated(
                 self.name,
-                f"the accelerator counts {accelerator.view().memory_bytes} bytes, its rings were granted "
-                f"{granted}, allowed are {world.switch_memory_bytes_max}",
+                f"the accelerator of {switch} counts {accelerator.view().memory_bytes} bytes, its rings were "
+                f"granted {granted}, allowed are {switch.memory_bytes_max}",
             )
 
     def _host(self, host: SimHost) -> None:
@@ -73,12 +75,16 @@ class BoundedMemory(Checker):
         for host in world.hosts:
             if host.is_up and any(host.nic.resources.values()):
                 raise Violated("nothing is left", f"{host}: its NIC still holds {host.nic.resources}")
-        view = world.switch.accelerator.view()
-        if view.rings or view.memory_bytes or view.connections:
-            raise Violated("nothing is left", f"the accelerator still holds {view}")
-        jobs = world.switch.rendezvous.view().jobs
+        for switch in world.switches:
+            view = switch.accelerator.view()
+            if view.rings or view.memory_bytes or view.connections:
+                raise Violated("nothing is left", f"the accelerator of {switch} still holds {view}")
+        jobs = world.control.rendezvous.view().jobs
         if jobs:
             raise Violated("nothing is left", f"the rendezvous still knows {jobs}")
+        trees = world.control.trees.view().rings if world.control.trees is not None else ()
+        if trees:
+            raise Violated("nothing is left", f"the tree control still knows {trees}")
 
 
 def _measured(ring: RingState) -> int:

@@ -12,6 +12,7 @@ from inaproto.sim.checkers.checker import Checker, Violated, each_frame, is_inta
 
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
+    from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
     from inaproto.units import Frames, PortId
 
@@ -27,11 +28,11 @@ class OneNakPerGap(Checker):
         self._naks: dict[tuple[bytes, bytes], bytes] = {}
         """IP id by connection and PSN."""
 
-    def ring_installed(self, spec: RingSpec) -> None:
+    def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
         ips = {flow.dst_ip for flow in spec.flows}
         self._naks = {key: ident for key, ident in self._naks.items() if key[0][:4] not in ips}
 
-    def switch_received(self, port: PortId, blocks: list[Frames]) -> None:
+    def switch_received(self, switch: SimSwitch, port: PortId, blocks: list[Frames]) -> None:
         for block in blocks:
             if block.shape[1] != _FRAME_BYTES:
                 continue

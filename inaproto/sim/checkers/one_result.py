@@ -39,7 +39,7 @@ class OneResult(Checker):
         if expected is None:
             elements = job.elements[op_index]
             oracle = self._world.oracle(job)
-            expected = oracle.result(rank.ring_id, len(job.hosts), op_index, elements)
+            expected = oracle.result(rank.ring_id, op_index, elements)
             self._expected[key] = expected
         if result != expected:
             wrong = next(at for at in range(len(expected)) if result[at] != expected[at])

@@ -13,7 +13,9 @@ from inaproto.sim.checkers.checker import Checker, Violated
 from inaproto.units import S
 
 if TYPE_CHECKING:
+    from inaproto.core.ring_spec import RingSpec
     from inaproto.sim.rank import SimRank
+    from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
 
 RECOVERY_NS: Final = 3 * S
@@ -50,18 +52,27 @@ def _lacks(rank: SimRank) -> str:
 
 
 def _at_switch(world: World, ring_id: int) -> str:
-    """The first packet without a result in the ring, and which ranks' packets the switch has there."""
-    ring = world.switch.accelerator.rings.get(ring_id) if world.switch.is_up else None
-    if ring is None:
+    """The first packet without a result in the ring, and whose packets are there, at each of its switches."""
+    holding = [switch for switch in world.switches if switch.is_up and ring_id in switch.accelerator.rings]
+    if not holding:
         return "the switch does not have this ring"
+    return "; ".join(f"at {switch} {_waits(switch, ring_id)}" for switch in holding)
+
+
+def _waits(switch: SimSwitch, ring_id: int) -> str:
+    ring = switch.accelerator.rings[ring_id]
     held = sorted((region for region in ring.array.regions if region.serial >= 0), key=lambda one: one.serial)
     for region in held:
         for packet in range(region.packets):
             if not region.done[packet]:
-                here = [rank for rank in range(len(region.seen)) if region.seen[rank, packet]]
+                here = [row for row in range(len(region.seen)) if region.seen[row, packet]]
                 return (
-                    f"at the switch message {region.serial} waits at packet {packet} of {region.packets}, "
-                    f"which it has of ranks {here} of {len(region.seen)}"
+                    f"message {region.serial} waits at packet {packet} of {region.packets}, "
+                    f"which it has of {_say_inputs(ring.spec)} {here} of {len(region.seen)}"
                 )
     newest = f"up to message {held[-1].serial}" if held else "and has seen no message"
-    return f"the switch has every result of the messages it knows, {newest}"
+    return f"there is every result of the messages it knows, {newest}"
+
+
+def _say_inputs(spec: RingSpec) -> str:
+    return "ranks" if spec.role is None else "inputs"

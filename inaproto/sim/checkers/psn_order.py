@@ -1,12 +1,15 @@
-"""On every flow results leave the switch in PSN order (protocol.md section 3, "Order").
+"""On every flow results leave the switch that delivers them in PSN order (protocol.md section 3, "Order").
 
 New results follow one another without a hole; what left before may leave again. One exception: past a
 hole in what the flow's own sender sent, one later result may pass, once for each hole. A hole is another
-one only if packets of that sender came meanwhile that were still missing before.
+one only if packets of that sender came meanwhile that were still missing before. If another switch delivers
+than the one where the sender's packets come, it hears of holes late, and may let as many results pass as
+there were holes. Between switches there is no order: the next one places packets by their PSN.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -16,6 +19,7 @@ from inaproto.sim.checkers.checker import Checker, Violated, each_frame, is_inta
 
 if TYPE_CHECKING:
     from inaproto.sim.host import SimHost
+    from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
     from inaproto.units import Frames, PortId
 
@@ -36,6 +40,17 @@ class _Flow:
     message_packets: int
     next_psn: int
     """That is due."""
+    source: SimSwitch | None = None
+    """Where the sender's packets come and are summed."""
+    target: SimSwitch | None = None
+    """Where the results leave for the receiver."""
+    holes: int = 0
+    """That were seen in what came."""
+    hole_at: int | None = None
+    """The PSN that is missing there."""
+    passes: int = 0
+    flooded: tuple[int, int] = (-1, -1)
+    """The PSN that last left past a hole, and when."""
     passed: int | None = None
     """The PSN of the last result that was let past a hole, until it is due."""
     is_other_hole: bool = False
@@ -55,57 +70,102 @@ class PsnOrder(Checker):
         self._world = world
         self._flows: dict[bytes, _Flow] = {}
 
-    def ring_installed(self, spec: RingSpec) -> None:
+    def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
         for flow in spec.flows:
             key = flow.src_ip + flow.dst_ip + flow.dst_qp.to_bytes(3, "big")
-            first_psn = self._world.first_psn_of(flow)
-            sender = next((host for host in self._world.hosts if host.ip == flow.src_ip), None)
-            if first_psn is not None and sender is not None:
-                self._flows[key] = _Flow(flow.rank, spec.ring_id, sender, spec.message_packets, first_psn)
+            found = self._flows.get(key)
+            if found is None or found.ring_id != spec.ring_id:
+                first_psn = self._world.first_psn_of(flow)
+                sender = next((host for host in self._world.hosts if host.ip == flow.src_ip), None)
+                if first_psn is None or sender is None:
+                    continue
+                found = _Flow(flow.rank, spec.ring_id, sender, spec.message_packets, first_psn)
+                self._flows[key] = found
+            role = spec.role
+            if role is None or flow.rank in role.ranks:
+                found.source = switch
+            if role is None or flow.rank in role.delivers:
+                found.target = switch
 
-    def ring_removed(self, ring_id: int) -> None:
-        self._flows = {key: flow for key, flow in self._flows.items() if flow.ring_id != ring_id}
+    def ring_removed(self, switch: SimSwitch, ring_id: int) -> None:
+        self._forget(switch, lambda flow: flow.ring_id == ring_id)
 
-    def switch_rebooted(self) -> None:
-        self._flows.clear()
+    def switch_rebooted(self, switch: SimSwitch) -> None:
+        self._forget(switch, lambda flow: True)
 
-    def switch_received(self, port: PortId, blocks: list[Frames]) -> None:
+    def _forget(self, switch: SimSwitch, concerns: Callable[[_Flow], bool]) -> None:
+        for flow in self._flows.values():
+            if flow.source is switch and concerns(flow):
+                flow.source = None
+                flow.came.clear()
+        self._flows = {
+            key: flow
+            for key, flow in self._flows.items()
+            if not (concerns(flow) and flow.target in (switch, None) and flow.source is None)
+        }
+
+    def switch_received(self, switch: SimSwitch, port: PortId, blocks: list[Frames]) -> None:
         for block in blocks:
             if block.shape[1] < _DATA_FRAME_BYTES_MIN:
                 continue
             for frame in each_frame(block):
                 flow = self._flows.get(frame[26:34] + frame[47:50])
-                if flow is not None and _is_plain_roce(frame):
+                if flow is not None and flow.source is switch and _is_plain_roce(frame):
                     self._comes(flow, port, frame)
 
-    @staticmethod
-    def _comes(flow: _Flow, port: PortId, frame: bytes) -> None:
+    def _comes(self, flow: _Flow, port: PortId, frame: bytes) -> None:
         psn = int.from_bytes(frame[51:54], "big")
         ahead = _ahead(psn, flow.next_psn)
         if ahead < 0:
             return
         if flow.passed is not None and _ahead(flow.passed, psn) > 0:
             flow.is_other_hole = True
+        is_far = flow.target is not flow.source
+        if is_far and self._world.damage and not self._is_its_own(flow, port, frame):
+            return
         flow.came[psn] = port, frame
         if frame[42] in _OPENING:  # what came before its message's first packet could not be placed
             for later in range(1, flow.message_packets):
                 flow.came.pop((psn + later) & _MASK, None)
+        if is_far:
+            self._look_for_hole(flow)
+
+    @staticmethod
+    def _look_for_hole(flow: _Flow) -> None:
+        """After a packet was taken in; a hole that is filled in part is another one."""
+        due = flow.next_psn
+        while due in flow.came:
+            due = (due + 1) & _MASK
+        if not any(_ahead(other, due) > 0 for other in flow.came):
+            flow.hole_at = None
+        elif due != flow.hole_at:
+            flow.hole_at = due
+            flow.holes += 1
+
+    @staticmethod
+    def _is_its_own(flow: _Flow, port: PortId, frame: bytes) -> bool:
+        """Whether it came undamaged from where the flow's sender is."""
+        here = None if flow.source is None else flow.source.port_of_mac(flow.sender.mac)
+        return port == here and frame[6:12] == flow.sender.mac and is_intact(frame)
 
     def _has_hole(self, flow: _Flow, psn: int) -> bool:
         """Whether a packet of the flow's sender is missing, or came damaged, before ``psn``."""
-        here = self._world.switch.port_of_mac(flow.sender.mac)
+        if flow.source is None:
+            return True
         for ahead in range(_ahead(psn, flow.next_psn)):
             port, frame = flow.came.get((flow.next_psn + ahead) & _MASK, (None, b""))
-            if port is None or port != here or frame[6:12] != flow.sender.mac or not is_intact(frame):
+            if port is None or not self._is_its_own(flow, port, frame):
                 return True
         return False
 
-    def switch_sent(self, port: PortId, frames: Frames) -> None:
+    def switch_sent(self, switch: SimSwitch, port: PortId, frames: Frames) -> None:
         if frames.shape[1] < _DATA_FRAME_BYTES_MIN:
             return
         for frame in each_frame(frames):
             flow = self._flows.get(frame[26:34] + frame[47:50])
-            if flow is not None and 0x06 <= frame[42] <= 0x0B and _is_plain_roce(frame):
+            if flow is None or flow.target is not switch:
+                continue
+            if 0x06 <= frame[42] <= 0x0B and _is_plain_roce(frame):
                 self._leaves(flow, int.from_bytes(frame[51:54], "big"))
 
     def _leaves(self, flow: _Flow, psn: int) -> None:
@@ -120,6 +180,11 @@ class PsnOrder(Checker):
             if flow.passed is not None and _ahead(flow.passed, flow.next_psn) < 0:
                 flow.passed = None
             return
+        if flow.target is not flow.source:
+            if (psn, self._world.agenda.now) != flow.flooded:  # at other ports, when its host is not known
+                self._passes_far(flow, psn)
+            flow.flooded = psn, self._world.agenda.now
+            return
         if not self._has_hole(flow, psn):
             raise Violated(
                 self.name,
@@ -131,6 +196,16 @@ class PsnOrder(Checker):
                 f"{flow.name}: PSN {psn} left where {flow.next_psn} is due, as {flow.passed} did before it",
             )
         flow.passed, flow.is_other_hole = psn, False
+
+    def _passes_far(self, flow: _Flow, psn: int) -> None:
+        """Past a hole that another switch saw. What it saw before it restarted is not known."""
+        flow.passes += 1
+        if flow.source is not None and flow.passes > flow.holes:
+            raise Violated(
+                self.name,
+                f"{flow.name}: PSN {psn} left where {flow.next_psn} is due; {flow.passes} such passed, "
+                f"for {flow.holes} holes in what its sender sent",
+            )
 
 
 def _is_plain_roce(frame: bytes) -> bool:

@@ -11,6 +11,7 @@ from inaproto.sim.checkers.checker import Checker, Violated
 
 if TYPE_CHECKING:
     from inaproto.core.accelerator_types import RingState
+    from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
 
 
@@ -20,20 +21,23 @@ class SlotsApart(Checker):
     name = "slots never shared"
 
     def begin(self, world: World) -> None:
-        self._tenants: dict[tuple[int, int], int] = {}
+        self._tenants: dict[tuple[int, int, int], int] = {}
 
-    def switch_rebooted(self) -> None:
-        self._tenants.clear()
+    def switch_rebooted(self, switch: SimSwitch) -> None:
+        self._tenants = {key: msg for key, msg in self._tenants.items() if key[0] != switch.number}
 
     def sample(self, world: World) -> None:
-        if not world.switch.is_up:
-            return
-        rings = world.switch.accelerator.rings
+        for switch in world.switches:
+            if switch.is_up:
+                self._look_at(world, switch)
+
+    def _look_at(self, world: World, switch: SimSwitch) -> None:
+        rings = switch.accelerator.rings
         if len(rings) > 1:
             world.mark("two rings at once")
         owners: dict[int, str] = {}
         for ring_id, ring in rings.items():
-            self._tenants_only_advance(ring_id, ring)
+            self._tenants_only_advance(switch, ring_id, ring)
             for number, region in enumerate(ring.array.regions):
                 owner = f"region {number} of ring {ring_id}"
                 memories = [region.result, region.seen, region.done, region.header]
@@ -44,25 +48,25 @@ class SlotsApart(Checker):
                     if address in owners:
                         raise Violated(self.name, f"{owner} and {owners[address]} share memory")
                     owners[address] = owner
-        self._ranges_apart(world)
+        self._ranges_apart(switch)
 
-    def _tenants_only_advance(self, ring_id: int, ring: RingState) -> None:
+    def _tenants_only_advance(self, switch: SimSwitch, ring_id: int, ring: RingState) -> None:
         regions = ring.array.regions
         for number, region in enumerate(regions):
             if region.serial >= 0 and region.serial % len(regions) != number:
                 raise Violated(self.name, f"ring {ring_id}: region {number} holds message {region.serial}")
-            before = self._tenants.get((ring_id, number), -1)
+            key = switch.number, ring_id, number
+            before = self._tenants.get(key, -1)
             if region.serial < before:
                 raise Violated(
                     self.name,
                     f"ring {ring_id}: region {number} went from message {before} to {region.serial}",
                 )
-            self._tenants[ring_id, number] = region.serial
+            self._tenants[key] = region.serial
 
-    def _ranges_apart(self, world: World) -> None:
-        arrays = [
-            region.result for ring in world.switch.accelerator.rings.values() for region in ring.array.regions
-        ]
+    def _ranges_apart(self, switch: SimSwitch) -> None:
+        rings = switch.accelerator.rings.values()
+        arrays = [region.result for ring in rings for region in ring.array.regions]
         spans = sorted(np.lib.array_utils.byte_bounds(array) for array in arrays)
         for (_, high), (low, _) in pairwise(spans):
             if low < high:

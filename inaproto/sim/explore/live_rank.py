@@ -13,6 +13,7 @@ from typing import Any, Final, assert_never
 import numpy as np
 
 from inaproto.core.message_window import MessageWindow
+from inaproto.core.operation_queue import OperationQueue
 from inaproto.core.rc_requester import (
     AckArrived,
     Complete,
@@ -380,7 +381,7 @@ def fork_core(core: Any) -> Any:
     """A copy that can step without touching the original: queues are copied, all else is immutable."""
     twin = object.__new__(type(core))
     for name, value in vars(core).items():
-        if isinstance(value, MessageWindow):
+        if isinstance(value, MessageWindow | OperationQueue):
             value = fork_core(value)
         elif isinstance(value, deque):
             value = value.copy()
@@ -393,7 +394,7 @@ def _values(core: Any) -> tuple[Any, ...]:
     for name, value in vars(core).items():
         if name in _CONSTANT:
             continue
-        if isinstance(value, MessageWindow):
+        if isinstance(value, MessageWindow | OperationQueue):
             value = _values(value)
         elif isinstance(value, deque):
             value = tuple(value)

@@ -1,0 +1,31 @@
+"""Failures that are others when their seeds are run again, by the source: then the program is two programs.
+
+A world is the same in every run, compiled or not. Compared is what broke, and where; the words of an
+exception may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from inaproto.sim.world import Violation
+from inaproto_hil.soak.block import Told
+from inaproto_hil.soak.tally import Failure
+
+
+def differences(failures: Iterable[Failure], told: Iterable[Told]) -> dict[int, str]:
+    """By seed: what the run that failed shows, and what the one that was told did instead."""
+    again = {one.seed: one.violation for one in told}
+    return {
+        failure.seed: f"in the campaign: {_say(failure)}; run again, interpreted: {_say(again[failure.seed])}"
+        for failure in failures
+        if failure.seed in again and _what(failure) != _what(again[failure.seed])
+    }
+
+
+def _what(broken: Failure | Violation | None) -> tuple[str, int, int] | None:
+    return None if broken is None else (broken.rule, broken.event, broken.at_ns)
+
+
+def _say(broken: Failure | Violation | None) -> str:
+    return "no rule broken" if broken is None else f"{broken.rule} at event {broken.event}: {broken.evidence}"

@@ -1,0 +1,304 @@
+"""Rings over several switches: which switch is told what, and what follows when one refuses or is lost.
+
+In NetReduce section 3.3 the tables of switches that are no leaves are "pre-computed and populated during
+the job initialization"; this core does it, for all switches of a ring. It stands between the rendezvous,
+which knows jobs and rings, and the switches, each of which has an accelerator: a ring that is wanted becomes
+a tree of the switches that its ranks need, each of them gets its role, and the ranks are told to start when
+all have it.
+
+The tree of a ring is part of the *fabric*, a spanning tree of switches. Its root is the lowest switch
+above all ranks that aggregates. A switch aggregates even if one sum only comes to it, and none does below
+one that steers: so a virtual connection always joins two neighbours, and no switch meets packets of a ring
+that it does not know. The children of a switch are in the order of the lowest rank of each.
+
+A ring goes INSTALLING -> STANDING, or FAILED, and is then forgotten. :data:`HANDLERS` is the whole table
+of (phase, event).
+
+Invariants: a switch has a ring exactly from the order that installs it to the one that removes it, or
+until it restarts; the ranks start only when every switch has the ring; of a ring that cannot go on the
+rendezvous hears once. What a ring's hosts send must never pass a switch as plain traffic, for its
+receiver would take it for a result: so a switch that restarts hears of the rings that it had, as removed,
+before it is admitted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.aggregation_tree import Role, TreeSwitch, compose_roles
+from inaproto.core.rendezvous_types import Send
+from inaproto.core.ring_spec import RingSpec
+from inaproto.core.tree_control_types import (
+    Admit,
+    FabricSwitch,
+    Faulted,
+    Installed,
+    Order,
+    Refused,
+    Release,
+    RingEvent,
+    RingGone,
+    RingWanted,
+    StartAsked,
+    SwitchArrived,
+    SwitchLost,
+    Tell,
+    TreeAction,
+    TreeControlConfig,
+    TreeControlView,
+    TreeEvent,
+    TreeView,
+)
+from inaproto.errors import LocalMisuse
+from inaproto.units import Instant, PortId
+
+SWITCH_LOST: Final = "switch lost"
+"""Rule of the fault of a ring one of whose switches is gone."""
+
+
+class Phase(Enum):
+    INSTALLING = "installing"
+    STANDING = "standing"
+    FAILED = "failed"
+    """The rendezvous was told, and has not given it up yet."""
+
+
+@dataclass(slots=True)
+class _Tree:
+    spec: RingSpec
+    roles: dict[str, Role | None]
+    """None: the switch does all."""
+    phase: Phase = Phase.INSTALLING
+    missing: dict[str, None] = field(default_factory=dict)
+    starts: list[Send] = field(default_factory=list)
+
+    def spec_at(self, switch: str) -> RingSpec:
+        return replace(self.spec, role=self.roles[switch])
+
+
+@dataclass(frozen=True, slots=True)
+class _Retired:
+    until: Instant
+    specs: Mapping[str, RingSpec]
+    """By switch."""
+
+
+class TreeControl:
+    """Pure core; see the module. ``step`` never raises for anything a switch or a host can do."""
+
+    def __init__(self, config: TreeControlConfig) -> None:
+        self._config = config
+        self._names = tuple(switch.name for switch in config.switches)
+        self._present: dict[str, None] = {config.switches[0].name: None}
+        self._trees: dict[int, _Tree] = {}
+        self._retired: deque[_Retired] = deque(maxlen=config.retired_max)
+
+    @property
+    def deadline(self) -> Instant | None:
+        """No timers: a switch that does not answer is found by the end of its session."""
+        return None
+
+    def step(self, event: TreeEvent, now: Instant) -> list[TreeAction]:
+        match event:
+            case SwitchArrived(switch):
+                return self._arrived(switch, now)
+            case SwitchLost():
+                return self._lost(event)
+            case RingWanted(spec):
+                return self._wanted(spec)
+            case Installed() | Refused() | Faulted() | StartAsked() | RingGone():
+                tree = self._trees.get(event.ring_id)
+                if tree is not None:
+                    return HANDLERS[tree.phase, type(event)](self, tree, event, now)
+                # Said of a ring that is gone by now; a ring that needs no switch may start.
+                return [Release(event.start)] if isinstance(event, StartAsked) else []
+
+    def view(self) -> TreeControlView:
+        return TreeControlView(
+            present=tuple(self._present),
+            rings=tuple(
+                TreeView(ring_id, tree.phase.value, tuple(tree.roles), tuple(tree.missing))
+                for ring_id, tree in self._trees.items()
+            ),
+        )
+
+    # --- switches
+
+    def _arrived(self, switch: str, now: Instant) -> list[TreeAction]:
+        if switch not in self._names:
+            return []
+        restarted = SwitchLost(switch, "it restarted")
+        actions = self._lost(restarted) if switch in self._present else []
+        self._present[switch] = None
+        specs = [
+            retired.specs[switch]
+            for retired in self._retired
+            if switch in retired.specs and now < retired.until
+        ]
+        specs += [tree.spec_at(switch) for tree in self._trees.values() if switch in tree.roles]
+        for spec in specs:
+            actions += [Order(switch, InstallRing(spec)), Order(switch, RemoveRing(spec.ring_id))]
+        return [*actions, Admit(switch)]
+
+    def _lost(self, event: SwitchLost) -> list[TreeAction]:
+        self._present.pop(event.switch, None)
+        actions: list[TreeAction] = []
+        for tree in self._trees.values():
+            if event.switch in tree.roles and tree.phase is not Phase.FAILED:
+                rank = min(_ranks_at(tree, event.switch), default=0)
+                evidence = f"{event.switch} is gone: {event.reason}"
+                fault = RingFault(tree.spec.ring_id, rank, SWITCH_LOST, evidence)
+                actions += self._fail(tree, fault)
+        return actions
+
+    # --- rings
+
+    def _wanted(self, spec: RingSpec) -> list[TreeAction]:
+        try:
+            roles = roles_of(self._config, spec)
+        except LocalMisuse as error:
+            return [Tell(RingRefused(spec.ring_id, str(error)))]
+        away = [switch for switch in roles if switch not in self._present]
+        if away:
+            return [Tell(RingRefused(spec.ring_id, f"switch {away[0]} is not connected"))]
+        tree = _Tree(spec, roles, missing=dict.fromkeys(roles))
+        self._trees[spec.ring_id] = tree
+        return [Order(switch, InstallRing(tree.spec_at(switch))) for switch in roles]
+
+    def _fail(self, tree: _Tree, event: RingFault | RingRefused) -> list[TreeAction]:
+        tree.phase = Phase.FAILED
+        tree.starts.clear()
+        return [Tell(event)]
+
+    def _installed(self, tree: _Tree, event: Installed, now: Instant) -> list[TreeAction]:
+        tree.missing.pop(event.switch, None)
+        if tree.missing:
+            return []
+        tree.phase = Phase.STANDING
+        starts, tree.starts = tree.starts, []
+        return [Release(start) for start in starts]
+
+    def _refused(self, tree: _Tree, event: Refused, now: Instant) -> list[TreeAction]:
+        refusal = event.refusal
+        return self._fail(tree, RingRefused(refusal.ring_id, f"{event.switch}: {refusal.reason}"))
+
+    def _faulted(self, tree: _Tree, event: Faulted, now: Instant) -> list[TreeAction]:
+        return self._fail(tree, event.fault)
+
+    def _hold(self, tree: _Tree, event: StartAsked, now: Instant) -> list[TreeAction]:
+        tree.starts.append(event.start)
+        return []
+
+    def _release(self, tree: _Tree, event: StartAsked, now: Instant) -> list[TreeAction]:
+        return [Release(event.start)]
+
+    def _gone(self, tree: _Tree, event: RingGone, now: Instant) -> list[TreeAction]:
+        del self._trees[event.ring_id]
+        specs = {switch: tree.spec_at(switch) for switch in tree.roles}
+        self._retired.append(_Retired(Instant(now + self._config.retired_ns), specs))
+        return [Order(switch, RemoveRing(event.ring_id)) for switch in tree.roles if switch in self._present]
+
+    def _too_late(self, tree: _Tree, event: RingEvent, now: Instant) -> list[TreeAction]:
+        """The ring has failed, or the switch says again what it has said."""
+        return []
+
+
+def roles_of(config: TreeControlConfig, spec: RingSpec) -> dict[str, Role | None]:
+    """Of every switch that has something to do for the ring; None: it does all.
+
+    Raises ``LocalMisuse`` for a rank whose host is not known.
+    """
+    try:
+        seats = [config.hosts[flow.src_ip] for flow in spec.flows]
+    except KeyError:
+        raise LocalMisuse("a rank's host is at no switch of the fabric") from None
+    tree = tree_of(config.switches, seats)
+    if len(list(tree.walk())) == 1:
+        return {tree.name: None}
+    toward: dict[str, dict[str, PortId]] = {switch.name: {} for switch in config.switches}
+    for switch in config.switches:
+        if switch.above is not None:
+            toward[switch.name][switch.above] = switch.port_up
+            toward[switch.above][switch.name] = switch.port_down
+    addresses = {switch.name: switch.address for switch in config.switches}
+    roles = compose_roles(tree, ring_id=spec.ring_id, addresses=addresses, port_toward=toward)
+    return {name: role for name, role in roles.items() if role.inputs or role.steered}
+
+
+def tree_of(fabric: tuple[FabricSwitch, ...], seats: list[str]) -> TreeSwitch:
+    """The part of the fabric that a ring needs; rank ``r`` is at switch ``seats[r]``."""
+    return _Pruner(fabric, seats).tree()
+
+
+class _Pruner:
+    def __init__(self, fabric: tuple[FabricSwitch, ...], seats: list[str]) -> None:
+        self._fabric = {switch.name: switch for switch in fabric}
+        self._seats = seats
+        self._ranks: dict[str, list[int]] = {}
+        """Below each switch."""
+        self._below: dict[str, list[str]] = {name: [] for name in self._fabric}
+        for rank, seat in enumerate(seats):
+            for name in self._up(seat):
+                self._ranks.setdefault(name, []).append(rank)
+        for name in self._ranks:
+            above = self._fabric[name].above
+            if above is not None:
+                self._below[above].append(name)
+
+    def _up(self, name: str) -> list[str]:
+        path = [name]
+        while (above := self._fabric[path[-1]].above) is not None:
+            path.append(above)
+        return path
+
+    def tree(self) -> TreeSwitch:
+        size = len(self._seats)
+        root = next(
+            name
+            for name in self._up(self._seats[0])
+            if len(self._ranks[name]) == size and self._fabric[name].aggregates
+        )
+        return self._switch(root, adds=True)
+
+    def _switch(self, name: str, *, adds: bool) -> TreeSwitch:
+        """``adds``: whether it may aggregate; what is below a switch that steers may not."""
+        adds = adds and self._fabric[name].aggregates
+        parts: dict[int, TreeSwitch | int] = {
+            rank: rank for rank, seat in enumerate(self._seats) if seat == name
+        }
+        for below in self._below[name]:
+            parts[self._ranks[below][0]] = self._switch(below, adds=adds)
+        return TreeSwitch(name, tuple(parts[lowest] for lowest in sorted(parts)), adds)
+
+
+def _ranks_at(tree: _Tree, switch: str) -> tuple[int, ...]:
+    role = tree.roles[switch]
+    return tuple(range(tree.spec.size)) if role is None else (*role.ranks, *role.steered)
+
+
+Handler = Callable[..., list[TreeAction]]
+"""Method of :class:`TreeControl`, called with the ring, the event and the time."""
+
+HANDLERS: Final[Mapping[tuple[Phase, type[RingEvent]], Handler]] = {
+    (Phase.INSTALLING, Installed): TreeControl._installed,
+    (Phase.INSTALLING, Refused): TreeControl._refused,
+    (Phase.INSTALLING, Faulted): TreeControl._faulted,
+    (Phase.INSTALLING, StartAsked): TreeControl._hold,
+    (Phase.INSTALLING, RingGone): TreeControl._gone,
+    (Phase.STANDING, Installed): TreeControl._too_late,
+    (Phase.STANDING, Refused): TreeControl._refused,
+    (Phase.STANDING, Faulted): TreeControl._faulted,
+    (Phase.STANDING, StartAsked): TreeControl._release,
+    (Phase.STANDING, RingGone): TreeControl._gone,
+    (Phase.FAILED, Installed): TreeControl._too_late,
+    (Phase.FAILED, Refused): TreeControl._too_late,
+    (Phase.FAILED, Faulted): TreeControl._too_late,
+    (Phase.FAILED, StartAsked): TreeControl._too_late,
+    (Phase.FAILED, RingGone): TreeControl._gone,
+}
+"""``SwitchLost`` and ``SwitchArrived`` concern all rings at once: see ``_lost`` and ``_arrived``."""

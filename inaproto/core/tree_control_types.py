@@ -1,0 +1,190 @@
+"""Configuration, events, actions and views of :mod:`inaproto.core.tree_control`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.aggregation_tree import SwitchAddress
+from inaproto.core.rendezvous_types import Send
+from inaproto.core.ring_spec import RingSpec
+from inaproto.errors import LocalMisuse
+from inaproto.units import PortId, S
+from inaproto.wire.control_messages import Start
+
+_NO_PORT: Final = PortId(0)
+
+
+@dataclass(frozen=True, slots=True)
+class FabricSwitch:
+    """A switch of the fabric and its link upward; ``above`` is None at the root, which is the first."""
+
+    name: str
+    address: SwitchAddress
+    above: str | None = None
+    port_up: PortId = _NO_PORT
+    """Of this switch, towards the one above."""
+    port_down: PortId = _NO_PORT
+    """Of the one above, towards this switch."""
+    aggregates: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TreeControlConfig:
+    switches: tuple[FabricSwitch, ...]
+    hosts: Mapping[bytes, str]
+    """By the IP address of each host, the switch at which it is."""
+    retired_ns: int = 60 * S
+    """How long a switch that restarts is told of a ring that it had."""
+    retired_max: int = 1024
+    """Rings that are remembered for that; the oldest makes room."""
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for switch in self.switches:
+            is_root = not seen
+            if switch.name in seen or (switch.above is not None if is_root else switch.above not in seen):
+                raise LocalMisuse(f"fabric: {switch.name} is there twice, or before the one above it")
+            seen.add(switch.name)
+        if not self.switches or not self.switches[0].aggregates:
+            raise LocalMisuse("fabric: the root, which is the first switch, must aggregate")
+        strange = [name for name in self.hosts.values() if name not in seen]
+        if strange:
+            raise LocalMisuse(f"fabric: a host is at {strange[0]}, which is no switch of it")
+
+
+# --- events
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchArrived:
+    """A switch has a control session (again); it has no ring."""
+
+    switch: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchLost:
+    """The session of a switch broke: whatever it knew is gone."""
+
+    switch: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingWanted:
+    """The rendezvous has all ranks of a job; ``spec`` has no role yet."""
+
+    spec: RingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RingGone:
+    """The rendezvous has given the ring up."""
+
+    ring_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAsked:
+    """The rendezvous tells a host that a ring may start."""
+
+    start: Send
+
+    @property
+    def ring_id(self) -> int:
+        message = self.start.message
+        return message.ring_id if isinstance(message, Start) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A switch has the ring."""
+
+    switch: str
+    ring_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The accelerator of a switch did not take the ring."""
+
+    switch: str
+    refusal: RingRefused
+
+    @property
+    def ring_id(self) -> int:
+        return self.refusal.ring_id
+
+
+@dataclass(frozen=True, slots=True)
+class Faulted:
+    """The accelerator of a switch stopped the ring."""
+
+    switch: str
+    fault: RingFault
+
+    @property
+    def ring_id(self) -> int:
+        return self.fault.ring_id
+
+
+RingEvent = Installed | Refused | Faulted | StartAsked | RingGone
+TreeEvent = SwitchArrived | SwitchLost | RingWanted | RingEvent
+
+
+# --- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """For the accelerator of a switch; orders for one switch arrive in order."""
+
+    switch: str
+    order: InstallRing | RemoveRing
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """The switch may open its ports."""
+
+    switch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An event for the rendezvous."""
+
+    event: RingFault | RingRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Send what the rendezvous wanted to send."""
+
+    start: Send
+
+
+TreeAction = Order | Admit | Tell | Release
+
+
+# --- views
+
+
+@dataclass(frozen=True, slots=True)
+class TreeView:
+    """Of one ring."""
+
+    ring_id: int
+    phase: str
+    switches: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Those that have not said yet that they have the ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeControlView:
+    present: tuple[str, ...]
+    rings: tuple[TreeView, ...]

@@ -1,0 +1,370 @@
+"""The control plane of a simulated cluster: sessions, the rendezvous and, for several switches, trees.
+
+It runs on the first switch, as ``inaproto.daemon.switch`` wires it, and goes down with it. Hosts and the
+other switches have sessions with it: reliable, in order, each message ``control_delay_ns`` on its way, and
+broken ones are noticed after ``DETECTION_NS``. Control messages of switches are not encoded: no protocol
+for them exists yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, assert_never
+
+from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.aggregation_tree import SwitchAddress
+from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.rendezvous_types import (
+    HostArrived,
+    MemberAsked,
+    MemberGone,
+    MemberLeft,
+    MemberReady,
+    Noted,
+    OperationStalled,
+    RefuseHost,
+    RendezvousAction,
+    RendezvousConfig,
+    RendezvousEvent,
+    Send,
+    SessionEnded,
+    SessionId,
+    WelcomeHost,
+)
+from inaproto.core.tree_control import TreeControl
+from inaproto.core.tree_control_types import (
+    Admit,
+    FabricSwitch,
+    Faulted,
+    Installed,
+    Order,
+    Refused,
+    Release,
+    RingGone,
+    RingWanted,
+    StartAsked,
+    SwitchArrived,
+    SwitchLost,
+    Tell,
+    TreeAction,
+    TreeControlConfig,
+    TreeEvent,
+)
+from inaproto.errors import Blame, InvariantBroken
+from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.topology import SWITCH_NODE, Topology
+from inaproto.units import MS, Instant
+from inaproto.wire.control import ControlDecoder
+from inaproto.wire.control_messages import (
+    Gone,
+    Hello,
+    JobStatus,
+    Left,
+    Member,
+    Message,
+    OpStarted,
+    Ready,
+    Start,
+    Welcome,
+    decode_message,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from inaproto.sim.host import SimHost
+    from inaproto.sim.switch import SimSwitch
+    from inaproto.sim.world import World
+
+DETECTION_NS: Final = 2 * MS
+"""Until a side notices that the other is gone."""
+
+
+class Session:
+    """The control connection of one host: reliable and in order, until one side goes away."""
+
+    def __init__(self, world: World, host: SimHost, number: SessionId) -> None:
+        self.host = host
+        self.number = number
+        self.is_open = True
+        self._world = world
+
+    def to_switch(self, message: Message) -> None:
+        if self.is_open:
+            self._world.agenda.after(self._world.config.control_delay_ns, self._at_switch, copied(message))
+
+    def _at_switch(self, message: Message) -> None:
+        if self.is_open:
+            self._world.control.heard(self, message)
+
+    def to_host(self, message: Message) -> None:
+        if self.is_open:
+            # A status goes to everybody at every turn of a large job: not worth a codec each time.
+            sent = message if isinstance(message, JobStatus) else copied(message)
+            self._world.agenda.after(self._world.config.control_delay_ns, self._at_host, sent)
+
+    def _at_host(self, message: Message) -> None:
+        if self.is_open:
+            self.host.when_awake(lambda: self.host.heard(message) if self.is_open else None)
+
+    def break_off(self, reason: str) -> None:
+        """This end is gone; the other notices after a while."""
+        if self.is_open:
+            self.is_open = False
+            self._world.agenda.after(DETECTION_NS, self._noticed, reason)
+
+    def _noticed(self, reason: str) -> None:
+        self._world.control.session_ended(self, reason)
+        self.host.when_awake(lambda: self.host.session_ended(self))
+
+
+class SwitchSession:
+    """The control connection of a switch that is not the first."""
+
+    def __init__(self, world: World, switch: SimSwitch, boot: int) -> None:
+        self.switch = switch
+        self.is_open = True
+        self.boot = boot
+        """Which boot of the control plane it is with."""
+        self._world = world
+
+    def to_control(self, event: TreeEvent) -> None:
+        if self.is_open:
+            self._world.agenda.after(self._world.config.control_delay_ns, self._at_control, event)
+
+    def _at_control(self, event: TreeEvent) -> None:
+        if self.is_open:
+            self._world.control.handle(event)
+
+    def to_switch(self, action: InstallRing | RemoveRing | Admit) -> None:
+        if self.is_open:
+            self._world.agenda.after(self._world.config.control_delay_ns, self._at_the_switch, action)
+
+    def _at_the_switch(self, action: InstallRing | RemoveRing | Admit) -> None:
+        if self.is_open:
+            self.switch.ordered(action)
+
+    def break_off(self, reason: str) -> None:
+        """One end is gone; both know after a while."""
+        if self.is_open:
+            self.is_open = False
+            self._world.agenda.after(DETECTION_NS, self._noticed, reason)
+
+    def _noticed(self, reason: str) -> None:
+        self._world.control.switch_session_ended(self, reason)
+        self.switch.session_ended(self)
+
+
+def copied(message: Message) -> Message:
+    """As the wire carries it."""
+    (record,) = ControlDecoder().feed(encode_message(message))
+    return decode_message(record)
+
+
+class ControlPlane:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._draws = world.chance_draws
+        self._sessions: dict[SessionId, Session] = {}
+        self._session_serial = 0
+        self._switches: dict[str, SwitchSession] = {}
+        self._events: deque[RendezvousEvent | TreeEvent] = deque()
+        self._handling = False
+        self.boots = 0
+        self.rendezvous: Rendezvous
+        self.trees: TreeControl | None = None
+
+    # --- ups and downs
+
+    def boot(self) -> None:
+        self.boots += 1
+        first_ring_id = 1 + self._draws.below(1 << 30)
+        self.rendezvous = Rendezvous(RendezvousConfig(first_ring_id=first_ring_id, epoch=self.boots))
+        fabric = self._world.fabric
+        if fabric is not None:
+            self.trees = TreeControl(fabric)
+
+    def go_down(self) -> None:
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.break_off("the switch went down")
+        switches, self._switches = self._switches, {}
+        for other in switches.values():
+            other.break_off("the control plane went down")
+
+    # --- hosts
+
+    def open_session(self, host: SimHost) -> Session | None:
+        if not self._world.switch.is_up:
+            return None
+        self._session_serial += 1
+        session = Session(self._world, host, SessionId(self._session_serial))
+        if host.switch is self._world.switch:
+            host.switch.attach(host)
+        self._sessions[session.number] = session
+        return session
+
+    def heard(self, session: Session, message: Message) -> None:
+        if session.number not in self._sessions:
+            return
+        number = session.number
+        match message:
+            case Hello():
+                self.handle(HostArrived(number, message))
+            case Member():
+                self.handle(MemberAsked(number, message, self._draws.raw()))
+            case Ready():
+                self.handle(MemberReady(number, message))
+            case Left():
+                self.handle(MemberLeft(number, message))
+            case Gone():
+                self.handle(MemberGone(number, message))
+            case OpStarted():
+                self.handle(OperationStalled(number, message))
+            case _:
+                raise InvariantBroken(f"a host told the switch {message}")
+
+    def session_ended(self, session: Session, reason: str) -> None:
+        if self._sessions.pop(session.number, None) is not None:
+            self.handle(SessionEnded(session.number, reason))
+
+    # --- other switches
+
+    def open_switch_session(self, switch: SimSwitch) -> SwitchSession | None:
+        if not self._world.switch.is_up:
+            return None
+        session = self._switches[switch.name] = SwitchSession(self._world, switch, self.boots)
+        session.to_control(SwitchArrived(switch.name))
+        return session
+
+    def switch_session_ended(self, session: SwitchSession, reason: str) -> None:
+        if self._switches.get(session.switch.name) is session:
+            del self._switches[session.switch.name]
+            self.handle(SwitchLost(session.switch.name, reason))
+
+    def _perform_of_trees(self, action: TreeAction) -> None:
+        match action:
+            case Order(switch, order):
+                self._to_switch(switch, order)
+            case Admit(switch):
+                self._to_switch(switch, action)
+            case Tell(event):
+                if isinstance(event, RingFault):
+                    self._world.mark(f"a ring was stopped: {event.rule}")
+                self.handle(event)
+            case Release(start):
+                self._send(start.session, start.message)
+            case _:
+                assert_never(action)
+
+    def _to_switch(self, name: str, action: InstallRing | RemoveRing | Admit) -> None:
+        if name == self._world.switch.name:
+            self._world.switch.ordered(action)
+        elif name in self._switches:
+            self._switches[name].to_switch(action)
+
+    # --- what the accelerators say
+
+    def said_of_ring(self, switch: SimSwitch, event: RingFault | RingRefused | Installed) -> None:
+        """In a world of one switch the rendezvous hears it itself."""
+        if self.trees is None:
+            if not isinstance(event, Installed):
+                self.handle(event)
+            return
+        match event:
+            case RingFault():
+                said: TreeEvent = Faulted(switch.name, event)
+            case RingRefused():
+                said = Refused(switch.name, event)
+            case Installed():
+                said = event
+            case _:
+                assert_never(event)
+        if switch is self._world.switch:
+            self.handle(said)
+        elif switch.session is not None:
+            switch.session.to_control(said)
+
+    # --- the rendezvous
+
+    def handle(self, event: RendezvousEvent | TreeEvent) -> None:
+        """Step the core that it is for and perform its actions, then the events that these caused."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+        finally:
+            self._handling = False
+
+    def _handle(self, event: RendezvousEvent | TreeEvent) -> None:
+        world = self._world
+        now = Instant(world.agenda.now)
+        world.note(SWITCH_NODE, type(event).__name__, 0)
+        if not isinstance(event, TreeEvent):
+            world.steps.rendezvous += 1
+            for action in self.rendezvous.step(event, now):
+                self._perform(action)
+        elif self.trees is not None:
+            world.steps.tree_control += 1
+            for order in self.trees.step(event, now):
+                self._perform_of_trees(order)
+
+    def _perform(self, action: RendezvousAction) -> None:
+        world = self._world
+        match action:
+            case Send(number, message):
+                if self.trees is not None and isinstance(message, Start):
+                    self.handle(StartAsked(action))
+                else:
+                    self._send(number, message)
+            case WelcomeHost(number, hello_id):
+                welcome = Welcome(
+                    id=hello_id, boot_id=f"boot{self.boots}", port_path="simulated", mtu_max=4096
+                )
+                self._send(number, welcome)
+            case RefuseHost(number, error):
+                self._send(number, error)
+                self._world.mark("a host was refused until its old session had ended")
+            case InstallRing(spec):
+                if self.trees is not None:
+                    self.handle(RingWanted(spec))
+                else:
+                    world.switch.ordered(action)
+            case RemoveRing(ring_id):
+                if self.trees is not None:
+                    self.handle(RingGone(ring_id))
+                else:
+                    world.switch.ordered(action)
+            case Noted(text, _):
+                if world.recorder is not None:
+                    world.recorder.noted(text)
+            case Blame():
+                raise Violated("nobody is to blame", f"the rendezvous blames {action}")
+            case _:
+                assert_never(action)
+
+    def _send(self, number: SessionId, message: Message) -> None:
+        session = self._sessions.get(number)
+        if session is not None:
+            session.to_host(message)
+
+
+def fabric_of(world: World, topology: Topology) -> TreeControlConfig:
+    switches = []
+    for number, config in enumerate(topology.switches):
+        switch = world.switches[number]
+        above = None if config.above < 0 else topology.switches[config.above].name
+        switches.append(
+            FabricSwitch(
+                name=config.name,
+                address=SwitchAddress(switch.mac, switch.ip),
+                above=above,
+                port_up=switch.port_up,
+                port_down=switch.port_down,
+                aggregates=config.aggregates,
+            )
+        )
+    hosts = {host.ip: topology.switches[topology.attached[host.number]].name for host in world.hosts}
+    return TreeControlConfig(tuple(switches), hosts)

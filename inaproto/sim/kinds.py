@@ -1,0 +1,32 @@
+"""Kinds of worlds that a campaign can draw: by name, what draws them and which they are."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from inaproto.sim.racks import draw_racks
+from inaproto.sim.streams import Seed
+from inaproto.sim.swarm import WorldConfig, draw_world
+
+
+class WorldKind(StrEnum):
+    SINGLE = "single"
+    """One switch and all hosts at it."""
+    RACKS = "racks"
+    """Several switches."""
+
+
+def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
+    """The world of ``seed``."""
+    match kind:
+        case WorldKind.SINGLE:
+            return draw_world(seed)
+        case WorldKind.RACKS:
+            return draw_racks(seed)
+        case _:
+            assert_never(kind)
+
+
+def kind_of(config: WorldConfig) -> WorldKind:
+    return WorldKind.SINGLE if config.topology is None else WorldKind.RACKS

@@ -1,0 +1,82 @@
+"""The links of a world, and how much memory its switches have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from inaproto.core.aggregator import bytes_needed
+from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.tree_control import roles_of
+from inaproto.sim.fates import DrawnFates, LinkFates, RecordedFates
+from inaproto.sim.link import SimLink
+from inaproto.sim.notes import note_kind
+from inaproto.sim.switch import SimSwitch, Trunk
+from inaproto.sim.topology import LinkConfig
+from inaproto.units import Frames, PortId
+
+if TYPE_CHECKING:
+    from inaproto.sim.world import World
+
+
+def make_links(world: World, fates: LinkFates | None) -> None:
+    """Of all hosts, then between switches, each with fates of its own: drawn, or those of a log."""
+    for host, config in zip(world.hosts, world.config.links, strict=True):
+        at = host.switch
+        link = partial(_link, world, config, fates)
+        host.uplink = link(f"{host.name}>{at.name}", partial(at.frames_from, host))
+        world.downlinks.append(link(f"{at.name}>{host.name}", host.frames_arrived))
+    if world.config.topology is not None:
+        for switch, below in zip(world.switches, world.config.topology.switches, strict=True):
+            if below.above >= 0:
+                _make_trunk(world, switch, world.switches[below.above], below.trunk, fates)
+
+
+def _make_trunk(
+    world: World, below: SimSwitch, above: SimSwitch, config: LinkConfig, fates: LinkFates | None
+) -> None:
+    port_up, port_down = PortId(len(below.trunks) + 1), PortId(len(above.trunks) + 1)
+
+    def lost(frame: Frames) -> None:
+        if note_kind(frame.tobytes()) is not None:
+            world.mark("a note was lost")
+
+    link = partial(_link, world, config, fates, lost=lost)
+    up = link(f"{below.name}>{above.name}", partial(above.frames_of_trunk, port_down))
+    down = link(f"{above.name}>{below.name}", partial(below.frames_of_trunk, port_up))
+    trunk = Trunk(below, above, up, down)
+    below.trunk = trunk
+    below.port_up, below.port_down = below.add_trunk(trunk), above.add_trunk(trunk)
+    world.trunks.append(trunk)
+
+
+def _link(
+    world: World,
+    config: LinkConfig,
+    fates: LinkFates | None,
+    name: str,
+    deliver: Callable[[list[Frames]], None],
+    lost: Callable[[Frames], None] | None = None,
+) -> SimLink:
+    source = (
+        DrawnFates(config.weather, world.config.seed, f"weather/{name}")
+        if fates is None
+        else RecordedFates(fates.get(name, {}))
+    )
+    return SimLink(world, name, config, source, deliver, lost)
+
+
+def switch_memory(world: World) -> dict[str, int]:
+    """Of each switch's aggregator arrays: for all jobs, or for the largest alone."""
+    needs: dict[str, list[int]] = {switch.name: [0] for switch in world.switches}
+    for job in world.config.jobs:
+        flows = tuple(
+            FlowSpec(rank, world.hosts[number].ip, bytes(4), rank) for rank, number in enumerate(job.hosts)
+        )
+        spec = RingSpec(1, 1, 0, job.window_messages, job.message_packets, job.mtu, flows)
+        roles = {world.switch.name: None} if world.fabric is None else roles_of(world.fabric, spec)
+        for name, role in roles.items():
+            needs[name].append(bytes_needed(replace(spec, role=role)))
+    return {name: max(of) if world.config.tight_switch else sum(of) for name, of in needs.items()}

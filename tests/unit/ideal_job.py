@@ -1,0 +1,297 @@
+"""A job of real engines on ideal paths: rings that end at any moment, and others on which it goes on.
+
+No packets and no loss; but all that RC allows in order and time. Payloads are read from the sender's memory
+when they arrive, not when they are posted, so a slot that is used again too soon shows. When a ring ends,
+what is on its way has written any part of the slot it goes to. What a rank keeps is copied out of its slots
+when it is halted, as a host must that gives its memory up.
+
+The accelerator of the path ``switch`` reduces whole messages by the plan; ``chain`` moves accumulators.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.accumulators import Accumulators
+from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, Place, PostSlot
+from inaproto.core.neutral import neutral_bytes
+from inaproto.core.operation_queue import OperationQueue, Source
+from inaproto.core.operations import (
+    Operation,
+    OperationDone,
+    PostKept,
+    PostMessage,
+    PostNeutral,
+    ResultArrived,
+    RingConfig,
+    SendCompleted,
+    Submit,
+    TakeResult,
+)
+from inaproto.core.recovery import Recovery, decide
+from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_engine import RingAction, RingEngine
+from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
+from inaproto.wire.ina_header import FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
+
+Bytes = NDArray[np.uint8]
+Choose = Callable[[int], int]
+"""One of so many possibilities, from 0."""
+NOW = Instant(0)
+
+
+class Message(NamedTuple):
+    msg_id: int
+    header: bytes
+    payload: PostMessage | PostSlot | bytes
+    """Where it lies with the sender, or itself."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One rank: its engine and all its memory."""
+
+    engine: RingEngine | ChainEngine
+    tensors: dict[int, Bytes] = field(default_factory=dict)
+    kept: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    """Results of ended rings, by operation and offset."""
+    slots: dict[Place, list[bytearray]] = field(default_factory=dict)
+    sent: deque[Message] = field(default_factory=deque)
+    """Posted, not yet at the next hop."""
+    inbox: deque[Message] = field(default_factory=deque)
+    """Reduced by the accelerator, on their way to this rank."""
+    unacknowledged: deque[tuple[Message, bytes]] = field(default_factory=deque)
+    """At the next hop, with the payload as it was; this rank's transport may still resend them."""
+    payload_bytes: int = 0
+    """Sent, headers not counted."""
+    done: list[int] = field(default_factory=list)
+    faults: list[object] = field(default_factory=list)
+    progress: int | None = None
+    """What it said when it was halted."""
+    waits: bool = False
+    """Has a ring that it has not been told to go on with."""
+
+
+class IdealJob:
+    """``events()`` are what can happen now. ``halt`` ends the ring, rank by rank, in events of their own."""
+
+    def __init__(
+        self, plan: ReductionPlan, paths: list[str], *, window: int = 2, mtu: int = 256, packets: int = 1
+    ) -> None:
+        self.plan, self.accumulators = plan, Accumulators(plan)
+        self.size = plan.size
+        self.paths = paths
+        """Of the present ring, and of those after it; the last of them again and again."""
+        self.ring_id = 1
+        self.recoveries: list[Recovery] = []
+        self.progress: list[list[int]] = []
+        """Of all ranks, whenever a ring ended."""
+        self.is_ending = False
+        self._sizes = {"window_messages": window, "mtu": mtu, "message_packets": packets}
+        self.members = [Member(self._engine(rank, None, None)) for rank in range(self.size)]
+        for member in self.members:
+            self._new_memory(member)
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+    def config(self, rank: int) -> RingConfig:
+        return RingConfig(
+            ring_id=RingId(self.ring_id),
+            epoch=Epoch(1),
+            key=0xC0FFEE + self.ring_id,
+            rank=Rank(rank),
+            ring_size=self.size,
+            outlived=True,
+            **self._sizes,
+        )
+
+    def _engine(
+        self, rank: int, operations: OperationQueue | None, recovery: Recovery | None
+    ) -> RingEngine | ChainEngine:
+        config = self.config(rank)
+        if operations is None or recovery is None:
+            return RingEngine(config) if self.path == "switch" else ChainEngine(config, self.accumulators)
+        if self.path == "switch":
+            return RingEngine(config, operations, recovery)
+        return ChainEngine(config, self.accumulators, operations, recovery)
+
+    def _new_memory(self, member: Member) -> None:
+        config = member.engine.config
+        size = self.accumulators.slot_bytes(config.tensor_bytes)
+        counts = {Place.RECEIVED: config.slots, Place.STAGED: config.window_messages}
+        member.slots = {place: [bytearray(size) for _ in range(n)] for place, n in counts.items()}
+
+    def submit(self, rank: int, index: int, tensor: Bytes, dtype: Dtype, op: Op) -> None:
+        member = self.members[rank]
+        member.tensors[index] = tensor.copy()
+        operation = Operation(OpIndex(index), dtype, op, tensor.size, 5)
+        self.perform(rank, member.engine.step(Submit(operation), NOW))
+
+    # --- what the shell does
+
+    def perform(self, rank: int, actions: list[RingAction] | list[ChainAction]) -> None:
+        member = self.members[rank]
+        for action in actions:
+            match action:
+                case PostMessage() | PostSlot():
+                    member.sent.append(Message(action.msg_id, action.header, action))
+                    member.payload_bytes += action.nbytes
+                case Combine():
+                    self._combine(rank, action)
+                case TakeResult(slot, op_index, offset, nbytes):
+                    taken = _slot_bytes(member, Place.RECEIVED, slot, nbytes)
+                    member.tensors[op_index][offset : offset + nbytes] = np.frombuffer(taken, np.uint8)
+                case OperationDone(op_index):
+                    member.done.append(op_index)
+                case _:
+                    member.faults.append(action)
+
+    def _combine(self, rank: int, action: Combine) -> None:
+        member, operation = self.members[rank], action.operation
+        came = _slot_bytes(member, Place.RECEIVED, action.slot, action.came)
+        if action.source is Source.KEPT:
+            own = member.kept[operation.index, action.offset]
+        elif action.source is Source.NEUTRAL:
+            own = neutral_bytes(operation.dtype, operation.op, action.nbytes)
+        else:
+            own = bytes(member.tensors[operation.index][action.offset : action.offset + action.nbytes])
+        out = np.zeros(action.goes, np.uint8)
+        stack, part = (np.frombuffer(data, np.uint8) for data in (came, own))
+        self.accumulators.combine(rank, operation.dtype, operation.op, stack, part, out)
+        begin = INA_HEADER_BYTES
+        member.slots[action.place][action.out][begin : begin + action.goes] = out.tobytes()
+
+    # --- what can happen
+
+    def events(self) -> list[Callable[[], None]]:
+        possible: list[Callable[[], None]] = []
+        if self.path == "switch" and all(member.sent for member in self.members):
+            possible.append(self._aggregate)
+        for rank, member in enumerate(self.members):
+            source = self.members[rank - 1].sent if self.path == "chain" else member.inbox
+            if source and self.size > 1:
+                possible.append(lambda rank=rank, source=source: self._arrive(rank, source))  # type: ignore[misc]
+            if member.unacknowledged:
+                possible.append(lambda rank=rank: self._acknowledge(rank))  # type: ignore[misc]
+            if self.is_ending and member.progress is None:
+                possible.append(lambda rank=rank: self._halt(rank))  # type: ignore[misc]
+            if member.waits:
+                possible.append(lambda rank=rank: self._resume(rank))  # type: ignore[misc]
+        return possible
+
+    def _aggregate(self) -> None:
+        messages = [member.sent.popleft() for member in self.members]
+        headers = [InaHeader.decode(message.header) for message in messages]
+        assert len({replace(header, rank=0) for header in headers}) == 1, "the ranks send different messages"
+        payloads = [_payload(member, one) for member, one in zip(self.members, messages, strict=True)]
+        inputs = [np.frombuffer(payload, np.uint8) for payload in payloads]
+        result = self.plan.reduce(inputs, headers[0].dtype, headers[0].op).tobytes()
+        for rank, header in enumerate(headers):
+            marked = replace(header, flags=header.flags | FLAG_RESULT).encode()
+            successor = self.members[(rank + 1) % self.size]
+            successor.inbox.append(Message(header.msg_id, marked, result))
+
+    def _arrive(self, rank: int, source: deque[Message]) -> None:
+        member = self.members[rank]
+        message = source.popleft()
+        payload = _payload(self.members[rank - 1], message)
+        content = message.header + payload
+        slot = member.slots[Place.RECEIVED][message.msg_id % member.engine.config.slots]
+        slot[: len(content)] = content
+        self.members[rank - 1].unacknowledged.append((message, payload))
+        event = ResultArrived(message.msg_id, len(content), message.header)
+        self.perform(rank, member.engine.step(event, NOW))
+
+    def _acknowledge(self, rank: int) -> None:
+        member = self.members[rank]
+        message, payload = member.unacknowledged.popleft()
+        if isinstance(message.payload, PostSlot) and (
+            message.payload.place is Place.STAGED or rank == self.size - 1
+        ):
+            assert _payload(member, message) == payload, "a slot was written that is still being sent"
+        self.perform(rank, member.engine.step(SendCompleted(message.msg_id), NOW))
+
+    # --- a ring ends, another one begins
+
+    def end_ring(self) -> None:
+        """From now on ranks are halted; when all are, the next ring is there."""
+        self.is_ending = True
+
+    def _halt(self, rank: int) -> None:
+        member = self.members[rank]
+        member.progress, member.waits = member.engine.halt().progress, False
+        if all(member.progress is not None for member in self.members):
+            self._next_ring()
+
+    def _next_ring(self) -> None:
+        for rank, member in enumerate(self.members):
+            self._tear(rank)
+            self._keep(member)
+        progress = {rank: member.progress or 0 for rank, member in enumerate(self.members)}
+        self.progress.append(list(progress.values()))
+        decided = decide(progress, self._sizes["window_messages"])
+        assert isinstance(decided, Recovery), decided
+        self.recoveries.append(decided)
+        self.ring_id += 1
+        self.paths = self.paths[1:] or self.paths
+        self.is_ending = False
+        for rank, member in enumerate(self.members):
+            member.engine = self._engine(rank, member.engine.halt(), decided)
+            member.progress, member.waits = None, True
+            self._new_memory(member)
+            for queue in (member.sent, member.inbox, member.unacknowledged):
+                queue.clear()
+
+    def _tear(self, rank: int) -> None:
+        """Whatever is on its way to this rank has destroyed the slot it goes to."""
+        member = self.members[rank]
+        coming = self.members[rank - 1].sent if self.path == "chain" and self.size > 1 else member.inbox
+        for message in coming:
+            slot = member.slots[Place.RECEIVED][message.msg_id % member.engine.config.slots]
+            slot[:] = b"\xdb" * len(slot)
+
+    def _keep(self, member: Member) -> None:
+        kept: dict[tuple[int, int], bytes] = {}
+        for result in member.engine.halt().kept:
+            key = (result.operation.index, result.offset)
+            if result.ring_id == self.ring_id:
+                kept[key] = _slot_bytes(member, Place.RECEIVED, result.slot, result.nbytes)
+            else:
+                kept[key] = member.kept[key]
+        member.kept = kept
+
+    def _resume(self, rank: int) -> None:
+        member = self.members[rank]
+        member.waits = False
+        self.perform(rank, member.engine.resume(NOW))
+
+    def run(self, choose: Choose) -> None:
+        """Until nothing can happen any more."""
+        while possible := self.events():
+            possible[choose(len(possible))]()
+
+
+def _slot_bytes(member: Member, place: Place, slot: int, nbytes: int) -> bytes:
+    return bytes(member.slots[place][slot][INA_HEADER_BYTES : INA_HEADER_BYTES + nbytes])
+
+
+def _payload(member: Member, message: Message) -> bytes:
+    match message.payload:
+        case bytes():
+            return message.payload
+        case PostSlot(_, _, _, place, at, nbytes):
+            return _slot_bytes(member, place, at, nbytes)
+        case PostKept(_, _, _, op_index, offset, _):
+            return member.kept[op_index, offset]
+        case PostNeutral(_, _, header, _, _, nbytes):  # of dtype and op: bytes 5 and 6, whatever the magic
+            return neutral_bytes(Dtype(header[5]), Op(header[6]), nbytes)
+        case PostMessage(_, _, _, op_index, offset, nbytes):
+            return bytes(member.tensors[op_index][offset : offset + nbytes])

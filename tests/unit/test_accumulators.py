@@ -1,0 +1,151 @@
+"""Accumulators along a chain: what travels, how wide it is, and that the last rank has the plan's bytes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inaproto.core.accumulators import Accumulators
+from inaproto.core.neutral import neutral_bytes
+from inaproto.core.reduce import reduce_into
+from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.errors import LocalMisuse
+from inaproto.wire.ina_header import Dtype, Op
+from tests.property.test_recovery import draw_bytes, draw_lists
+from tests.unit.exact_reference import HALF, exact
+
+Bytes = NDArray[np.uint8]
+PAIRS = list(itertools.product(Dtype, Op))
+NESTED: PlanList = ((0, 1), (2, (3, 4)), 5)
+
+
+def along(plan: ReductionPlan, dtype: Dtype, op: Op, inputs: list[Bytes]) -> tuple[Bytes, list[int]]:
+    """The last rank's result, and the bytes that each rank passed on."""
+    chain = Accumulators(plan)
+    stack, sizes = np.empty(0, np.uint8), []
+    for rank, own in enumerate(inputs):
+        goes = own.size
+        if rank < plan.size - 1:
+            goes = chain.stack_bytes(rank, dtype, op, own.size)
+            sizes.append(goes)
+        out = np.full(goes, 0xA5, np.uint8)
+        before = stack.copy(), own.copy()
+        chain.combine(rank, dtype, op, stack, own, out)
+        assert np.array_equal(before[0], stack)
+        assert np.array_equal(before[1], own)
+        stack = out
+    return stack, sizes
+
+
+def by_hand(child: int | PlanList, dtype: Dtype, op: Op, inputs: list[Bytes]) -> bytes:
+    """The plan's reduction by outside formulas."""
+    if isinstance(child, int):
+        return inputs[child].tobytes()
+    operands = [by_hand(part, dtype, op, inputs) for part in child]
+    return operands[0] if len(operands) == 1 else exact(dtype, op, operands)
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+def test_the_last_rank_has_the_plan_s_bytes(dtype: Dtype, op: Op) -> None:
+    for seed in range(40):
+        draw = random.Random(f"{seed}/{dtype}/{op}")
+        size = draw.randint(2, 7)
+        lists = draw_lists(draw, list(range(size)))
+        nbytes = draw.randrange(20) * dtype.itemsize
+        inputs = [draw_bytes(draw, nbytes, dtype) for _ in range(size)]
+        result, _ = along(ReductionPlan(lists), dtype, op, inputs)
+        assert result.tobytes() == by_hand(lists, dtype, op, inputs), lists
+
+
+def test_half_sums_travel_in_float32_and_are_rounded_once_a_list() -> None:
+    """1 + 2^-11 + 2^-11 is 1 + 2^-10 if it is rounded at the end, and 1 if it is rounded each time."""
+    one, tiny = np.float16(1), np.float16(2**-11)
+    inputs = [np.array([value], np.float16).view(np.uint8) for value in (one, tiny, tiny)]
+    flat, sizes = along(ReductionPlan.flat(3), Dtype.F16, Op.SUM, inputs)
+    assert flat.view(np.float16)[0] == np.float16(1 + 2**-10)
+    assert sizes == [2, 4]
+    nested, sizes = along(ReductionPlan(((0, 1), 2)), Dtype.F16, Op.SUM, inputs)
+    assert nested.view(np.float16)[0] == one
+    assert sizes == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("lists", "wide", "narrow"),
+    [
+        ((0, 1, 2), [2, 4], [2, 2]),
+        (((0, 1), (2, 3)), [2, 2, 4], [2, 2, 4]),
+        ((0, (1, 2)), [2, 4], [2, 4]),
+        ((0, 1, (2, 3), 4), [2, 4, 6, 4], [2, 2, 4, 2]),
+        (((0,), (1,)), [2], [2]),
+        ((0, (1, (2, (3, 4)))), [2, 4, 6, 8], [2, 4, 6, 8]),
+        (NESTED, [2, 2, 4, 6, 4], [2, 2, 4, 6, 2]),
+    ],
+)
+def test_what_each_rank_passes_on(lists: PlanList, wide: list[int], narrow: list[int]) -> None:
+    """Bytes an element, of half types: for each list that is open, its contribution or the sum of several."""
+    plan = ReductionPlan(lists)
+    inputs = [np.zeros(2 * 8, np.uint8)] * plan.size
+    for dtype in HALF:
+        assert along(plan, dtype, Op.SUM, inputs)[1] == [8 * size for size in wide]
+        assert along(plan, dtype, Op.MAX, inputs)[1] == [8 * size for size in narrow]
+    assert along(plan, Dtype.F32, Op.SUM, inputs)[1] == [8 * size for size in narrow]
+
+
+@pytest.mark.parametrize(
+    ("lists", "slot"),
+    [((0,), 40 + 216), ((0, 1), 40 + 216), ((0, 1, 2), 40 + 432), ((0, 1, (2, 3), 4), 40 + 648)],
+)
+def test_a_slot_takes_the_largest_message(lists: PlanList, slot: int) -> None:
+    assert Accumulators(ReductionPlan(lists)).slot_bytes(216) == slot
+
+
+def test_the_plan_must_follow_the_ring() -> None:
+    with pytest.raises(
+        LocalMisuse,
+        match=r"^a chain follows its ring: the plan \[\[1, 0\], 2\] has the ranks in another order$",
+    ):
+        Accumulators(ReductionPlan(((1, 0), 2)))
+
+
+@pytest.mark.parametrize(("rank", "came", "goes"), [(0, 8, 8), (1, 8, 8), (1, 4, 16), (2, 16, 16), (2, 8, 8)])
+def test_sizes_that_are_wrong(rank: int, came: int, goes: int) -> None:
+    chain = Accumulators(ReductionPlan.flat(3))
+    right = [(0, 8), (8, 16), (16, 8)][rank]
+    out = np.full(goes, 0xA5, np.uint8)
+    with pytest.raises(LocalMisuse) as caught:
+        chain.combine(rank, Dtype.F16, Op.SUM, np.zeros(came, np.uint8), np.zeros(8, np.uint8), out)
+    assert (
+        str(caught.value) == f"rank {rank} combines {right[0]} bytes into {right[1]}, not {came} into {goes}"
+    )
+    assert set(out.tolist()) == {0xA5}
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+def test_neutral_elements_change_no_result(dtype: Dtype, op: Op) -> None:
+    """Whatever its bits are: one rank's result comes out of any plan in which all others are neutral."""
+    draw = random.Random(f"{dtype}/{op}")
+    raw = draw_bytes(draw, 512 * dtype.itemsize, dtype)
+    result = np.empty_like(raw)
+    reduce_into(
+        dtype, op, [raw, raw] if op is not Op.SUM else [raw, draw_bytes(draw, raw.size, dtype)], result
+    )
+    negative_zero = np.frombuffer(neutral_bytes(dtype, Op.SUM, dtype.itemsize), np.uint8)
+    result[: dtype.itemsize] = negative_zero
+    result[dtype.itemsize : 2 * dtype.itemsize] = 0
+    neutral = np.frombuffer(neutral_bytes(dtype, op, raw.size), np.uint8)
+    for donor in range(6):
+        inputs = [result if rank == donor else neutral for rank in range(6)]
+        assert ReductionPlan(NESTED).reduce(inputs, dtype, op).tobytes() == result.tobytes()
+
+
+def test_neutral_elements() -> None:
+    assert neutral_bytes(Dtype.F32, Op.SUM, 8) == bytes.fromhex("0000008000000080")
+    assert neutral_bytes(Dtype.BF16, Op.SUM, 2) == bytes.fromhex("0080")
+    assert neutral_bytes(Dtype.F16, Op.MAX, 4) == bytes.fromhex("00fc00fc")
+    assert neutral_bytes(Dtype.BF16, Op.MIN, 2) == bytes.fromhex("807f")
+    assert neutral_bytes(Dtype.I64, Op.MIN, 8) == bytes.fromhex("ffffffffffffff7f")
+    assert neutral_bytes(Dtype.I32, Op.MAX, 0) == b""
