@@ -148,6 +148,9 @@ class QpAttributes:
     rnr_retry: int = 7
     ack_every: int = 64
     """An ACK is requested at least this often, and on the last packet of each message."""
+    spread_timers: bool = True
+    """From the third timeout in a row, timers of several queue pairs differ, where the NIC can do that: those
+    in lock step would overrun a queue that they share each time anew."""
 
 
 @dataclass(frozen=True, slots=True)

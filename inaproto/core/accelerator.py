@@ -245,7 +245,7 @@ class Accelerator:
             if len(frames) == 1:
                 packet = decode_packet(frames.tobytes())
                 if packet is not None and packet.opcode == Opcode.RC_ACK:  # half of all single frames
-                    self._bridge.learn(packet.src_mac, port)
+                    self._bridge.learn(packet.src_mac, port, packet.src_ip)
                     self._pass(port, packet.dst_mac, frames, actions)
                     continue
                 flow = None if packet is None else ingest.single(port, packet)
@@ -253,28 +253,18 @@ class Accelerator:
                 flow = ingest.middles(port, frames)
             if flow is not None:
                 touched[flow.ring_id] = self._rings[flow.ring_id]
-                self._bridge.learn(flow.src_mac, port)
+                self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
                 continue
             for run in decode_runs(frames):
                 if isinstance(run, RoceRun) and self._steered(port, run, actions):
                     continue
-                self._bridge.learn(run.src_mac, port)
                 if isinstance(run, RoceRun) and run.opcode != Opcode.RC_ACK:
-                    flow = self._table.get(run.src_ip, run.dst_ip, run.dest_qp)
-                    if flow is not None:
-                        ring = self._rings[flow.ring_id]
-                        touched[flow.ring_id] = ring
-                        if isinstance(ring, TreeRing) and isinstance(flow, TreeFlow):
-                            self._trees.input(ring, flow, port, run, actions)
-                        else:
-                            ingest.general(ring, flow, port, run, actions)
-                    elif self._trees.takes(run):
-                        tree = self._trees.other(port, run, actions)
-                        if tree is not None:
-                            touched[tree.spec.ring_id] = tree
-                    else:
-                        self._unregistered(port, run, now, actions)
-                elif isinstance(run, RoceRun) or not self._belongs_to_ring(run, now):
+                    ring = self._request(port, run, now, actions)
+                    if ring is not None:
+                        touched[ring.spec.ring_id] = ring
+                    continue
+                self._bridge.learn(run.src_mac, port, run.src_ip if isinstance(run, RoceRun) else b"")
+                if isinstance(run, RoceRun) or not self._belongs_to_ring(run, now):
                     self._forward(port, run, actions)
         for ring in touched.values():
             if ring.failed:
@@ -283,6 +273,30 @@ class Accelerator:
                 self._emission.advance_tree(ring, actions)
             else:
                 self._emission.advance(ring, actions)
+
+    def _request(self, port: PortId, run: RoceRun, now: Instant, actions: list[Action]) -> RingState | None:
+        """Requests on any connection; returns the ring that may have moved.
+
+        Nothing is learnt from what no ring takes: results have their rank's address, which may be elsewhere.
+        """
+        connection = (run.src_ip, run.dst_ip, run.dest_qp)
+        flow = self._table.get(*connection)
+        if flow is not None:
+            ring = self._rings[flow.ring_id]
+            if not isinstance(ring, TreeRing) or not isinstance(flow, TreeFlow):
+                self._bridge.learn(run.src_mac, port, run.src_ip)
+                self._ingest.general(ring, flow, port, run, actions)
+            elif self._trees.input(ring, flow, port, run, actions):
+                self._bridge.learn(run.src_mac, port, run.src_ip)
+            return ring
+        if self._trees.takes(run):
+            return self._trees.other(port, run, actions)
+        if now < self._retired.get(connection, now):
+            self._counters.drop("ring removed", len(run.frames))
+        else:
+            self._bridge.learn(run.src_mac, port, run.src_ip)
+            self._unregistered(port, run, actions)
+        return None
 
     def _steered(self, port: PortId, run: RoceRun, actions: list[Action]) -> bool:
         """Packets of a ring that another switch sums are sent there, or come from there; False for others."""
@@ -293,7 +307,7 @@ class Accelerator:
         rank = ring.connections.get(connection)
         if port == ring.steer_to:
             if rank not in ring.steered:
-                self._bridge.learn(run.src_mac, port)
+                self._bridge.learn(run.src_mac, port, run.src_ip)
             out = ring.successor_port(connection)
             if out is None or out == port:
                 self._forward(port, run, actions)
@@ -301,7 +315,7 @@ class Accelerator:
                 self._counters.bridged += len(run.frames)
                 actions.append(EmitFrames(out, run.frames))
         elif ring.steer_to in self._bridge.ports:
-            self._bridge.learn(run.src_mac, port)
+            self._bridge.learn(run.src_mac, port, run.src_ip)
             if rank in ring.steered:
                 ring.port_of[rank] = port
             self._counters.steered += len(run.frames)
@@ -327,12 +341,9 @@ class Accelerator:
             self._counters.drop("malformed packet of a ring", len(run.frames))
         return dropped > 0
 
-    def _unregistered(self, port: PortId, run: RoceRun, now: Instant, actions: list[Action]) -> None:
+    def _unregistered(self, port: PortId, run: RoceRun, actions: list[Action]) -> None:
         """Requests on a connection of no ring: bridged, unless they are or may be INA traffic."""
-        expiry = self._retired.get((run.src_ip, run.dst_ip, run.dest_qp))
-        if expiry is not None and now < expiry:
-            self._counters.drop("ring removed", len(run.frames))
-        elif run.opcode in OPENING_OPCODES:
+        if run.opcode in OPENING_OPCODES:
             for row in range(len(run.frames)):
                 one = run.select(np.arange(len(run.frames)) == row) if len(run.frames) > 1 else run
                 if not self._is_stray(one, actions):

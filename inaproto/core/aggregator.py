@@ -400,8 +400,8 @@ def bytes_needed(spec: RingSpec) -> int:
         return spec.regions * spec.message_packets * (spec.size * per_rank + per_packet)
     if not role.inputs:  # it steers
         return 0
-    per_packet += (len(role.learns) + len(role.children) + 1) * (_HEADER_BYTES_MAX + 4) + 2
-    return spec.regions * spec.message_packets * (len(role.inputs) * per_rank + per_packet)
+    per_packet += (len(role.learns) + len(role.children) + 1) * (_HEADER_BYTES_MAX + 4 + 1) + 2
+    return spec.regions * spec.message_packets * (len(role.inputs) * (per_rank + 1) + per_packet)
 
 
 class AggregatorArray:

@@ -3,11 +3,19 @@
 Source addresses are learnt per port; known unicast goes to its port, the rest is flooded. A frame
 is never sent back to the port it came from. The table is bounded: when it is full, the address that
 was learnt first makes room.
+
+Departure from IEEE 802.1D: no address is learnt from a RoCE packet whose IP address came with another one
+before. A packet's own check covers its IP address and not those of Ethernet; one that was damaged on its way
+must not send a host's frames elsewhere. In a tree of accelerators nothing would correct it: the host's own
+packets end at its first switch. After ``CHANGE_SIGHTINGS`` such packets the host does have another address.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 _GROUP_BIT = 1
+CHANGE_SIGHTINGS: Final = 4
 
 
 class Bridge:
@@ -15,6 +23,10 @@ class Bridge:
         self._addresses_max = addresses_max
         self._port_of: dict[bytes, int] = {}
         self._ports: dict[int, None] = {}
+        self._mac_of: dict[bytes, bytes] = {}
+        """By IP address."""
+        self._doubted: dict[bytes, tuple[bytes, int]] = {}
+        """By IP address: another address that it came with, and how often in a row."""
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -32,12 +44,30 @@ class Bridge:
         self._ports.pop(port, None)
         self._port_of = {mac: at for mac, at in self._port_of.items() if at != port}
 
-    def learn(self, mac: bytes, port: int) -> None:
-        if self._port_of.get(mac) == port or not mac or mac[0] & _GROUP_BIT:
+    def learn(self, mac: bytes, port: int, ip: bytes = b"") -> None:
+        """``mac`` is at ``port``; ``ip`` is the source of a RoCE packet."""
+        if self._port_of.get(mac) == port and (
+            not ip or (self._mac_of.get(ip) == mac and ip not in self._doubted)
+        ):
+            return
+        if not mac or mac[0] & _GROUP_BIT or (ip and not self._fits(mac, ip)):
             return
         if mac not in self._port_of and len(self._port_of) >= self._addresses_max:
             del self._port_of[next(iter(self._port_of))]
         self._port_of[mac] = port
+
+    def _fits(self, mac: bytes, ip: bytes) -> bool:
+        """Whether the host with this IP address may have this one of Ethernet; it is remembered then."""
+        known = self._mac_of.get(ip, mac)
+        doubted, sightings = self._doubted.pop(ip, (mac, 0))
+        sightings = sightings + 1 if doubted == mac else 1
+        if known != mac and sightings < CHANGE_SIGHTINGS:
+            self._doubted[ip] = mac, sightings
+            return False
+        if ip not in self._mac_of and len(self._mac_of) >= self._addresses_max:
+            del self._mac_of[next(iter(self._mac_of))]
+        self._mac_of[ip] = mac
+        return True
 
     def egress(self, mac: bytes, ingress: int) -> tuple[int, ...]:
         """Ports on which a frame for ``mac`` leaves that came in on ``ingress``."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from inaproto.core.accumulators import Accumulators
 from inaproto.core.message_window import WindowConfig
@@ -56,6 +56,9 @@ from inaproto.errors import Blame, DecodeError, FabricLost, LocalMisuse, TensorM
 from inaproto.units import Instant, MsgId
 from inaproto.wire.host_header import HOST_HEADER_BYTES, HostHeader, Kind
 from inaproto.wire.ina_header import FLAG_LAST, InaHeader
+
+TENSORS_DIFFER: Final = "tensors differ"
+"""Rule of a blame that means: ranks called different all-reduces."""
 
 
 class Place(Enum):
@@ -366,7 +369,7 @@ class ChainEngine:
             msg_len=called.msg_len,
         )
         if got.kind is kind and as_called_here == called:
-            return self._break(replace(blame, rule="tensors differ"), TensorMismatch.code)
+            return self._break(replace(blame, rule=TENSORS_DIFFER), TensorMismatch.code)
         return self._break(blame)
 
     # --- headers

@@ -36,8 +36,10 @@ Invariants:
 
 Departures. The retransmission timer doubles with every timeout up to ``retransmit_ns_max``, where
 hardware repeats it: an accelerator holds packets until the last rank has sent, and waiting ranks
-should not fill the switch with repeats. Soft-RoCE ignores a second NAK until an ACK made progress, and
-its window is a constant; hardware paces by congestion notifications, which nothing here emits.
+should not fill the switch with repeats. From the third timeout in a row the timers of several requesters
+also differ (``spread``): in lock step they would overrun one queue again and again, and the same packets be
+lost each time (phase effects: Floyd and Jacobson, 1992). Soft-RoCE ignores a second NAK until an ACK made
+progress, and its window is a constant; hardware paces by congestion notifications, which nothing here emits.
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ from inaproto.core.rc_types import (
 )
 from inaproto.errors import Blame, ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Instant, S
+from inaproto.wire.crc import crc32
+
+SPREAD_DOUBLINGS: Final = 3
+"""From so many timeouts in a row on, timers are spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,9 @@ class RequesterConfig:
     backoff_doublings_max: int = 6
     retransmit_ns_max: int = S
     """Bound of the doubled timer; a longer first timer is kept as it is."""
+    spread: int = 0
+    """Number of its own, 32 bits, from which follows how much sooner a timer expires that was doubled
+    ``SPREAD_DOUBLINGS`` times or more: by up to a quarter. 0: not at all."""
     psn_mask: int = PSN_MASK
 
     def __post_init__(self) -> None:
@@ -92,6 +101,7 @@ class RequesterConfig:
             ("retry_count", 0, RETRY_FOREVER),
             ("rnr_retry", 0, RETRY_FOREVER),
             ("backoff_doublings_max", 0, 31),
+            ("spread", 0, 0xFFFF_FFFF),
         )
         for name, least, most in limits:
             if not least <= getattr(self, name) <= most:
@@ -449,7 +459,11 @@ class RcRequester:
         if self.config.timeout == 0:
             return None
         first = TIMEOUT_UNIT_NS << self.config.timeout
-        return max(first, min(first << self._doublings, self.config.retransmit_ns_max))
+        wait = min(first << self._doublings, self.config.retransmit_ns_max)
+        if self.config.spread and self._doublings >= SPREAD_DOUBLINGS:
+            drawn = crc32(self.config.spread.to_bytes(4, "big") + self.counters.timeouts.to_bytes(8, "big"))
+            wait -= (wait >> 10) * (drawn & 0xFF)
+        return max(first, wait)
 
     def _psn(self, seq: int) -> int:
         return (self.config.initial_psn + seq) & self.config.psn_mask

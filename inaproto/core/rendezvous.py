@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.recovery import Recovery, decide
@@ -34,6 +34,7 @@ from inaproto.core.rendezvous_jobs import Job, Phase, Seat, process_of, ring_spe
 from inaproto.core.rendezvous_rules import (
     refuse_difference,
     refuse_parameters,
+    refuse_slots,
     refuse_stranger,
     show_address,
 )
@@ -85,7 +86,11 @@ from inaproto.wire.control_messages import (
     failed_message,
 )
 
+K = TypeVar("K")
+
 HELLO_REFUSED: Final = "hello_refused"
+REMEMBERED_MAX: Final = 256
+"""Ends of jobs and ranks that hosts may have missed."""
 TENSOR_RULES: Final = frozenset({"operations differ", "packet layout"})
 """Rules of the accelerator that mean: ranks called different all-reduces."""
 
@@ -102,6 +107,10 @@ class Rendezvous:
         self._counters = {"rings_made": 0, "jobs_failed": 0, "jobs_closed": 0, "refused": 0}
         self._counters |= {"recoveries": 0, "fallbacks": 0, "returns": 0}
         self._now = Instant(0)
+        self._ended: dict[str, str] = {}
+        """Why the last jobs ended, for ranks whose hosts could not hear it."""
+        self._gone: dict[tuple[str, int], str] = {}
+        """Ranks of jobs that are not known (yet) that are lost, and why."""
 
     @property
     def deadline(self) -> Instant | None:
@@ -217,6 +226,8 @@ class Rendezvous:
         elif len(self._jobs) >= self._config.jobs_max:
             full = f"the switch serves {len(self._jobs)} jobs, its limit (--rings-max); wait for one to end"
             refusal = refusal or full
+        if job is None and member.progress is not None and member.boot_id == self._config.boot_id != "":
+            refusal = refusal or f"it has ended meanwhile: {self._ended.get(member.job, 'long ago')}"
         if refusal:
             return self._refuse(event.session, member, refusal)
         if job is None:
@@ -235,8 +246,11 @@ class Rendezvous:
         seat = job.seats[member.rank] = Seat(event.session, member, left_after=member.left_after)
         seat.instance = self._hosts[event.session].hello.instance
         if member.progress is not None:
-            seat.halted = True
             job.recovery.wait(self._now, self._config.recover_ns)
+        if member.progress is None:
+            self._gone.pop((job.name, member.rank), None)
+        elif failed := self._miss_the_gone(job):
+            return failed
         if len(job.seats) < job.size:
             text = f"job {job.name}: {seat} joined, {len(job.seats)} of {job.size} ranks are here"
             return [Noted(text), *self._tell_waiting(job)]
@@ -253,6 +267,14 @@ class Rendezvous:
     def _admit(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
         if event.message.rank in job.seats:
             return self._refuse_seat(job, event)
+        if job.is_resumed and event.message.progress is None:
+            reason = (
+                "its ranks are in the middle of it, and gather after a restart; use another name, or wait"
+            )
+            return self._refuse(event.session, event.message, reason)
+        if not job.is_resumed and event.message.progress is not None:
+            reason = "it has ended meanwhile, and another job of that name is gathering"
+            return self._refuse(event.session, event.message, reason)
         here = sum(seat.session == event.session for seat in job.seats.values())
         if here >= self._config.ranks_per_host_max:
             reason = f"its host already has {here} ranks of this job, the limit; run it on another host"
@@ -263,15 +285,12 @@ class Rendezvous:
         seats = job.in_order()
         resumed = Recovery(progress=0, donor=0)
         if job.is_resumed:
-            new = [seat for seat in seats if seat.member.progress is None]
-            if new:
-                middle = f"the others of job {job.name!r} are in the middle of it"
-                return self._fail(job, RankLost(f"{new[0]} is a new process, and {middle}"))
             progress = {seat.member.rank: seat.member.progress or 0 for seat in seats}
             decided = decide(progress, job.first.window_messages)
             if not isinstance(decided, Recovery):
                 return self._fail(job, FabricLost(f"job {job.name!r} cannot go on: {decided.reason}"))
             resumed = decided
+        job.plan = self._config.plan_of(tuple(seat.member.out.ip for seat in seats))
         job.ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
         actions: list[RendezvousAction] = []
         if job.size > 1 and job.recovery.path == "switch":
@@ -301,6 +320,7 @@ class Rendezvous:
                 path=job.recovery.path,
                 progress=resumed.progress,
                 donor=resumed.donor,
+                plan=job.plan_text,
             )
             actions.append(Send(seat.session, ring))
         text = f"job {job.name}: ring {job.ring_id} of {job.size} ranks on {', '.join(peers)}"
@@ -328,12 +348,18 @@ class Rendezvous:
         said = event.message
         job = self._jobs.get(said.job)
         seat = job.seats.get(said.rank) if job else None
+        if job is not None and seat is not None and seat.is_away and isinstance(event, MemberGone):
+            host = self._hosts.get(event.session)
+            if host is not None and host.hello.host == seat.member.host:
+                return self._lose(job, seat, event.message.reason)
         if job is None or seat is None or seat.session != event.session:
             # Sent before this host heard that the job had failed, or that the switch had restarted.
             return self._answer_unknown(event)
         return HANDLERS[job.phase, type(event)](self, job, event)
 
     def _answer_unknown(self, event: MemberEvent) -> list[RendezvousAction]:
+        if isinstance(event, MemberGone) and self._config.recover_ns:
+            return self._gone_while_away(event)
         if not isinstance(event, OperationStalled):
             return []
         said = event.message
@@ -343,6 +369,23 @@ class Rendezvous:
         )
         return [Send(event.session, failed_message(said.job, RankLost(text)))]
 
+    def _gone_while_away(self, event: MemberGone) -> list[RendezvousAction]:
+        """A rank that its job's other ranks may wait for, after a restart of the switch, does not come."""
+        host, told = self._hosts.get(event.session), event.message
+        job = self._jobs.get(told.job)
+        if host is None or (job is not None and (not job.is_resumed or told.rank in job.seats)):
+            return []
+        _remember(self._gone, (told.job, told.rank), f"{told.reason} (host {host.hello.host})")
+        return [] if job is None else self._miss_the_gone(job)
+
+    def _miss_the_gone(self, job: Job) -> list[RendezvousAction]:
+        """Fail a job that gathers if a rank that it waits for is known to be lost."""
+        for rank in job.missing():
+            reason = self._gone.get((job.name, rank))
+            if reason is not None:
+                return self._fail(job, RankLost(f"rank {rank} of job {job.name!r} is lost: {reason}"))
+        return []
+
     def _ready(self, job: Job, event: MemberReady) -> list[RendezvousAction]:
         job.seats[event.message.rank].ready = True
         if not all(seat.ready for seat in job.seats.values()):
@@ -351,24 +394,32 @@ class Rendezvous:
         job.recovery.started(self._now)
         start = Start(job=job.name, ring_id=job.ring_id)
         how = "" if job.recovery.path == "switch" else f", the hosts sum: {job.recovery.fallback}"
-        return [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=bool(how))]
+        started = [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=bool(how))]
+        if any(seat.left_after is None for seat in job.seats.values()):
+            return started
+        return [*started, *self._close(job)]  # all had left when the switch restarted
 
     def _withdraw(self, job: Job, event: MemberLeft | MemberGone) -> list[RendezvousAction]:
         reason = event.message.reason if isinstance(event, MemberGone) else "it left"
         return self._lose(job, job.seats[event.message.rank], reason)
 
     def _leave_or_withdraw(self, job: Job, event: MemberLeft) -> list[RendezvousAction]:
-        """A rank may have all its results while its job connects anew; before the first ring it cannot."""
-        return self._leave(job, event) if job.is_resumed else self._withdraw(job, event)
+        """A rank may have all its results while its job joins or connects anew; not before its first ring."""
+        is_resumed = job.seats[event.message.rank].member.progress is not None
+        return self._leave(job, event) if is_resumed else self._withdraw(job, event)
 
     def _leave(self, job: Job, event: MemberLeft) -> list[RendezvousAction]:
         seat = job.seats[event.message.rank]
         if seat.left_after is not None:
             return [self._blame(event.session, "left twice", f"{seat} of job {job.name}")]
         seat.left_after = event.message.operations
-        if any(other.left_after is None for other in job.seats.values()):
+        if job.missing() or any(other.left_after is None for other in job.seats.values()):
             return [*self._fail_waiting_for_left(job), Noted(f"job {job.name}: {seat} left")]
+        return self._close(job)
+
+    def _close(self, job: Job) -> list[RendezvousAction]:
         self._counters["jobs_closed"] += 1
+        _remember(self._ended, job.name, "all its ranks left")
         closed = self._tell_all(job, Closed(job=job.name, ring_id=job.ring_id))
         return [*self._forget(job), *closed, Noted(f"job {job.name}: all ranks left, closed")]
 
@@ -431,11 +482,13 @@ class Rendezvous:
         return self._fail(job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}"))
 
     def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
-        if self._config.recover_ns:
+        if self._config.recover_ns and job.can_chain:
             job.recovery.refused(event.reason)
             self._counters["fallbacks"] += 1
             return self._halt(job, f"the switch cannot sum for it: {event.reason}")
         text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"
+        if self._config.recover_ns:
+            text += f", or number its ranks rack by rank: its hosts cannot sum in the order {job.plan}"
         return self._fail(job, JoinRefused(text))
 
     def _out_of_order(
@@ -463,7 +516,7 @@ class Rendezvous:
         for seat in job.in_order():
             seat.ready = seat.halted = False
             seat.stalled = None
-        halt = Halt(job=job.name, ring_id=job.ring_id, path=job.recovery.path, reason=reason)
+        halt = _halt_message(job)
         noted = Noted(f"job {job.name}: halted, to go on by {job.recovery.path}: {reason}", is_problem=True)
         return [*removed, *self._tell_all(job, halt), noted]
 
@@ -484,6 +537,11 @@ class Rendezvous:
             return self._lose(job, seat, told.reason)
         before = job.recovery.path
         job.recovery.broke(f"{seat}: {told.reason}", told.progress)
+        if job.recovery.path == "chain" and not job.can_chain:
+            text = (
+                f"the ring of job {job.name!r} broke again where it broke before; last {seat}: {told.reason}"
+            )
+            return self._fail(job, FabricLost(f"{text}; its hosts cannot sum in the order {job.plan}"))
         if job.recovery.is_hopeless:
             text = f"job {job.name!r} makes no progress by any path; last {seat}: {told.reason}"
             return self._fail(job, FabricLost(text))
@@ -496,7 +554,14 @@ class Rendezvous:
         seat = job.seats[told.rank]
         if told.ring_id != job.ring_id or seat.is_away:
             return []
-        seat.member = replace(seat.member, out=told.out, into=told.into, progress=told.progress)
+        host = self._hosts.get(event.session)
+        member = replace(seat.member, out=told.out, into=told.into, progress=told.progress)
+        wrong = refuse_stranger(host.hello if host else None, member) or refuse_slots(
+            member, slot_bytes=job.slot_bytes
+        )
+        if wrong:
+            return self._fail(job, RankLost(f"{seat} of job {job.name!r} is lost: {wrong}"))
+        seat.member = member
         return self._come_forward(job, seat, event.ring_key)
 
     def _come_back(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
@@ -505,12 +570,20 @@ class Rendezvous:
         seat = job.seats[member.rank]
         if not seat.is_away:
             return self._refuse_seat(job, event)
+        instance = self._hosts[event.session].hello.instance
+        if member.progress is None and (member.pid, instance) == (seat.member.pid, seat.instance):
+            member = replace(member, progress=0)  # it lost its connection before it heard of the start
         if member.progress is None or member.pid != seat.member.pid:
             lost = RankLost(f"{seat} of job {job.name!r} is lost: a new process came in its place")
-            return [*self._fail(job, lost), *self._take_seat(Job(member.job, member), event)]
+            failed = self._fail(job, lost)
+            if member.progress is None:
+                return [*failed, *self._take_seat(Job(member.job, member), event)]
+            return [*failed, *self._refuse(event.session, member, str(lost))]
         seat.session, seat.member, seat.is_away = event.session, member, False
         if member.left_after is not None:
             seat.left_after = member.left_after
+        if job.recovery.path != "switch":  # its queue pairs are for the switch: a chain needs larger slots
+            return [Send(event.session, _halt_message(job))]
         return self._come_forward(job, seat, event.ring_key)
 
     def _come_forward(self, job: Job, seat: Seat, ring_key: int) -> list[RendezvousAction]:
@@ -541,6 +614,10 @@ class Rendezvous:
         text = f"{who} of job {job.name!r} is lost: it has not come back within {seconds:g} s{why}"
         return self._fail(job, RankLost(text))
 
+    def _stalled_early(self, job: Job, event: OperationStalled) -> list[RendezvousAction]:
+        """Of a rank that waits for its next ring; before the first one no rank has an all-reduce."""
+        return [] if job.is_resumed else self._out_of_order(job, event)
+
     def _too_late(self, job: Job, event: MemberEvent) -> list[RendezvousAction]:
         """Said of a ring that has ended."""
         return []
@@ -549,6 +626,7 @@ class Rendezvous:
 
     def _fail(self, job: Job, error: JobError, *, without: Seat | None = None) -> list[RendezvousAction]:
         self._counters["jobs_failed"] += 1
+        _remember(self._ended, job.name, str(error))
         told: list[RendezvousAction] = []
         if job.phase is Phase.JOINING and not isinstance(error, SwitchUnreachable):  # joins are refused
             told += [
@@ -575,17 +653,32 @@ class Rendezvous:
         return Blame(f"host {host.hello.host}" if host else f"session {session}", rule, evidence)
 
 
+def _remember(known: dict[K, str], key: K, reason: str) -> None:
+    """The oldest makes room."""
+    known.pop(key, None)
+    known[key] = reason
+    while len(known) > REMEMBERED_MAX:
+        del known[next(iter(known))]
+
+
+def _halt_message(job: Job) -> Halt:
+    recovery = job.recovery
+    return Halt(
+        job=job.name, ring_id=job.ring_id, path=recovery.path, reason=recovery.reason, plan=job.plan_text
+    )
+
+
 Handler = Callable[..., list[RendezvousAction]]
 """Method of :class:`Rendezvous`, called with the job and the event."""
 
 HANDLERS: Final[Mapping[tuple[Phase, type[MemberAsked | MemberEvent | RingFault | RingRefused]], Handler]] = {
     (Phase.JOINING, MemberAsked): Rendezvous._admit,
     (Phase.JOINING, MemberReady): Rendezvous._out_of_order,
-    (Phase.JOINING, MemberLeft): Rendezvous._withdraw,
+    (Phase.JOINING, MemberLeft): Rendezvous._leave_or_withdraw,
     (Phase.JOINING, MemberGone): Rendezvous._withdraw,
     (Phase.JOINING, MemberBroken): Rendezvous._out_of_order,
     (Phase.JOINING, MemberHalted): Rendezvous._out_of_order,
-    (Phase.JOINING, OperationStalled): Rendezvous._out_of_order,
+    (Phase.JOINING, OperationStalled): Rendezvous._stalled_early,
     (Phase.JOINING, RingFault): Rendezvous._impossible,
     (Phase.JOINING, RingRefused): Rendezvous._impossible,
     (Phase.CONNECTING, MemberAsked): Rendezvous._refuse_seat,
@@ -594,7 +687,7 @@ HANDLERS: Final[Mapping[tuple[Phase, type[MemberAsked | MemberEvent | RingFault 
     (Phase.CONNECTING, MemberGone): Rendezvous._withdraw,
     (Phase.CONNECTING, MemberBroken): Rendezvous._broken,
     (Phase.CONNECTING, MemberHalted): Rendezvous._out_of_order,
-    (Phase.CONNECTING, OperationStalled): Rendezvous._out_of_order,
+    (Phase.CONNECTING, OperationStalled): Rendezvous._stalled_early,
     (Phase.CONNECTING, RingFault): Rendezvous._fault,
     (Phase.CONNECTING, RingRefused): Rendezvous._no_room,
     (Phase.RUNNING, MemberAsked): Rendezvous._refuse_seat,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import Enum
 
+from inaproto.core.accumulators import Accumulators
 from inaproto.core.job_recovery import JobRecovery
+from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.wire.control_messages import Member, OpStarted
+from inaproto.wire.ina_header import INA_HEADER_BYTES
 
 
 class Phase(Enum):
@@ -51,6 +55,27 @@ class Job:
     summed_by_switch: bool = False
     """Its ring was put into the accelerator."""
     recovery: JobRecovery = field(default_factory=JobRecovery)
+    plan: ReductionPlan | None = None
+    """Of all its rings; None: all ranks in order."""
+
+    @property
+    def can_chain(self) -> bool:
+        """A chain adds in rank order."""
+        return self.plan is None or list(self.plan.ranks) == list(range(self.size))
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of a receive slot on the path of its next ring."""
+        message_bytes = self.first.message_packets * self.first.mtu
+        if self.recovery.path == "switch":
+            return message_bytes
+        plan = self.plan or ReductionPlan.flat(self.size)
+        return Accumulators(plan).slot_bytes(message_bytes - INA_HEADER_BYTES)
+
+    @property
+    def plan_text(self) -> str:
+        """As control messages have it."""
+        return "" if self.plan is None else json.dumps(self.plan.to_lists())
 
     @property
     def size(self) -> int:

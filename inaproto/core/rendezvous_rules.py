@@ -45,13 +45,19 @@ def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
             f"2 x window_messages x message_packets is {2 * window * packets}, at most "
             f"{config.ring_packets_max}; lower one of them (host daemon: --message-packets)"
         )
-    slots, slot_bytes = member.into.slots, member.into.slot_bytes
-    if slots != 2 * window or slot_bytes < packets * member.mtu:
-        return (
-            f"its receive buffer has {slots} slots of {slot_bytes} bytes; a window of {window} messages of "
-            f"{packets} packets needs {2 * window} slots of {packets * member.mtu}"
-        )
-    return None
+    return refuse_slots(member, slot_bytes=packets * member.mtu)
+
+
+def refuse_slots(member: Member, *, slot_bytes: int) -> str | None:
+    """A receive buffer that its predecessor could not use; ``slot_bytes`` is what a slot must have."""
+    has, needs = member.into, 2 * member.window_messages
+    if has.slots == needs and has.slot_bytes >= slot_bytes:
+        return None
+    return (
+        f"its receive buffer has {has.slots} slots of {has.slot_bytes} bytes; a window of "
+        f"{member.window_messages} messages of {member.message_packets} packets needs {needs} slots of "
+        f"{slot_bytes}"
+    )
 
 
 def refuse_difference(first: Member, member: Member) -> str | None:

@@ -5,11 +5,12 @@ What the accelerator says of a ring is an event here, and what it is told of a r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NewType
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.errors import Blame
 from inaproto.wire.control_messages import (
     Broken,
@@ -28,6 +29,14 @@ SessionId = NewType("SessionId", int)
 """One connection of a host daemon; never used twice."""
 
 
+PlanOf = Callable[[tuple[bytes, ...]], ReductionPlan | None]
+"""The plan of a job from the IP addresses of its ranks' hosts; None: all ranks in order. Pure."""
+
+
+def flat_plan(hosts: tuple[bytes, ...]) -> None:
+    """All ranks are summed at one switch."""
+
+
 @dataclass(frozen=True, slots=True)
 class RendezvousConfig:
     jobs_max: int = 64
@@ -40,8 +49,12 @@ class RendezvousConfig:
     """2 x window x packets a message: the slots that a ring takes in the accelerator."""
     epoch: int = 1
     first_ring_id: int = 1
+    boot_id: str = ""
+    """As hosts hear it in ``Welcome``."""
     recover_ns: int = 0
     """How long a job whose ring has ended waits for its ranks to go on; 0: it fails at once."""
+    plan_of: PlanOf = flat_plan
+    """What every path of a job follows, so that all give the same bytes."""
 
 
 # --- events

@@ -31,6 +31,7 @@ from typing import Final
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.aggregation_tree import Role, TreeSwitch, compose_roles
+from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import Send
 from inaproto.core.ring_spec import RingSpec
 from inaproto.core.tree_control_types import (
@@ -228,6 +229,15 @@ def roles_of(config: TreeControlConfig, spec: RingSpec) -> dict[str, Role | None
     addresses = {switch.name: switch.address for switch in config.switches}
     roles = compose_roles(tree, ring_id=spec.ring_id, addresses=addresses, port_toward=toward)
     return {name: role for name, role in roles.items() if role.inputs or role.steered}
+
+
+def plan_of(config: TreeControlConfig, hosts: tuple[bytes, ...]) -> ReductionPlan | None:
+    """What the tree of a ring adds whose rank ``r`` is on the host with IP address ``hosts[r]``.
+
+    None if a host is not known: such a ring is refused.
+    """
+    seats = [config.hosts.get(host, "") for host in hosts]
+    return ReductionPlan.from_tree(tree_of(config.switches, seats)) if all(seats) else None
 
 
 def tree_of(fabric: tuple[FabricSwitch, ...], seats: list[str]) -> TreeSwitch:

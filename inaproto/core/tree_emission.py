@@ -6,7 +6,8 @@ Rings of one switch are :class:`~inaproto.core.emission.Emission`'s alone. For t
   virtual connections need no order, each end places packets by PSN. Only hosts' connections are in PSN
   order. So a switch below has later results at hand when one of its own ranks has a gap.
 - A repeat from below of a sum whose result is here gets the result, on that connection alone. One whose
-  result is not here goes up once more. So a repeat of a host reaches whoever has the result.
+  result is not here goes up once more. So a repeat of a host reaches whoever has the result. Where several
+  senders repeat, one of them is heeded (``TreeRegion.to_ask_again``).
 - Later results that come down before one whose sum is complete here are a sign of loss: the sum goes up
   again at once, once for each hole. Where only another rack is late, that is one packet in vain.
 - A connection that begins here and ends elsewhere gets notes: a message opens, a host repeats, a gap.
@@ -77,14 +78,12 @@ class TreeEmission(Emission):
         """Results to every switch below."""
         self._counters.results_down += self._send(ring, ring.children, region, spans, actions)
 
-    def ask_above(
-        self, ring: TreeRing, region: TreeRegion, begin: int, end: int, actions: list[Action]
+    def _ask_above(
+        self, ring: TreeRing, region: TreeRegion, spans: list[Span], actions: list[Action]
     ) -> None:
-        """Send the sums of these slots up again whose results have not come."""
-        if ring.parent is None:
-            return
-        spans = region.unanswered(begin, end)
-        self._counters.sums_up_again += self._send(ring, [ring.parent], region, spans, actions)
+        """Send these sums up again: their results have not come."""
+        if ring.parent is not None:
+            self._counters.sums_up_again += self._send(ring, [ring.parent], region, spans, actions)
 
     def _ask_again(self, ring: TreeRing, actions: list[Action]) -> None:
         array = ring.tree_array
@@ -99,7 +98,7 @@ class TreeEmission(Emission):
                 base = serial * ring.spec.message_packets
                 low, high = max(begin - base, 0), min(array.done_high - base, region.packets)
                 if low < high:
-                    self.ask_above(ring, region, low, high, actions)
+                    self._ask_above(ring, region, region.unanswered(low, high), actions)
         ring.asked_to = array.done_high
 
     def _send(
@@ -142,7 +141,7 @@ class TreeEmission(Emission):
         region = ring.region_at(serial)
         if region is None:
             return
-        self.ask_above(ring, region, begin, end, actions)
+        self._ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)
         if flow.link is None:
             super().replay(ring, flow, low, high, actions)
         elif not flow.below:
@@ -164,7 +163,7 @@ class TreeEmission(Emission):
         if region is None or begin >= region.packets:
             return
         end = min(begin + high - low + 1, region.packets)
-        self.ask_above(ring, region, begin, end, actions)
+        self._ask_above(ring, region, region.to_ask_again(flow.row, begin, end), actions)
         if low < flow.sent:  # its headers may have been told anew
             self._dress_learnt(region, flow, min(end, flow.sent - low + begin))
         super().replay(ring, flow, low, low + end - begin - 1, actions)

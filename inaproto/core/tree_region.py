@@ -42,7 +42,17 @@ class Shape(NamedTuple):
 class TreeRegion(Region):
     """The slots of one message at one switch of a tree. ``I`` inputs, ``R`` rows, ``L`` packets."""
 
-    __slots__ = ("_final_bytes", "_last_worn", "_psn_mask", "_start_psn", "_worn", "final", "noted", "passed")
+    __slots__ = (
+        "_final_bytes",
+        "_last_worn",
+        "_psn_mask",
+        "_start_psn",
+        "_worn",
+        "asked",
+        "final",
+        "noted",
+        "passed",
+    )
 
     def __init__(self, shape: Shape, spec: RingSpec, pool: PayloadPool) -> None:
         length = spec.message_packets
@@ -57,6 +67,8 @@ class TreeRegion(Region):
         self.final: NDArray[np.bool_] = np.frombuffer(self._final_bytes, np.bool_)
         self.passed = np.zeros(length, np.bool_)
         """Slots whose sum went to the other switches: up, or from the root down."""
+        self.asked = np.zeros((shape.rows, length), np.bool_)
+        """Rows on which a packet came again since its sum last went up again."""
         self.noted: set[int] = set()
         """Input rows whose first packet was told of."""
         self._psn_mask = (1 << spec.psn_bits) - 1
@@ -68,6 +80,7 @@ class TreeRegion(Region):
         super().take_over(serial, ina, header)
         self.final[:] = False
         self.passed[:] = False
+        self.asked[:] = False
         self.noted.clear()
         self._worn.clear()
         self._last_worn.clear()
@@ -91,6 +104,19 @@ class TreeRegion(Region):
         """Sums from ``begin`` to ``end - 1`` whose results have not come."""
         waiting = self.done[begin:end] & ~self.final[begin:end]
         return [(begin + low, begin + high) for low, high in spans_of(waiting)]
+
+    def to_ask_again(self, row: int, begin: int, end: int) -> list[Span]:
+        """Of the unanswered sums, those to send up again because ``row``'s sender repeated its packets.
+
+        All senders repeat when a result is late, and one repeat is enough. So a slot's first one goes up, and
+        from then on the second of any sender: no more than the most impatient sends.
+        """
+        waiting = self.done[begin:end] & ~self.final[begin:end]
+        asked = self.asked[:, begin:end]
+        due = waiting & (asked[row] | ~asked.any(axis=0))
+        asked[:, due] = False
+        asked[row] |= waiting
+        return [(begin + low, begin + high) for low, high in spans_of(due)]
 
     def answered(self, begin: int, end: int) -> list[Span]:
         """Results from ``begin`` to ``end - 1``."""

@@ -153,18 +153,20 @@ class TreeTraffic:
 
     def input(
         self, ring: TreeRing, flow: TreeFlow, port: PortId, run: RoceRun, actions: list[Action]
-    ) -> None:
-        """Packets on a connection that is an input here."""
+    ) -> bool:
+        """Packets on a connection that is an input here; False if they are none of its source's."""
         if not flow.below and ring.parent is not None and port == ring.parent.port:
             # A result that was sent everywhere because nobody knew where its receiver is.
             self._counters.drop(NOT_AN_INPUT, len(run.frames))
-        elif not flow.below or run.opcode != Opcode.RC_SEND_ONLY:
+            return False
+        if not flow.below or run.opcode != Opcode.RC_SEND_ONLY:
             self._ingest.general(ring, flow, port, run, actions)
         elif (right := self._intact(ring, run)) is not None:
             if flow.link is not None and port != flow.link.port:
                 self._refuse(right, ELSEWHERE, f"port {port}", actions)
             else:
                 self._notes(ring, right, actions)
+        return True
 
     def other(self, port: PortId, run: RoceRun, actions: list[Action]) -> TreeRing | None:
         """Packets on any other connection, less those that nothing here says anything of: ``takes`` them.
@@ -335,5 +337,6 @@ class TreeTraffic:
             case NoteKind.REPEATS:
                 self._emission.repeated_elsewhere(ring, flow, position, position + note.count - 1, actions)
             case NoteKind.GAP:
-                flow.hole = position
-                self._emission.signal_told_gap(ring, flow, actions)
+                if position > flow.hole:  # holes are told in order: this one is no late copy
+                    flow.hole = position
+                    self._emission.signal_told_gap(ring, flow, actions)

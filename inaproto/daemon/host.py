@@ -4,8 +4,9 @@ It listens at one UNIX socket for training processes, keeps one fabric (control 
 :mod:`inaproto.daemon.host_fabric`) towards the switch, and carries the ranks of any number of jobs.
 
 Invariants: start order does not matter, a process that joins while there is no switch waits for it;
-a switch that goes away fails the running jobs at once and the daemon tries to reach it until it ends;
-when the daemon is cancelled, switch and processes are told so and the socket is removed.
+when the switch goes away, the ranks of running jobs wait for it, a bounded time, and the daemon tries to
+reach it until it ends; when the daemon is cancelled, switch and processes are told so and the socket is
+removed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import trio
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.host_fabric import Fabric, HelloRefused, NoFabric, OpenNic, open_fabric
+from inaproto.daemon.host_ring import RingMember
 from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import ConfigError, FabricError, JobError
@@ -63,6 +65,7 @@ async def run_host(
             log.info("host %s listens at %s", settings.name, settings.listen_path)
     finally:
         listening.close()
+        daemon.close_away()
 
 
 class HostDaemon:
@@ -86,8 +89,9 @@ class HostDaemon:
         self._fabric: Fabric | None = None
         self._switch_error = "not tried yet"
         self._fabrics = 0
-        self._away = trio.Event()
-        """Set when ranks may have begun to wait for the switch."""
+        self._away: list[RingMember] = []
+        """Ranks that wait for the switch in the middle of their jobs; their processes may have ended."""
+        self._away_changed = trio.Event()
         self._began = trio.current_time()
 
     @property
@@ -189,15 +193,22 @@ class HostDaemon:
     async def watch_away(self) -> None:
         """Let ranks that wait for the switch know when they have waited long enough, until cancelled."""
         while True:
-            found = [at for session in self._sessions if (at := session.away_until) is not None]
+            found = [at for member in self._away if member.is_away and (at := member.deadline) is not None]
             if not found:
-                self._away = trio.Event()
-                await self._away.wait()
+                self._away_changed = trio.Event()
+                await self._away_changed.wait()
                 continue
-            await trio.sleep_until((min(found) + US) / S)  # past the deadline for sure, in floats
-            for session in list(self._sessions):
-                if session.away_until is not None:
-                    session.woke()
+            with trio.move_on_at((min(found) + US) / S):  # past the deadline for sure, in floats
+                self._away_changed = trio.Event()
+                await self._away_changed.wait()
+            for member in list(self._away):
+                if member.is_away:
+                    member.woke()
+
+    def close_away(self) -> None:
+        """The daemon ends: give back what ranks without a process hold."""
+        for member in self._away:
+            member.close()
 
     def _note_switch(self, error: str) -> None:
         if error != self._switch_error:
@@ -208,10 +219,15 @@ class HostDaemon:
         """Serve ``fabric`` until it ends; returns why it did."""
         self._fabric = fabric
         self._fabrics += 1
+        away, self._away = self._away, []
+        for member in away:
+            if member.is_away or member.last_words:
+                fabric.rejoin(member)
         for session in list(self._sessions):
             session.fabric_is_up(fabric)
         try:
             return await fabric.run()
         finally:
             self._fabric = None
-            self._away.set()
+            self._away += fabric.members_away()
+            self._away_changed.set()

@@ -1,8 +1,9 @@
 """One life of a host's connection to its switch: control channel, NIC, and the ranks that use them.
 
 Invariants: a fabric lives as long as its control channel *and* its NIC; when either ends, every rank
-on it has failed with ``FabricLost`` that says why, and a new fabric starts with nothing of the old
-one. One task waits for completions and steps the rings; none is made per message or packet.
+on it waits for the next fabric, in the middle of its job, or has failed with ``FabricLost`` that says why; a
+new fabric starts with nothing of the old one. One task waits for completions and steps the rings; none is
+made per message or packet.
 """
 
 from __future__ import annotations
@@ -110,6 +111,10 @@ class Fabric:
         """Of shared memory, registered by all processes."""
         return sum(len(member.segments) for member in self._members.values())
 
+    def members_away(self) -> list[RingMember]:
+        """Once it has ended: ranks that wait for the next switch."""
+        return [member for member in self._members.values() if member.is_away]
+
     def members(self) -> list[RingMember]:
         self._forget_ended()
         return list(self._members.values())
@@ -143,10 +148,14 @@ class Fabric:
         return member
 
     def rejoin(self, member: RingMember) -> None:
-        """Announce a rank that waited for a switch in the middle of its job."""
+        """Announce a rank that waited for a switch in the middle of its job; or that it has ended since."""
+        if member.last_words:
+            self._tell(member.gone_message(member.last_words))
+            return
         try:
             member.rejoin(self._nic, self._tell)
         except JoinRefused as error:
+            self._tell(member.gone_message(str(error)))
             member.fail(error)
         else:
             self._announce(member)
@@ -181,7 +190,7 @@ class Fabric:
     # --- life
 
     async def run(self) -> str:
-        """Serve until the switch or the NIC is lost; returns why. All ranks have failed by then."""
+        """Serve until the switch or the NIC is lost; returns why. No rank uses it any more by then."""
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
@@ -230,11 +239,12 @@ class Fabric:
             case Ring():
                 member = self._members.get(message.id)
                 if member is not None:
-                    member.connect(message)
+                    member.connect(message, self.welcome.boot_id)
             case Start(job=job, ring_id=ring_id):
                 for member in self._of_job(job):
                     if member.ring_id == ring_id:
                         member.start()
+                self._submitted.set()  # operations that waited for the ring have deadlines from now on
             case Halt(job=job):
                 for member in self._of_job(job):
                     member.halt(message)
@@ -246,7 +256,7 @@ class Fabric:
                 self._job_failed(message)
             case Closed(job=job, ring_id=ring_id):
                 for member in self._of_job(job):
-                    if member.ring_id == ring_id:
+                    if member.is_of(ring_id):
                         member.closed()
             case Error(of=of):
                 member = self._members.get(of)
@@ -274,7 +284,8 @@ class Fabric:
         ends = isinstance(error, SwitchUnreachable)  # in good order
         for member in self._of_job(failed.job):
             in_ring = member.phase is not Phase.JOINING
-            concerned = member.ring_id == failed.ring_id if failed.ring_id else in_ring or ends
+            in_ring |= member.has_come_back
+            concerned = member.is_of(failed.ring_id) if failed.ring_id else in_ring or ends
             if concerned and ends:
                 member.lose_fabric(error)
             elif concerned:

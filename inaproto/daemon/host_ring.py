@@ -6,7 +6,7 @@ ring, and its operations go on there, on the path that the switch names. A rank 
 switch altogether waits for it, and is announced again with its progress.
 
 It carries out what its engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`) orders
-(:mod:`inaproto.daemon.ring_orders`) on its link (:mod:`inaproto.daemon.ring_link`).
+(:mod:`inaproto.core.ring_orders`) on its link (:mod:`inaproto.daemon.ring_link`).
 
 Invariants: calls never block and never wait; whatever ends a member ends it once, tells its owner
 once, and gives its queue pairs and memory back. A rank that left keeps both until all have left
@@ -44,10 +44,11 @@ from inaproto.core.operations import (
 from inaproto.core.recovery import Recovery
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.ring_engine import RingAction, RingEngine
+from inaproto.core.ring_orders import KeptResults, RingOrders
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.operation_watch import OperationWatch
 from inaproto.daemon.ring_link import RingLink
-from inaproto.daemon.ring_orders import KeptResults, RingOrders, Tensor
+from inaproto.daemon.ring_orders import ClientTensors, Tensor
 from inaproto.daemon.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import (
     JOB_ERRORS,
@@ -110,6 +111,9 @@ class Phase(Enum):
     ENDED = "ended"
 
 
+_IN_RING = (Phase.CONNECTING, Phase.RUNNING, Phase.LEFT)
+
+
 class Owner(Protocol):
     """Whoever speaks to the training process."""
 
@@ -167,10 +171,16 @@ class RingMember:
         self._resumes = False
         """The present ring is not the first, and has yet to run."""
         self._away_until: Instant | None = None
+        self._came_back = False
+        """Announced again, and not in a ring since."""
+        self._boot_id = ""
+        """Of the switch of its last ring."""
+        self.last_words = ""
+        """Why it ended while its host had no switch, which is to be told."""
         self._halts: list[str] = []
         """Why the last rings ended."""
         self.recoveries = 0
-        self._link = self._open_link(nic, "switch")
+        self._link = self._open_link(nic, "switch", "")
 
     def __str__(self) -> str:
         return f"rank {self.join.rank} of job {self.join.job!r} (pid {self.join.pid})"
@@ -186,6 +196,18 @@ class RingMember:
     @property
     def ring_id(self) -> int | None:
         return None if self._ring is None else self._ring.ring_id
+
+    def is_of(self, ring_id: int) -> bool:
+        """Whether the end of that ring's job is the end of this rank.
+
+        One that came back is of its job's present ring, though it may not have heard of that.
+        """
+        return self.ring_id == ring_id or self._came_back
+
+    @property
+    def has_come_back(self) -> bool:
+        """Announced again after its host had lost the switch, and in no ring since."""
+        return self._came_back
 
     @property
     def is_orphan(self) -> bool:
@@ -207,12 +229,12 @@ class RingMember:
         found = self._engine.deadline, self._watch.deadline, self._away_until
         return min((at for at in found if at is not None), default=None)
 
-    def _open_link(self, nic: Nic, path: RingPath) -> RingLink:
+    def _open_link(self, nic: Nic, path: RingPath, plan: str) -> RingLink:
         """Queue pairs and slots for the next ring. Raises ``JoinRefused`` if there is no room for them."""
         settings = self._settings
         slot_bytes = settings.message_packets * settings.mtu
         if path == "chain":
-            slot_bytes = self._plan("").slot_bytes(slot_bytes - INA_HEADER_BYTES)
+            slot_bytes = self._plan(plan).slot_bytes(slot_bytes - INA_HEADER_BYTES)
         try:
             return RingLink(
                 nic,
@@ -247,6 +269,7 @@ class RingMember:
             into=self._link.into,
             progress=self._progress if self._has_started else None,
             left_after=self._done if self._has_left else None,
+            boot_id=self._boot_id,
         )
 
     @property
@@ -258,16 +281,19 @@ class RingMember:
     def _done(self) -> int:
         return 0 if self._engine is None else self._engine.view().operations_done
 
-    def connect(self, ring: Ring) -> None:
-        """All ranks are there: connect the queue pairs, post receives, say so."""
+    def connect(self, ring: Ring, boot_id: str) -> None:
+        """All ranks are there: connect the queue pairs, post receives, say so.
+
+        ``boot_id`` is that of the switch.
+        """
         if self.phase not in (Phase.JOINING, Phase.HALTED):
             return
         join, settings = self.join, self._settings
         attributes = QpAttributes(
             mtu=settings.mtu, timeout=settings.transport_timeout, retry_count=settings.retry_count
         )
-        self._ring = ring
-        self._is_broken = False
+        self._ring, self._boot_id = ring, boot_id
+        self._is_broken = self._came_back = False
         try:
             self._engine = self._make_engine(ring)
             if join.size > 1:
@@ -322,16 +348,15 @@ class RingMember:
 
     def halt(self, message: Halt) -> None:
         """The ring has ended: say how far this rank is, with queue pairs for the next."""
-        if message.ring_id != self.ring_id or self.phase not in (
-            Phase.CONNECTING,
-            Phase.RUNNING,
-            Phase.LEFT,
-        ):
-            return
         nic = self._link.nic
-        self._stop_ring(message.reason)
+        if self.phase is Phase.JOINING:
+            self._link.close()  # it came back while the next path was chosen: that may need larger slots
+        elif message.ring_id == self.ring_id and self.phase in _IN_RING:
+            self._stop_ring(message.reason)
+        else:
+            return
         try:
-            self._link = self._open_link(nic, message.path)
+            self._link = self._open_link(nic, message.path, message.plan)
         except JoinRefused as error:
             self.lose(error)
             return
@@ -377,7 +402,7 @@ class RingMember:
     def rejoin(self, nic: Nic, tell: Callable[[Message], None]) -> None:
         """The host has a switch again: be announced to it. Raises ``JoinRefused`` if there is no room."""
         self._tell = tell
-        self._link = self._open_link(nic, "switch")
+        self._link = self._open_link(nic, "switch", "")
         try:
             for buffer in self.segments.values():
                 buffer.register(nic)
@@ -386,6 +411,7 @@ class RingMember:
             raise JoinRefused(f"{self}: host {self._settings.name} has no room for it: {error}") from None
         self.phase = Phase.JOINING
         self._away_until = None
+        self._came_back = True
 
     # --- operations
 
@@ -470,7 +496,7 @@ class RingMember:
             self.lose(FabricLost(f"{self}: a fault in the host daemon ended it: {fault}; please report it"))
 
     def _perform(self, actions: Sequence[RingAction | ChainAction]) -> None:
-        orders = RingOrders(self._link, self._kept, self._pending)
+        orders = RingOrders(self._link, self._kept, ClientTensors(self._pending))
         for action in actions:
             match action:
                 case PostMessage():
@@ -544,7 +570,10 @@ class RingMember:
     def gone(self, reason: str) -> None:
         """The process is lost to the job: tell the switch, which tells the others."""
         if not self._has_left and not self._is_ended:
-            self._tell_gone(reason)
+            if self.is_away:
+                self.last_words = reason
+            else:
+                self._tell_gone(reason)
             self.close()
 
     def lose(self, error: JobError) -> None:
@@ -554,7 +583,11 @@ class RingMember:
             self.fail(error)
 
     def _tell_gone(self, reason: str) -> None:
-        self._tell(Gone(job=self.join.job, rank=self.join.rank, reason=reason[:REASON_CHARACTERS_MAX]))
+        self._tell(self.gone_message(reason))
+
+    def gone_message(self, reason: str) -> Gone:
+        """That it is lost to its job."""
+        return Gone(job=self.join.job, rank=self.join.rank, reason=reason[:REASON_CHARACTERS_MAX])
 
     def fail(self, error: JobError) -> None:
         """The job has failed; the switch knows."""

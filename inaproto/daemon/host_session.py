@@ -20,7 +20,6 @@ from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import DonePath, Phase, RingMember
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
-from inaproto.units import Instant
 from inaproto.wire.control_messages import (
     AllReduce,
     Buffer,
@@ -104,17 +103,6 @@ class ClientSession:
         with contextlib.suppress(EndOfChannel):  # then receive() sees it too
             self._stream.send_nowait(message)
 
-    @property
-    def away_until(self) -> Instant | None:
-        """When its rank stops waiting for the switch; None if it has one."""
-        member = self._member
-        return member.deadline if member is not None and member.is_away else None
-
-    def woke(self) -> None:
-        """Its rank may have waited for the switch long enough."""
-        if self._member is not None:
-            self._member.woke()
-
     # --- requests
 
     def _handle(self, message: Message) -> None:
@@ -146,10 +134,7 @@ class ClientSession:
         return None
 
     def fabric_is_up(self, fabric: Fabric) -> None:
-        """Go on with a join that waited for the switch, or with a job that it interrupted."""
-        if self._member is not None and self._member.is_away:
-            fabric.rejoin(self._member)
-            return
+        """Go on with a join that waited for the switch."""
         if self._join is None or self._member is not None:
             return
         try:

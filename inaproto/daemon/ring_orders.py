@@ -1,32 +1,17 @@
-"""How the orders of a rank's engine are carried out on its link: what is sent, combined, copied and kept.
+"""Where the tensors of a rank's operations are: in the shared memory of its training process.
 
-Tensor bytes go out straight from the client's shared memory, results are copied into it. What is no tensor
-goes by way of staging slots: sums that the chain has not completed, results that another ring has kept,
-neutral elements (:mod:`inaproto.core.neutral`).
-
-Invariant: the last N results of the job, N being the window, are in the receive slots of its ring or, since
-that ring has ended, in ``kept``.
+:class:`~inaproto.core.ring_orders.RingOrders` carries out the orders of the rank's engine on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import assert_never
 
-import numpy as np
-
-from inaproto.core.accumulators import Accumulators
-from inaproto.core.chain_engine import Combine, Place, PostSlot
-from inaproto.core.neutral import neutral_bytes
-from inaproto.core.operation_queue import KeptResult, Source
-from inaproto.core.operations import Operation, PostKept, PostMessage, PostNeutral, TakeResult
-from inaproto.daemon.ring_link import RingLink
+from inaproto.core.operations import Operation
 from inaproto.daemon.shared_buffers import SharedBuffer
-from inaproto.errors import InvariantBroken
 from inaproto.ports import Segment
 from inaproto.units import Instant
-from inaproto.wire.ina_header import Dtype, Op
 
 
 @dataclass(slots=True)
@@ -39,96 +24,18 @@ class Tensor:
     since: Instant
 
 
-class KeptResults:
-    """Results whose receive slots are gone, by operation and offset."""
+class ClientTensors:
+    """By index of the operation."""
 
-    def __init__(self) -> None:
-        self._bytes: dict[tuple[int, int], bytes] = {}
-
-    def __len__(self) -> int:
-        return len(self._bytes)
-
-    def keep(self, results: Iterable[KeptResult], link: RingLink, since: int) -> None:
-        """A ring ends that began at progress ``since``: ``results`` are those to be kept.
-
-        Those from ``since`` on are in the slots of its ``link``. Ids do not tell rings apart here: a switch
-        that has restarted may use them again.
-        """
-        self._bytes = {
-            (kept.operation.index, kept.offset): (
-                bytes(link.result(kept.slot, kept.nbytes))
-                if kept.serial >= since
-                else self.get(kept.operation.index, kept.offset)
-            )
-            for kept in results
-        }
-
-    def get(self, op_index: int, offset: int) -> bytes:
-        try:
-            return self._bytes[op_index, offset]
-        except KeyError:
-            raise InvariantBroken(f"result at {offset} of all-reduce {op_index} was not kept") from None
-
-
-class RingOrders:
-    """Of one rank on one ring."""
-
-    def __init__(self, link: RingLink, kept: KeptResults, tensors: dict[int, Tensor]) -> None:
-        self._link = link
-        self._kept = kept
+    def __init__(self, tensors: Mapping[int, Tensor]) -> None:
         self._tensors = tensors
 
-    def post(self, action: PostMessage) -> None:
-        """Send a message of an operation."""
-        link, nbytes = self._link, action.nbytes
-        match action:
-            case PostKept():
-                link.staged(action.slot, nbytes)[:] = self._kept.get(action.op_index, action.offset)
-                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
-            case PostNeutral():
-                dtype, op = Dtype(action.header[5]), Op(action.header[6])  # of both kinds of header
-                link.staged(action.slot, nbytes)[:] = neutral_bytes(dtype, op, nbytes)
-                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
-            case _:
-                tensor = self._tensors[action.op_index]
-                region = tensor.buffer.region
-                payload = Segment(region.key, region.va + tensor.offset + action.offset, nbytes)
-                link.post_message(action.msg_id, action.slot, action.header, payload)
-
-    def post_slot(self, action: PostSlot) -> None:
-        """Send what a slot holds."""
-        msg_id, slot, header, place, at, nbytes = action
-        post = self._link.post_staged if place is Place.STAGED else self._link.post_received
-        post(msg_id, slot, header, at, nbytes)
-
-    def combine(self, action: Combine, accumulators: Accumulators, rank: int) -> None:
-        """Add this rank's part to what has come."""
-        operation, link = action.operation, self._link
-        own: bytes | memoryview
-        match action.source:
-            case Source.OWN:
-                tensor = self._tensors[operation.index]
-                at = tensor.offset + action.offset
-                own = tensor.buffer.view[at : at + action.nbytes]
-            case Source.KEPT:
-                own = self._kept.get(operation.index, action.offset)
-            case Source.NEUTRAL:
-                own = neutral_bytes(operation.dtype, operation.op, action.nbytes)
-            case _:
-                assert_never(action.source)
-        staged = action.place is Place.STAGED
-        out = link.staged(action.out, action.goes) if staged else link.result(action.out, action.goes)
-        accumulators.combine(
-            rank,
-            operation.dtype,
-            operation.op,
-            np.frombuffer(link.result(action.slot, action.came), np.uint8),
-            np.frombuffer(own, np.uint8),
-            np.frombuffer(out, np.uint8),
-        )
-
-    def take(self, action: TakeResult) -> None:
-        slot, op_index, offset, nbytes = action
+    def view(self, op_index: int, offset: int, nbytes: int) -> memoryview:
         tensor = self._tensors[op_index]
         at = tensor.offset + offset
-        tensor.buffer.view[at : at + nbytes] = self._link.result(slot, nbytes)
+        return tensor.buffer.view[at : at + nbytes]
+
+    def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
+        tensor = self._tensors[op_index]
+        region = tensor.buffer.region
+        return Segment(region.key, region.va + tensor.offset + offset, nbytes)

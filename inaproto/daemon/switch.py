@@ -86,6 +86,7 @@ class Switch:
                 ranks_max=settings.ranks_max,
                 mtu_max=settings.mtu_max,
                 recover_ns=settings.recover_ms * MS,
+                boot_id=self.boot_id,
                 first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
             )
         )

@@ -9,6 +9,7 @@ for them exists yet.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
@@ -17,7 +18,9 @@ from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
+    MemberBroken,
     MemberGone,
+    MemberHalted,
     MemberLeft,
     MemberReady,
     Noted,
@@ -30,8 +33,10 @@ from inaproto.core.rendezvous_types import (
     SessionEnded,
     SessionId,
     WelcomeHost,
+    Woke,
+    flat_plan,
 )
-from inaproto.core.tree_control import TreeControl
+from inaproto.core.tree_control import TreeControl, plan_of
 from inaproto.core.tree_control_types import (
     Admit,
     FabricSwitch,
@@ -56,7 +61,11 @@ from inaproto.sim.topology import SWITCH_NODE, Topology
 from inaproto.units import MS, Instant
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
+    Broken,
+    Error,
+    Failed,
     Gone,
+    Halted,
     Hello,
     JobStatus,
     Left,
@@ -169,6 +178,8 @@ class ControlPlane:
         self._switches: dict[str, SwitchSession] = {}
         self._events: deque[RendezvousEvent | TreeEvent] = deque()
         self._handling = False
+        self._wake_at: Instant | None = None
+        self._fallbacks = 0
         self.boots = 0
         self.rendezvous: Rendezvous
         self.trees: TreeControl | None = None
@@ -178,10 +189,24 @@ class ControlPlane:
     def boot(self) -> None:
         self.boots += 1
         first_ring_id = 1 + self._draws.below(1 << 30)
-        self.rendezvous = Rendezvous(RendezvousConfig(first_ring_id=first_ring_id, epoch=self.boots))
         fabric = self._world.fabric
+        self.rendezvous = Rendezvous(
+            RendezvousConfig(
+                first_ring_id=first_ring_id,
+                epoch=self.boots,
+                boot_id=self._boot_id,
+                recover_ns=self._world.config.recover_ns,
+                plan_of=flat_plan if fabric is None else partial(plan_of, fabric),
+            )
+        )
+        self._wake_at = None
+        self._fallbacks = 0
         if fabric is not None:
             self.trees = TreeControl(fabric)
+
+    @property
+    def _boot_id(self) -> str:
+        return f"boot{self.boots}"
 
     def go_down(self) -> None:
         sessions, self._sessions = self._sessions, {}
@@ -218,6 +243,10 @@ class ControlPlane:
                 self.handle(MemberLeft(number, message))
             case Gone():
                 self.handle(MemberGone(number, message))
+            case Broken():
+                self.handle(MemberBroken(number, message))
+            case Halted():
+                self.handle(MemberHalted(number, message, self._draws.raw()))
             case OpStarted():
                 self.handle(OperationStalled(number, message))
             case _:
@@ -297,6 +326,18 @@ class ControlPlane:
                 self._handle(self._events.popleft())
         finally:
             self._handling = False
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self.rendezvous.deadline
+        if deadline is not None and deadline != self._wake_at:
+            self._wake_at = deadline
+            self._world.agenda.at(deadline, self._woke, (self.boots, deadline))
+
+    def _woke(self, planned: tuple[int, Instant]) -> None:
+        if planned == (self.boots, self._wake_at) and self._world.switch.is_up:
+            self._wake_at = None
+            self.handle(Woke())
 
     def _handle(self, event: RendezvousEvent | TreeEvent) -> None:
         world = self._world
@@ -304,12 +345,25 @@ class ControlPlane:
         world.note(SWITCH_NODE, type(event).__name__, 0)
         if not isinstance(event, TreeEvent):
             world.steps.rendezvous += 1
-            for action in self.rendezvous.step(event, now):
+            actions = self.rendezvous.step(event, now)
+            if world.config.recover_ns:
+                self._mark_recovery(event, actions)
+            for action in actions:
                 self._perform(action)
         elif self.trees is not None:
             world.steps.tree_control += 1
             for order in self.trees.step(event, now):
                 self._perform_of_trees(order)
+
+    def _mark_recovery(self, event: RendezvousEvent, actions: list[RendezvousAction]) -> None:
+        said = [action.message for action in actions if isinstance(action, Send)]
+        fallbacks = self.rendezvous.view().counters["fallbacks"]
+        if fallbacks > self._fallbacks:
+            why = "the switch refused it" if isinstance(event, RingRefused) else "it broke twice"
+            self._world.mark(f"a ring became a chain: {why}")
+        self._fallbacks = fallbacks
+        if isinstance(event, Woke) and any(isinstance(message, Failed | Error) for message in said):
+            self._world.mark("a rank did not come back and was named")
 
     def _perform(self, action: RendezvousAction) -> None:
         world = self._world
@@ -320,9 +374,7 @@ class ControlPlane:
                 else:
                     self._send(number, message)
             case WelcomeHost(number, hello_id):
-                welcome = Welcome(
-                    id=hello_id, boot_id=f"boot{self.boots}", port_path="simulated", mtu_max=4096
-                )
+                welcome = Welcome(id=hello_id, boot_id=self._boot_id, port_path="simulated", mtu_max=4096)
                 self._send(number, welcome)
             case RefuseHost(number, error):
                 self._send(number, error)

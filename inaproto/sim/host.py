@@ -16,6 +16,7 @@ from inaproto.sim.announcement import announcement
 from inaproto.sim.link import SimLink
 from inaproto.sim.nic import NicEngine
 from inaproto.sim.rank import SimRank
+from inaproto.sim.rank_ring import RankRing
 from inaproto.units import Frames, Instant
 from inaproto.wire.control_messages import Error, Hello, Message, Welcome
 
@@ -41,7 +42,10 @@ class SimHost:
         self.is_up = False
         self.session: Session | None = None
         self.is_welcome = False
+        self.boot_id = ""
+        """Of the switch that welcomed it."""
         self.clock_ahead_ns = 0
+        self._starts = 0
         self.uplink: SimLink
         self.nic: NicEngine
         self.frames_in = 0
@@ -56,7 +60,7 @@ class SimHost:
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.frames_waiting = 0
         """In the receive ring, while the host is paused."""
-        self._owners: dict[int, SimRank] = {}
+        self._owners: dict[int, RankRing] = {}
         self._nic_wake_at: int | None = None
 
     def __str__(self) -> str:
@@ -83,11 +87,11 @@ class SimHost:
         self._arm_nic()
         for rank in self.ranks:
             if rank.engine is not None:
-                self.world.agenda.at(0, self._look_at, (rank, rank.ring_id))
+                self.world.agenda.at(0, self._look_at, (rank, rank.life))
 
-    def _look_at(self, rank_and_ring: tuple[SimRank, int]) -> None:
-        rank, ring_id = rank_and_ring
-        self.when_awake(lambda: rank.woke(ring_id))
+    def _look_at(self, rank_and_life: tuple[SimRank, int]) -> None:
+        rank, life = rank_and_life
+        self.when_awake(lambda: rank.woke(life))
 
     def when_awake(self, act: Callable[[], None]) -> None:
         """Now, or when the host runs again."""
@@ -117,6 +121,7 @@ class SimHost:
     def power_on(self, _: Any = None) -> None:
         self.new_nic()
         self.is_up = True
+        self._starts += 1
         self._connect()
         for rank in self.ranks:
             rank.start()
@@ -162,11 +167,20 @@ class SimHost:
         self.switch.detach(self)
 
     def lose_nic(self, error: JobError) -> None:
-        """The NIC is gone, with its queue pairs; a new one takes its place."""
+        """The NIC is gone, with its queue pairs; a new one takes its place.
+
+        Where jobs go on, all that a host daemon has of its switch is lost with it, and made anew.
+        """
         self._drop_nic()
         self._lose_waiting_frames("the NIC was reset")
+        recovers = self.world.config.recover_ns > 0
+        if recovers and self.session is not None:
+            self.session.break_off(str(error))
+            self.session = None
+            self.is_welcome = False
+            self.world.agenda.after(RECONNECT_NS, self._connect)
         for rank in self.ranks:
-            self.when_awake(partial(rank.lose, error))
+            self.when_awake(partial(rank.lose_fabric if recovers else rank.lose, error))
         self.new_nic()
 
     def port_gone(self, nic: NicEngine) -> None:
@@ -183,12 +197,18 @@ class SimHost:
     def _connect(self, _: Any = None) -> None:
         if not self.is_up or self.session is not None:
             return
-        self.session = self.world.control.open_session(self)
+        if not self.world.config.recover_ns or self.switch.is_admitted:  # a port comes first
+            self.session = self.world.control.open_session(self)
         if self.session is None:
             self.world.agenda.after(RECONNECT_NS, self._connect)
             return
         self.is_welcome = False
-        self.session.to_switch(Hello(id=1, host=self.name, mac=self.mac, ip=self.ip))
+        self.session.to_switch(self._hello)
+
+    @property
+    def _hello(self) -> Hello:
+        instance = f"{self.name}/{self._starts}"
+        return Hello(id=1, host=self.name, mac=self.mac, ip=self.ip, instance=instance)
 
     def tell(self, message: Message) -> None:
         if self.session is not None:
@@ -198,8 +218,9 @@ class SimHost:
         """From the switch."""
         if isinstance(message, Welcome):
             self.is_welcome = True
+            self.boot_id = message.boot_id
             for rank in self.ranks:
-                rank.start()
+                rank.welcomed()
             return
         if isinstance(message, Error) and message.code == "hello_refused":
             # The switch has not noticed yet that this host's last session is over.
@@ -224,7 +245,7 @@ class SimHost:
 
     # --- the NIC
 
-    def serve(self, qpn: int, rank: SimRank) -> None:
+    def serve(self, qpn: int, rank: RankRing) -> None:
         self._owners[qpn] = rank
 
     def forget(self, qpn: int) -> None:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from inaproto.sim.racks import draw_racks
+from inaproto.sim.recovering import draw_recovery
 from inaproto.sim.streams import Seed
 from inaproto.sim.swarm import WorldConfig, draw_world
 
@@ -14,7 +15,9 @@ class WorldKind(StrEnum):
     SINGLE = "single"
     """One switch and all hosts at it."""
     RACKS = "racks"
-    """Several switches."""
+    """Several switches; in most worlds jobs go on when a ring ends."""
+    RECOVERY = "recovery"
+    """One switch, where jobs go on when a ring ends."""
 
 
 def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
@@ -24,9 +27,13 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_world(seed)
         case WorldKind.RACKS:
             return draw_racks(seed)
+        case WorldKind.RECOVERY:
+            return draw_recovery(seed)
         case _:
             assert_never(kind)
 
 
 def kind_of(config: WorldConfig) -> WorldKind:
-    return WorldKind.SINGLE if config.topology is None else WorldKind.RACKS
+    if config.topology is not None:
+        return WorldKind.RACKS
+    return WorldKind.RECOVERY if config.recover_ns else WorldKind.SINGLE

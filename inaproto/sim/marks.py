@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from inaproto.sim.kinds import WorldKind
 from inaproto.sim.world import WorldResult
 
-_SEEDS_MIN: Final = {WorldKind.SINGLE: 2000, WorldKind.RACKS: 1000}
+_SEEDS_MIN: Final = {WorldKind.SINGLE: 2000, WorldKind.RACKS: 1000, WorldKind.RECOVERY: 1000}
 
 DECLARED: Final[dict[str, str]] = {
     # what befalls a world
@@ -107,6 +107,19 @@ _FURTHER: Final = {
 """Of marks that are not declared, or of all that begin so."""
 
 
+_OF_RECOVERY: Final = {
+    "a rank was halted": "its ring had ended, its job had not",
+    "a job went on in another ring": "the ranks of a halted ring connected anew and went on",
+    "a rank caught up with another": "it lacked a result that another rank had, and got the same bytes",
+    "a rank was halted before it could go on": "the next ring ended as well, or the switch was lost",
+    "a ring broke": "a transport gave up, and the rank said so",
+    "a ring became a chain: the switch refused it": "the hosts summed themselves, for want of memory",
+    "a ring became a chain: it broke twice": "the hosts summed themselves, for the ring broke again",
+    "a job returned to the switch": "from a chain",
+    "a rank came back from away": "its host had lost the switch, and had it again in time",
+    "a rank did not come back and was named": "the others learned who was waited for in vain",
+    "an all-reduce outlived a reboot of a switch": "it ran when the switch went down, and was done after it",
+}
 _OF_RACKS: Final = {
     "fault: trunk burst": "a link between switches had much worse weather for a while",
     "fault: trunk partition": "nothing passed on a link between switches for a while",
@@ -126,6 +139,8 @@ _OF_RACKS: Final = {
 }
 _NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})
 """Declared of worlds of one switch; in others they are too rare."""
+_NOT_OF_RECOVERY: Final = frozenset({"a rank was told: join_refused"})
+"""What a switch refuses, hosts sum."""
 
 
 def declared_of(kind: WorldKind) -> dict[str, str]:
@@ -133,8 +148,13 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
     match kind:
         case WorldKind.SINGLE:
             return DECLARED
+        case WorldKind.RECOVERY:
+            return {name: DECLARED[name] for name in DECLARED if name not in _NOT_OF_RECOVERY} | _OF_RECOVERY
         case WorldKind.RACKS:
-            return {name: DECLARED[name] for name in DECLARED if name not in _NOT_OF_RACKS} | _OF_RACKS
+            return {name: DECLARED[name] for name in DECLARED if name not in _NOT_OF_RACKS} | {
+                **_OF_RACKS,
+                **_OF_RECOVERY,
+            }
         case _:
             assert_never(kind)
 
@@ -145,7 +165,7 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 
 def meaning_of(name: str) -> str | None:
-    for declared in (DECLARED, _OF_RACKS):
+    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)

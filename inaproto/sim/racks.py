@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from inaproto.sim.recovering import recovering
 from inaproto.sim.streams import Draws, Seed
 from inaproto.sim.swarm import (
     Fault,
@@ -62,7 +63,7 @@ def draw_racks(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
         faults += _draw_trunk_faults(draws, jobs, topology, until)
     if draws.chance(1, 4):
         faults += (_draw_reboot(draws, jobs, topology, until),)
-    return WorldConfig(
+    config = WorldConfig(
         seed=str(seed),
         jobs=jobs,
         links=links,
@@ -74,6 +75,8 @@ def draw_racks(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
         first_psns=draws.choice((0, 16, 16, 256)),
         topology=topology,
     )
+    draws = Draws(seed, "swarm/racks/recovery")
+    return recovering(config, draws) if draws.chance(3, 5) else config
 
 
 def _draw_topology(draws: Draws, racks: int, hosts: int) -> Topology:

@@ -1,113 +1,59 @@
 """One rank of a simulated job: what a host daemon does for it, and the training process behind it.
 
-The protocol is the product's (:class:`~inaproto.core.ring_engine.RingEngine` over the host's NIC); this
-shell performs what the engine orders, as ``inaproto.daemon.host_ring`` does on real hosts. One difference:
-before a host daemon gives an overdue operation up, it asks the switch (``inaproto.daemon.operation_watch``).
-The process joins, calls the job's all-reduces in order, some at once, leaves, and starts anew whenever its
-job fails.
+The protocol is the product's (:class:`~inaproto.core.ring_engine.RingEngine` or
+:class:`~inaproto.core.chain_engine.ChainEngine` over the host's NIC); this shell performs what the engine
+orders, as ``inaproto.daemon.host_ring`` does on real hosts. One difference: before a host daemon gives an
+overdue operation up, it asks the switch (``inaproto.daemon.operation_watch``). Whenever its job fails, the
+rank starts anew, with a new process (:mod:`inaproto.sim.process`).
+
+A rank has one *life* from its first ring to its end. Where the world's ``recover_ns`` is 0, that is one
+ring; else rings may end, and its operations go on in the next.
 """
 
 from __future__ import annotations
 
-import zlib
-from enum import Enum
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final
 
+from inaproto.core.chain_engine import ChainEngine
 from inaproto.core.ring_engine import (
     Fail,
-    Operation,
-    OperationDone,
-    OperationFailed,
-    Overdue,
-    PostMessage,
-    ResultArrived,
-    RingAction,
-    RingBroken,
-    RingConfig,
     RingEngine,
-    RingEvent,
-    SendCompleted,
-    Stalled,
-    Submit,
-    TakeResult,
-    Woke,
 )
+from inaproto.core.ring_orders import RingOrders
 from inaproto.errors import (
-    Blame,
-    FabricLost,
     JobError,
-    OperationTimeout,
 )
-from inaproto.ports import Completion, CompletionKind, QpAddress, QpAttributes, Segment, Status
-from inaproto.sim.checkers.checker import Violated
-from inaproto.sim.streams import Draws
-from inaproto.sim.swarm import JobConfig
-from inaproto.units import MS, Epoch, OpIndex, Rank, RingId
+from inaproto.ports import QpAttributes
+from inaproto.sim.rank_link import RankTensors
+from inaproto.sim.rank_ring import IN_RING, WITHOUT_RING, Phase, RankRing
+from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import (
+    Broken,
     Closed,
     Error,
     Failed,
     Gone,
-    IntoAddress,
+    Halt,
+    Halted,
     JobStatus,
     Left,
     Member,
     Message,
-    OpStarted,
-    OutAddress,
     Ready,
     Ring,
     Start,
 )
-from inaproto.wire.ina_header import INA_HEADER_BYTES
 
 if TYPE_CHECKING:
-    from inaproto.sim.host import SimHost
+    pass
 
-RECEIVES_SPARE: Final = 2
 BACKOFF_NS: Final = 5 * MS
 
 
-class Phase(Enum):
-    IDLE = "idle"
-    JOINING = "joining"
-    CONNECTING = "connecting"
-    RUNNING = "running"
-    LEFT = "left"
-    FINISHED = "finished"
+class SimRank(RankRing):
+    """Rank ``index`` of ``job``, from a start to an end, and anew after that."""
 
-
-_WITHOUT_RING: Final = (Phase.IDLE, Phase.FINISHED)
-_SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
-_SEND: Final = CompletionKind.SEND
-
-
-class SimRank:
-    """Rank ``index`` of ``job``; all times that it sees are its host's."""
-
-    def __init__(self, host: SimHost, job: JobConfig, index: int) -> None:
-        self.host = host
-        self.job = job
-        self.index = index
-        self.phase = Phase.IDLE
-        self.pid = 0
-        self.ring_id = 0
-        self.engine: RingEngine | None = None
-        self._draws = Draws(host.world.config.seed, f"rank/{job.name}/{index}")
-        self._slots = 2 * job.window_messages
-        self._slot_bytes = job.message_packets * job.mtu
-        self._offsets: list[int] = []
-        self._tensors: list[memoryview] = []
-        self._next_op = 0
-        self._submit_planned = False
-        self._wake_at: int | None = None
-        self._open_qps = False
-
-    def __str__(self) -> str:
-        return f"rank {self.index} of {self.job.name} on {self.host.name}"
-
-    # --- the process
+    # --- joining
 
     def start(self) -> None:
         """A new process (or one that starts anew) asks to join."""
@@ -119,7 +65,10 @@ class SimRank:
         if not self.host.is_welcome:  # the host daemon keeps the request until the switch knows it
             return
         self.pid = self.host.world.new_pid()
-        self._open()
+        self._announce()
+
+    def _announce(self) -> None:
+        link = self._open("switch", "")
         self.phase = Phase.JOINING
         job = self.job
         self.host.tell(
@@ -134,81 +83,39 @@ class SimRank:
                 mtu=job.mtu,
                 window_messages=job.window_messages,
                 message_packets=job.message_packets,
-                out=self._out,
-                into=self._into,
+                out=link.out,
+                into=link.into,
+                progress=self._progress if self._has_started else None,
+                left_after=self.process.called if self._has_left else None,
+                boot_id=self._boot_id,
             )
         )
 
     def _again(self, _: Any = None) -> None:
         self.host.when_awake(self.start)
 
-    def elements(self, op_index: int) -> int:
-        """What this rank calls operation ``op_index`` with."""
-        is_wrong = self.job.mismatch == (self.index, op_index) and self.host.world.is_first_ring(
-            self.job, self.ring_id
-        )
-        return self.job.elements[op_index] + is_wrong
-
-    def tensor(self, op_index: int) -> memoryview:
-        """The tensor of an all-reduce: its input, and its result once it is done."""
-        return self._tensors[op_index]
-
-    def _plan_submit(self) -> None:
-        """Call the next all-reduce after some thought, if there is one and few enough are running."""
-        engine = self.engine
-        if self._submit_planned or engine is None or self.phase is not Phase.RUNNING:
-            return
-        if self._next_op == len(self.job.elements):
-            if engine.operations_queued == 0:
-                self._leave()
-            return
-        if engine.operations_queued >= self.job.depth:
-            return
-        think = self._draws.below(self.job.think_ns + 1)
-        if self.index == self.job.slow_rank:
-            think += self._draws.below(self.job.slow_ns + 1)
-        self._submit_planned = True
-        self.host.world.agenda.after(think, self._submit_due, self.ring_id)
-
-    def _submit_due(self, ring_id: int) -> None:
-        if ring_id == self.ring_id and self.phase is Phase.RUNNING:
-            self.host.when_awake(lambda: self._submit(ring_id))
-
-    def _submit(self, ring_id: int) -> None:
-        if ring_id != self.ring_id or self.phase is not Phase.RUNNING:
-            return
-        self._submit_planned = False
-        world, job, op_index = self.host.world, self.job, self._next_op
-        self._next_op += 1
-        elements = self.elements(op_index)
-        data = world.oracle(job).inputs(self.ring_id, self.index, op_index, elements)
-        self.tensor(op_index)[:] = data.tobytes()
-        signature = zlib.crc32(f"{job.dtype} {job.op} {elements}".encode()) & 0xFFFF
-        operation = Operation(OpIndex(op_index), job.dtype, job.op, data.nbytes, signature)
-        world.faults.called(job, op_index)
-        for hook in world.hooks.submitted:
-            hook(self, op_index)
-        self._step(Submit(operation))
-        self._plan_submit()
-
     # --- what the switch says
 
     def heard(self, message: Message) -> None:
         match message:
-            case Ring() if self.phase is Phase.JOINING and message.id == self.pid:
+            case Ring() if self.phase in (Phase.JOINING, Phase.HALTED) and message.id == self.pid:
                 self._connect(message)
             case Start() if self.phase is Phase.CONNECTING and message.ring_id == self.ring_id:
-                self.phase = Phase.RUNNING
-                self._plan_submit()
-            case Failed() if self.phase in (Phase.CONNECTING, Phase.RUNNING, Phase.LEFT):
-                if message.ring_id in (0, self.ring_id):
+                self._run()
+            case Halt():
+                self._halt(message)
+            case Failed() if (self.phase in IN_RING or self.phase is Phase.HALTED) or self._has_started:
+                if message.ring_id in (0, self.ring_id) or self._came_back:
                     self._fail(message.code, message.message)
-            case Closed() if self.phase is Phase.LEFT and message.ring_id == self.ring_id:
+            case Closed() if self._has_left and (message.ring_id == self.ring_id or self._came_back):
                 for hook in self.host.world.hooks.closed:
                     hook(self)
                 self.finish()
             case Error() if self.phase is Phase.JOINING and message.of == self.pid:
                 self.host.world.mark("a join was refused")
+                if self._has_started:
+                    self._fail(message.code, message.message)
+                    return
                 self._close()
                 self.phase = Phase.IDLE
                 self.host.world.agenda.after(BACKOFF_NS, self._again)
@@ -217,206 +124,179 @@ class SimRank:
             case _:
                 pass  # of an earlier ring, or for information
 
-    def _open(self) -> None:
-        """Queue pairs, slots and registered memory, as ``inaproto.daemon.ring_link`` has them."""
-        nic = self._nic = self.host.nic
-        self._results = memoryview(bytearray(self._slots * self._slot_bytes))
-        self._headers = bytearray(self._slots * INA_HEADER_BYTES)
-        self._results_region = nic.register_memory(self._results)
-        self._headers_region = nic.register_memory(memoryview(self._headers).toreadonly())
-        psn = self.host.world.first_psn
-        out, into = nic.create_qp(psn=psn()), nic.create_qp(psn=psn())
-        self.out_qpn, self.into_qpn = out.qpn, into.qpn
-        self._out = OutAddress(mac=out.mac, ip=out.ip, qpn=out.qpn, psn=out.psn)
-        self._into = IntoAddress(
-            mac=into.mac,
-            ip=into.ip,
-            qpn=into.qpn,
-            psn=into.psn,
-            va=self._results_region.va,
-            rkey=self._results_region.key,
-            slots=self._slots,
-            slot_bytes=self._slot_bytes,
-        )
-        self._open_qps = True
-        self.host.serve(self.out_qpn, self)
-        self.host.serve(self.into_qpn, self)
-
     def _connect(self, ring: Ring) -> None:
-        job, nic = self.job, self._nic
+        job, link, world = self.job, self._link, self.host.world
+        assert link is not None
+        was_chain = self.is_chain
         self.ring_id = ring.ring_id
+        self.life = self.life or ring.ring_id
         self.phase = Phase.CONNECTING
-        self._successor = ring.successor
-        self._next_op = 0
-        self._submit_planned = False
-        self.engine = RingEngine(
-            RingConfig(
-                ring_id=RingId(ring.ring_id),
-                epoch=Epoch(ring.epoch),
-                key=ring.ring_key,
-                rank=Rank(self.index),
-                ring_size=len(job.hosts),
-                mtu=job.mtu,
-                message_packets=job.message_packets,
-                window_messages=job.window_messages,
-                stall_ns=job.stall_ns,
-                timeout_ns=job.timeout_ns,
-            )
+        self._is_broken = False
+        self._boots = self._boots_now
+        self._boot_id = self.host.boot_id
+        progress = self._progress
+        self.engine = self._make_engine(ring)
+        world.ring_connected(job, self.life)
+        if self._resumes and progress < ring.progress:
+            world.mark("a rank caught up with another")
+        if was_chain and not self.is_chain:
+            world.mark("a job returned to the switch")
+        if self._tensors is None:
+            sizes = [
+                self.process.elements(op_index) * job.dtype.itemsize for op_index in range(len(job.elements))
+            ]
+            self._tensors = RankTensors(sizes, link.nic)
+        self._orders = RingOrders(link, self._kept, self._tensors)
+        attributes = QpAttributes(
+            mtu=job.mtu,
+            timeout=job.transport_timeout,
+            retry_count=job.retry_count,
+            spread_timers=self.host.world.config.topology is not None,  # one switch: no queue has two senders
         )
-        self.host.world.ring_connected(job, ring.ring_id)
-        sizes = [self.elements(op_index) * job.dtype.itemsize for op_index in range(len(job.elements))]
-        ends = list(accumulate(sizes))
-        self._offsets = [end - size for end, size in zip(ends, sizes, strict=True)]
-        memory = memoryview(bytearray(ends[-1]))
-        self._tensors = [memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        self._tensor_region = nic.register_memory(memory)
-        for receive in range(self._slots + RECEIVES_SPARE):
-            nic.post_receive(self.into_qpn, receive)
-        attributes = QpAttributes(mtu=job.mtu, timeout=job.transport_timeout, retry_count=job.retry_count)
-        for qpn, peer in ((self.into_qpn, ring.predecessor), (self.out_qpn, ring.successor)):
-            nic.connect_qp(qpn, QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn), attributes)
+        link.connect(ring.successor, ring.predecessor, attributes)
         self.host.tell(Ready(job=job.name, rank=self.index))
 
-    # --- the engine and the NIC
-
-    def completed(self, completion: Completion) -> None:
-        if self.engine is None or self.phase in _WITHOUT_RING:
-            return
-        _, kind, wr_id, status, imm, nbytes = completion
-        if status is not _SUCCESS:
-            self.lose(FabricLost(f"{self}: {status.value}"))
-        elif kind is _SEND:
-            self._step(SendCompleted(wr_id))
-        else:
-            begin = imm % self._slots * self._slot_bytes
-            header = self._results[begin : begin + min(INA_HEADER_BYTES, nbytes)].tobytes()
-            self._step(ResultArrived(imm, nbytes, header))
-            if self._open_qps:
-                self._nic.post_receive(self.into_qpn, wr_id)
-
-    def _step(self, event: RingEvent) -> None:
+    def _run(self) -> None:
+        """All ranks are ready."""
+        self.phase = Phase.LEFT if self._has_left else Phase.RUNNING
+        self._has_started = True
         engine, world = self.engine, self.host.world
-        if engine is None:
-            return
-        world.steps.ring_engine += 1
-        if world.recorder is not None:
-            world.recorder.rank_step(self, event)
-        self._perform(engine.step(event, self.host.now))
-        if self._wake_at is None:  # else it wakes in time: the deadline of an engine only moves away
+        if self._resumes and engine is not None:
+            self._resumes = False
+            world.mark("a job went on in another ring")
+            if self._came_back:
+                world.mark("a rank came back from away")
+            self._perform(engine.resume(self.host.now))
             self._arm()
+            self.host.nic_touched()
+        self._came_back = False
+        self.process.go_on()
 
-    def _perform(self, actions: list[RingAction]) -> None:
-        world = self.host.world
-        for action in actions:
-            match action:
-                case PostMessage():
-                    self._post(action)
-                case TakeResult():
-                    slot, op_index, offset, nbytes = action  # sooner than the pattern would
-                    begin = slot * self._slot_bytes + INA_HEADER_BYTES
-                    self._tensors[op_index][offset : offset + nbytes] = self._results[begin : begin + nbytes]
-                    for hook in world.hooks.taken:
-                        hook(self, slot, op_index, offset, nbytes)
-                case OperationDone(op_index):
-                    world.note(self.host.number, "done", op_index)
-                    for done in world.hooks.done:
-                        done(self, op_index)
-                    self._plan_submit()
-                case OperationFailed(op_index, code, message):
-                    world.note(self.host.number, "failed", op_index)
-                    for failed in world.hooks.failed:
-                        failed(self, op_index, code)
-                case Stalled(operation):
-                    world.mark("an all-reduce stalled")
-                    self.host.tell(
-                        OpStarted(
-                            job=self.job.name,
-                            rank=self.index,
-                            op_index=operation.index,
-                            signature=operation.signature,
-                            nbytes=operation.nbytes,
-                        )
-                    )
-                case Overdue(operation):
-                    world.mark("an all-reduce was overdue")
-                    self.lose(OperationTimeout(f"{self}: all-reduce {operation.index} is overdue"))
-                case Blame():
-                    raise Violated("nobody is to blame", f"{self} blames {action}")
-                case RingBroken(code, message):
-                    raise Violated("nobody is to blame", f"{self}: ring broken: {code}: {message}")
-                case _:
-                    assert_never(action)
+    # --- rings that end while the job goes on
 
-    def _post(self, action: PostMessage) -> None:
-        msg_id, slot, header, op_index, offset, nbytes = action
-        host, at = self.host, slot * INA_HEADER_BYTES
-        self._headers[at : at + INA_HEADER_BYTES] = header
-        heads, tensors = self._headers_region, self._tensor_region
-        head = Segment(heads.key, heads.va + at, INA_HEADER_BYTES)
-        body = Segment(tensors.key, tensors.va + self._offsets[op_index] + offset, nbytes)
-        for hook in host.world.hooks.posted:
-            hook(self, msg_id)
-        self._nic.post_write_imm(
-            self.out_qpn,
-            msg_id,
-            (head, body),
-            remote_va=self._successor.va + slot * self._slot_bytes,
-            rkey=self._successor.rkey,
-            imm=msg_id,
-            now=host.now,
-        )
-        host.nic_touched()
-
-    def _arm(self) -> None:
-        deadline = self.engine.deadline if self.engine is not None else None
-        if deadline is not None and (self._wake_at is None or deadline < self._wake_at):
-            self._wake_at = deadline
-            self.host.world.agenda.at(self.host.world_time(deadline), self._wake, self.ring_id)
-
-    def _wake(self, ring_id: int) -> None:
-        if ring_id == self.ring_id:
-            self.host.when_awake(lambda: self.woke(ring_id))
-
-    def woke(self, ring_id: int) -> None:
-        """The engine's deadline may have passed."""
-        if ring_id != self.ring_id or self.engine is None:
-            return
-        self._wake_at = None
-        deadline = self.engine.deadline
-        if deadline is not None and deadline <= self.host.now and self.phase is Phase.RUNNING:
-            self._step(Woke())
+    def _halt(self, message: Halt) -> None:
+        """The ring has ended: say how far this rank is, with queue pairs for the next."""
+        if self.phase is Phase.JOINING and self._has_started:
+            self._close_link()
+        elif message.ring_id == self.ring_id and self.phase in IN_RING:
+            self._stop_ring()
         else:
-            self._arm()
+            return
+        link = self._open(message.path, message.plan)
+        self.phase = Phase.HALTED
+        told = Halted(
+            job=self.job.name,
+            rank=self.index,
+            ring_id=message.ring_id,
+            progress=self._progress,
+            out=link.out,
+            into=link.into,
+        )
+        self.host.tell(told)
+
+    def _stop_ring(self) -> None:
+        """Take nothing more of the ring, keep what others may lack, give the link back."""
+        engine, link = self.engine, self._link
+        if engine is not None and link is not None:
+            self.host.world.mark("a rank was halted")
+            if self._resumes or self.phase is Phase.HALTED:
+                self.host.world.mark("a rank was halted before it could go on")
+            self._count_window_steps(engine)
+            operations = engine.halt()
+            self._kept.keep(operations.kept, link, self._began_at)
+            self._began_at = operations.progress
+        self._close_link()
+
+    def _break(self, reason: str) -> None:
+        """The ring cannot go on here. The switch ends it for all."""
+        if self._is_broken or self.engine is None:
+            return
+        self._is_broken = True
+        self.engine.halt()
+        self.host.world.mark("a ring broke")
+        told = Broken(
+            job=self.job.name,
+            rank=self.index,
+            ring_id=self.ring_id,
+            progress=self._progress,
+            reason=reason[:1000],
+        )
+        self.host.tell(told)
+
+    @property
+    def _boots_now(self) -> int:
+        return sum(switch.boots for switch in self.host.world.switches)
+
+    def lose_fabric(self, error: JobError) -> None:
+        """The host has lost switch or NIC: wait for the next, if it comes in time."""
+        if self.phase in WITHOUT_RING or self.phase is Phase.AWAY:
+            return
+        if not self._has_started:  # announced to the next as if for the first time
+            self._give_up()
+            return
+        assert self.engine is not None
+        running = self.engine.view().running
+        if running is not None and self._boots != self._boots_now:
+            self._outliving = running.index
+        self._stop_ring()
+        if self._tensors is not None:
+            self._tensors.deregister()
+        self._away_until = Instant(self.host.now + self._recover_ns)
+        self.phase = Phase.AWAY
+        self._wake_at = None
+        self._arm()
+
+    def welcomed(self) -> None:
+        """The host has a switch (again)."""
+        if self.phase is not Phase.AWAY:
+            self.start()
+            return
+        self._away_until = None
+        self._came_back = True
+        if self._tensors is not None:
+            self._tensors.register(self.host.nic)
+        self._announce()
 
     # --- ends
 
-    def _count_window_steps(self) -> None:
-        """The engine goes: it told its window of every operation, result and completed send."""
+    def _count_window_steps(self, engine: RingEngine | ChainEngine) -> None:
+        """The engine goes: it told its window of every result and completed send."""
+        if isinstance(engine, RingEngine):
+            view = engine.view()
+            completed = view.messages_sent - view.unacknowledged
+            self.host.world.steps.message_window += view.messages_received + completed
+
+    def _forget_engine(self) -> None:
+        """With the operations of this life, of each of which a window was told."""
         if self.engine is not None:
             view = self.engine.view()
-            completed = view.messages_sent - view.unacknowledged
             started = view.operations_submitted - view.operations_queued + (view.running is not None)
-            self.host.world.steps.message_window += started + view.messages_received + completed
+            self.host.world.steps.message_window += started
+            if self._link is not None and self.ring_id and self.phase in IN_RING:
+                self._count_window_steps(self.engine)
+        self._begin()
 
     def finish(self) -> None:
         """All ranks of the job have left in good order."""
         if self.phase is Phase.JOINING:
             self.host.tell(Gone(job=self.job.name, rank=self.index, reason="its job has ended"))
         self._close()
-        self._count_window_steps()
-        self.engine = None
+        self._forget_engine()
         self.phase = Phase.FINISHED
         self.host.world.rank_finished(self)
 
-    def _leave(self) -> None:
-        self.phase = Phase.LEFT
+    def leave(self) -> None:
+        """The process has said that it is finished."""
+        self._has_left = True
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.LEFT
         for hook in self.host.world.hooks.left:
-            hook(self, self._next_op)
-        self.host.tell(Left(job=self.job.name, rank=self.index, operations=self._next_op))
+            hook(self, self.process.called)
+        self.host.tell(Left(job=self.job.name, rank=self.index, operations=self.process.called))
 
     def lose(self, error: JobError) -> None:
         """This rank cannot go on, and found so itself."""
-        if self.phase in (Phase.IDLE, Phase.FINISHED):
+        if self.phase in WITHOUT_RING:
             return
         self.host.tell(Gone(job=self.job.name, rank=self.index, reason=str(error)[:1000]))
         self._fail(error.code, str(error))
@@ -426,43 +306,18 @@ class SimRank:
         if self.phase is not Phase.FINISHED:
             for hook in self.host.world.hooks.died:
                 hook(self)
-            self._count_window_steps()
-            self.engine = None
-            self.ring_id = 0
-            self._wake_at = None
-            self._open_qps = False
+            self._forget_engine()
+            self._link = self._tensors = self._orders = None
             self.phase = Phase.IDLE
 
     def _fail(self, code: str, message: str) -> None:
         if self.engine is not None:
             self.host.world.mark(f"a rank was told: {code}")
             self._step(Fail(code, message))
-        self._close()
-        self._count_window_steps()
-        self.engine = None
-        self.ring_id = 0
-        self._wake_at = None
-        self.phase = Phase.IDLE
+        self._give_up()
         self.host.world.agenda.after(BACKOFF_NS, self._again)
 
-    def _close(self) -> None:
-        if not self._open_qps:
-            return
-        self._open_qps = False
-        nic = self._nic  # that of its opening: the host may have a new one
-        for qpn in (self.out_qpn, self.into_qpn):
-            nic.destroy_qp(qpn)
-            self.host.forget(qpn)
-        for region in (self._results_region, self._headers_region):
-            nic.deregister_memory(region)
-        if self.engine is not None:
-            nic.deregister_memory(self._tensor_region)
-
-    @property
-    def out_psn(self) -> int:
-        """With which its sending queue pair began."""
-        return self._out.psn
-
-    @property
-    def holds_queue_pairs(self) -> bool:
-        return self._open_qps
+    def _give_up(self) -> None:
+        self._close()
+        self._forget_engine()
+        self.phase = Phase.IDLE

@@ -75,6 +75,8 @@ def _makers(config: WorldConfig) -> Iterator[Callable[[], WorldConfig]]:
         yield partial(_shorter_faults, config, kind)
     yield lambda: replace(config, coalesce_ns=0)
     yield lambda: replace(config, tight_switch=False)
+    yield lambda: replace(config, recover_ns=0, refusing=-1)
+    yield lambda: replace(config, refusing=-1)
     yield lambda: replace(config, control_delay_ns=min(config.control_delay_ns, 100 * US))
     yield lambda: replace(
         config, links=tuple(replace(_PLAIN_LINK, weather=link.weather) for link in config.links)

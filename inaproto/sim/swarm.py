@@ -119,9 +119,15 @@ class WorldConfig:
     events_max: int = 3_000_000
     topology: Topology | None = None
     """None: one switch, and every host at it."""
+    recover_ns: int = 0
+    """How long a job whose ring has ended waits for its ranks to go on; 0: it starts anew."""
+    refusing: int = -1
+    """At least 0: the accelerator of that switch has no memory for any ring."""
 
     def __post_init__(self) -> None:
         self._check_topology()
+        if self.recover_ns < 0 or (self.refusing >= 0 and not self.recover_ns):
+            raise ConfigError("world: recover_ns is below 0, or 0 where a switch refuses all rings")
         for job in self.jobs:
             if len(set(job.hosts)) != len(job.hosts) or len(job.hosts) < 2:
                 raise ConfigError(f"world: job {job.name}: ranks need two hosts or more, each its own")

@@ -342,6 +342,10 @@ class SimSwitch:
             self._world.mark("a tree of three levels" if role.children else "a tree of two levels")
 
     @property
+    def boots(self) -> int:
+        return self._boots
+
+    @property
     def has_rings(self) -> bool:
         return bool(self._rings)
 

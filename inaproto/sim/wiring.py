@@ -79,4 +79,7 @@ def switch_memory(world: World) -> dict[str, int]:
         roles = {world.switch.name: None} if world.fabric is None else roles_of(world.fabric, spec)
         for name, role in roles.items():
             needs[name].append(bytes_needed(replace(spec, role=role)))
-    return {name: max(of) if world.config.tight_switch else sum(of) for name, of in needs.items()}
+    memory = {name: max(of) if world.config.tight_switch else sum(of) for name, of in needs.items()}
+    if world.config.refusing >= 0:
+        memory[world.switches[world.config.refusing % len(world.switches)].name] = 0
+    return memory

@@ -32,7 +32,8 @@ from inaproto.sim.host import SimHost
 from inaproto.sim.link import SimLink
 from inaproto.sim.nic import NicFactory
 from inaproto.sim.oracle import Oracle
-from inaproto.sim.rank import Phase, SimRank
+from inaproto.sim.rank import SimRank
+from inaproto.sim.rank_ring import Phase
 from inaproto.sim.recorder import Recorder
 from inaproto.sim.streams import Draws
 from inaproto.sim.swarm import JobConfig, WorldConfig

@@ -238,6 +238,8 @@ class Member(Message):
     progress: U64 | None = None
     left_after: U32 | None = None
     """All-reduces after which it left, if it has."""
+    boot_id: Secret = ""
+    """Of the switch of its last ring: the same switch knows the job, or that it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +334,8 @@ class Halt(Message):
     path: PathField
     """Of the next ring."""
     reason: Explanation
+    plan: Explanation = ""
+    """As in ``Ring``, of the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,13 @@ from typing import Final
 from tests.planted.control_faults import CONTROL_FAULTS
 from tests.planted.planting import PlantedFault
 from tests.planted.receiver_faults import RECEIVER_FAULTS
+from tests.planted.recovery_faults import RECOVERY_FAULTS
 from tests.planted.sender_faults import SENDER_FAULTS
 from tests.planted.switch_faults import SWITCH_FAULTS
 
 FAULTS: Final[Mapping[str, PlantedFault]] = {
-    fault.name: fault for fault in (*SENDER_FAULTS, *SWITCH_FAULTS, *RECEIVER_FAULTS, *CONTROL_FAULTS)
+    fault.name: fault
+    for fault in (*SENDER_FAULTS, *SWITCH_FAULTS, *RECEIVER_FAULTS, *CONTROL_FAULTS, *RECOVERY_FAULTS)
 }
 
 

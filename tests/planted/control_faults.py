@@ -67,8 +67,8 @@ CONTROL_FAULTS: Final = (
         (
             Change(
                 Rendezvous._leave,
-                "if any(other.left_after is None for other in job.seats.values()):",
-                "if all(other.left_after is None for other in job.seats.values()):",
+                "any(other.left_after is None for other in job.seats.values()):",
+                "all(other.left_after is None for other in job.seats.values()):",
             ),
         ),
     ),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from inaproto.sim.swarm import WorldConfig
+from inaproto.sim.racks import draw_racks
+from inaproto.sim.recovering import recovering
+from inaproto.sim.streams import Draws
+from inaproto.sim.swarm import Fault, FaultKind, WorldConfig
 from inaproto.sim.weather import Weather
-from inaproto.units import MS, US
+from inaproto.units import MS, US, S
 from inaproto.wire.ina_header import Dtype, Op
 
 
@@ -79,3 +82,48 @@ def calm(config: WorldConfig) -> WorldConfig:
     """Weather, but no faults, and room for all: every job ends in its first ring."""
     jobs = tuple(replace(job, mismatch=None) for job in config.jobs)
     return replace(config, jobs=jobs, faults=(), tight_switch=False)
+
+
+def going_on(config: WorldConfig) -> WorldConfig:
+    """Rings end often, jobs do not."""
+    return recovering(config, Draws(config.seed, "swarm/recovery"))
+
+
+def restarting(config: WorldConfig) -> WorldConfig:
+    """Messages are many and short; while they flow, the switch restarts again and again."""
+    jobs = tuple(
+        replace(job, elements=(200,) * 30, message_packets=1, window_messages=4, depth=4, mismatch=None)
+        for job in config.jobs
+    )
+    faults = tuple(
+        Fault(at * MS, FaultKind.SWITCH_REBOOT, 0, MS, job=0, operation=operation)
+        for operation in range(2, 30, 5)
+        for at in (1, 6)
+    )
+    return replace(config, jobs=jobs, faults=faults, weather_until_ns=2 * S, recover_ns=4 * S)
+
+
+def half_sums_of_hosts(config: WorldConfig) -> WorldConfig:
+    """The switch refuses all rings; five hosts sum half types."""
+    [first, *_] = config.jobs
+    job = replace(first, hosts=tuple(range(5)), dtype=Dtype.BF16, op=Op.SUM, mismatch=None)
+    links = tuple(config.links[0] for _ in job.hosts)
+    return replace(config, jobs=(job,), links=links, faults=(), recover_ns=S, refusing=0)
+
+
+def half_sums_of_racks(config: WorldConfig) -> WorldConfig:
+    """Several switches, one of which refuses all rings; ranks are numbered rack by rack."""
+    racks = draw_racks(config.seed)
+    assert racks.topology is not None
+    attached = racks.topology.attached
+    jobs = tuple(
+        replace(
+            job,
+            hosts=tuple(sorted(range(len(attached)), key=lambda host: attached[host])),
+            dtype=Dtype.BF16,
+            op=Op.SUM,
+            mismatch=None,
+        )
+        for job in racks.jobs[:1]
+    )
+    return replace(racks, jobs=jobs, faults=(), recover_ns=S, refusing=0)

@@ -209,6 +209,20 @@ def test_results_that_were_sent_everywhere_are_dropped_without_blame() -> None:
     assert tree.said == []
 
 
+def test_an_address_is_not_learnt_from_results_that_are_dropped() -> None:
+    tree = SwitchedTree(STEERED)
+    late = tree.result(0, 0, 0)
+    tree.arrive("L", tree.ports["L"]["S"], tree.result(2, 0, 0))
+    tree.switches["X"].step(RemoveRing(7), NOW)
+    tree.arrive("X", tree.ports["X"]["S"], late)
+    assert tree.count("X")["ring removed"] == tree.count("L")["not an input of this switch"] == 1
+    for name, near, far in (("X", 0, 1), ("L", 2, 3)):
+        frame = mac(near) + mac(far) + bytes(48)
+        tree.from_host(far, frame)
+        assert tree.got[near] == [frame], f"{name} knows that rank {near} is here"
+    assert not tree.under_way
+
+
 def test_results_find_a_receiver_behind_a_port_that_was_down_since() -> None:
     tree = SwitchedTree()
     tree.finish(0)
@@ -354,6 +368,18 @@ def test_a_hole_is_asked_for_once() -> None:
     assert tree.count("L1")["sums_up_again"] == 1
 
 
+def test_of_all_repeats_for_a_late_result_those_of_one_rank_are_heeded() -> None:
+    tree = SwitchedTree()
+    first_up(tree)
+    for turn in (1, 2, 3):
+        for rank in (0, 1):
+            tree.send(rank, 0)
+            assert tree.count("L1")["sums_up_again"] == 4 * turn
+    for turn in (1, 2):
+        tree.send(1, 0, 2)
+        assert tree.count("L1")["sums_up_again"] == 12 + turn, "the other rank sends no more"
+
+
 def test_results_of_several_messages_in_one_block() -> None:
     tree = SwitchedTree()
     middles: list[bytes] = []
@@ -428,6 +454,21 @@ def test_notes_of_messages_that_cannot_be_under_way_are_dropped(msg_id: int) -> 
     send_note(tree, "L1", "S", note_of(tree, msg_id=msg_id).encode())
     assert tree.count("L1")["note of another message"] == 1
     assert tree.said == []
+
+
+def test_a_late_copy_of_a_gap_note_lets_nothing_pass() -> None:
+    tree = SwitchedTree()
+
+    def is_result_of_slot_0_or_1(sent: Carried) -> bool:
+        below_s = (sent.sender, sent.receiver) == ("S", "L1")
+        return below_s and sent.note is None and sent.packet.bth.psn in (tree.psn_at(0), tree.psn_at(1))
+
+    tree.finish(0, is_result_of_slot_0_or_1)
+    tree.forget()
+    for offset in (0, 1, 0):
+        send_note(tree, "L1", "S", note_of(tree, offset=offset).encode())
+    assert tree.count("L1")["gaps_signalled"] == 2
+    assert len(tree.got[0]) == 2
 
 
 def test_a_message_that_is_opened_again_has_the_latest_headers() -> None:

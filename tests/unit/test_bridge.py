@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.bridge import Bridge
+from inaproto.core.bridge import CHANGE_SIGHTINGS, Bridge
 
 A, B, C = (bytes([2, 0, 0, 0, 0, n]) for n in (1, 2, 3))
+IP_A, IP_B = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
 BROADCAST = b"\xff" * 6
 MULTICAST = bytes([0x33, 0x33, 0, 0, 0, 1])
 
@@ -49,6 +50,49 @@ def test_an_address_that_moves_is_found_at_its_new_port() -> None:
     made.learn(A, 0)
     made.learn(A, 1)
     assert made.egress(A, 2) == (1,)
+
+
+def test_a_damaged_address_moves_nobody_and_is_not_learnt() -> None:
+    made = bridge()
+    made.learn(A, 0, IP_A)
+    made.learn(B, 1)
+    made.learn(B, 1, IP_B)
+    for _ in range(3):
+        for _ in range(CHANGE_SIGHTINGS - 1):
+            made.learn(A, 1, IP_B)
+            made.learn(C, 1, IP_B)
+        for _ in range(CHANGE_SIGHTINGS - 1):
+            made.learn(A, 1, IP_B)
+        made.learn(A, 0, IP_A)
+        made.learn(B, 1, IP_B)
+    assert made.addresses == {A: 0, B: 1}
+    made.learn(B, 2, IP_B)
+    assert made.addresses == {A: 0, B: 2}
+
+
+def test_a_host_may_move_with_its_address_or_have_another_one() -> None:
+    made = bridge()
+    made.learn(A, 0, IP_A)
+    made.learn(A, 1, IP_A)
+    assert made.addresses == {A: 1}
+    for _ in range(CHANGE_SIGHTINGS):
+        assert made.addresses == {A: 1}
+        made.learn(B, 2, IP_A)
+    assert made.addresses == {A: 1, B: 2}
+    made.learn(A, 2, IP_A)
+    assert made.addresses == {A: 1, B: 2}, "now that is the wrong one"
+
+
+def test_ip_addresses_are_bounded_too() -> None:
+    made = bridge(addresses_max=2)
+    for number in range(5):
+        made.learn(A, 0, bytes([10, 0, 0, number]))
+    made.learn(B, 1, bytes([10, 0, 0, 4]))
+    assert made.addresses == {A: 0}
+    made.learn(B, 1, bytes([10, 0, 0, 3]))
+    assert made.addresses == {A: 0}
+    made.learn(B, 1, bytes([10, 0, 0, 2]))
+    assert made.addresses == {A: 0, B: 1}, "that address was forgotten"
 
 
 def test_an_empty_address_is_not_learnt() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -215,6 +217,36 @@ def test_a_first_timer_above_the_bound_is_kept() -> None:
         assert before is not None
         requester.step(TimerExpired(), before)
         assert requester.deadline == before + (TIMEOUT_UNIT_NS << 20)
+
+
+def waits(requester: RcRequester, count: int) -> list[int]:
+    """Between the first timeouts of a packet that is never acknowledged."""
+    post(requester, 1)
+    found, now = [], T0
+    for _ in range(count):
+        assert requester.deadline is not None
+        found.append(requester.deadline - now)
+        now = requester.deadline
+        requester.step(TimerExpired(), now)
+    return found
+
+
+def test_from_the_third_timeout_on_each_requester_has_timers_of_its_own() -> None:
+    plain, one, other, again = (
+        waits(RcRequester(replace(CONFIG, timeout=8, spread=spread)), 12) for spread in (0, 1, 2, 1)
+    )
+    assert one == again
+    assert plain[:3] == one[:3] == other[:3]
+    for spread, found in ((1, one), (2, other)):
+        drawn = [zlib.crc32(struct.pack(">IQ", spread, timeouts)) % 256 for timeouts in range(3, 12)]
+        assert found[3:] == [
+            exact - exact // 1024 * part for exact, part in zip(plain[3:], drawn, strict=True)
+        ]
+    assert not set(one[3:]) & set(other[3:]), "at the bound too, so no two stay in step"
+
+
+def test_a_first_timer_beyond_the_bound_is_not_spread() -> None:
+    assert waits(RcRequester(replace(CONFIG, timeout=20, spread=1)), 5) == [TIMEOUT_UNIT_NS << 20] * 5
 
 
 def test_timeout_zero_never_expires() -> None:

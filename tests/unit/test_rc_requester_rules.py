@@ -43,6 +43,7 @@ from tests.unit.test_rc_requester import CONFIG, T0, TIMER, ack, asking, at, pos
         ("retry_count", 0, RETRY_FOREVER),
         ("rnr_retry", 0, RETRY_FOREVER),
         ("backoff_doublings_max", 0, 31),
+        ("spread", 0, 0xFFFF_FFFF),
     ],
 )
 def test_limits_of_the_configuration(field: str, least: int, most: int) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import pytest
+
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.rendezvous_types import (
     HostArrived,
@@ -57,8 +60,12 @@ REFUSED = "needs 9 bytes of memory, 3 are free"
 class World:
     """Three hosts with a rank each; host h's session is ``10 * boots + h``."""
 
-    def __init__(self, *, size: int = 3, epoch: int = 1, arrive: bool = True) -> None:
-        config = RendezvousConfig(recover_ns=RECOVER_NS, epoch=epoch, first_ring_id=100 * epoch)
+    def __init__(
+        self, *, size: int = 3, epoch: int = 1, arrive: bool = True, plan: ReductionPlan | None = None
+    ) -> None:
+        config = RendezvousConfig(
+            recover_ns=RECOVER_NS, epoch=epoch, first_ring_id=100 * epoch, plan_of=lambda hosts: plan
+        )
         self.core = Rendezvous(config)
         self.now = 0
         self.size = size
@@ -122,7 +129,7 @@ class World:
             ring_id=self.job.ring_id if ring_id is None else ring_id,
             progress=progress,
             out=replace(like.out, qpn=self.queue_pairs),
-            into=replace(like.into, qpn=self.queue_pairs + 500),
+            into=replace(like.into, qpn=self.queue_pairs + 500, slot_bytes=1 << 22),
         )
         return self.step(MemberHalted(self.session[rank], told, 8))
 
@@ -269,15 +276,104 @@ def test_a_rank_that_does_not_connect_again_is_named() -> None:
 
 
 def test_a_new_process_does_not_take_the_place_of_one_that_is_away() -> None:
-    for changes in ({}, {"progress": 5, "pid": 4711}):
+    world = World().running()
+    world.goes_away(2)
+    world.arrive(2)
+    actions = world.asks(2, pid=4711)
+    assert failure(actions) == (
+        "rank_lost: rank 2 (h2, pid 1002) of job 'train' is lost: a new process came in its place"
+    )
+    assert (world.job.phase, world.job.missing) == ("joining", (0, 1))
+
+
+def test_one_that_missed_the_start_comes_back_as_if_for_the_first_time() -> None:
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    world.ready(0, 1)
+    world.goes_away(2)
+    world.halted(0, 0)
+    world.halted(1, 0)
+    world.arrive(2)
+    assert {(ring.progress, ring.donor) for _, ring in sent(world.asks(2), Ring)} == {(0, 0)}
+    assert sent(world.ready(), Start)
+
+
+def test_one_that_ended_while_its_host_was_away_is_named_when_that_is_back() -> None:
+    world = World().running()
+    world.goes_away(2)
+    world.arrive(2)
+    told = Gone(job="train", rank=2, reason="process 1002 ended without leaving")
+    actions = world.step(MemberGone(world.session[2], told))
+    assert failure(actions) == (
+        "rank_lost: rank 2 (h2, pid 1002) of job 'train' is lost: process 1002 ended without leaving"
+    )
+
+
+def test_after_a_restart_one_that_has_ended_is_not_waited_for() -> None:
+    told = Gone(job="train", rank=2, reason="process 1002 ended without leaving")
+    why = "rank 2 of job 'train' is lost: process 1002 ended without leaving (host h2)"
+    world = World(epoch=2)
+    world.asks(0, progress=3)
+    actions = world.step(MemberGone(world.session[2], told))
+    assert [error.message for _, error in sent(actions, Error)] == [why]
+    world = World(epoch=2)
+    assert world.step(MemberGone(world.session[2], told)) == []
+    actions = world.asks(0, progress=3)
+    assert [error.message for _, error in sent(actions, Error)] == [why]
+    # A job that begins anew has nothing to do with it.
+    for rank in (2, 0):
+        world.asks(rank)
+    assert len(sent(world.asks(1), Ring)) == 3
+
+
+def test_one_whose_job_has_ended_meanwhile_hears_why() -> None:
+    world = World().running()
+    world.core._config = replace(world.core._config, boot_id="this")
+    world.goes_away(2)
+    world.step(MemberGone(world.session[1], Gone(job="train", rank=1, reason="it was killed")))
+    world.arrive(2)
+    [(_, error)] = sent(world.asks(2, progress=5, boot_id="this"), Error)
+    assert error.message.endswith(
+        "it has ended meanwhile: rank 1 (h1, pid 1001) of job 'train' is lost: it was killed"
+    )
+    assert world.core.view().jobs == ()
+    [(_, error)] = sent(world.asks(2, progress=5, boot_id="this", job="unknown"), Error)
+    assert error.message.endswith("it has ended meanwhile: long ago")
+    assert not sent(world.asks(2, progress=5, boot_id="another"), Error)
+
+
+def test_a_host_may_not_direct_its_predecessor_elsewhere_when_halted() -> None:
+    for wrong, why in (
+        ({"ip": member(1).into.ip}, "a host speaks for itself"),
+        ({"slots": 3}, "its receive buffer has 3 slots of"),
+        ({"slot_bytes": 9}, "needs 4 slots of 174080"),
+    ):
         world = World().running()
-        world.goes_away(2)
-        world.arrive(2)
-        actions = world.asks(2, **changes)
-        assert failure(actions) == (
-            "rank_lost: rank 2 (h2, pid 1002) of job 'train' is lost: a new process came in its place"
+        world.broken(1)
+        like = member(0)
+        told = Halted(
+            job="train",
+            rank=0,
+            ring_id=world.job.ring_id,
+            progress=0,
+            out=like.out,
+            into=replace(like.into, **wrong),
         )
-        assert (world.job.phase, world.job.missing) == ("joining", (0, 1))
+        words = failure(world.step(MemberHalted(world.session[0], told, 8)))
+        assert words.startswith("rank_lost: rank 0 (h0, pid 1000) of job 'train' is lost: ")
+        assert why in words
+
+
+def test_slots_for_a_chain_are_larger() -> None:
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    world.refused()
+    like = member(0)
+    told = Halted(job="train", rank=0, ring_id=world.job.ring_id, progress=0, out=like.out, into=like.into)
+    words = failure(world.step(MemberHalted(world.session[0], told, 8)))
+    assert "of 170 packets needs 4 slots of 348120" in words
 
 
 def test_a_seat_that_is_held_is_refused_while_halted() -> None:
@@ -357,7 +453,12 @@ def test_it_returns_at_once_when_another_ring_has_made_room() -> None:
     world.step(RingRefused(ring_id, REFUSED))
     for rank in range(3):
         told = Halted(
-            job="train", rank=rank, ring_id=ring_id, progress=0, out=member(rank).out, into=member(rank).into
+            job="train",
+            rank=rank,
+            ring_id=ring_id,
+            progress=0,
+            out=member(rank).out,
+            into=replace(member(rank).into, slot_bytes=1 << 22),
         )
         world.step(MemberHalted(world.session[rank], told, 8))
     world.ready()
@@ -437,12 +538,19 @@ def test_a_new_process_cannot_complete_a_job_that_is_in_the_middle() -> None:
     world = World(epoch=2)
     world.asks(0, progress=12)
     world.asks(1, progress=12)
-    [*errors] = sent(world.asks(2), Error)
-    assert len(errors) == 3
-    assert errors[0][1].message == (
-        "rank 2 (h2, pid 1002) is a new process, and the others of job 'train' are in the middle of it"
-    )
-    assert world.core.view().jobs == ()
+    [(_, error)] = sent(world.asks(2), Error)
+    assert "its ranks are in the middle of it, and gather after a restart" in error.message
+    assert world.job.missing == (2,)
+    assert len(sent(world.asks(2, progress=12), Ring)) == 3
+
+
+def test_a_rank_of_a_job_that_has_ended_does_not_complete_another_of_that_name() -> None:
+    world = World(epoch=2)
+    world.asks(0)
+    world.asks(1)
+    [(_, error)] = sent(world.asks(2, progress=12), Error)
+    assert "it has ended meanwhile, and another job of that name is gathering" in error.message
+    assert len(sent(world.asks(2), Ring)) == 3
 
 
 def test_ranks_may_leave_while_the_job_is_halted_or_connects_anew() -> None:
@@ -456,6 +564,83 @@ def test_ranks_may_leave_while_the_job_is_halted_or_connects_anew() -> None:
     actions = world.step(MemberLeft(SessionId(2), Left(job="train", rank=2, operations=5)))
     assert len(sent(actions, Closed)) == 3
     assert world.installed == []
+
+
+def test_ranks_that_all_left_before_the_switch_restarted_hear_that_all_have() -> None:
+    world = World(epoch=2)
+    for rank in range(3):
+        world.asks(rank, progress=12, left_after=3)
+    assert world.job.phase == "connecting"
+    actions = world.ready()
+    assert len(sent(actions, Start)) == len(sent(actions, Closed)) == 3
+    assert world.installed == []
+    assert world.core.view().jobs == ()
+
+
+def test_a_rank_may_leave_while_others_are_missing_after_a_restart_of_the_switch() -> None:
+    world = World(epoch=2)
+    world.asks(0, progress=12)
+    world.step(MemberLeft(SessionId(0), Left(job="train", rank=0, operations=3)))
+    assert world.job.ranks[0].state == "left"
+    world.asks(1, progress=12, left_after=3)
+    assert not sent(world.asks(2, progress=12, left_after=3), Closed)
+    assert len(sent(world.ready(), Closed)) == 3
+
+
+def test_a_rank_may_stall_while_it_waits_for_its_next_ring() -> None:
+    world = World(epoch=2)
+    told = OpStarted(job="train", rank=0, op_index=3, signature=9, nbytes=64)
+    world.asks(0, progress=12)
+    assert world.step(OperationStalled(SessionId(0), told)) == []
+    for rank in (1, 2):
+        world.asks(rank, progress=12)
+    assert world.job.phase == "connecting"
+    assert world.step(OperationStalled(SessionId(0), told)) == []
+
+
+def test_a_host_that_comes_back_to_a_chain_makes_queue_pairs_for_it() -> None:
+    """Those that it announces are for the switch, and a chain may need larger slots."""
+    world = World().running()
+    world.refused()
+    world.goes_away(2)
+    world.halted(0, 5)
+    world.halted(1, 5)
+    world.arrive(2)
+    actions = world.asks(2, progress=5)
+    assert [(session, halt.path) for session, halt in sent(actions, Halt)] == [(12, "chain")]
+    assert world.job.phase == "halted"
+    rings = sent(world.halted(2, 5), Ring)
+    assert [ring.path for _, ring in rings] == ["chain"] * 3
+    assert rings[0][1].predecessor.qpn == world.queue_pairs
+
+
+PLANS = {"in rank order": ((0, 1), 2), "in another": ((0, 2), 1)}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_path_follows_the_plan_of_the_tree(name: str) -> None:
+    plan = ReductionPlan(PLANS[name])
+    world = World(plan=plan).running()
+    actions = world.refused()
+    if name == "in another":
+        assert failure(actions) == (
+            f"join_refused: the switch cannot sum for job 'train': {REFUSED}; wait for another job to end, "
+            "or number its ranks rack by rank: its hosts cannot sum in the order [[0, 2], 1]"
+        )
+        return
+    assert {halt.plan for _, halt in sent(actions, Halt)} == {"[[0, 1], 2]"}
+    assert {ring.plan for _, ring in sent(world.all_halted(), Ring)} == {"[[0, 1], 2]"}
+
+
+def test_a_ring_that_broke_twice_fails_where_no_chain_can_follow() -> None:
+    world = World(plan=ReductionPlan(PLANS["in another"])).running()
+    world.broken(0)
+    world.all_halted()
+    world.ready()
+    assert failure(world.broken(0)) == (
+        "fabric_lost: the ring of job 'train' broke again where it broke before; last rank 0 (h0, pid 1000): "
+        "the queue pair failed; its hosts cannot sum in the order [[0, 2], 1]"
+    )
 
 
 def test_before_the_first_ring_a_rank_that_leaves_is_lost() -> None:

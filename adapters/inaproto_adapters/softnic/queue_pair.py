@@ -81,6 +81,7 @@ class QueuePair:
                 timeout=attributes.timeout,
                 retry_count=attributes.retry_count,
                 rnr_retry=attributes.rnr_retry,
+                spread=remote.qpn if attributes.spread_timers else 0,
             )
             responder = ResponderConfig(
                 initial_psn=remote.psn, mtu=attributes.mtu, receives_max=limits.receive_queue_max

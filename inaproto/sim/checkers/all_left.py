@@ -22,10 +22,10 @@ class AllLeft(Checker):
             raise Violated(
                 self.name, f"{rank} left after {operations} of {len(rank.job.elements)} all-reduces"
             )
-        self._left.setdefault((rank.job.name, rank.ring_id), set()).add(rank.index)
+        self._left.setdefault((rank.job.name, rank.life), set()).add(rank.index)
 
     def closed(self, rank: SimRank) -> None:
-        left = self._left.get((rank.job.name, rank.ring_id), set())
+        left = self._left.get((rank.job.name, rank.life), set())
         missing = [index for index in range(len(rank.job.hosts)) if index not in left]
         if missing:
             raise Violated(self.name, f"{rank} was told that its job has ended; {missing} have not left")

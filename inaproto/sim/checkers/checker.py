@@ -55,6 +55,9 @@ class Checker:
     def posted(self, rank: SimRank, msg_id: int) -> None:
         """A rank handed a message to its NIC."""
 
+    def received(self, rank: SimRank, msg_id: int) -> None:
+        """A message is here whole; the rank has not looked at it yet."""
+
     def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
         """A rank took a result message from receive slot ``slot`` into its tensor."""
 

@@ -1,7 +1,7 @@
 """One result: no two ranks get different bytes for one all-reduce, and the bytes are the exact ones.
 
 Compared with the oracle (numpy, other formulas) and, whatever that says, with what every other rank of
-the ring got for the same operation.
+the job got for the same operation, in whichever of its rings.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class OneResult(Checker):
 
     def done(self, rank: SimRank, op_index: int) -> None:
         self._world.operations_done += 1
-        job, key = rank.job, (rank.job.name, rank.ring_id, op_index)
-        if self._differs(job, rank.ring_id, op_index):
+        job, key = rank.job, (rank.job.name, rank.life, op_index)
+        if self._differs(job, rank.life, op_index):
             raise Violated(self.name, f"{rank} got a result of all-reduce {op_index}, which differed in size")
         result = rank.tensor(op_index).tobytes()  # bytes compare faster than a view
         digest = hashlib.blake2b(result, digest_size=16).digest()
@@ -39,17 +39,17 @@ class OneResult(Checker):
         if expected is None:
             elements = job.elements[op_index]
             oracle = self._world.oracle(job)
-            expected = oracle.result(rank.ring_id, op_index, elements)
+            expected = oracle.result(rank.life, op_index, elements)
             self._expected[key] = expected
         if result != expected:
             wrong = next(at for at in range(len(expected)) if result[at] != expected[at])
             raise Violated(
                 self.name,
-                f"{rank}, all-reduce {op_index} of ring {rank.ring_id}: byte {wrong} of {len(expected)} is "
+                f"{rank}, all-reduce {op_index} since ring {rank.life}: byte {wrong} of {len(expected)} is "
                 f"{result[wrong]:#04x}, exact is {expected[wrong]:#04x}",
             )
 
-    def _differs(self, job: JobConfig, ring_id: int, op_index: int) -> bool:
+    def _differs(self, job: JobConfig, life: int, op_index: int) -> bool:
         """Whether the ranks called it with tensors of different sizes."""
         is_planned = job.mismatch is not None and job.mismatch[1] == op_index
-        return is_planned and self._world.is_first_ring(job, ring_id)
+        return is_planned and self._world.is_first_ring(job, life)

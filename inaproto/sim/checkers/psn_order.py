@@ -121,14 +121,23 @@ class PsnOrder(Checker):
         if flow.passed is not None and _ahead(flow.passed, psn) > 0:
             flow.is_other_hole = True
         is_far = flow.target is not flow.source
-        if is_far and self._world.damage and not self._is_its_own(flow, port, frame):
+        if is_far and self._world.damage and not self._is_taken(flow, port, frame):
             return
+        before = flow.came.get(psn)
         flow.came[psn] = port, frame
-        if frame[42] in _OPENING:  # what came before its message's first packet could not be placed
-            for later in range(1, flow.message_packets):
-                flow.came.pop((psn + later) & _MASK, None)
+        if frame[42] in _OPENING and (before is None or not self._is_taken(flow, *before)):
+            self._drop_unplaced(flow, psn)
         if is_far:
             self._look_for_hole(flow)
+
+    @staticmethod
+    def _drop_unplaced(flow: _Flow, first: int) -> None:
+        """What came of a message before its first packet did could not be placed."""
+        for later in range(1, flow.message_packets):
+            psn = (first + later) & _MASK
+            if psn in flow.came and flow.came[psn][1][42] in _OPENING:
+                return
+            flow.came.pop(psn, None)
 
     @staticmethod
     def _look_for_hole(flow: _Flow) -> None:
@@ -141,6 +150,11 @@ class PsnOrder(Checker):
         elif due != flow.hole_at:
             flow.hole_at = due
             flow.holes += 1
+
+    @classmethod
+    def _is_taken(cls, flow: _Flow, port: PortId, frame: bytes) -> bool:
+        """Whether the switch places it: a first packet has the ring's key, and may have a damaged address."""
+        return cls._is_its_own(flow, port, frame) or (frame[42] in _OPENING and is_intact(frame))
 
     @staticmethod
     def _is_its_own(flow: _Flow, port: PortId, frame: bytes) -> bool:
@@ -180,10 +194,11 @@ class PsnOrder(Checker):
             if flow.passed is not None and _ahead(flow.passed, flow.next_psn) < 0:
                 flow.passed = None
             return
+        if (psn, self._world.agenda.now) == flow.flooded:  # at other ports: its host is not known now
+            return
+        flow.flooded = psn, self._world.agenda.now
         if flow.target is not flow.source:
-            if (psn, self._world.agenda.now) != flow.flooded:  # at other ports, when its host is not known
-                self._passes_far(flow, psn)
-            flow.flooded = psn, self._world.agenda.now
+            self._passes_far(flow, psn)
             return
         if not self._has_hole(flow, psn):
             raise Violated(

@@ -19,6 +19,8 @@ class WindowKept(Checker):
         self._in_flight: dict[tuple[SimRank, int], int] = {}
 
     def posted(self, rank: SimRank, msg_id: int) -> None:
+        if rank.is_chain and msg_id & 1:
+            return  # a result that is passed on; the accumulators before it were the contribution
         key = rank, rank.ring_id
         in_flight = self._in_flight[key] = self._in_flight.get(key, 0) + 1
         if in_flight > rank.job.window_messages:
@@ -29,7 +31,9 @@ class WindowKept(Checker):
         if in_flight == rank.job.window_messages:
             self._world.mark("a window was full")
 
-    def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
+    def received(self, rank: SimRank, msg_id: int) -> None:
+        if rank.is_chain and not msg_id & 1:
+            return
         key = rank, rank.ring_id
         in_flight = self._in_flight[key] = self._in_flight.get(key, 0) - 1
         if in_flight < 0:

@@ -1,0 +1,189 @@
+"""A barrier between processes that knows who is missing.
+
+Rank 0 collects and releases: who arrives adds one to an eventfd that rank 0 takes from, and rank 0 adds one
+to the eventfd of each other rank. Both are semaphores, and a rank blocks on them; nobody spins.
+
+Every rank holds the writing end of a pipe of its own, into which nothing is written, and the reading ends of
+all others. When a process ends, however it ends, the kernel closes its end: all who wait see it at once.
+Control words in the shared mapping say how far each rank has come, so a wait in vain names who was missing.
+
+Invariants: control words only explain. That a rank may go on, and sees what others wrote before they arrived,
+follows from the eventfds, whose system calls order memory. A rank that arrived and then ended is not missing
+at this barrier, only at the next. A stage that failed for one rank fails for all: who gives up closes its
+pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from inaproto.errors import JobError, OperationTimeout, RankLost
+from inaproto_adapters.shm.layout import WORDS, Words
+from inaproto_adapters.shm.waits import Clock, Steps, Wait
+
+_ENTERED: Final = 0
+"""How many barriers the rank has come to."""
+_RELEASED: Final = 1
+"""Rank 0: from how many barriers it has let the others go."""
+_STATE: Final = 2
+_BLAMED: Final = 3
+"""Whom the rank waited for when it gave up: a bit for each rank."""
+_PID: Final = 4
+
+
+class State(IntEnum):
+    RUNNING = 0
+    LEFT = 1
+    GAVE_UP = 2
+
+
+@dataclass(slots=True)
+class Descriptors:
+    """What a rank's barrier is made of; whoever holds it closes it."""
+
+    arrivals: int
+    """The eventfd that rank 0 takes from."""
+    releases: Sequence[int]
+    """Eventfds: of ranks 1, 2, ... at rank 0, of the rank itself at others."""
+    own_end: int
+    """The writing end of the rank's own pipe."""
+    others: dict[int, int] = field(default_factory=dict)
+    """The reading ends of all others, by rank."""
+
+    def close(self) -> None:
+        for descriptor in (self.arrivals, *self.releases, *self.others.values()):
+            os.close(descriptor)
+        self.others = {}
+        self.close_own_end()
+
+    def close_own_end(self) -> None:
+        """Now all others see that this rank is gone."""
+        if self.own_end >= 0:
+            os.close(self.own_end)
+            self.own_end = -1
+
+
+class Barrier:
+    """Rank ``rank``'s side; takes over ``descriptors``. ``words`` are the control words of all ranks."""
+
+    def __init__(self, rank: int, descriptors: Descriptors, words: Words, clock: Clock) -> None:
+        self.rank = rank
+        self._descriptors = descriptors
+        self._words = words
+        self._clock = clock
+        self._count = 0
+        self._gone: list[int] = []
+        self._rank_of = {descriptor: other for other, descriptor in descriptors.others.items()}
+        self._token = descriptors.releases[0] if rank else descriptors.arrivals
+        self._epoll = select.epoll()
+        self._epoll.register(self._token, select.EPOLLIN)
+        for descriptor in self._rank_of:
+            self._epoll.register(descriptor, 0)  # its hang-up is reported in any case
+        self._words[rank, _PID] = os.getpid()
+
+    def passing(self, what: str, timeout: float) -> Steps[None]:
+        """Arrive, and wait until all others have. ``timeout`` is in seconds; ``what`` the wait is for.
+
+        Raises ``RankLost`` or ``OperationTimeout``, which name who is missing.
+        """
+        self._count += 1
+        until = self._clock() + timeout
+        self._words[self.rank, _ENTERED] = self._count
+        if self.rank:
+            os.eventfd_write(self._descriptors.arrivals, 1)
+            yield from self._taking(what, timeout, until)
+            return
+        for _ in self._descriptors.releases:
+            yield from self._taking(what, timeout, until)
+        for release in self._descriptors.releases:
+            os.eventfd_write(release, 1)
+        self._words[0, _RELEASED] = self._count
+
+    def give_up(self, blamed: Sequence[int]) -> None:
+        """Nothing will be exchanged any more: the others shall not wait for this rank."""
+        bits = sum(1 << rank for rank in blamed)
+        self._words.view(np.uint64)[self.rank, _BLAMED] = bits
+        self._leave(State.GAVE_UP)
+
+    def close(self) -> None:
+        """Give everything back. Others learn that this rank left."""
+        if self._epoll.closed:
+            return
+        self._leave(State.LEFT)
+        self._words = np.zeros((0, WORDS), np.int64)
+        self._epoll.close()
+        self._descriptors.close()
+
+    def missing(self) -> list[int]:
+        """Who has not come to the barrier that this rank is at; rank 0 if it has yet to let the others go."""
+        entered = self._words[:, _ENTERED].tolist()
+        return [rank for rank, count in enumerate(entered) if count < self._count] or [0]
+
+    def _leave(self, state: State) -> None:
+        if self._words[self.rank, _STATE] == State.RUNNING:
+            self._words[self.rank, _STATE] = state
+        self._descriptors.close_own_end()
+
+    def _taking(self, what: str, timeout: float, until: float) -> Steps[None]:
+        """Take one from the eventfd that this rank waits on."""
+        while not _took(self._token):
+            self._note_who_is_gone()
+            lost = self._loss(what)
+            if lost is not None:
+                if _took(self._token):  # it came just before
+                    return
+                raise lost
+            if self._clock() >= until:
+                raise self._late(what, timeout)
+            yield Wait(self._epoll, until)
+
+    def _note_who_is_gone(self) -> None:
+        for descriptor, _ in self._epoll.poll(0):
+            if descriptor in self._rank_of:
+                self._epoll.unregister(descriptor)  # who has arrived may go: do not wake up for it again
+                self._gone.append(self._rank_of[descriptor])
+
+    def _loss(self, what: str) -> JobError | None:
+        """Who will never come. One that ended goes before one that gave up because of it."""
+        gave_up: list[int] = []
+        for rank in self._gone:
+            if self._words[rank, _STATE] == State.GAVE_UP:
+                gave_up.append(rank)
+            elif self._words[rank, _ENTERED if rank else _RELEASED] < self._count:
+                left = self._words[rank, _STATE] == State.LEFT
+                how = "closed its stage" if left else "ended"
+                return RankLost(f"{what}: {self._name(rank)} {how} while rank {self.rank} waited for it")
+        if not gave_up:
+            return None
+        rank = gave_up[0]
+        bits = int(self._words.view(np.uint64)[rank, _BLAMED])
+        names = ", ".join(self._name(other) for other in range(len(self._words)) if bits >> other & 1)
+        why = f"waiting for {names}" if names else "in the middle of its call"
+        return RankLost(f"{what}: {self._name(rank)} gave up {why}")
+
+    def _late(self, what: str, timeout: float) -> OperationTimeout:
+        missing = self.missing()
+        names = ", ".join(self._name(rank) for rank in missing)
+        return OperationTimeout(
+            f"{what}: rank {self.rank} waited {timeout:g} s for {names}, which did not come; see what "
+            f"{'it does' if len(missing) == 1 else 'they do'}, or give a longer timeout"
+        )
+
+    def _name(self, rank: int) -> str:
+        pid = int(self._words[rank, _PID])
+        return f"rank {rank} (process {pid})" if pid else f"rank {rank}"
+
+
+def _took(eventfd: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(eventfd)
+        return True
+    return False

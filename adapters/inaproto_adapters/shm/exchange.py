@@ -1,0 +1,225 @@
+"""One rank's part of a collective over shared memory: what it copies and adds, and where it must wait.
+
+First and last stage of NetReduce's parallel all-reduce (section 3.4, figure 6B): reduce-scatter and
+all-gather among the ranks of one machine. Everything here works on plain arrays. A call is an iterator that
+stops wherever all ranks must have come before this one may go on, so the same code runs between processes
+and, rank by rank in any order, in a test.
+
+A call has two or three stages, each of them a chunk behind the one before; so while chunk ``t`` is copied in,
+chunk ``t - 1`` is reduced and chunk ``t - 2`` copied out, with one barrier to a chunk.
+
+Invariants, with two slots that take turns over all calls:
+
+- What a rank reads in a phase, no rank writes in that phase: stages next to each other use different slots.
+- No barrier follows a call's last phase. The next call begins with the other slot, and nobody passes its
+  first barrier before all have left the call before.
+- Ranks that make different calls find out behind the first barrier, all of them, before any has a result;
+  then they are still in step, and the next call works.
+- Sums are those of ``ReductionPlan.reduce``: every element is reduced by one rank, in the plan's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from inaproto.core.reduce import reduce_into
+from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.errors import TensorMismatch
+from inaproto.wire.ina_header import Dtype, Op
+from inaproto_adapters.shm.layout import SLOTS, Bytes, Cut, Layout
+
+BLOCK_BYTES: Final = 64 << 10
+"""Reduced at once: the sum stays in the processor's cache until its last operand."""
+
+
+class Kind(IntEnum):
+    ALL_REDUCE = 1
+    REDUCE_SCATTER = 2
+    ALL_GATHER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What all ranks must agree on; ``signature`` is the digest of type, operation and shape."""
+
+    kind: Kind
+    dtype: Dtype
+    op: Op
+    elements: int
+    signature: int
+
+    def __str__(self) -> str:
+        op = "" if self.kind is Kind.ALL_GATHER else f" {self.op.name.lower()}"
+        return f"{self.kind.name.lower()}{op} of {self.elements} {self.dtype.name}"
+
+
+class Exchange:
+    """Rank ``rank`` of a host whose mapping is ``memory``, uint8 ``(layout.nbytes,)``."""
+
+    def __init__(self, rank: int, plan: ReductionPlan, layout: Layout, memory: Bytes) -> None:
+        self.rank = rank
+        self.plan = plan
+        self.layout = layout
+        self._memory = memory
+        self._first_slot = 0
+        self._calls = 0
+
+    @property
+    def calls(self) -> int:
+        """How many were begun."""
+        return self._calls
+
+    def forget_memory(self) -> None:
+        """Let go of the mapping; no call may follow."""
+        self._memory = np.empty(0, np.uint8)
+
+    def all_reduce(self, call: Call, source: Bytes, out: Bytes) -> Iterator[None]:
+        """Reduce the ``source`` of all ranks to the ``out`` of all; the two may be the same array."""
+        cut = Cut(self.layout, call.elements, call.dtype.itemsize)
+
+        def put(chunk: int) -> None:
+            self._put_inputs(cut, chunk, source)
+
+        def add(chunk: int) -> None:
+            first, end = cut.piece(chunk, self.rank)
+            result = self.layout.result(self._memory, self._slot(chunk), self.rank, end - first)
+            self._add(call, chunk, source[first:end], result)
+            out[first:end] = result
+
+        def take(chunk: int) -> None:
+            self._take_results(cut, chunk, out)
+
+        yield from self._run(call, cut.chunks, (put, add, take))
+
+    def reduce_scatter(self, call: Call, source: Bytes, out: Bytes) -> Iterator[None]:
+        """Reduce the ``source`` of all ranks; ``out`` gets this rank's slice of it."""
+        cut = Cut(self.layout, call.elements, call.dtype.itemsize)
+        start = cut.slice_bounds(self.rank)[0] * cut.itemsize
+
+        def put(chunk: int) -> None:
+            self._put_inputs(cut, chunk, source)
+
+        def add(chunk: int) -> None:
+            first, end = cut.piece(chunk, self.rank)
+            self._add(call, chunk, source[first:end], out[first - start : end - start])
+
+        yield from self._run(call, cut.chunks, (put, add))
+
+    def all_gather(self, call: Call, source: Bytes, out: Bytes) -> Iterator[None]:
+        """Put the slices together: ``source`` is this rank's, ``out`` gets all."""
+        cut = Cut(self.layout, call.elements, call.dtype.itemsize)
+        start = cut.slice_bounds(self.rank)[0] * cut.itemsize
+
+        def put(chunk: int) -> None:
+            first, end = cut.piece(chunk, self.rank)
+            result = self.layout.result(self._memory, self._slot(chunk), self.rank, end - first)
+            result[...] = source[first - start : end - start]
+            out[first:end] = result
+
+        def take(chunk: int) -> None:
+            self._take_results(cut, chunk, out)
+
+        yield from self._run(call, cut.chunks, (put, take))
+
+    def _run(self, call: Call, chunks: int, stages: Sequence[Callable[[int], None]]) -> Iterator[None]:
+        self._calls += 1
+        self._record(call)
+        last = chunks + len(stages) - 2
+        for phase in range(last + 1):
+            for behind, stage in enumerate(stages):
+                if 0 <= phase - behind < chunks:
+                    stage(phase - behind)
+            if phase < last:
+                yield
+            if phase == 0:
+                self._require_agreement(call)
+        self._first_slot += chunks
+
+    def _slot(self, chunk: int) -> int:
+        return (self._first_slot + chunk) % SLOTS
+
+    def _put_inputs(self, cut: Cut, chunk: int, source: Bytes) -> None:
+        """For all others: a rank's own slice it reads where it is."""
+        for piece in range(self.layout.ranks):
+            first, end = cut.piece(chunk, piece)
+            if piece != self.rank and first < end:
+                place = self.layout.input(self._memory, self._slot(chunk), self.rank, piece, end - first)
+                place[...] = source[first:end]
+
+    def _add(self, call: Call, chunk: int, own: Bytes, out: Bytes) -> None:
+        slot = self._slot(chunk)
+        inputs = [
+            own if rank == self.rank else self.layout.input(self._memory, slot, rank, self.rank, out.size)
+            for rank in range(self.layout.ranks)
+        ]
+        reduce_blocks(self.plan, inputs, call.dtype, call.op, out)
+
+    def _take_results(self, cut: Cut, chunk: int, out: Bytes) -> None:
+        for piece in range(self.layout.ranks):
+            first, end = cut.piece(chunk, piece)
+            if piece != self.rank and first < end:
+                out[first:end] = self.layout.result(self._memory, self._slot(chunk), piece, end - first)
+
+    def _record(self, call: Call) -> None:
+        record = (self._calls, call.kind, call.dtype, call.op, call.elements, call.signature, 0, 0)
+        self.layout.calls(self._memory, self._calls % SLOTS)[self.rank] = record
+
+    def _require_agreement(self, call: Call) -> None:
+        """Raises ``TensorMismatch``, on all ranks or on none."""
+        # A copy: the traceback of the error would hold a view, and so the mapping.
+        records = self.layout.calls(self._memory, self._calls % SLOTS).copy()
+        if (records == records[self.rank]).all():
+            return
+        theirs = {rank: _call_of(records[rank].tolist()) for rank in range(self.layout.ranks)}
+        number = self._calls
+        differ = next(rank for rank, made in theirs.items() if made != theirs[0])
+        if str(theirs[differ]) == str(theirs[0]):
+            what = "with another shape"
+        else:
+            what = f"but rank 0 {theirs[0]}"
+        raise TensorMismatch(
+            f"call {number} of the shared-memory stage: rank {differ} calls {theirs[differ]}, {what}; this "
+            f"is rank {self.rank}, with {call}"
+        )
+
+
+def reduce_blocks(
+    plan: ReductionPlan,
+    inputs: Sequence[Bytes],
+    dtype: Dtype,
+    op: Op,
+    out: Bytes,
+    block_bytes: int = BLOCK_BYTES,
+) -> None:
+    """``plan.reduce(inputs, dtype, op)`` into ``out``, a block at a time; ``out`` is none of the inputs."""
+    for first in range(0, out.size, block_bytes):
+        block = slice(first, first + block_bytes)
+        _reduce_into(plan.children, [values[block] for values in inputs], dtype, op, out[block])
+
+
+def _reduce_into(children: PlanList, inputs: Sequence[Bytes], dtype: Dtype, op: Op, out: Bytes) -> None:
+    operands = [_operand(child, inputs, dtype, op) for child in children]
+    if len(operands) == 1:
+        out[...] = operands[0]
+    else:
+        reduce_into(dtype, op, operands, out)
+
+
+def _operand(child: int | PlanList, inputs: Sequence[Bytes], dtype: Dtype, op: Op) -> Bytes:
+    if isinstance(child, int):
+        return inputs[child]
+    if len(child) == 1:
+        return _operand(child[0], inputs, dtype, op)
+    out = np.empty_like(inputs[0])
+    _reduce_into(child, inputs, dtype, op, out)
+    return out
+
+
+def _call_of(record: list[int]) -> Call:
+    _, kind, dtype, op, elements, signature, _, _ = record
+    return Call(Kind(kind), Dtype(dtype), Op(op), elements, signature)

@@ -1,0 +1,147 @@
+"""How the orders of a rank's engine are carried out: what is sent, combined, copied and kept.
+
+Tensor bytes go out straight from the tensors, results are copied into them. What is no tensor goes by way of
+staging slots: sums that the chain has not completed, results that another ring has kept, neutral elements
+(:mod:`inaproto.core.neutral`). Whoever has the slots and the tensors says what they are: daemons and the
+simulated world share this module.
+
+Invariant: the last N results of the job, N being the window, are in the receive slots of its ring or, since
+that ring has ended, in ``kept``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar, assert_never
+
+import numpy as np
+
+from inaproto.core.accumulators import Accumulators
+from inaproto.core.chain_engine import Combine, Place, PostSlot
+from inaproto.core.neutral import neutral_bytes
+from inaproto.core.operation_queue import KeptResult, Source
+from inaproto.core.operations import PostKept, PostMessage, PostNeutral, TakeResult
+from inaproto.errors import InvariantBroken
+from inaproto.wire.ina_header import Dtype, Op
+
+PayloadT = TypeVar("PayloadT")
+InT_contra = TypeVar("InT_contra", contravariant=True)
+OutT_co = TypeVar("OutT_co", covariant=True)
+
+
+class Slots(Protocol[InT_contra]):
+    """A rank's memory on one ring, and its way to the successor."""
+
+    def result(self, slot: int, nbytes: int) -> memoryview:
+        """The ``nbytes`` behind the header in receive slot ``slot``."""
+
+    def staged(self, slot: int, nbytes: int) -> memoryview:
+        """Of staging slot ``slot``, to be written."""
+
+    def post_message(self, msg_id: int, slot: int, header: bytes, payload: InT_contra) -> None:
+        """Send ``header``, kept in header slot ``slot``, and ``payload``, which is not copied."""
+
+    def post_staged(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
+        """Send ``nbytes`` of staging slot ``at`` as a message."""
+
+    def post_received(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
+        """Send ``nbytes`` of receive slot ``at`` on as a message."""
+
+
+class Tensors(Protocol[OutT_co]):
+    """Of the operations that have not ended."""
+
+    def view(self, op_index: int, offset: int, nbytes: int) -> memoryview:
+        """To be read and written."""
+
+    def payload(self, op_index: int, offset: int, nbytes: int) -> OutT_co:
+        """The same bytes, for ``Slots.post_message``."""
+
+
+class KeptResults:
+    """Results whose receive slots are gone, by operation and offset."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[int, int], bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def keep(self, results: Iterable[KeptResult], link: Slots[PayloadT], since: int) -> None:
+        """A ring ends that began at progress ``since``: ``results`` are those to be kept.
+
+        Those from ``since`` on are in the slots of its ``link``. Ids do not tell rings apart here: a switch
+        that has restarted may use them again.
+        """
+        self._bytes = {
+            (kept.operation.index, kept.offset): (
+                bytes(link.result(kept.slot, kept.nbytes))
+                if kept.serial >= since
+                else self.get(kept.operation.index, kept.offset)
+            )
+            for kept in results
+        }
+
+    def get(self, op_index: int, offset: int) -> bytes:
+        try:
+            return self._bytes[op_index, offset]
+        except KeyError:
+            raise InvariantBroken(f"result at {offset} of all-reduce {op_index} was not kept") from None
+
+
+class RingOrders(Generic[PayloadT]):
+    """Of one rank on one ring."""
+
+    def __init__(self, link: Slots[PayloadT], kept: KeptResults, tensors: Tensors[PayloadT]) -> None:
+        self._link = link
+        self._kept = kept
+        self._tensors = tensors
+
+    def post(self, action: PostMessage) -> None:
+        """Send a message of an operation."""
+        link, nbytes = self._link, action.nbytes
+        match action:
+            case PostKept():
+                link.staged(action.slot, nbytes)[:] = self._kept.get(action.op_index, action.offset)
+                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
+            case PostNeutral():
+                dtype, op = Dtype(action.header[5]), Op(action.header[6])  # of both kinds of header
+                link.staged(action.slot, nbytes)[:] = neutral_bytes(dtype, op, nbytes)
+                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
+            case _:
+                payload = self._tensors.payload(action.op_index, action.offset, nbytes)
+                link.post_message(action.msg_id, action.slot, action.header, payload)
+
+    def post_slot(self, action: PostSlot) -> None:
+        """Send what a slot holds."""
+        msg_id, slot, header, place, at, nbytes = action
+        post = self._link.post_staged if place is Place.STAGED else self._link.post_received
+        post(msg_id, slot, header, at, nbytes)
+
+    def combine(self, action: Combine, accumulators: Accumulators, rank: int) -> None:
+        """Add this rank's part to what has come."""
+        operation, link = action.operation, self._link
+        own: bytes | memoryview
+        match action.source:
+            case Source.OWN:
+                own = self._tensors.view(operation.index, action.offset, action.nbytes)
+            case Source.KEPT:
+                own = self._kept.get(operation.index, action.offset)
+            case Source.NEUTRAL:
+                own = neutral_bytes(operation.dtype, operation.op, action.nbytes)
+            case _:
+                assert_never(action.source)
+        staged = action.place is Place.STAGED
+        out = link.staged(action.out, action.goes) if staged else link.result(action.out, action.goes)
+        accumulators.combine(
+            rank,
+            operation.dtype,
+            operation.op,
+            np.frombuffer(link.result(action.slot, action.came), np.uint8),
+            np.frombuffer(own, np.uint8),
+            np.frombuffer(out, np.uint8),
+        )
+
+    def take(self, action: TakeResult) -> None:
+        slot, op_index, offset, nbytes = action
+        self._tensors.view(op_index, offset, nbytes)[:] = self._link.result(slot, nbytes)

@@ -1,0 +1,315 @@
+"""Rings that end at awkward moments: while ranks join, leave, are away or have gone; and chaos of all kinds.
+
+Every test is one seeded run in virtual time. At the end nothing may be left: no rank, queue pair or memory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+import inaproto
+from inaproto.daemon.host_fabric import Fabric
+from inaproto.daemon.host_ring import RingMember
+from inaproto.errors import JobError
+from inaproto.ports import CompletionKind
+from inaproto.wire.control_messages import Closed, Message, Ring, Start
+from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.daemon.test_memory_recovery import (
+    WEATHER,
+    Job,
+    break_a_queue_pair,
+    daemon,
+    lose_a_fabric,
+    restart_switch,
+    stop_and_start_switch,
+)
+from tests.seeds import seeds
+
+Comms = Sequence[inaproto.Communicator]
+
+
+def nothing_left(cluster: MemoryCluster) -> None:
+    """No host carries a rank any more."""
+    left = {
+        number: [(ring["job"], ring["rank"], ring["phase"]) for ring in life.daemon.status()["rings"]]
+        for number, life in cluster.hosts.items()
+        if life.daemon is not None and life.daemon.fabric is not None
+    }
+    assert not any(left.values()), left
+
+
+def fabric_of(cluster: MemoryCluster, host: int) -> Fabric:
+    fabric = daemon(cluster, host).fabric
+    assert fabric is not None
+    return fabric
+
+
+async def reduce_once(comms: Comms, elements: int = 3000) -> None:
+    for work in [comm.all_reduce(np.ones(elements, np.float32)) for comm in comms]:
+        assert (await work == len(comms)).all()
+
+
+async def close_all(comms: Comms) -> None:
+    async with trio.open_nursery() as nursery:
+        for comm in comms:
+            nursery.start_soon(comm.aclose)
+
+
+def lose_fabric_at(monkeypatch: pytest.MonkeyPatch, host: str, kind: type[Message]) -> Callable[[], None]:
+    """From the call of the answer on, that host loses its connection instead of hearing one such message."""
+    handle = Fabric._handle
+    armed: list[bool] = []
+
+    def cut(self: Fabric, message: Message) -> None:
+        if self.settings.name == host and isinstance(message, kind) and armed:
+            armed.clear()
+            self._lose("the control connection broke")
+            return
+        handle(self, message)
+
+    monkeypatch.setattr(Fabric, "_handle", cut)
+    return lambda: armed.append(True)
+
+
+# --- joining
+
+
+@pytest.mark.parametrize("kib", [0, 1 << 20])
+@pytest.mark.parametrize("kind", [Ring, Start])
+def test_a_connection_lost_while_the_first_ring_connects(
+    kind: type[Message], kib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = lose_fabric_at(monkeypatch, "h1", kind)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        arm()
+        comms = await cluster.job("train", 3)
+        await reduce_once(comms)
+        await close_all(comms)
+        nothing_left(cluster)
+
+    run_world(f"first {kind.__name__}/{kib}", scenario, hosts=3, switch={"memory_kib": kib})
+
+
+def test_a_chain_whose_rank_misses_the_start() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        async def strike() -> None:
+            while [ring["path"] for ring in daemon(cluster, 1).status()["rings"]] != ["chain"]:
+                await trio.lowlevel.checkpoint()
+                await trio.sleep(0.0005)
+            fabric_of(cluster, 1)._lose("the control connection broke")
+
+        await Job(cluster, 3, 6, "missed start").run(strike)
+
+    run_world("missed start", scenario, hosts=3, switch={"memory_kib": 0})
+
+
+def test_a_job_that_failed_is_over_for_one_that_never_heard_of_its_last_ring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arm = lose_fabric_at(monkeypatch, "h1", Ring)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 3)
+        await reduce_once(comms)
+        arm()
+        for member in fabric_of(cluster, 0).members():
+            member._break("the queue pair failed")
+        await trio.sleep(0.02)
+        await cluster.hosts[2].crash()
+        with trio.fail_after(20), pytest.raises(JobError, match=r"rank 2 \(h2, "):
+            await comms[1].all_reduce(np.ones(10, np.float32))
+
+    run_world("never heard", scenario, hosts=3)
+
+
+# --- leaving
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_leaving_around_a_restart_of_the_switch(seed: int) -> None:
+    draws = random.Random(f"leave/{seed}")
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 2)
+        await reduce_once(comms)
+
+        async def leave(comm: inaproto.Communicator, after_s: float) -> None:
+            await trio.sleep(after_s)
+            await comm.aclose()
+
+        async with trio.open_nursery() as nursery:
+            for comm in comms:
+                nursery.start_soon(leave, comm, draws.choice((0.0, 0.01, 0.05, draws.uniform(0, 0.5))))
+            await trio.sleep(draws.uniform(0, 0.004))
+            assert cluster.switch is not None
+            await cluster.switch.crash()
+            await trio.sleep(draws.choice((0.0, 0.02, 0.2)))
+            await cluster.start_switch()
+        await trio.sleep(30)
+        nothing_left(cluster)
+
+    run_world(f"leave/{seed}", scenario, hosts=2)
+
+
+def test_a_donor_whose_process_has_left_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has all results, and its neighbour lacks the last: its host comes back for it."""
+    completed = RingMember.completed
+    deaf = [False]
+
+    def hear(self: RingMember, completion: Any) -> None:
+        if not (deaf[0] and self.join.rank == 1 and completion.kind is not CompletionKind.SEND):
+            completed(self, completion)
+
+    monkeypatch.setattr(RingMember, "completed", hear)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 3)
+        await reduce_once(comms)
+        deaf[0] = True
+        works = [comm.all_reduce(np.ones(10, np.float32)) for comm in comms]
+        await works[0]
+        await works[2]
+        await comms[0].aclose()
+        deaf[0] = False
+        assert cluster.switch is not None
+        await cluster.switch.crash()
+        await cluster.start_switch()
+        with trio.fail_after(10):
+            assert (await works[1] == 3).all()
+        await close_all(comms[1:])
+        await trio.sleep(5)
+        nothing_left(cluster)
+
+    run_world("donor has left", scenario, hosts=3)
+
+
+def test_a_name_is_free_again_though_one_host_did_not_hear_that_the_job_was_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arm = lose_fabric_at(monkeypatch, "h1", Closed)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 2)
+        await reduce_once(comms)
+        arm()
+        await close_all(comms)
+        await trio.sleep(0.3)
+        nothing_left(cluster)
+        again = await cluster.job("train", 2)
+        await reduce_once(again)
+        await close_all(again)
+
+    run_world("closed not heard", scenario, hosts=2)
+
+
+# --- away
+
+
+def test_an_operation_that_was_called_while_away_has_a_clock() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 2)
+        await reduce_once(comms)
+        fabric_of(cluster, 0)._lose("the control connection broke")
+        await trio.lowlevel.checkpoint()
+        work = comms[0].all_reduce(np.ones(10, np.float32))
+        await trio.sleep(5)
+        await comms[1].aclose()
+        with trio.fail_after(20), pytest.raises(JobError, match="rank 1 "):
+            await work
+
+    run_world("called while away", scenario, hosts=2)
+
+
+@pytest.mark.parametrize("what", ["connection", "switch"])
+def test_a_process_that_ends_while_its_host_is_away_is_named_at_once(what: str) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 3)
+        await reduce_once(comms)
+        assert cluster.switch is not None
+        if what == "switch":
+            await cluster.switch.crash()
+            await trio.sleep(0.02)
+        else:
+            fabric_of(cluster, 1)._lose("the control connection broke")
+            await trio.lowlevel.checkpoint()
+        comms[1].channel.close()
+        await trio.sleep(0.02)
+        if what == "switch":
+            await cluster.start_switch()
+        began = trio.current_time()
+        for comm in (comms[0], comms[2]):
+            with trio.fail_after(60), pytest.raises(JobError, match=r"rank 1 .*ended without leaving"):
+                await comm.all_reduce(np.ones(10, np.float32))
+        assert trio.current_time() - began < 1.5
+        await trio.sleep(20)
+        nothing_left(cluster)
+
+    run_world(f"ends while away/{what}", scenario, hosts=3)
+
+
+def test_a_job_that_failed_while_a_host_was_away_does_not_live_on() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 2)
+        await reduce_once(comms)
+        fabric_of(cluster, 1)._lose("the control connection broke")
+        await trio.sleep(0.003)
+        comms[0].channel.close()
+        await trio.sleep(0.3)  # host 1 is back by then
+        with pytest.raises(JobError, match=r"rank 0 .*ended without leaving"):
+            await comms[1].all_reduce(np.ones(10, np.float32))
+        again = await cluster.job("train", 2)
+        await reduce_once(again)
+        await close_all(again)
+        nothing_left(cluster)
+
+    run_world("does not live on", scenario, hosts=2)
+
+
+# --- chaos
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_chaos(seed: int) -> None:
+    """Rings end three to ten times, some with nothing in between; afterwards the NICs are as new."""
+    draws = random.Random(f"chaos/{seed}")
+    size, kib = draws.choice((1, 2, 3, 4)), draws.choice((0, 40, 1 << 20))
+    faults = (restart_switch, stop_and_start_switch, lose_a_fabric, lose_a_fabric, break_a_queue_pair)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        job = Job(cluster, size, 14, ("chaos", seed))
+        job.called = [
+            (dtype, draws.choice(("sum", "max", "min")), draws.choice((0, 1, 182, 364, length)))
+            for dtype, _, length in job.called
+        ]
+
+        async def strike() -> None:
+            await trio.sleep(0.05)
+            for _ in range(draws.randint(3, 10)):
+                await trio.sleep(draws.choice((0.0, 0.0005, draws.uniform(0, 0.005), draws.uniform(0, 0.08))))
+                await draws.choice(faults)(cluster, draws)
+
+        await job.run(strike)
+        await trio.sleep(10)
+        nothing_left(cluster)
+        for host in range(size):
+            fabric = fabric_of(cluster, host)
+            engine = fabric.nic._engine  # type: ignore[attr-defined]
+            assert not engine._qps
+            assert not engine._memory._regions
+            assert not fabric._by_qpn
+
+    run_world(
+        f"chaos/{seed}",
+        scenario,
+        hosts=size,
+        weather=draws.choice(("", WEATHER)),
+        switch={"memory_kib": kib},
+        window_messages=draws.choice((1, 2, 4)),
+    )

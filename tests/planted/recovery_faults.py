@@ -1,0 +1,153 @@
+"""Faults of rings that end while their job goes on: what is kept, who contributes what, who is asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.core.accumulators import _added
+from inaproto.core.neutral import neutral_bytes
+from inaproto.core.operation_queue import OperationQueue
+from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.ring_engine import RingEngine
+from inaproto.core.ring_orders import KeptResults
+from tests.planted.planting import SMALL, Change, PlantedFault
+from tests.planted.shapes import going_on, half_sums_of_hosts, half_sums_of_racks, restarting
+
+RECOVERY: Final = "protocol.md section 5; inaproto.core.recovery"
+CHAIN: Final = "protocol.md section 5, chain; inaproto.core.accumulators"
+
+RECOVERY_FAULTS: Final = (
+    PlantedFault(
+        "kept_told_apart_by_ring_id",
+        RECOVERY,
+        "copies the results whose ring has the id of the newest one, not those of the ring that ended",
+        (
+            Change(
+                KeptResults.keep,
+                "if kept.serial >= since",
+                "if kept.ring_id == results[-1].ring_id",
+            ),
+        ),
+        shape=restarting,
+        swarm=SMALL,
+    ),
+    PlantedFault(
+        "kept_not_copied_when_halted_twice",
+        RECOVERY,
+        "takes all kept results from the slots of the present ring, also those of the ring before",
+        (Change(KeptResults.keep, "if kept.serial >= since", "if kept.serial >= 0"),),
+        shape=restarting,
+    ),
+    PlantedFault(
+        "neutral_sum_of_plus_zero",
+        RECOVERY + "; inaproto.core.neutral",
+        "takes +0 for the neutral element of a float sum",
+        (
+            Change(
+                neutral_bytes,
+                "_ELEMENTS[dtype, op] * (nbytes // dtype.itemsize)",
+                "bytes(nbytes) if op is Op.SUM else _ELEMENTS[dtype, op] * (nbytes // dtype.itemsize)",
+            ),
+        ),
+        test="tests/unit/test_accumulators.py::test_neutral_elements",
+    ),
+    PlantedFault(
+        "donor_sends_its_tensor",
+        RECOVERY,
+        "lets the donor send its part of the tensor again, where the result that it kept was meant",
+        (
+            Change(
+                OperationQueue.resume,
+                "self._again_source = Source.KEPT if is_donor else Source.NEUTRAL",
+                "self._again_source = Source.OWN if is_donor else Source.NEUTRAL",
+            ),
+        ),
+        shape=going_on,
+    ),
+    PlantedFault(
+        "others_send_their_tensors_again",
+        RECOVERY,
+        "adds its own tensor to the result that the donor passes along",
+        (
+            Change(
+                OperationQueue.next_part,
+                "source = Source.NEUTRAL",
+                "source = Source.OWN",
+            ),
+        ),
+        shape=going_on,
+    ),
+    PlantedFault(
+        "progress_one_too_high",
+        RECOVERY,
+        "reports the number of the next result as the number of results",
+        (
+            Change(
+                RingEngine.progress,
+                "return self._operations.progress",
+                "return self._operations.progress + 1",
+            ),
+        ),
+        shape=going_on,
+    ),
+    PlantedFault(
+        "lowest_rank_is_donor",
+        RECOVERY,
+        "lets rank 0 pass the results along, whoever is ahead",
+        (Change(Rendezvous._make_ring, "donor=resumed.donor,", "donor=0,"),),
+        shape=going_on,
+    ),
+    PlantedFault(
+        "results_taken_after_the_halt",
+        RECOVERY,
+        "goes on taking results of a ring that was halted",
+        (
+            Change(
+                RingEngine._result,
+                "if self._operations.failure is not None or self._is_halted:",
+                "if self._operations.failure is not None:",
+            ),
+        ),
+        test="tests/unit/test_ring_engine_recovery.py::test_a_halted_ring_takes_and_sends_nothing",
+    ),
+    PlantedFault(
+        "chain_rounds_at_every_rank",
+        CHAIN,
+        "rounds float16 and bfloat16 sums at every rank that they pass",
+        (Change(_added, "return wide", "return widen(dtype, round_once(dtype, wide))"),),
+        shape=half_sums_of_hosts,
+    ),
+    PlantedFault(
+        "chain_ignores_the_tree",
+        CHAIN,
+        "lets a chain add all ranks in order, where the switches add rack by rack",
+        (Change(Rendezvous._make_ring, "plan=job.plan_text,", 'plan="",'),),
+        shape=half_sums_of_racks,
+    ),
+    PlantedFault(
+        "comes_back_with_small_slots",
+        CHAIN,
+        "takes the queue pairs of a host that comes back, which are for the switch, for a chain",
+        (
+            Change(
+                Rendezvous._come_back,
+                'if job.recovery.path != "switch":',
+                "if job.size == 0:",
+            ),
+        ),
+        shape=going_on,
+    ),
+    PlantedFault(
+        "those_who_left_never_closed",
+        RECOVERY,
+        "waits for ranks to leave that have said so before the switch restarted",
+        (
+            Change(
+                Rendezvous._ready,
+                "if any(seat.left_after is None for seat in job.seats.values()):",
+                "if job.seats:",
+            ),
+        ),
+        shape=restarting,
+    ),
+)
