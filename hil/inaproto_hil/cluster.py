@@ -39,6 +39,7 @@ from inaproto.wire.control_messages import Error, Status, StatusReply, decode_me
 READY_TIMEOUT_S = 30.0
 STATUS_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
+ENDING_S = 1.0
 LOG_TAIL_LINES = 20
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -278,16 +279,20 @@ class LocalCluster:
 
     def switch_status(self) -> dict[str, Any]:
         """What ``inaproto status --json`` shows of the switch."""
-        return self._status("the switch", self.directory / CONTROL_SOCKET)
+        return self._status(self.switch, "the switch", self.directory / CONTROL_SOCKET)
 
     def host_status(self, host: int) -> dict[str, Any]:
         """The same of host ``host`` (0..hosts-1)."""
-        return self._status(f"host h{host}", self.host_socket(host))
+        return self._status(self.hosts[host], f"host h{host}", self.host_socket(host))
 
-    def _status(self, whose: str, path: Path) -> dict[str, Any]:
+    def _status(self, daemon: Child, whose: str, path: Path) -> dict[str, Any]:
         try:
             return ask_status(path)
         except (OSError, DecodeError, EOFError) as error:
+            # Its sockets close a moment before its end can be seen, which says more than their errors.
+            with suppress(subprocess.TimeoutExpired):
+                daemon.process.wait(ENDING_S)
+            self.check()
             raise self.failure(f"no status of {whose} at {path}: {error!r}") from error
 
     def close(self) -> None:
