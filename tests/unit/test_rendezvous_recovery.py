@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import pytest
-
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous import Rendezvous
@@ -408,93 +406,6 @@ def test_what_is_said_of_a_ring_that_has_ended_is_not_heard() -> None:
     assert world.job.phase == "running"
 
 
-def test_a_ring_that_the_switch_refuses_is_summed_by_its_hosts() -> None:
-    world = World()
-    for rank in range(3):
-        world.asks(rank)
-    world.ready(0)
-    actions = world.refused()
-    assert {halt.path for _, halt in sent(actions, Halt)} == {"chain"}
-    actions = world.all_halted()
-    assert {(ring.path, ring.progress) for _, ring in sent(actions, Ring)} == {("chain", 0)}
-    assert world.installed == []
-    assert world.ready()[-1] == Noted(f"job train: started, the hosts sum: {REFUSED}", is_problem=True)
-    assert (world.job.path, world.job.fallback) == ("chain", REFUSED)
-    assert world.counters == {"rings_made": 2, "recoveries": 1, "fallbacks": 1}
-
-
-def test_it_returns_to_the_switch_after_a_while_twice_as_long_each_time() -> None:
-    world = World()
-    for rank in range(3):
-        world.asks(rank)
-    for wait in (1, 2, 4):
-        world.refused()
-        world.all_halted()
-        world.ready()
-        assert world.core.deadline == world.now + wait * S
-        assert world.woke_at(world.now + wait * S - 1) == []
-        actions = world.woke_at(world.now + 1)
-        assert {halt.path for _, halt in sent(actions, Halt)} == {"switch"}
-        assert {ring.path for _, ring in sent(world.all_halted(), Ring)} == {"switch"}
-    world.ready()
-    assert (world.job.path, world.job.fallback, world.core.deadline) == ("switch", "", None)
-    assert world.counters["returns"] == world.counters["fallbacks"] == 3
-
-
-def test_it_returns_at_once_when_another_ring_has_made_room() -> None:
-    world = World()
-    for rank in range(3):
-        world.step(MemberAsked(world.session[rank], member(rank, job="other"), 7))
-    for rank in range(3):
-        world.step(MemberReady(world.session[rank], Ready(job="other", rank=rank)))
-    for rank in range(3):
-        world.asks(rank)
-    ring_id = world.core.view().jobs[1].ring_id
-    world.step(RingRefused(ring_id, REFUSED))
-    for rank in range(3):
-        told = Halted(
-            job="train",
-            rank=rank,
-            ring_id=ring_id,
-            progress=0,
-            out=member(rank).out,
-            into=replace(member(rank).into, slot_bytes=1 << 22),
-        )
-        world.step(MemberHalted(world.session[rank], told, 8))
-    world.ready()
-    assert world.core.deadline == 1 * S
-    for rank in range(3):
-        world.step(MemberLeft(world.session[rank], Left(job="other", rank=rank, operations=1)))
-    assert world.core.deadline == 0
-    assert {halt.path for _, halt in sent(world.woke_at(0), Halt)} == {"switch"}
-
-
-def test_a_path_that_breaks_twice_at_one_place_is_left_and_then_the_job_fails() -> None:
-    world = World().running()
-    paths = []
-    for _ in range(3):
-        actions = world.broken(1, progress=9)
-        paths += [halt.path for _, halt in sent(actions, Halt)][:1]
-        world.all_halted(9, 9, 9)
-        world.ready()
-    assert paths == ["switch", "chain", "chain"]
-    assert world.job.fallback == "rank 1 (h1, pid 1001): the queue pair failed"
-    assert failure(world.broken(0, progress=9)) == (
-        "fabric_lost: job 'train' makes no progress by any path; last rank 0 (h0, pid 1000): the queue pair "
-        "failed"
-    )
-
-
-def test_progress_forgives_what_broke_before() -> None:
-    world = World().running()
-    for progress in range(1, 8):
-        actions = world.broken(1, progress=progress)
-        assert {halt.path for _, halt in sent(actions, Halt)} == {"switch"}
-        world.all_halted(*(progress,) * 3)
-        world.ready()
-    assert world.job.recoveries == 7
-
-
 def test_a_switch_of_the_tree_that_is_lost_ends_the_ring_alone() -> None:
     world = World().running()
     actions = world.step(RingFault(world.job.ring_id, 0, SWITCH_LOST, "leaf1 has restarted"))
@@ -596,51 +507,6 @@ def test_a_rank_may_stall_while_it_waits_for_its_next_ring() -> None:
         world.asks(rank, progress=12)
     assert world.job.phase == "connecting"
     assert world.step(OperationStalled(SessionId(0), told)) == []
-
-
-def test_a_host_that_comes_back_to_a_chain_makes_queue_pairs_for_it() -> None:
-    """Those that it announces are for the switch, and a chain may need larger slots."""
-    world = World().running()
-    world.refused()
-    world.goes_away(2)
-    world.halted(0, 5)
-    world.halted(1, 5)
-    world.arrive(2)
-    actions = world.asks(2, progress=5)
-    assert [(session, halt.path) for session, halt in sent(actions, Halt)] == [(12, "chain")]
-    assert world.job.phase == "halted"
-    rings = sent(world.halted(2, 5), Ring)
-    assert [ring.path for _, ring in rings] == ["chain"] * 3
-    assert rings[0][1].predecessor.qpn == world.queue_pairs
-
-
-PLANS = {"in rank order": ((0, 1), 2), "in another": ((0, 2), 1)}
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_every_path_follows_the_plan_of_the_tree(name: str) -> None:
-    plan = ReductionPlan(PLANS[name])
-    world = World(plan=plan).running()
-    actions = world.refused()
-    if name == "in another":
-        assert failure(actions) == (
-            f"join_refused: the switch cannot sum for job 'train': {REFUSED}; wait for another job to end, "
-            "or number its ranks rack by rank: its hosts cannot sum in the order [[0, 2], 1]"
-        )
-        return
-    assert {halt.plan for _, halt in sent(actions, Halt)} == {"[[0, 1], 2]"}
-    assert {ring.plan for _, ring in sent(world.all_halted(), Ring)} == {"[[0, 1], 2]"}
-
-
-def test_a_ring_that_broke_twice_fails_where_no_chain_can_follow() -> None:
-    world = World(plan=ReductionPlan(PLANS["in another"])).running()
-    world.broken(0)
-    world.all_halted()
-    world.ready()
-    assert failure(world.broken(0)) == (
-        "fabric_lost: the ring of job 'train' broke again where it broke before; last rank 0 (h0, pid 1000): "
-        "the queue pair failed; its hosts cannot sum in the order [[0, 2], 1]"
-    )
 
 
 def test_before_the_first_ring_a_rank_that_leaves_is_lost() -> None:
