@@ -126,8 +126,7 @@ class MessageHeaders(NamedTuple):
 
     def middles(self, packets: int, mtu: int) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
         """(headers, shares in the ICRCs) of packets 1 to ``packets - 2``: uint8 (n, 54), uint32 (n,)."""
-        header = bytearray(self._header(MIDDLE, 0, mtu, b""))
-        header[51:54] = bytes(3)
+        header = packet_header(self.base, MIDDLE, 0, mtu, ack=self.ack)
         psns = (self.psn0 + np.arange(1, packets - 1)) & self.psn_mask
         rows = np.empty((len(psns), BTH_END), np.uint8)
         rows[:] = np.frombuffer(header, np.uint8)

@@ -254,9 +254,6 @@ class TreeTraffic:
     ) -> bool:
         """Whether packets can be the results of these slots."""
         count = len(offsets)
-        if int(offsets.max()) >= region.packets:
-            self._refuse(run, "layout", f"packet {int(offsets.max())} of {region.packets}", actions, count)
-            return False
         fault = packet_fault(run, offsets, region.packets, ring.spec.mtu)
         if fault is None and run.opcode in LAST_OPCODES | ONLY_OPCODES:
             layout = LastPacket(run.opcode, run.header_bytes, run.payload_bytes, run.pad)
@@ -329,7 +326,7 @@ class TreeTraffic:
                 if known is not None and known[0] > serial:
                     return
                 flow.openings[index] = serial, note.header
-                flow.dst_mac, flow.src_mac = note.header[:6], note.header[6:12]
+                flow.dst_mac = note.header[:6]
                 region = ring.region_at(serial)
                 if region is not None:
                     region.undress(flow.row)
