@@ -38,6 +38,7 @@ Connection = tuple[bytes, bytes, int]
 
 VIRTUAL_UDP_PORT: Final = 0x494E
 """UDP source port of virtual connections; NICs use 0xc000 and above."""
+_VIRTUAL_UDP_PORT_BYTES: Final = VIRTUAL_UDP_PORT.to_bytes(2, "big")
 _ACK_REQUEST: Final = 0x80
 
 
@@ -74,10 +75,14 @@ def start_psn(spec: RingSpec) -> int:
 
 
 def is_virtual(run: RoceRun) -> bool:
-    """Whether packets are between switches, of whatever ring."""
+    """Whether packets are between switches, of whatever ring.
+
+    One row that shows it speaks for all: rows of a run may differ in the source port where it was damaged.
+    """
     if not run.dest_qp & VIRTUAL_QP_BASE:
         return False
-    return int.from_bytes(run.frames[0, 34:36].tobytes(), "big") == VIRTUAL_UDP_PORT
+    source_ports = run.frames[:, 34:36].tobytes()
+    return _VIRTUAL_UDP_PORT_BYTES in (source_ports[at : at + 2] for at in range(0, len(source_ports), 2))
 
 
 def translations(spec: RingSpec) -> tuple[Translation, ...]:

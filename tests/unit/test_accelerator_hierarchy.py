@@ -22,7 +22,7 @@ from inaproto.core.aggregation_tree import TreeSwitch
 from inaproto.core.aggregator import bytes_needed
 from inaproto.core.translation import base_header, packet_header, share_of, translations
 from inaproto.errors import Blame
-from inaproto.units import PortId
+from inaproto.units import Frames, PortId
 from inaproto.wire.crc import crc32
 from inaproto.wire.ina_header import FLAG_RESULT, InaHeader
 from inaproto.wire.roce import Opcode, RocePacket
@@ -584,6 +584,36 @@ def test_sums_of_a_switch_pass_one_that_steers() -> None:
     assert len(data_of(tree.between("L", "X"))) == 4
     for rank in range(4):
         assert set(tree.got[rank]) >= set(tree.results(0)[rank])
+
+
+def with_damaged_copy_before(sent: Carried) -> Frames:
+    """A frame between switches behind a copy with another UDP source port: two rows of one run."""
+    damaged = bytearray(sent.frame)
+    damaged[34] ^= 0x40
+    return np.frombuffer(bytes(damaged) + sent.frame, np.uint8).reshape(2, -1)
+
+
+def test_a_damaged_source_port_does_not_make_strays_of_the_sums_behind_it() -> None:
+    pod = TreeSwitch("X", (0, TreeSwitch("L", (1, 2))), aggregates=False)
+    tree = SwitchedTree(TreeSwitch("S", (pod, 3)))
+    for rank in (1, 2):
+        tree.send(rank, 0)
+    (first, *_) = data_of(tree.between("L", "X"))
+    tree.forget()
+    event = FramesArrived(tree.ports["X"]["L"], [with_damaged_copy_before(first)])
+    tree.take("X", tree.switches["X"].step(event, NOW))
+    assert rules(tree) == []
+    assert first.frame in [sent.frame for sent in tree.between("X", "S")]
+
+
+def test_a_damaged_source_port_does_not_put_blame_on_sums_for_a_ring_that_is_not_here() -> None:
+    tree = SwitchedTree()
+    (first, *_) = first_up(tree)
+    restarted = Accelerator()
+    restarted.step(PortUp(PortId(0)), NOW)
+    actions = restarted.step(FramesArrived(PortId(0), [with_damaged_copy_before(first)]), NOW)
+    assert actions == []
+    assert restarted.counters.dropped == {"virtual connection of no ring here": 2}
 
 
 def test_figure_5_is_what_the_other_tests_take_it_for() -> None:
