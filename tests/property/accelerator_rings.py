@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
@@ -209,14 +210,30 @@ def draw_ring(rng: Random, number: int, hosts: list[int], *, disagreement: bool 
     return ring
 
 
-def _fill(rng: Random, ring: RingTraffic, *, disagreement: bool) -> None:
-    spec = ring.spec
+def fill_with(rng: Random, ring: RingTraffic, operations: Sequence[Operation]) -> None:
+    """What the ranks send for ``operations``; what the results must be is the caller's."""
     immediate = rng.random() < 0.8
+    psn0 = _first_psns(rng, ring)
+    serial = 0
+    for operation in operations:
+        for flow in ring.flows:
+            _cut(ring.spec, flow, operation, serial, FLAG_LAST, psn0[flow.rank], immediate=immediate)
+        serial += _messages(ring.spec, operation)
+
+
+def _first_psns(rng: Random, ring: RingTraffic) -> dict[int, int]:
+    """By rank; some soon wrap."""
     near = rng.randint(0, 20)
-    psn0 = {
+    return {
         flow.rank: rng.choice([0, flow.psn_mask - near, 0xFFFF - near, rng.getrandbits(24)])
         for flow in ring.flows
     }
+
+
+def _fill(rng: Random, ring: RingTraffic, *, disagreement: bool) -> None:
+    spec = ring.spec
+    immediate = rng.random() < 0.8
+    psn0 = _first_psns(rng, ring)
     serial, messages = 0, rng.randint(2, 14)
     op_index = rng.choice([0, 0xFFFF_FFF0])
     wrong = rng.randrange(messages) if disagreement else -1

@@ -151,8 +151,7 @@ class HierarchyWorld:
                     self.ports[child.name][switch.name] = PortId(up)
                     self.wires.join((switch.name, port), (child.name, up))
 
-    @staticmethod
-    def _draw_ring(rng: Random, ranks: int) -> RingTraffic:
+    def _draw_ring(self, rng: Random, ranks: int) -> RingTraffic:
         window = rng.choice([1, 2, 4])
         length = rng.randint(1, 4 if window == 4 else 6)
         tight = (4 * window * length - 1).bit_length()
@@ -175,8 +174,12 @@ class HierarchyWorld:
             msg_id_bits=rng.choice([32, (2 * window).bit_length() + 2]),
         )
         ring = RingTraffic(spec, flows)
-        _fill(rng, ring, disagreement=False)
+        self._fill(rng, ring)
         return ring
+
+    def _fill(self, rng: Random, ring: RingTraffic) -> None:
+        """Decide what the ranks send."""
+        _fill(rng, ring, disagreement=False)
 
     def _nest(self) -> None:
         """What each packet's result must be: the reduction in the order of the tree."""
