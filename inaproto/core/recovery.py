@@ -9,6 +9,8 @@ The next ring therefore begins with those N messages, once more: the rank that i
 the results it has, all others neutral elements (:mod:`inaproto.core.neutral`), and whatever path the ring
 takes reduces them to the same results. Who lacks one takes it, who has it lets it go. They are messages like
 all others, so window, slots, checks and accelerators need to know nothing of it, and that ring may end too.
+
+A rank here is a position in the ring: that of a host, whatever number of the job's ranks it has.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The ranks cannot go on together."""
+    """The ranks cannot go on together: rank ``behind`` is too far behind, as ``reason`` says of it."""
 
+    behind: int
     reason: str
 
 
@@ -38,7 +41,8 @@ def decide(progress: Mapping[int, int], window_messages: int) -> Recovery | Refu
     behind = min(progress, key=lambda rank: (progress[rank], rank))
     if ahead - progress[behind] > window_messages:
         return Refusal(
-            f"rank {behind} has {progress[behind]} results and another rank {ahead}: more than the window of "
-            f"{window_messages} apart, which no fault of the network explains"
+            behind,
+            f"has {progress[behind]} results and another host {ahead}: more than the window of "
+            f"{window_messages} apart, which no fault of the network explains",
         )
     return Recovery(ahead, min(rank for rank, done in progress.items() if done == ahead))

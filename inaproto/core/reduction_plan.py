@@ -102,6 +102,17 @@ class ReductionPlan:
             raise LocalMisuse(f"without rank {rank} nothing is left of the plan {self}")
         return ReductionPlan(_without(self.children, rank))
 
+    def over(self, ranks: Sequence[Sequence[int]]) -> ReductionPlan:
+        """The plan of all ranks of a job, where this one is over the hosts of its ring.
+
+        ``ranks[position]`` are those of a host, in the order in which it adds them: a list for each host of
+        several (NetReduce section 3.4). Raises ``LocalMisuse`` for other positions than the plan's, and
+        unless each of ``0 .. n - 1`` is there once.
+        """
+        if len(ranks) != self.size:
+            raise LocalMisuse(f"a plan of {self.size} hosts was given the ranks of {len(ranks)}")
+        return ReductionPlan(_over(self.children, ranks))
+
     def reduce(
         self, inputs: Sequence[NDArray[np.uint8]] | Mapping[int, NDArray[np.uint8]], dtype: Dtype, op: Op
     ) -> NDArray[np.uint8]:
@@ -180,6 +191,18 @@ def _without(children: PlanList, gone: int) -> PlanList:
             found.append(child)
         elif child > gone:
             found.append(child - 1)
+    return tuple(found)
+
+
+def _over(children: PlanList, ranks: Sequence[Sequence[int]]) -> PlanList:
+    found: list[int | PlanList] = []
+    for child in children:
+        if not isinstance(child, int):
+            found.append(_over(child, ranks))
+        elif len(ranks[child]) == 1:
+            found.append(ranks[child][0])
+        else:
+            found.append(tuple(ranks[child]))
     return tuple(found)
 
 

@@ -1,8 +1,13 @@
-"""Book-keeping of :mod:`inaproto.core.rendezvous`: jobs and their seats."""
+"""Book-keeping of :mod:`inaproto.core.rendezvous`: jobs, their seats, and the hosts that these are on.
+
+A ring is one of hosts (NetReduce section 3.4): a *member* of it is a host with its ranks of the job, and its
+*position* is its index among them, ordered by the lowest rank of each.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -44,6 +49,34 @@ class Seat:
         return f"rank {self.member.rank} ({self.member.host}, pid {self.member.pid})"
 
 
+@dataclass(frozen=True, slots=True)
+class RingMember:
+    """A host with its ranks of a job, ascending. What a ring needs to know is the same in all its seats."""
+
+    seats: tuple[Seat, ...]
+
+    @property
+    def member(self) -> Member:
+        """Of its lowest rank."""
+        return self.seats[0].member
+
+    @property
+    def host(self) -> str:
+        return self.member.host
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(seat.member.rank for seat in self.seats)
+
+    @property
+    def place(self) -> str:
+        """For notes: a host of one rank by its name alone."""
+        return self.host if len(self.seats) == 1 else f"{self.host} {_ranks(self.seats)}"
+
+    def __str__(self) -> str:
+        return name_seats(self.seats)
+
+
 @dataclass(slots=True)
 class Job:
     name: str
@@ -56,12 +89,12 @@ class Job:
     """Its ring was put into the accelerator."""
     recovery: JobRecovery = field(default_factory=JobRecovery)
     plan: ReductionPlan | None = None
-    """Of all its rings; None: all ranks in order."""
+    """Of all its rings, over positions; None: all in order."""
 
     @property
     def can_chain(self) -> bool:
-        """A chain adds in rank order."""
-        return self.plan is None or list(self.plan.ranks) == list(range(self.size))
+        """A chain adds in the order of positions."""
+        return self.plan is None or list(self.plan.ranks) == list(range(self.plan.size))
 
     @property
     def slot_bytes(self) -> int:
@@ -69,7 +102,7 @@ class Job:
         message_bytes = self.first.message_packets * self.first.mtu
         if self.recovery.path == "switch":
             return message_bytes
-        plan = self.plan or ReductionPlan.flat(self.size)
+        plan = self.plan or ReductionPlan.flat(len(self.members()))
         return Accumulators(plan).slot_bytes(message_bytes - INA_HEADER_BYTES)
 
     @property
@@ -78,20 +111,37 @@ class Job:
         return "" if self.plan is None else json.dumps(self.plan.to_lists())
 
     @property
+    def rank_plan(self) -> ReductionPlan:
+        """How the ranks of a job whose seats are all taken are added: on each host first, then over hosts."""
+        ranks = [member.ranks for member in self.members()]
+        return (self.plan or ReductionPlan.flat(len(ranks))).over(ranks)
+
+    @property
     def size(self) -> int:
         return self.first.size
 
     def in_order(self) -> list[Seat]:
         return [self.seats[rank] for rank in sorted(self.seats)]
 
+    def members(self) -> list[RingMember]:
+        """By position."""
+        found: dict[str, list[Seat]] = {}
+        for seat in self.in_order():
+            found.setdefault(seat.member.host, []).append(seat)
+        return [RingMember(tuple(seats)) for seats in found.values()]
+
+    def at(self, session: SessionId) -> list[Seat]:
+        """Seats that are held through this session, in rank order; not those that are away."""
+        return [seat for seat in self.in_order() if seat.session == session and not seat.is_away]
+
     def missing(self) -> tuple[int, ...]:
         return tuple(rank for rank in range(self.size) if rank not in self.seats)
 
-    def sessions(self, *, without: Seat | None = None) -> list[SessionId]:
-        """Of the members that are not away, each once, in rank order."""
+    def sessions(self, *, without: Sequence[Seat] = ()) -> list[SessionId]:
+        """Of the ranks that are not away, each once, in rank order."""
         return list(
             dict.fromkeys(
-                seat.session for seat in self.in_order() if seat is not without and not seat.is_away
+                seat.session for seat in self.in_order() if seat not in without and not seat.is_away
             )
         )
 
@@ -135,12 +185,12 @@ class Job:
 
 
 def ring_spec(job: Job, epoch: int, key: int) -> RingSpec:
-    """The ring of a job whose seats are all taken. Raises ``LocalMisuse`` for what no ring can be."""
-    seats = job.in_order()
+    """The ring of a job whose seats are all taken, on two hosts or more."""
+    members = job.members()
     flows = []
-    for index, seat in enumerate(seats):
-        into = seats[(index + 1) % job.size].member.into
-        flows.append(FlowSpec(seat.member.rank, seat.member.out.ip, into.ip, into.qpn))
+    for position, its in enumerate(members):
+        into = members[(position + 1) % len(members)].member.into
+        flows.append(FlowSpec(position, its.member.out.ip, into.ip, into.qpn))
     first = job.first
     return RingSpec(
         job.ring_id, epoch, key, first.window_messages, first.message_packets, first.mtu, tuple(flows)
@@ -166,6 +216,7 @@ def view_job(job: Job) -> JobView:
         job.ring_id,
         ranks,
         job.missing(),
+        "" if job.missing() else str(job.rank_plan),
         recovery.path,
         recovery.fallback,
         recovery.recoveries,
@@ -177,6 +228,20 @@ def _state(seat: Seat) -> str:
     if seat.is_away:
         return "away"
     return "left" if seat.left_after is not None else "ready" if seat.ready else "here"
+
+
+def name_seats(seats: Iterable[Seat]) -> str:
+    """For people: ``rank 1 (h1, pid 7)``; of several ranks on a host, ``host h1 (ranks 1, 2)``."""
+    found: dict[str, list[Seat]] = {}
+    for seat in seats:
+        found.setdefault(seat.member.host, []).append(seat)
+    return ", ".join(
+        str(of[0]) if len(of) == 1 else f"host {host} {_ranks(of)}" for host, of in found.items()
+    )
+
+
+def _ranks(seats: Iterable[Seat]) -> str:
+    return f"(ranks {', '.join(str(seat.member.rank) for seat in seats)})"
 
 
 def process_of(seat: Seat) -> str:

@@ -74,6 +74,17 @@ def refuse_difference(first: Member, member: Member) -> str | None:
     return None
 
 
+def refuse_beside(other: Member, member: Member) -> str | None:
+    """What a rank must have in common with ``other``, of the same host and job: they share one place."""
+    for name in ("out", "into", "progress"):
+        if getattr(member, name) != getattr(other, name):
+            return (
+                f"its {name!r} differs from that of rank {other.rank}, on the same host; the ranks of a host "
+                "share one link of the ring"
+            )
+    return None
+
+
 def show_address(value: str | bytes) -> str:
     """A name, an IPv4 address of 4 bytes or a MAC address of 6, for people."""
     if isinstance(value, str):

@@ -11,7 +11,8 @@ from typing import NewType
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.errors import Blame
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import PSN_BITS
 from inaproto.wire.control_messages import (
     Broken,
     Error,
@@ -30,15 +31,17 @@ SessionId = NewType("SessionId", int)
 
 
 PlanOf = Callable[[tuple[bytes, ...]], ReductionPlan | None]
-"""The plan of a job from the IP addresses of its ranks' hosts; None: all ranks in order. Pure."""
+"""The plan over a ring's positions, from the IP address of the host at each; None: all in order. Pure."""
 
 
 def flat_plan(hosts: tuple[bytes, ...]) -> None:
-    """All ranks are summed at one switch."""
+    """All hosts are summed at one switch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RendezvousConfig:
+    """Raises ``LocalMisuse`` if rings that it allows do not fit in the PSN space."""
+
     jobs_max: int = 64
     """Jobs at once, and so rings."""
     ranks_max: int = 64
@@ -46,7 +49,7 @@ class RendezvousConfig:
     ranks_per_host_max: int = 64
     mtu_max: int = 4096
     ring_packets_max: int = 1 << 20
-    """2 x window x packets a message: the slots that a ring takes in the accelerator."""
+    """2 x window x packets a message: the slots of a ring in the accelerator; half the PSNs at most."""
     epoch: int = 1
     first_ring_id: int = 1
     boot_id: str = ""
@@ -55,6 +58,12 @@ class RendezvousConfig:
     """How long a job whose ring has ended waits for its ranks to go on; 0: it fails at once."""
     plan_of: PlanOf = flat_plan
     """What every path of a job follows, so that all give the same bytes."""
+
+    def __post_init__(self) -> None:
+        if self.ring_packets_max > 1 << (PSN_BITS - 1):
+            raise LocalMisuse(
+                f"ring_packets_max is {self.ring_packets_max}; half the PSN space holds {1 << (PSN_BITS - 1)}"
+            )
 
 
 # --- events
@@ -198,6 +207,8 @@ class JobView:
     """0 while joining."""
     ranks: tuple[RankView, ...]
     missing: tuple[int, ...]
+    plan: str = ""
+    """How it is summed: nested lists of ranks, a list for each host of several; empty while joining."""
     path: str = "switch"
     """``switch``, or ``chain``: the hosts sum themselves, for the reason ``fallback``."""
     fallback: str = ""

@@ -105,7 +105,7 @@ class Many:
             try:
                 taken.append(step(item))
             except Refused as refused:
-                raise Refused(f"[{index}] {refused}") from None
+                raise Refused(_at(f"[{index}]", refused)) from None
         return taken
 
 
@@ -165,7 +165,7 @@ def take_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
         try:
             taken[name] = kind.take(record[name])
         except Refused as refused:
-            raise Refused(_at(name, refused)) from None
+            raise Refused(_at(f".{name}", refused)) from None
     return taken
 
 
@@ -178,11 +178,11 @@ def give_fields(message: Any) -> dict[str, Any]:
         try:
             given[name] = kind.give(value)
         except Refused as refused:
-            raise Refused(_at(name, refused)) from None
+            raise Refused(_at(f".{name}", refused)) from None
     return given
 
 
-def _at(name: str, refused: Refused) -> str:
+def _at(place: str, refused: Refused) -> str:
     """``.out`` and ``.mac is ...`` make ``.out.mac is ...``."""
     text = str(refused)
-    return f".{name}{text}" if text.startswith((".", "[")) else f".{name} {text}"
+    return f"{place}{text}" if text.startswith((".", "[")) else f"{place} {text}"

@@ -55,6 +55,7 @@ Explanation = Annotated[str, Text(8192)]
 Mac = Annotated[bytes, Octets(6)]
 Ip = Annotated[bytes, Octets(4)]
 Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
+RankGroups = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, 0xFFFF), 1 << 16), 1 << 16)]
 Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
 Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
 RingPath = Literal["switch", "chain"]
@@ -64,7 +65,7 @@ PathField = Annotated[RingPath, OneOf(("switch", "chain"))]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutAddress:
-    """The queue pair that a rank uses towards its successor."""
+    """The queue pair that a host uses towards its successor in a ring."""
 
     mac: Mac
     ip: Ip
@@ -74,7 +75,7 @@ class OutAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntoAddress:
-    """The queue pair that receives from a rank's predecessor, and the receive buffer for results."""
+    """The queue pair that receives from a host's predecessor, and the receive buffer for results."""
 
     mac: Mac
     ip: Ip
@@ -219,6 +220,8 @@ class Welcome(Message):
 class Member(Message):
     """A rank of a job is on this host, with these addresses and parameters.
 
+    ``out`` and ``into`` are those of the host's link for the job: the same for all its ranks of the job.
+
     With ``progress`` it is no new process but one whose ring has ended, by no fault of its own: it goes on
     with its job where it was. ``progress`` counts the result messages that it has, since the job began.
     """
@@ -244,9 +247,13 @@ class Member(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring(Message):
-    """All ranks are there: how this rank connects.
+    """All ranks are there: how this host connects. Sent once for each of its ranks, with the ``id`` of its
+    ``Member`` and otherwise the same; it connects once.
 
-    Where the job goes on after a ring that ended, ``progress`` is that of the rank which is ahead, the
+    The members of a ring are hosts, ordered by the lowest of their ranks; a *position* is a host's index in
+    that order (NetReduce section 3.4: the ranks of a host are summed there).
+
+    Where the job goes on after a ring that ended, ``progress`` is that of the host which is ahead, the
     ``donor``: results before it are passed along the ring to who lacks them, from there on all sum anew.
     """
 
@@ -255,21 +262,25 @@ class Ring(Message):
     ring_id: U32
     epoch: U32
     ring_key: U64 = field(repr=False)
-    rank: U16
+    position: U16
+    """Of this host."""
     successor: IntoField
     predecessor: OutField
     peers: Names
-    """Host names, by rank."""
+    """Host names, by position."""
+    ranks: RankGroups
+    """The job's ranks at each position, ascending."""
     path: PathField = "switch"
     progress: U64 = 0
     donor: U16 = 0
+    """A position."""
     plan: Explanation = ""
-    """Nested lists of ranks, as JSON; empty: all ranks in order."""
+    """Nested lists of positions, as JSON; empty: all positions in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready(Message):
-    """This rank's queue pairs are connected and its receives posted."""
+    """This host's queue pairs are connected and its receives posted; ``rank`` is any of its ranks."""
 
     TYPE: ClassVar[str] = "ready"
     job: Name
@@ -278,7 +289,7 @@ class Ready(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Message):
-    """All ranks are ready."""
+    """All hosts are ready."""
 
     TYPE: ClassVar[str] = "start"
     job: Name
@@ -313,7 +324,10 @@ class JobStatus(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken(Message):
-    """The ring cannot go on at this rank, whose process and host are well: another ring may."""
+    """The ring cannot go on at this host, which is well, as its processes are: another ring may.
+
+    ``rank`` is any of its ranks.
+    """
 
     TYPE: ClassVar[str] = "broken"
     job: Name
@@ -340,7 +354,10 @@ class Halt(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halted(Message):
-    """Answer to ``Halt``: the rank's progress (as in ``Member``), and its queue pairs for the next ring."""
+    """Answer to ``Halt``: the host's progress (as in ``Member``), and its queue pairs for the next ring.
+
+    ``rank`` is any of its ranks.
+    """
 
     TYPE: ClassVar[str] = "halted"
     job: Name

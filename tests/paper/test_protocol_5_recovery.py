@@ -139,6 +139,7 @@ def test_a_spread_that_no_fault_explains_is_refused() -> None:
     assert decide({0: 5, 1: 4, 2: 5}, 1) == Recovery(progress=5, donor=0)
     assert decide({0: 4, 1: 5, 2: 5}, 1) == Recovery(progress=5, donor=1)
     assert decide({0: 5, 1: 3, 2: 3}, 1) == Refusal(
-        "rank 1 has 3 results and another rank 5: more than the window of 1 apart, "
-        "which no fault of the network explains"
+        1,
+        "has 3 results and another host 5: more than the window of 1 apart, "
+        "which no fault of the network explains",
     )

@@ -30,8 +30,8 @@ CONTROL_FAULTS: Final = (
         (
             Change(
                 Rendezvous._fail,
-                "told += self._tell_all(job, failed, without=without)",
-                "told += self._tell_all(job, failed, without=without)[:1]",
+                "told = self._tell_all(job, failed, without=without)",
+                "told = self._tell_all(job, failed, without=without)[:1]",
             ),
         ),
     ),
@@ -55,8 +55,8 @@ CONTROL_FAULTS: Final = (
         (
             Change(
                 Rendezvous._session_ended,
-                "actions += self._lose(job, seat,",
-                "actions += () and self._lose(job, seat,",
+                "actions += self._lose(job, seats,",
+                "actions += () and self._lose(job, seats,",
             ),
         ),
     ),

@@ -94,7 +94,7 @@ RECOVERY_FAULTS: Final = (
         "lowest_rank_is_donor",
         RECOVERY,
         "lets rank 0 pass the results along, whoever is ahead",
-        (Change(Rendezvous._make_ring, "donor=resumed.donor,", "donor=0,"),),
+        (Change(Rendezvous._ring_messages, "donor=resumed.donor,", "donor=0,"),),
         shape=going_on,
     ),
     PlantedFault(
@@ -121,7 +121,7 @@ RECOVERY_FAULTS: Final = (
         "chain_ignores_the_tree",
         CHAIN,
         "lets a chain add all ranks in order, where the switches add rack by rack",
-        (Change(Rendezvous._make_ring, "plan=job.plan_text,", 'plan="",'),),
+        (Change(Rendezvous._ring_messages, "plan=job.plan_text,", 'plan="",'),),
         shape=half_sums_of_racks,
     ),
     PlantedFault(

@@ -18,6 +18,7 @@ def hello(host: int) -> Hello:
 
 
 def member(rank: int, *, host: int | None = None, size: int = 3, job: str = "train", id: int = 0) -> Member:
+    """With the addresses of its host's link, those of all ranks of the host."""
     at = rank if host is None else host
     return Member(
         id=id or 100 + rank,
@@ -30,14 +31,14 @@ def member(rank: int, *, host: int | None = None, size: int = 3, job: str = "tra
         mtu=1024,
         window_messages=2,
         message_packets=170,
-        out=OutAddress(mac=mac(at), ip=ip(at), qpn=10 + rank, psn=1000 + rank),
+        out=OutAddress(mac=mac(at), ip=ip(at), qpn=10 + at, psn=1000 + at),
         into=IntoAddress(
             mac=mac(at),
             ip=ip(at),
-            qpn=20 + rank,
-            psn=2000 + rank,
+            qpn=20 + at,
+            psn=2000 + at,
             va=1 << 32,
-            rkey=7 + rank,
+            rkey=7 + at,
             slots=4,
             slot_bytes=170 * 1024,
         ),

@@ -148,7 +148,7 @@ def test_ring_is_installed_and_told_when_the_last_rank_joins() -> None:
         (ip(2), ip(0), 20),
     ]
     rings = sent(actions, Ring)
-    assert [(session, ring.rank, ring.id) for session, ring in rings] == [
+    assert [(session, ring.position, ring.id) for session, ring in rings] == [
         (0, 0, 100),
         (1, 1, 101),
         (2, 2, 102),
@@ -178,7 +178,7 @@ def test_several_ranks_of_one_host_hear_of_the_job_once() -> None:
     for rank, host in ((0, 0), (1, 0), (2, 1)):
         world.join(member(rank, host=host))
     actions: list[RendezvousAction] = []
-    for rank, host in ((0, 0), (1, 0), (2, 1)):
+    for rank, host in ((0, 0), (2, 1)):
         actions = world.step(MemberReady(SessionId(host), Ready(job="train", rank=rank)))
     assert [session for session, _ in sent(actions, Start)] == [0, 1]
     # The host that lost one of its ranks has another, which must be told.
@@ -274,18 +274,6 @@ def test_too_many_jobs_and_ranks_per_host() -> None:
     assert "already has 1 ranks of this job" in refusal(world.join(member(1, host=0)))
 
 
-def test_two_ranks_with_one_queue_pair_are_refused_together() -> None:
-    world = World(hosts=2)
-    world.join(member(0, host=0, size=4))
-    world.join(member(1, host=1, size=4))
-    world.join(member(2, host=0, size=4))
-    same = replace(member(3, host=1, size=4), into=member(1, host=1).into)
-    actions = world.join(same)
-    assert len(sent(actions, Error)) == 4
-    assert world.installed == {}
-    assert world.core.view().jobs == ()
-
-
 def test_hosts_with_the_same_name_or_address_are_refused() -> None:
     world = World(hosts=1)
     for change, words in (
@@ -368,6 +356,15 @@ def test_the_name_of_a_job_can_be_used_again() -> None:
     world.running()
     world.gone(0)
     world.running()
+    assert list(world.installed) == [2]
+
+
+def test_a_fault_of_an_earlier_ring_is_not_one_of_a_later_job_of_that_name() -> None:
+    world = World()
+    world.running()
+    world.gone(0)
+    world.running()
+    assert world.step(RingFault(1, 0, "strange", "late")) == []
     assert list(world.installed) == [2]
 
 
@@ -579,7 +576,11 @@ def test_invariants_hold_for_any_events(events: list[RendezvousEvent]) -> None:
             if isinstance(action, Send) and not isinstance(action.message, Error | Failed):
                 assert action.session in connected
         view = world.core.view()
-        with_ring = {job.ring_id for job in view.jobs if job.phase != "joining" and job.size > 1}
+        with_ring = {
+            job.ring_id
+            for job in view.jobs
+            if job.phase != "joining" and len({rank.host for rank in job.ranks}) > 1
+        }
         assert set(world.installed) == with_ring
         for job in view.jobs:
             assert job.ranks

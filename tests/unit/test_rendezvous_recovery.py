@@ -187,7 +187,7 @@ def test_it_goes_on_where_the_rank_that_is_ahead_was() -> None:
     actions = world.halted(1, 42)
     assert world.installed == [101]
     rings = [ring for _, ring in sent(actions, Ring)]
-    assert [(ring.rank, ring.progress, ring.donor, ring.path) for ring in rings] == [
+    assert [(ring.position, ring.progress, ring.donor, ring.path) for ring in rings] == [
         (0, 42, 1, "switch"),
         (1, 42, 1, "switch"),
         (2, 42, 1, "switch"),
@@ -195,7 +195,8 @@ def test_it_goes_on_where_the_rank_that_is_ahead_was() -> None:
     assert {ring.ring_key for ring in rings} == {8}
     assert [ring.successor.qpn for ring in rings] == [1503, 1501, 1502]  # of the new queue pairs
     assert actions[-1] == Noted(
-        "job train: ring 101 of 3 ranks on h0, h1, h2, by switch, from message 42, where rank 1 is"
+        "job train: ring 101 of 3 ranks on h0, h1, h2, by switch, from message 42, where "
+        "rank 1 (h1, pid 1001) is"
     )
     assert sent(world.ready(), Start) == [(s, Start(job="train", ring_id=101)) for s in range(3)]
     assert world.job.phase == "running"
@@ -206,8 +207,8 @@ def test_ranks_farther_apart_than_the_window_cannot_go_on() -> None:
     world = World().running()
     world.broken(0)
     assert failure(world.all_halted(40, 43, 42)) == (
-        "fabric_lost: job 'train' cannot go on: rank 0 has 40 results and another rank 43: more than the "
-        "window of 2 apart, which no fault of the network explains"
+        "fabric_lost: job 'train' cannot go on: rank 0 (h0, pid 1000) has 40 results and another host 43: "
+        "more than the window of 2 apart, which no fault of the network explains"
     )
     assert world.core.view().jobs == ()
 

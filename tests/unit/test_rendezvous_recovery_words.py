@@ -8,7 +8,8 @@ import pytest
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingRefused
 from inaproto.core.job_recovery import RETURN_FIRST_NS, JobRecovery
-from inaproto.core.rendezvous import REMEMBERED_MAX, Rendezvous
+from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.rendezvous_life import REMEMBERED_MAX
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
@@ -18,7 +19,6 @@ from inaproto.core.rendezvous_types import (
     MemberLeft,
     MemberReady,
     Noted,
-    RendezvousAction,
     RendezvousConfig,
     SessionEnded,
     SessionId,
@@ -190,17 +190,17 @@ def test_a_host_that_is_the_same_keeps_its_ranks() -> None:
 
 
 def test_a_host_whose_other_ranks_failed_the_job_already_is_looked_at_once() -> None:
-    """Both its ranks are lost; the job fails by the first."""
+    """Both its ranks are lost; the job fails once."""
     world = World()
     for rank, host in ((0, 0), (1, 1), (2, 1)):
         world.step(MemberAsked(world.session[host], member(rank, host=host), 7))
-    for rank, host in ((0, 0), (1, 1), (2, 1)):
+    for rank, host in ((0, 0), (1, 1)):
         world.step(MemberReady(world.session[host], Ready(job="train", rank=rank)))
     world.step(SessionEnded(world.session[1], "its cable was pulled"))
     assert [rank.state for rank in world.job.ranks] == ["here", "away", "away"]
     newcomer = replace(hello(1), instance="another")
     actions = world.step(HostArrived(SessionId(11), newcomer))
-    assert failure(actions).startswith("rank_lost: rank 1 (h1, pid 1001)")
+    assert failure(actions).startswith("rank_lost: host h1 (ranks 1, 2)")
     assert len(sent(actions, Failed)) == 1
 
 
@@ -296,6 +296,16 @@ def test_refusals_of_a_job_that_gathers_go_to_who_asked() -> None:
     )
 
 
+def test_a_rank_that_was_lost_is_forgotten_when_another_process_takes_its_place() -> None:
+    world = World(epoch=2)
+    gone = MemberGone(world.session[2], Gone(job="train", rank=2, reason="it was killed"))
+    assert world.step(gone) == []
+    world.asks(2)
+    world.step(gone)
+    assert not sent(world.asks(0, progress=3), Error)
+    assert world.job.missing == (1, 2)
+
+
 def test_another_process_with_progress_fails_the_job_and_is_refused() -> None:
     world = World().running()
     world.goes_away(2)
@@ -369,34 +379,6 @@ def test_the_plan_is_asked_for_by_the_addresses_of_the_ranks() -> None:
     for rank in range(3):
         world.asks(rank)
     assert asked == [(ip(0), ip(1), ip(2))]
-
-
-def test_connections_that_two_ranks_share_fail_the_job_that_goes_on() -> None:
-    """Four ranks on two hosts, in turn; the hosts give one queue pair twice."""
-    world = World()
-    for rank in range(4):
-        world.step(MemberAsked(world.session[rank % 2], member(rank, host=rank % 2, size=4), 7))
-    for rank in range(4):
-        world.step(MemberReady(world.session[rank % 2], Ready(job="train", rank=rank)))
-    ring_id = world.job.ring_id
-    world.broken(0)
-    actions: list[RendezvousAction] = []
-    for rank in range(4):
-        like = member(rank, host=rank % 2)
-        told = Halted(
-            job="train",
-            rank=rank,
-            ring_id=ring_id,
-            progress=1,
-            out=like.out,
-            into=replace(like.into, qpn=77),
-        )
-        actions = world.step(MemberHalted(world.session[rank % 2], told, 8))
-    assert failure(actions) == (
-        "fabric_lost: job 'train' cannot go on: ring 101: two ranks share one connection"
-    )
-    assert [session for session, _ in sent(actions, Failed)] == [0, 1]
-    assert world.core.view().jobs == ()
 
 
 # --- the recovery of one job

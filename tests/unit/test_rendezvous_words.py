@@ -305,18 +305,6 @@ def test_a_seat_that_is_taken_and_a_host_that_is_full() -> None:
     )
 
 
-def test_ranks_whose_ring_cannot_be_are_refused_each_on_its_session() -> None:
-    world = World(hosts=2)
-    for rank in range(3):
-        world.join(member(rank, host=rank % 2, size=4))
-    same = replace(member(3, host=1, size=4), into=member(1, host=1).into)
-    answers = sent(world.join(same), Error)
-    assert [(session, error.of) for session, error in answers] == [(0, 100), (1, 101), (0, 102), (1, 103)]
-    assert {error.message.partition(": ")[2] for _, error in answers} == {
-        "ring 1: two ranks share one connection"
-    }
-
-
 def test_a_ring_of_two_is_removed_when_it_fails() -> None:
     world = World()
     world.connecting(size=2)
@@ -391,7 +379,7 @@ def test_faults_of_the_accelerator_are_told_whole() -> None:
     world.running()
     actions = world.step(RingFault(2, 9, "strange", "evidence"))
     assert {message.message for _, message in sent(actions, Failed)} == {
-        "the switch stopped job 'train': strange at rank 9: evidence"
+        "the switch stopped job 'train': strange at position 9: evidence"
     }
     assert world.step(RingFault(7, 0, "strange", "of no ring")) == []
 
@@ -413,5 +401,5 @@ def test_a_waiting_rank_is_found_behind_ranks_that_wait_for_nobody() -> None:
 def test_every_rank_of_a_ring_hears_its_own_neighbours() -> None:
     world = World()
     for _, ring in sent(world.connecting(), Ring):
-        assert ring.successor.mac == mac((ring.rank + 1) % 3)
-        assert ring.predecessor.mac == mac((ring.rank + 2) % 3)
+        assert ring.successor.mac == mac((ring.position + 1) % 3)
+        assert ring.predecessor.mac == mac((ring.position + 2) % 3)

@@ -223,6 +223,27 @@ def test_free_maps_travel_whole() -> None:
     assert decode_message(record_of(StatusReply(body=body))) == StatusReply(body=body)
 
 
+def test_ranks_of_a_ring_are_groups_and_a_wrong_one_is_named_by_its_place() -> None:
+    ring = Ring(
+        job="digits",
+        ring_id=1,
+        epoch=0,
+        ring_key=1,
+        position=1,
+        successor=INTO,
+        predecessor=OUT,
+        peers=("h1", "h0"),
+        ranks=((0, 2), (1,)),
+    )
+    record = record_of(ring)
+    assert record["ranks"] == [[0, 2], [1]]
+    assert decode_message(record) == ring
+    with pytest.raises(DecodeError, match=r"^control ring: ranks\[0\]\[1\] is -1, not an integer"):
+        decode_message(record | {"ranks": [[0, -1], [1]]})
+    with pytest.raises(DecodeError, match=r"^control ring: ranks\[1\] is 1, not an array"):
+        decode_message(record | {"ranks": [[0, 2], 1]})
+
+
 def test_secrets_stay_out_of_logs() -> None:
     join = Join(job="digits", rank=0, size=2, key="hunter2", pid=1)
     ring = Ring(
@@ -230,10 +251,11 @@ def test_secrets_stay_out_of_logs() -> None:
         ring_id=1,
         epoch=0,
         ring_key=987654321,
-        rank=0,
+        position=0,
         successor=INTO,
         predecessor=OUT,
         peers=(),
+        ranks=(),
     )
     assert "hunter2" not in repr(join)
     assert "secret" not in repr(MEMBER)

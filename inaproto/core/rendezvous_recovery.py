@@ -1,0 +1,208 @@
+"""Rings that end while their job goes on: halted, broken, away and back (``protocol.md`` section 5).
+
+A ring that ends by no fault of its ranks does not end its job: it is HALTED until every host of it has said
+how far it is, and then CONNECTING again, on a path that :mod:`inaproto.core.job_recovery` chooses. All of it
+is per host: the ranks of a host are in the ring, go away and come back together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
+from inaproto.core.rendezvous_jobs import Job, Phase, Seat, name_seats
+from inaproto.core.rendezvous_life import JobLife, remember
+from inaproto.core.rendezvous_rules import refuse_beside, refuse_slots, refuse_stranger
+from inaproto.core.rendezvous_types import (
+    MemberAsked,
+    MemberBroken,
+    MemberGone,
+    MemberHalted,
+    Noted,
+    RendezvousAction,
+    Send,
+)
+from inaproto.core.tree_control import SWITCH_LOST
+from inaproto.errors import FabricLost, JoinRefused, RankLost, TensorMismatch
+from inaproto.units import S
+from inaproto.wire.control_messages import Halt
+
+TENSOR_RULES: Final = frozenset({"operations differ", "packet layout"})
+"""Rules of the accelerator that mean: ranks called different all-reduces."""
+
+
+class RingEnds(JobLife):
+    """What a rendezvous does when a ring ends."""
+
+    def _fault(self, job: Job, event: RingFault) -> list[RendezvousAction]:
+        """The accelerator forwards nothing of this ring any more."""
+        if event.rule == SWITCH_LOST and self._config.recover_ns:
+            return self._halt(job, event.evidence)
+        members = job.members()
+        who = members[event.rank] if event.rank < len(members) else f"position {event.rank}"
+        where = f"{who}: {event.evidence}"
+        if event.rule in TENSOR_RULES:
+            text = (
+                f"the ranks of job {job.name!r} called different all-reduces, seen at {where}; every rank "
+                "must call the same ones in the same order, with the same shape, dtype and op"
+            )
+            return self._fail(job, TensorMismatch(text))
+        return self._fail(job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}"))
+
+    def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
+        if self._config.recover_ns and job.can_chain:
+            job.recovery.refused(event.reason)
+            self._counters["fallbacks"] += 1
+            return self._halt(job, f"the switch cannot sum for it: {event.reason}")
+        text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"
+        if self._config.recover_ns:
+            text += f", or number its ranks rack by rank: its hosts cannot sum in the order {job.rank_plan}"
+        return self._fail(job, JoinRefused(text))
+
+    def _broken(self, job: Job, event: MemberBroken) -> list[RendezvousAction]:
+        told = event.message
+        if told.ring_id != job.ring_id:
+            return []
+        who = name_seats(job.at(event.session))
+        if not self._config.recover_ns:  # its host waits for an answer, too
+            return self._fail(job, RankLost(f"{who} of job {job.name!r} is lost: {told.reason}"))
+        before = job.recovery.path
+        job.recovery.broke(f"{who}: {told.reason}", told.progress)
+        if job.recovery.path == "chain" and not job.can_chain:
+            text = (
+                f"the ring of job {job.name!r} broke again where it broke before; last {who}: {told.reason}"
+            )
+            return self._fail(job, FabricLost(f"{text}; its hosts cannot sum in the order {job.rank_plan}"))
+        if job.recovery.is_hopeless:
+            text = f"job {job.name!r} makes no progress by any path; last {who}: {told.reason}"
+            return self._fail(job, FabricLost(text))
+        if job.recovery.path != before:
+            self._counters["fallbacks" if before == "switch" else "returns"] += 1
+        return self._halt(job, f"{who}: {told.reason}")
+
+    def _halt(self, job: Job, reason: str) -> list[RendezvousAction]:
+        """The ring ends, the job does not."""
+        del self._rings[job.ring_id]
+        removed: list[RendezvousAction] = []
+        if job.summed_by_switch:
+            removed.append(RemoveRing(job.ring_id))
+        job.summed_by_switch = False
+        job.phase = Phase.HALTED
+        job.recovery.halt(reason, self._now, self._config.recover_ns)
+        self._counters["recoveries"] += 1
+        for seat in job.in_order():
+            seat.ready = seat.halted = False
+            seat.stalled = None
+        halt = _halt_message(job)
+        noted = Noted(f"job {job.name}: halted, to go on by {job.recovery.path}: {reason}", is_problem=True)
+        return [*removed, *self._tell_all(job, halt), noted]
+
+    def _lose_sight(self, job: Job, seats: Sequence[Seat], reason: str) -> list[RendezvousAction]:
+        """A host has lost its connection: it may come back, with all its ranks."""
+        for seat in seats:
+            seat.is_away = True
+            seat.halted = seat.ready = False
+        why = f"{name_seats(seats)} is away: {reason}"
+        if job.phase is Phase.HALTED:
+            return [Noted(f"job {job.name}: {why}")]
+        return self._halt(job, why)
+
+    # --- going on
+
+    def _halted(self, job: Job, event: MemberHalted) -> list[RendezvousAction]:
+        told = event.message
+        seats = job.at(event.session)
+        if told.ring_id != job.ring_id or not seats:
+            return []
+        host = self._hosts.get(event.session)
+        for seat in seats:
+            seat.member = replace(seat.member, out=told.out, into=told.into, progress=told.progress)
+        member = seats[0].member
+        wrong = refuse_stranger(host.hello if host else None, member) or refuse_slots(
+            member, slot_bytes=job.slot_bytes
+        )
+        if wrong:
+            return self._fail(job, RankLost(f"{name_seats(seats)} of job {job.name!r} is lost: {wrong}"))
+        return self._come_forward(job, seats, event.ring_key)
+
+    def _come_back(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
+        """A host that lost its connection announces its ranks anew, one by one."""
+        member = event.message
+        seat = job.seats[member.rank]
+        if not seat.is_away:
+            return self._refuse_seat(job, event)
+        instance = self._hosts[event.session].hello.instance
+        if member.progress is None and (member.pid, instance) == (seat.member.pid, seat.instance):
+            member = replace(member, progress=0)  # it lost its connection before it heard of the start
+        is_same = (member.host, member.pid) == (seat.member.host, seat.member.pid)
+        if member.progress is None or not is_same:
+            return self._replaced(job, seat, event)
+        beside = job.at(event.session)
+        if beside and (refusal := refuse_beside(beside[0].member, member)):
+            return self._refuse(event.session, member, refusal)
+        seat.session, seat.member, seat.is_away = event.session, member, False
+        if member.left_after is not None:
+            seat.left_after = member.left_after
+        if any(other.is_away and other.member.host == member.host for other in job.in_order()):
+            return []
+        if job.recovery.path != "switch":  # its queue pairs are for the switch: a chain needs larger slots
+            return [Send(event.session, _halt_message(job))]
+        return self._come_forward(job, job.at(event.session), event.ring_key)
+
+    def _replaced(self, job: Job, seat: Seat, event: MemberAsked) -> list[RendezvousAction]:
+        """Another process comes where one was away."""
+        member = event.message
+        lost = RankLost(f"{seat} of job {job.name!r} is lost: a new process came in its place")
+        failed = self._fail(job, lost)
+        if member.progress is None:
+            return [*failed, *self._take_seat(Job(member.job, member), event)]
+        return [*failed, *self._refuse(event.session, member, str(lost))]
+
+    def _come_forward(self, job: Job, seats: Sequence[Seat], ring_key: int) -> list[RendezvousAction]:
+        for seat in seats:
+            seat.halted = True
+        return [] if job.awaited() else self._make_ring(job, ring_key)
+
+    # --- waiting
+
+    def _woke(self) -> list[RendezvousAction]:
+        actions: list[RendezvousAction] = []
+        for job in list(self._jobs.values()):
+            recovery = job.recovery
+            if recovery.deadline is not None and recovery.deadline <= self._now:
+                actions += self._waited_in_vain(job)
+            elif recovery.return_at is not None and recovery.return_at <= self._now:
+                recovery.return_to_switch()
+                self._counters["returns"] += 1
+                actions += self._halt(job, f"to return to the switch, left for: {recovery.fallback}")
+        return actions
+
+    def _waited_in_vain(self, job: Job) -> list[RendezvousAction]:
+        seconds = self._config.recover_ns / S
+        if job.phase is Phase.JOINING:
+            who = "rank " + ", ".join(map(str, job.missing()))
+        elif job.phase is Phase.HALTED:
+            who = name_seats(job.awaited())
+        else:
+            who = name_seats(seat for seat in job.in_order() if not seat.ready)
+        why = f"; the ring had ended: {job.recovery.reason}" if job.recovery.reason else ""
+        text = f"{who} of job {job.name!r} is lost: it has not come back within {seconds:g} s{why}"
+        return self._fail(job, RankLost(text))
+
+    def _gone_while_away(self, event: MemberGone) -> list[RendezvousAction]:
+        """A rank that its job's other ranks may wait for, after a restart of the switch, does not come."""
+        host, told = self._hosts.get(event.session), event.message
+        job = self._jobs.get(told.job)
+        if host is None or (job is not None and (not job.is_resumed or told.rank in job.seats)):
+            return []
+        remember(self._gone, (told.job, told.rank), f"{told.reason} (host {host.hello.host})")
+        return [] if job is None else self._miss_the_gone(job)
+
+
+def _halt_message(job: Job) -> Halt:
+    recovery = job.recovery
+    return Halt(
+        job=job.name, ring_id=job.ring_id, path=recovery.path, reason=recovery.reason, plan=job.plan_text
+    )

@@ -1,0 +1,174 @@
+"""A rendezvous and hosts with several ranks each, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from inaproto.core.accelerator import InstallRing, RemoveRing
+from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.rendezvous_types import (
+    HostArrived,
+    JobView,
+    MemberAsked,
+    MemberBroken,
+    MemberGone,
+    MemberHalted,
+    MemberLeft,
+    MemberReady,
+    OperationStalled,
+    RendezvousAction,
+    RendezvousConfig,
+    RendezvousEvent,
+    Send,
+    SessionEnded,
+    SessionId,
+    Woke,
+)
+from inaproto.units import Instant, S
+from inaproto.wire.control_messages import (
+    Broken,
+    Error,
+    Failed,
+    Gone,
+    Halted,
+    Left,
+    Member,
+    Message,
+    OpStarted,
+    Ready,
+    encode_message,
+)
+from tests.unit.rendezvous_members import hello, member
+
+T = TypeVar("T", bound=Message)
+PAIRS: Mapping[int, tuple[int, ...]] = {0: (0, 1), 1: (2, 3)}
+APART: Mapping[int, tuple[int, ...]] = {0: (1, 3), 1: (0, 2, 5), 2: (4,)}
+"""Host 1 has the lowest rank, so it is the first of the ring."""
+LARGE = 1 << 22
+
+
+class World:
+    """Hosts with their ranks; host h's session is ``10 * boots + h``."""
+
+    def __init__(self, ranks: Mapping[int, tuple[int, ...]] = PAIRS, **config: Any) -> None:
+        self.core = Rendezvous(RendezvousConfig(**{"recover_ns": 5 * S} | config))
+        self.ranks = ranks
+        self.host_of = {rank: host for host, its in ranks.items() for rank in its}
+        self.size = len(self.host_of)
+        self.now = 0
+        self.installed: dict[int, InstallRing] = {}
+        self.session = {host: SessionId(host) for host in ranks}
+        for host in ranks:
+            self.step(HostArrived(self.session[host], hello(host)))
+
+    def step(self, event: RendezvousEvent) -> list[RendezvousAction]:
+        actions = self.core.step(event, Instant(self.now))
+        for action in actions:
+            match action:
+                case InstallRing(spec):
+                    self.installed[spec.ring_id] = action
+                case RemoveRing(ring_id):
+                    del self.installed[ring_id]
+                case Send(_, message):
+                    encode_message(message)
+                case _:
+                    pass
+        return actions
+
+    @property
+    def job(self) -> JobView:
+        [view] = self.core.view().jobs
+        return view
+
+    def at(self, rank: int) -> SessionId:
+        return self.session[self.host_of[rank]]
+
+    def member(self, rank: int, **changes: Any) -> Member:
+        told: Member = replace(member(rank, host=self.host_of[rank], size=self.size), **changes)
+        return told
+
+    def asks(self, rank: int, **changes: Any) -> list[RendezvousAction]:
+        return self.step(MemberAsked(self.at(rank), self.member(rank, **changes), 7))
+
+    def connecting(self) -> list[RendezvousAction]:
+        actions: list[RendezvousAction] = []
+        for rank in range(self.size):
+            actions = self.asks(rank)
+        return actions
+
+    def ready(self, *hosts: int) -> list[RendezvousAction]:
+        """Once for each host, in the name of its last rank."""
+        actions: list[RendezvousAction] = []
+        for host in hosts or self.ranks:
+            told = Ready(job="train", rank=self.ranks[host][-1])
+            actions = self.step(MemberReady(self.session[host], told))
+        return actions
+
+    def running(self) -> World:
+        self.connecting()
+        self.ready()
+        assert self.job.phase == "running"
+        return self
+
+    def broken(self, rank: int, progress: int = 0) -> list[RendezvousAction]:
+        told = Broken(
+            job="train",
+            rank=rank,
+            ring_id=self.job.ring_id,
+            progress=progress,
+            reason="its queue pair failed",
+        )
+        return self.step(MemberBroken(self.at(rank), told))
+
+    def halted(self, host: int, progress: int, **changes: Any) -> list[RendezvousAction]:
+        """Once for the host, in the name of its first rank."""
+        link = member(0, host=host)
+        told = Halted(
+            job="train",
+            rank=self.ranks[host][0],
+            ring_id=self.job.ring_id,
+            progress=progress,
+            out=replace(link.out, qpn=500 + host),
+            into=replace(link.into, qpn=600 + host, slot_bytes=LARGE, **changes),
+        )
+        return self.step(MemberHalted(self.session[host], told, 8))
+
+    def goes_away(self, host: int) -> list[RendezvousAction]:
+        actions = self.step(SessionEnded(self.session[host], "its cable was pulled"))
+        self.session[host] = SessionId(self.session[host] + 10)
+        return actions
+
+    def arrives(self, host: int, **changes: Any) -> list[RendezvousAction]:
+        return self.step(HostArrived(self.session[host], replace(hello(host), **changes)))
+
+    def gone(self, rank: int) -> list[RendezvousAction]:
+        return self.step(MemberGone(self.at(rank), Gone(job="train", rank=rank, reason="it was killed")))
+
+    def leaves(self, rank: int) -> list[RendezvousAction]:
+        return self.step(MemberLeft(self.at(rank), Left(job="train", rank=rank, operations=5)))
+
+    def stalled(self, rank: int, op_index: int = 3) -> list[RendezvousAction]:
+        told = OpStarted(job="train", rank=rank, op_index=op_index, signature=9, nbytes=64)
+        return self.step(OperationStalled(self.at(rank), told))
+
+    def woke_at(self, now: int) -> list[RendezvousAction]:
+        self.now = now
+        return self.step(Woke())
+
+
+def sent(actions: Sequence[RendezvousAction], kind: type[T]) -> list[tuple[int, T]]:
+    return [(a.session, a.message) for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
+
+
+def failure(actions: Sequence[RendezvousAction]) -> str:
+    [words] = {f"{message.code}: {message.message}" for _, message in sent(actions, Failed)}
+    return words
+
+
+def refusal(actions: Sequence[RendezvousAction], session: int) -> str:
+    """What ``session`` hears of why its rank cannot join."""
+    [(at, error)] = sent(actions, Error)
+    assert (at, error.code) == (session, "join_refused")
+    return error.message.partition(": ")[2]
