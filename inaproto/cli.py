@@ -49,6 +49,12 @@ Then, in two training processes (rank 0 at h0, rank 1 at h1):
   comm = inaproto.connect_blocking("job", rank=0, size=2, key="secret", socket="/tmp/ina/h0.sock")
   total = comm.all_reduce(gradient).wait()
 
+\b
+Several switches, from one file that names them all (deploy/fabric.toml):
+  inaproto switch --fabric fabric.toml --name spine &
+  inaproto switch --fabric fabric.toml --name leaf0 &
+  inaproto host --dir DIRECTORY-OF-SPINE --switch leaf0 --name h0 --ip 10.0.0.1 &
+
 Every option of a daemon can also be a field of its table in a TOML file (--config) or an environment
 variable (INAPROTO_ and its name in capitals); flags win over the environment, the environment over the file.
 """
@@ -145,9 +151,11 @@ def _switch(config_file: Path | None, show_config: bool, **flags: str | None) ->
 
 
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
+    from inaproto.daemon.fabric_file import place_in
     from inaproto.daemon.switch import run_switch
     from inaproto.ports import load_adapter
 
+    place = None if settings.fabric is None else place_in(settings.fabric, settings.name)
     ports = _adapter(settings.adapter, FRAME_PORT).open()
     wrap_port: Callable[[FramePort, str], FramePort] | None = None
     if not settings.weather.clear:
@@ -157,8 +165,18 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
             wrapped: FramePort = weather.open(port, settings.weather, seed=settings.seed, name=name)
             return wrapped
 
+    async def connect_port(path: Path) -> FramePort:
+        port: FramePort = await ports.connect(path, wait_ns=0)  # who dials again does so itself
+        return port
+
     await run_switch(
-        settings, open_port_listener=ports.listen, wrap_port=wrap_port, stop=stop, announce=_announce
+        settings,
+        open_port_listener=ports.listen,
+        place=place,
+        connect_port=connect_port,
+        wrap_port=wrap_port,
+        stop=stop,
+        announce=_announce,
     )
 
 
@@ -228,7 +246,9 @@ cli.add_command(
 @click.option(
     "--socket", "sockets", type=click.Path(path_type=Path), multiple=True, help="Ask this daemon; repeatable."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: switch, hosts, problems.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object: switch, other_switches, hosts, problems."
+)
 def status(directory: Path | None, sockets: tuple[Path, ...], as_json: bool) -> None:
     """Show what running daemons are doing: ports, jobs, ranks that are missing, losses."""
     _guard(lambda: _status(directory, sockets, as_json=as_json))

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
-from inaproto.daemon.config import CONTROL_SOCKET
+from inaproto.daemon.names import CONTROL_SOCKET
 from inaproto.errors import DecodeError
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Error, Status, StatusReply, decode_message, encode_message

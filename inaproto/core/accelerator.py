@@ -127,6 +127,11 @@ class Accelerator:
         """The live ones, to be read only; a view has a copy."""
         return self._counters
 
+    @property
+    def addresses(self) -> Mapping[bytes, int]:
+        """Port behind which each known Ethernet address is."""
+        return self._bridge.addresses
+
     def view(self) -> AcceleratorView:
         rings: dict[int, dict[str, int | bool]] = {
             ring_id: {

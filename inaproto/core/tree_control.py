@@ -38,6 +38,7 @@ from inaproto.core.tree_control_types import (
     Admit,
     FabricSwitch,
     Faulted,
+    HostSeen,
     Installed,
     Order,
     Refused,
@@ -98,6 +99,8 @@ class TreeControl:
         self._present: dict[str, None] = {config.switches[0].name: None}
         self._trees: dict[int, _Tree] = {}
         self._retired: deque[_Retired] = deque(maxlen=config.retired_max)
+        self._hosts: dict[bytes, str] = dict(config.hosts)
+        self._counters = {"trees_made": 0, "trees_refused": 0, "switches_lost": 0}
 
     @property
     def deadline(self) -> Instant | None:
@@ -110,6 +113,8 @@ class TreeControl:
                 return self._arrived(switch, now)
             case SwitchLost():
                 return self._lost(event)
+            case HostSeen(host, switch):
+                return self._seen(host, switch)
             case RingWanted(spec):
                 return self._wanted(spec)
             case Installed() | Refused() | Faulted() | StartAsked() | RingGone():
@@ -126,7 +131,12 @@ class TreeControl:
                 TreeView(ring_id, tree.phase.value, tuple(tree.roles), tuple(tree.missing))
                 for ring_id, tree in self._trees.items()
             ),
+            counters=dict(self._counters),
         )
+
+    def plan_of(self, hosts: tuple[bytes, ...]) -> ReductionPlan | None:
+        """As the function :func:`plan_of`, with the hosts that were seen."""
+        return plan_of(self._config, hosts, self._hosts)
 
     # --- switches
 
@@ -147,7 +157,9 @@ class TreeControl:
         return [*actions, Admit(switch)]
 
     def _lost(self, event: SwitchLost) -> list[TreeAction]:
-        self._present.pop(event.switch, None)
+        if event.switch in self._present:
+            del self._present[event.switch]
+            self._counters["switches_lost"] += 1
         actions: list[TreeAction] = []
         for tree in self._trees.values():
             if event.switch in tree.roles and tree.phase is not Phase.FAILED:
@@ -157,19 +169,31 @@ class TreeControl:
                 actions += self._fail(tree, fault)
         return actions
 
+    def _seen(self, host: bytes, switch: str) -> list[TreeAction]:
+        if switch in self._names:
+            self._hosts.pop(host, None)
+            self._hosts[host] = switch
+            while len(self._hosts) > self._config.hosts_max:
+                del self._hosts[next(iter(self._hosts))]
+        return []
+
     # --- rings
 
     def _wanted(self, spec: RingSpec) -> list[TreeAction]:
         try:
-            roles = roles_of(self._config, spec)
+            roles = roles_of(self._config, spec, self._hosts)
         except LocalMisuse as error:
-            return [Tell(RingRefused(spec.ring_id, str(error)))]
+            return self._refuse(spec, str(error))
         away = [switch for switch in roles if switch not in self._present]
         if away:
-            return [Tell(RingRefused(spec.ring_id, f"switch {away[0]} is not connected"))]
+            return self._refuse(spec, f"switch {away[0]} is not connected")
         tree = _Tree(spec, roles, missing=dict.fromkeys(roles))
         self._trees[spec.ring_id] = tree
         return [Order(switch, InstallRing(tree.spec_at(switch))) for switch in roles]
+
+    def _refuse(self, spec: RingSpec, reason: str) -> list[TreeAction]:
+        self._counters["trees_refused"] += 1
+        return [Tell(RingRefused(spec.ring_id, reason))]
 
     def _fail(self, tree: _Tree, event: RingFault | RingRefused) -> list[TreeAction]:
         tree.phase = Phase.FAILED
@@ -181,11 +205,13 @@ class TreeControl:
         if tree.missing:
             return []
         tree.phase = Phase.STANDING
+        self._counters["trees_made"] += 1
         starts, tree.starts = tree.starts, []
         return [Release(start) for start in starts]
 
     def _refused(self, tree: _Tree, event: Refused, now: Instant) -> list[TreeAction]:
         refusal = event.refusal
+        self._counters["trees_refused"] += 1
         return self._fail(tree, RingRefused(refusal.ring_id, f"{event.switch}: {refusal.reason}"))
 
     def _faulted(self, tree: _Tree, event: Faulted, now: Instant) -> list[TreeAction]:
@@ -209,13 +235,17 @@ class TreeControl:
         return []
 
 
-def roles_of(config: TreeControlConfig, spec: RingSpec) -> dict[str, Role | None]:
+def roles_of(
+    config: TreeControlConfig, spec: RingSpec, hosts: Mapping[bytes, str] | None = None
+) -> dict[str, Role | None]:
     """Of every switch that has something to do for the ring; None: it does all.
 
-    Raises ``LocalMisuse`` for a rank whose host is not known.
+    ``hosts``: where they are, if not as the configuration says. Raises ``LocalMisuse`` for a rank whose host
+    is not known.
     """
+    known = config.hosts if hosts is None else hosts
     try:
-        seats = [config.hosts[flow.src_ip] for flow in spec.flows]
+        seats = [known[flow.src_ip] for flow in spec.flows]
     except KeyError:
         raise LocalMisuse("a rank's host is at no switch of the fabric") from None
     tree = tree_of(config.switches, seats)
@@ -231,12 +261,16 @@ def roles_of(config: TreeControlConfig, spec: RingSpec) -> dict[str, Role | None
     return {name: role for name, role in roles.items() if role.inputs or role.steered}
 
 
-def plan_of(config: TreeControlConfig, hosts: tuple[bytes, ...]) -> ReductionPlan | None:
-    """What the tree of a ring adds whose rank ``r`` is on the host with IP address ``hosts[r]``.
+def plan_of(
+    config: TreeControlConfig, hosts: tuple[bytes, ...], seen: Mapping[bytes, str] | None = None
+) -> ReductionPlan | None:
+    """What the tree of a ring adds whose member ``r`` is the host with IP address ``hosts[r]``.
 
-    None if a host is not known: such a ring is refused.
+    ``seen``: where hosts are, if not as the configuration says. None if one is not known: such a ring is
+    refused.
     """
-    seats = [config.hosts.get(host, "") for host in hosts]
+    known = config.hosts if seen is None else seen
+    seats = [known.get(host, "") for host in hosts]
     return ReductionPlan.from_tree(tree_of(config.switches, seats)) if all(seats) else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
@@ -35,7 +35,9 @@ class FabricSwitch:
 class TreeControlConfig:
     switches: tuple[FabricSwitch, ...]
     hosts: Mapping[bytes, str]
-    """By the IP address of each host, the switch at which it is."""
+    """By the IP address of each host, the switch at which it is; of others ``HostSeen`` tells."""
+    hosts_max: int = 1 << 16
+    """Hosts that are remembered; the one seen longest ago makes room."""
     retired_ns: int = 60 * S
     """How long a switch that restarts is told of a ring that it had."""
     retired_max: int = 1024
@@ -71,6 +73,15 @@ class SwitchLost:
 
     switch: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeen:
+    """A host is (now) at a switch."""
+
+    host: bytes
+    """IP address, 4 bytes."""
+    switch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +143,7 @@ class Faulted:
 
 
 RingEvent = Installed | Refused | Faulted | StartAsked | RingGone
-TreeEvent = SwitchArrived | SwitchLost | RingWanted | RingEvent
+TreeEvent = SwitchArrived | SwitchLost | HostSeen | RingWanted | RingEvent
 
 
 # --- actions
@@ -188,3 +199,5 @@ class TreeView:
 class TreeControlView:
     present: tuple[str, ...]
     rings: tuple[TreeView, ...]
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Monotonic: ``trees_made``, ``trees_refused``, ``switches_lost``."""

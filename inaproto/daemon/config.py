@@ -27,14 +27,14 @@ from pydantic import (
 )
 
 from inaproto.client.run_directory import default_run_directory
+from inaproto.daemon.fabric_file import place_in
+from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, carries_frames, require_name
 from inaproto.daemon.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
 
 ENVIRONMENT_PREFIX: Final = "INAPROTO_"
 CONFIG_BYTES_MAX: Final = 1 << 20
-PORTS_SOCKET: Final = "ports.sock"
-CONTROL_SOCKET: Final = "control.sock"
 WEATHER_EXAMPLE: Final = "drop=0.01,duplicate=0.001,reorder=0.01"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -76,10 +76,8 @@ def _unicast_mac(value: str) -> str:
     return value.lower().replace("-", ":")
 
 
-def _host_name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", value):
-        raise ValueError("must be 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit")
-    return value
+def _name_or_none(value: str) -> str:
+    return require_name(value) if value else value
 
 
 def _number_of_text(value: object) -> object:
@@ -115,6 +113,10 @@ class SwitchSettings(Settings):
 
     dir: Directory = Path()
     """Directory of its sockets; by default $XDG_RUNTIME_DIR/inaproto or /tmp/inaproto-UID."""
+    fabric: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    """TOML file of a fabric of several switches, which says where its directory is."""
+    name: Annotated[str, AfterValidator(_name_or_none)] = ""
+    """Which switch of the fabric this one is."""
     adapter: str = "frames"
     """Adapter of the ports."""
     mtu_max: Mtu = 4096
@@ -150,14 +152,16 @@ class HostSettings(Settings):
 
     table: ClassVar[str] = "host"
 
-    name: Annotated[str, AfterValidator(_host_name)]
+    name: Annotated[str, AfterValidator(require_name)]
     """What messages call this host; another for each host of a switch."""
     ip: Annotated[str, AfterValidator(_unicast_ipv4)]
     """IPv4 address of its NIC, for example 10.0.0.1."""
     mac: Annotated[str, AfterValidator(_unicast_mac)] = "auto"
     """Address of its NIC; "auto" makes a locally administered one from the IP address."""
     dir: Directory = Path()
-    """Directory of the switch's sockets; by default as the switch has it."""
+    """Directory of the switch's sockets; by default as the switch has it. In a fabric: of its root's."""
+    switch: Annotated[str, AfterValidator(_name_or_none)] = ""
+    """Switch of a fabric at which its NIC is; by default the root."""
     listen: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
     """Socket for training processes; by default DIR/NAME.sock."""
     adapter: str = "frames"
@@ -229,8 +233,11 @@ class Loaded(Generic[S]):
 def load_switch_settings(
     flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
 ) -> Loaded[SwitchSettings]:
-    """Merge and check. ``flags`` holds the given ones only. Raises ``ConfigError``."""
-    loaded = _load(SwitchSettings, flags, file, environment)
+    """Merge and check. ``flags`` holds the given ones only. Raises ``ConfigError``.
+
+    The directory of a switch of a fabric is what the fabric file says.
+    """
+    loaded = _in_fabric(_load(SwitchSettings, flags, file, environment))
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), control socket")
     require_path_fits(loaded.settings.ports_path, f"dir ({loaded.sources['dir']}), ports socket")
     return loaded
@@ -244,13 +251,32 @@ def load_host_settings(
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), the switch's socket")
     settings = loaded.settings
     require_path_fits(settings.listen_path, f"listen ({loaded.sources['listen']})")
-    if settings.listen_path in (settings.control_path, settings.dir / PORTS_SOCKET):
+    is_in_dir = settings.listen_path.parent == settings.dir
+    if settings.listen_path == settings.control_path or (
+        is_in_dir and carries_frames(settings.listen_path.name)
+    ):
         field = "name" if settings.listen is None else "listen"
         raise ConfigError(
             f"{field} ({loaded.sources[field]}): {settings.listen_path} is the switch's own socket; "
             f"give the host another {field}"
         )
     return loaded
+
+
+def _in_fabric(loaded: Loaded[SwitchSettings]) -> Loaded[SwitchSettings]:
+    settings, sources = loaded.settings, dict(loaded.sources)
+    if settings.fabric is None:
+        if settings.name and not sources["name"].startswith("environment"):  # which hosts read, too
+            raise ConfigError(f"name ({sources['name']}): is for a switch of a fabric; give --fabric, too")
+        return loaded
+    directory = place_in(settings.fabric, settings.name).entry.dir
+    if sources["dir"] != "default" and settings.dir != directory:
+        raise ConfigError(
+            f"dir ({sources['dir']}): is {settings.dir}, but {settings.fabric} says {directory} for "
+            f"{settings.name}; leave it out"
+        )
+    sources["dir"] = f"{settings.fabric}: {settings.name}.dir"
+    return Loaded(settings.model_copy(update={"dir": directory}), sources, loaded.warnings)
 
 
 def _load(

@@ -1,8 +1,8 @@
-"""The switch's control socket: sessions of host daemons, and questions for the status.
+"""The switch's control socket: sessions of host daemons and of other switches, and questions for the status.
 
 Invariants: bytes of a stranger end at most the connection they came on, with an ``Error`` that says
 why; every session that was announced to the rendezvous is reported ended, once, unless it is the switch
-that ends; a session from which nothing is heard for ``DEAD_S`` is ended (hosts ping every 2 s).
+that ends; a session from which nothing is heard for ``DEAD_S`` is ended (hosts and switches ping every 2 s).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
+from inaproto.core.accelerator import RingFault, RingRefused
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
@@ -28,10 +29,13 @@ from inaproto.core.rendezvous_types import (
     SessionEnded,
     SessionId,
 )
+from inaproto.core.tree_control_types import Installed
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener
 from inaproto.wire.control_messages import (
+    SWITCH_AWAY,
+    SWITCH_UNKNOWN,
     Broken,
     Error,
     Gone,
@@ -47,8 +51,14 @@ from inaproto.wire.control_messages import (
     Status,
     StatusReply,
     UnknownMessage,
-    Welcome,
     encode_message,
+)
+from inaproto.wire.switch_messages import (
+    InstallRefused,
+    RingFaulted,
+    RingInstalled,
+    SwitchHello,
+    SwitchOpened,
 )
 
 log = logging.getLogger("inaproto.switch")
@@ -61,6 +71,18 @@ UNKNOWN_MESSAGE = "unknown_message"
 UNEXPECTED_MESSAGE = "unexpected_message"
 TOO_MANY_SESSIONS = "too_many_sessions"
 STATUS_TOO_LARGE = "status_too_large"
+SWITCH_REFUSED = "switch_refused"
+
+
+class Desk(Protocol):
+    """Who may come in, and where what other switches say goes."""
+
+    def refusal_of(self, hello: Hello) -> Error | None: ...
+    def refusal_of_switch(self, hello: SwitchHello) -> str: ...
+    def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None: ...
+    def switch_opened(self, switch: str) -> None: ...
+    def switch_said(self, switch: str, said: RingFault | RingRefused | Installed) -> None: ...
+    def switch_ended(self, switch: str, reason: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -68,23 +90,28 @@ class _Session:
     stream: ControlStream
     hello: Hello | None = None
     ended: bool = False
+    switch: str = ""
+    """Which switch of the fabric it is of; empty for others."""
 
 
 class ControlServer:
-    """``handle`` is the rendezvous' step with its actions performed; ``status`` makes a status report."""
+    """``handle`` is the rendezvous' step with its actions performed; ``status`` makes a status report.
+
+    Without ``desk``, which a switch has whose control plane is elsewhere, only the status is to be had.
+    """
 
     def __init__(
         self,
         handle: Callable[[RendezvousEvent], None],
         status: Callable[[], dict[str, Any]],
         *,
-        welcome: Callable[[int], Welcome],
+        desk: Desk | None,
         sessions_max: int,
         random_bits: RandomBits = secrets.randbits,
     ) -> None:
         self._handle = handle
         self._status = status
-        self._welcome = welcome
+        self._desk = desk
         self._sessions_max = sessions_max
         self._random_bits = random_bits
         self._sessions: dict[SessionId, _Session] = {}
@@ -102,15 +129,24 @@ class ControlServer:
         except EndOfChannel as end:
             log.info("host %s: %s", _name(session), end.reason)
 
-    def welcome(self, session_id: SessionId, hello_id: int) -> None:
-        self.send(session_id, self._welcome(hello_id))
+    def hello_of(self, session_id: SessionId) -> Hello | None:
+        session = self._sessions.get(session_id)
+        return session.hello if session is not None else None
 
     def refuse(self, session_id: SessionId, error: Error) -> None:
         self.send(session_id, error)
         session = self._sessions.get(session_id)
         if session is not None:
-            log.warning("%s", error.message)
+            log.log(logging.DEBUG if error.code == SWITCH_AWAY else logging.WARNING, "%s", error.message)
             session.stream.close("refused")
+
+    def end_hosts(self, switch: str, reason: str) -> None:
+        """Of that switch: they can do nothing until it is back."""
+        for session_id, session in list(self._sessions.items()):
+            if session.hello is not None and session.hello.switch == switch:
+                self._end(session_id, session, reason)
+                self.send(session_id, Error(code=SWITCH_AWAY, message=reason))
+                session.stream.close(reason)
 
     async def flush(self) -> None:
         """Give what is queued a bounded time to leave."""
@@ -161,6 +197,9 @@ class ControlServer:
         if session.hello is not None and not session.ended:
             session.ended = True
             self._handle(SessionEnded(session_id, reason))
+        elif session.switch and not session.ended and self._desk is not None:
+            session.ended = True
+            self._desk.switch_ended(session.switch, reason)
 
     async def _converse(self, session_id: SessionId, session: _Session) -> str:
         """Until the session ends; returns why it did."""
@@ -186,11 +225,39 @@ class ControlServer:
                 pass
             case Status():
                 self.send(session_id, self._report(message))
-            case Hello():
-                self._end_replaced(message)
-                arrived = HostArrived(session_id, message)
-                session.hello = session.hello or message
-                self._handle(arrived)
+            case UnknownMessage():
+                text = f"this switch does not know messages of type {message.type!r}"
+                self.send(session_id, Error(code=UNKNOWN_MESSAGE, message=text, of=message.id))
+            case Hello() if not session.switch:
+                self._host_arrived(session_id, session, message)
+            case SwitchHello() if session.hello is None:
+                self._switch_arrived(session_id, session, message)
+            case _ if session.switch:
+                self._switch_said(session_id, session.switch, message)
+            case _ if self._desk is not None:
+                self._host_said(session_id, message)
+            case _:
+                self._unexpected(session_id, message)
+
+    def _host_arrived(self, session_id: SessionId, session: _Session, hello: Hello) -> None:
+        self._end_replaced(hello)
+        if self._desk is None:
+            text = (
+                f"host {hello.host!r} speaks with a switch that is not the root of its fabric; its dir must "
+                "be that of the root, and its switch the name of the one at which it is"
+            )
+            refusal: Error | None = Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
+        else:
+            refusal = self._desk.refusal_of(hello) if session.hello is None else None
+        if refusal is not None:
+            self.refuse(session_id, refusal)
+            return
+        arrived = HostArrived(session_id, hello)
+        session.hello = session.hello or hello
+        self._handle(arrived)
+
+    def _host_said(self, session_id: SessionId, message: Message) -> None:
+        match message:
             case Member():
                 self._handle(MemberAsked(session_id, message, self._random_bits(64)))
             case Ready():
@@ -205,15 +272,48 @@ class ControlServer:
                 self._handle(MemberLeft(session_id, message))
             case Gone():
                 self._handle(MemberGone(session_id, message))
-            case UnknownMessage():
-                text = f"this switch does not know messages of type {message.type!r}"
-                self.send(session_id, Error(code=UNKNOWN_MESSAGE, message=text, of=message.id))
             case _:
-                text = (
-                    f"{message.TYPE!r} is not for a switch; this is the switch's control socket, training "
-                    "processes connect to the socket of their host daemon"
-                )
-                self.send(session_id, Error(code=UNEXPECTED_MESSAGE, message=text, of=message.id))
+                self._unexpected(session_id, message)
+
+    def _unexpected(self, session_id: SessionId, message: Message) -> None:
+        text = (
+            f"{message.TYPE!r} is not for a switch; this is the switch's control socket, training "
+            "processes connect to the socket of their host daemon"
+        )
+        self.send(session_id, Error(code=UNEXPECTED_MESSAGE, message=text, of=message.id))
+
+    # --- other switches
+
+    def _switch_arrived(self, session_id: SessionId, session: _Session, hello: SwitchHello) -> None:
+        for other_id, other in list(self._sessions.items()):
+            if other.switch == hello.switch and not other.ended and other.stream.peer_is_gone():
+                self._end(other_id, other, "its control connection was closed by its peer")
+        refusal = "this switch is not the root of its fabric, with which switches speak"
+        if self._desk is not None:
+            refusal = self._desk.refusal_of_switch(hello)
+        if session.switch:
+            refusal = "a second hello"
+        if refusal or self._desk is None:
+            self.refuse(session_id, Error(code=SWITCH_REFUSED, message=refusal, of=hello.id))
+            return
+        session.switch = hello.switch
+        self._desk.switch_arrived(session_id, hello)
+
+    def _switch_said(self, session_id: SessionId, switch: str, message: Message) -> None:
+        desk = self._desk
+        if desk is None or self._sessions[session_id].ended:
+            return
+        match message:
+            case SwitchOpened():
+                desk.switch_opened(switch)
+            case RingInstalled(ring_id=ring_id):
+                desk.switch_said(switch, Installed(switch, ring_id))
+            case InstallRefused(ring_id=ring_id, reason=reason):
+                desk.switch_said(switch, RingRefused(ring_id, reason))
+            case RingFaulted(ring_id=ring_id, rank=rank, rule=rule, evidence=evidence):
+                desk.switch_said(switch, RingFault(ring_id, rank, rule, evidence))
+            case _:
+                self._unexpected(session_id, message)
 
     def _report(self, question: Status) -> Message:
         reply = StatusReply(id=question.id, body=self._status())

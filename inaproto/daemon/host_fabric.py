@@ -32,6 +32,8 @@ from inaproto.errors import (
 from inaproto.ports import Nic, PortClosed, RandomBits, StreamNetwork
 from inaproto.units import US, Instant, S
 from inaproto.wire.control_messages import (
+    SWITCH_AWAY,
+    SWITCH_UNKNOWN,
     Closed,
     Error,
     Failed,
@@ -258,6 +260,8 @@ class Fabric:
                 for member in self._of_job(job):
                     if member.is_of(ring_id):
                         member.closed()
+            case Error(code=code) if code == SWITCH_AWAY:
+                self._lose(message.message)
             case Error(of=of):
                 member = self._members.get(of)
                 if member is not None and member.phase is Phase.JOINING:
@@ -378,7 +382,8 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: Path, 
     try:
         with trio.fail_after(WELCOME_S):
             mac, ip = settings.mac_bytes, settings.ip_bytes
-            await stream.send(Hello(id=1, host=settings.name, mac=mac, ip=ip, instance=instance))
+            name, switch = settings.name, settings.switch
+            await stream.send(Hello(id=1, host=name, mac=mac, ip=ip, instance=instance, switch=switch))
             answer = await stream.receive()
     except trio.TooSlowError:
         raise NoFabric(f"{path} takes connections but does not answer within {WELCOME_S:g} s") from None
@@ -389,6 +394,10 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: Path, 
     match answer:
         case Welcome():
             return answer
+        case Error(code=code) if code == SWITCH_AWAY:
+            raise NoFabric(answer.message)
+        case Error(code=code) if code == SWITCH_UNKNOWN:
+            raise ConfigError(f"dir, switch or ip: {answer.message}")
         case Error():
             raise HelloRefused(answer.message)
         case _:

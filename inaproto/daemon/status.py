@@ -11,8 +11,8 @@ from typing import Any
 
 import trio
 
-from inaproto.daemon.config import CONTROL_SOCKET, PORTS_SOCKET
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.names import CONTROL_SOCKET, carries_frames
 from inaproto.daemon.unix_sockets import connect_unix
 from inaproto.errors import ConfigError, DecodeError
 from inaproto.wire.control_messages import Error, Status, StatusReply
@@ -26,10 +26,17 @@ class Report:
 
     switch: dict[str, Any] | None = None
     hosts: list[dict[str, Any]] = field(default_factory=list)
+    other_switches: list[dict[str, Any]] = field(default_factory=list)
+    """Those after the first."""
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"switch": self.switch, "hosts": self.hosts, "problems": self.problems}
+        return {
+            "switch": self.switch,
+            "other_switches": self.other_switches,
+            "hosts": self.hosts,
+            "problems": self.problems,
+        }
 
 
 async def ask_daemons(directory: Path | None, sockets: Sequence[Path]) -> Report:
@@ -51,6 +58,8 @@ async def ask_daemons(directory: Path | None, sockets: Sequence[Path]) -> Report
         answer = answers.get(path, {})
         if answer.get("role") == "switch" and report.switch is None:
             report.switch = answer
+        elif answer.get("role") == "switch":
+            report.other_switches.append(answer)
         elif answer:
             report.hosts.append(answer)
     report.problems.sort()
@@ -101,7 +110,7 @@ def _sockets_in(directory: Path, report: Report) -> list[Path]:
         found = sorted(
             path
             for path in directory.glob("*.sock")
-            if stat.S_ISSOCK(path.lstat().st_mode) and path.name != PORTS_SOCKET
+            if stat.S_ISSOCK(path.lstat().st_mode) and not carries_frames(path.name)
         )
     except OSError as error:
         report.problems.append(f"{directory}: {error.strerror}")

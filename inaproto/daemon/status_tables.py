@@ -17,6 +17,8 @@ def show_report(report: Report) -> RenderableType:
     parts: list[RenderableType] = []
     if report.switch is not None:
         parts += _switch(report.switch)
+    for switch in report.other_switches:
+        parts += _switch(switch)
     for host in report.hosts:
         parts += _host(host)
     return Group(*parts)
@@ -24,15 +26,27 @@ def show_report(report: Report) -> RenderableType:
 
 def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     totals = status["totals"]
+    name = f" {status['name']}" if status.get("name") else ""
     yield Text(
-        f"switch in {status['dir']}: pid {status['pid']}, up {status['uptime_s']:.0f} s, "
+        f"switch{name} in {status['dir']}: pid {status['pid']}, up {status['uptime_s']:.0f} s, "
         f"boot {status['boot_id']}, weather {status['weather']}"
     )
     yield Text(
         f"  frames in {totals['frames_in']}, out {totals['frames_out']}, lost {totals['frames_lost']}, "
         f"duplicated {totals['frames_duplicated']}, reordered {totals['frames_reordered']}"
     )
-    yield Text(f"  hosts: {', '.join(status['hosts']) or 'none'}")
+    if "control" in status:
+        yield Text(f"  {_control(status['control'])}")
+    else:
+        yield Text(f"  hosts: {', '.join(status['hosts']) or 'none'}")
+    if "fabric" in status:
+        yield from _fabric(status["fabric"])
+    if status.get("trunks"):
+        ways = ("trunk", "way", "port", "state", "for", "times up")
+        yield _table("trunks", ways, map(_trunk, status["trunks"]))
+        for trunk in status["trunks"]:
+            if trunk["error"]:
+                yield Text(f"  trunk to {trunk['switch']}: {trunk['error']}")
     if status["ports"]:
         yield _table(
             "ports",
@@ -56,6 +70,53 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     for what, counts in (("dropped", dropped), ("blamed", status["blames"])):
         if counts:
             yield Text(f"  {what}: {_counts(counts)}")
+
+
+def _control(control: Mapping[str, Any]) -> str:
+    """Of a switch that is not the root."""
+    since = _seconds(control["since_s"])
+    if not control["connected"]:
+        return f"no control plane at {control['path']} for {since}, its ports are closed: {control['error']}"
+    state = "admitted" if control["is_admitted"] else "not admitted yet"
+    return f"{state} by control plane {control['control_boot']} at {control['path']}, {since} ago"
+
+
+def _fabric(fabric: Mapping[str, Any]) -> Iterable[RenderableType]:
+    counters = fabric["counters"]
+    yield _table("fabric", ("switch", "above", "state", "for", "directory"), map(_member, fabric["switches"]))
+    for switch in fabric["switches"]:
+        if switch["error"]:
+            yield Text(f"  {switch['name']} is away: {switch['error']}")
+    if fabric["rings"]:
+        rings = (
+            (ring["ring_id"], ring["phase"], ", ".join(ring["switches"]), ", ".join(ring["missing"]) or "-")
+            for ring in fabric["rings"]
+        )
+        yield _table("trees", ("ring", "phase", "switches", "waiting for"), rings)
+    yield Text(f"  trees: {_counts(counters)}")
+
+
+def _member(switch: Mapping[str, Any]) -> tuple[object, ...]:
+    state = "here" if switch["is_open"] else "starting" if switch["is_present"] else "away"
+    if not switch["aggregates"]:
+        state += ", steers"
+    return (
+        switch["name"],
+        switch["above"] or "-",
+        state,
+        _seconds(switch["since_s"]),
+        switch["dir"],
+    )
+
+
+def _trunk(trunk: Mapping[str, Any]) -> tuple[object, ...]:
+    state = "up" if trunk["is_up"] else "down"
+    since = _seconds(trunk["since_s"])
+    return (trunk["switch"], trunk["way"], trunk["port"], state, since, trunk["times_up"])
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} s"
 
 
 def _job(job: Mapping[str, Any]) -> tuple[object, ...]:

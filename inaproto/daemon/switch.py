@@ -1,24 +1,22 @@
 """The switch daemon: an Ethernet switch with a NetReduce accelerator in it (NetReduce sections 3 and 4).
 
 It listens at two UNIX sockets in its directory: every connection to ``ports.sock`` is a port, every
-connection to ``control.sock`` a session of a host daemon or a question for its status. Two pure cores
-decide everything: :class:`~inaproto.core.accelerator.Accelerator` about frames,
-:class:`~inaproto.core.rendezvous.Rendezvous` about who belongs to which ring.
+connection to ``control.sock`` a session or a question for its status. A switch that is alone, or the root of
+a fabric, has the control plane (:mod:`inaproto.daemon.control_plane`); the others have a session with it
+(:mod:`inaproto.daemon.switch_session`) and trunks to their neighbours (:mod:`inaproto.daemon.trunks`).
 
-Invariants: the cores are stepped from synchronous code only, so no step sees another half done; what
-one core says to the other goes through a queue and is never a call back into a running step. Only the
-rendezvous has a deadline, while a job waits for its ranks or is away from the fast path; one task keeps it.
+Invariants: the accelerator is stepped from synchronous code only; what it says of a ring goes to the control
+plane. A switch that has lost the control plane forgets its rings, but drops what comes late for them, and
+keeps its ports closed until it is admitted again.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
-from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any, assert_never
 
@@ -34,153 +32,142 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
-from inaproto.core.rendezvous import Rendezvous
-from inaproto.core.rendezvous_types import (
-    Noted,
-    RefuseHost,
-    RendezvousAction,
-    RendezvousConfig,
-    RendezvousEvent,
-    Send,
-    ShuttingDown,
-    WelcomeHost,
-    Woke,
-)
 from inaproto.daemon.config import SwitchSettings
+from inaproto.daemon.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.control_server import ControlServer
-from inaproto.daemon.switch_ports import OpenPortListener, PortBoard, WrapPort, current_instant
+from inaproto.daemon.fabric_file import Place
+from inaproto.daemon.switch_ports import (
+    ConnectPort,
+    OpenPortListener,
+    PortBoard,
+    PortListener,
+    WrapPort,
+    current_instant,
+)
+from inaproto.daemon.switch_session import SwitchSession
+from inaproto.daemon.trunks import Trunks
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.ports import RandomBits, StreamNetwork
-from inaproto.units import MS, US, S
-from inaproto.wire.control_messages import Welcome
 
 log = logging.getLogger("inaproto.switch")
 
 BLAME_LOG_S = 1.0
 """A rule that is broken again and again is logged this often."""
 BLAME_RULES_MAX = 256
-SESSIONS_SPARE = 32
-"""Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
 
 
 class Switch:
-    """The two cores and what joins them. Synchronous; :func:`run_switch` runs it."""
+    """The accelerator and what joins it to ports and control. Synchronous; :func:`run_switch` runs it."""
 
     def __init__(
         self,
         settings: SwitchSettings,
+        place: Place | None = None,
         *,
         wrap_port: WrapPort | None = None,
+        network: StreamNetwork = UNIX,
         random_bits: RandomBits = secrets.randbits,
     ) -> None:
         self.settings = settings
         self.boot_id = f"{random_bits(64):016x}"
+        self._place = place
         self._started = trio.current_time()
         self._accelerator = Accelerator(
             AcceleratorConfig(rings_max=settings.rings_max, memory_bytes_max=settings.memory_kib << 10)
         )
-        self._rendezvous = Rendezvous(
-            RendezvousConfig(
-                jobs_max=settings.rings_max,
-                ranks_max=settings.ranks_max,
-                mtu_max=settings.mtu_max,
-                recover_ns=settings.recover_ms * MS,
-                boot_id=self.boot_id,
-                first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
-            )
-        )
-        self._deadline_changed = trio.Event()
-        self._events: deque[RendezvousEvent] = deque()
-        self._handling = False
+        self._rings: dict[int, None] = {}
+        """That it was told to install, and not to remove."""
         self._blames = BlameLog()
         self.ports = PortBoard(
             self._accelerator.step,
             self._perform_of_accelerator,
             wrap_port=wrap_port,
             ports_max=settings.ports_max,
+            trunks=0 if place is None else len(place.fabric.trunk_ports(place.name)),
         )
-        self.control = ControlServer(
-            self.handle,
-            self.status,
-            welcome=self._welcome,
-            sessions_max=settings.ports_max + SESSIONS_SPARE,
+        self.trunks = (
+            None
+            if place is None
+            else Trunks(place, self.ports, self._control_boot, lambda: self._accelerator.addresses)
+        )
+        self.plane: ControlPlane | None = None
+        self.session: SwitchSession | None = None
+        if place is not None and not place.is_root:
+            self.session = SwitchSession(place, self.boot_id, self, network)
+            self.server = ControlServer(
+                _nobody,
+                self.status,
+                desk=None,
+                sessions_max=SESSIONS_SPARE,
+                random_bits=random_bits,
+            )
+            return
+        self.ports.is_open = True
+        self.plane = ControlPlane(
+            settings,
+            place,
+            self.boot_id,
+            order=self.ordered,
+            blame=self._blames.add,
+            switch_lost=self._switch_lost,
+            status=self.status,
             random_bits=random_bits,
         )
+        self.server = self.plane.server
 
-    def handle(self, event: RendezvousEvent) -> None:
-        """Step the rendezvous and perform its actions, then the events that these caused."""
-        self._events.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        deadline = self._rendezvous.deadline
-        try:
-            while self._events:
-                for action in self._rendezvous.step(self._events.popleft(), current_instant()):
-                    self._perform(action)
-        finally:
-            self._handling = False
-        if self._rendezvous.deadline != deadline:
-            self._deadline_changed.set()
+    def _control_boot(self) -> str:
+        return self.boot_id if self.session is None else self.session.control_boot
 
-    async def keep_deadlines(self) -> None:
-        """Wake the rendezvous when its deadline has passed, until cancelled."""
-        while True:
-            self._deadline_changed = trio.Event()
-            deadline = self._rendezvous.deadline
-            # A microsecond more, so that the float clock is past the deadline for sure.
-            at = math.inf if deadline is None else (deadline + US) / S
-            with trio.move_on_at(at):
-                await self._deadline_changed.wait()
-            if deadline is not None and current_instant() >= deadline:
-                self.handle(Woke())
+    # --- the control plane's orders
 
-    def shut_down(self, reason: str) -> None:
-        """Tell whoever has a ring."""
-        self.handle(ShuttingDown(reason))
+    def ordered(self, order: InstallRing | RemoveRing) -> bool:
+        """Whether the accelerator did not refuse."""
+        if isinstance(order, InstallRing):
+            self._rings[order.spec.ring_id] = None
+        else:
+            self._rings.pop(order.ring_id, None)
+        actions = self._accelerator.step(order, current_instant())
+        for action in actions:
+            self._perform_of_accelerator(action)
+        return not any(isinstance(action, RingRefused) for action in actions)
 
-    def _perform(self, action: RendezvousAction) -> None:
-        match action:
-            case Send(session, message):
-                self.control.send(session, message)
-            case WelcomeHost(session, hello_id):
-                self.control.welcome(session, hello_id)
-            case RefuseHost(session, error):
-                self.control.refuse(session, error)
-            case InstallRing() | RemoveRing():
-                for said in self._accelerator.step(action, current_instant()):
-                    self._perform_of_accelerator(said)
-            case Noted(text, is_problem):
-                log.log(logging.WARNING if is_problem else logging.INFO, "%s", text)
-            case Blame():
-                self._blames.add(action)
-            case _:
-                assert_never(action)
+    def admitted(self) -> None:
+        self.ports.is_open = True
+        if self.trunks is not None:
+            self.trunks.admitted()
+
+    def session_ended(self) -> None:
+        """The control plane is gone, and with it all rings."""
+        self.ports.close()
+        for ring_id in list(self._rings):
+            self.ordered(RemoveRing(ring_id))
+
+    def _switch_lost(self, name: str) -> None:
+        if self.trunks is not None:
+            self.trunks.drop(name)
+
+    # --- the accelerator
 
     def _perform_of_accelerator(self, action: Action) -> None:
         match action:
             case Blame():
                 self._blames.add(action)
             case RingFault() | RingRefused():
-                self.handle(action)
+                if self.plane is not None:
+                    self.plane.said_of_ring(action)
+                elif self.session is not None:
+                    self.session.said_of_ring(action)
             case EmitFrames():
                 raise InvariantBroken("frames are sent where they arrive, nowhere else")
             case _:
                 assert_never(action)
 
-    def _welcome(self, hello_id: int) -> Welcome:
-        settings = self.settings
-        return Welcome(
-            id=hello_id, boot_id=self.boot_id, port_path=str(settings.ports_path), mtu_max=settings.mtu_max
-        )
-
     def status(self) -> dict[str, Any]:
         """What ``inaproto status`` shows; msgpack and JSON can carry it."""
-        accelerator = self._accelerator.view().as_dict()
-        rendezvous = asdict(self._rendezvous.view())
-        return {
+        found = {
             "role": "switch",
+            "name": "" if self._place is None else self._place.name,
             "version": version("inaproto"),
             "pid": os.getpid(),
             "boot_id": self.boot_id,
@@ -190,12 +177,23 @@ class Switch:
             "uptime_s": round(trio.current_time() - self._started, 3),
             "totals": self.ports.totals(),
             "ports": self.ports.status(),
-            "accelerator": _text_keys(accelerator),
-            "hosts": list(rendezvous["hosts"]),
-            "jobs": list(rendezvous["jobs"]),
-            "rendezvous": rendezvous["counters"],
+            "accelerator": _text_keys(self._accelerator.view().as_dict()),
+            "hosts": [],
+            "jobs": [],
+            "rendezvous": {},
             "blames": self._blames.counts(),
         }
+        if self.plane is not None:
+            found |= self.plane.status()
+        if self.session is not None:
+            found["control"] = self.session.status()
+        if self.trunks is not None:
+            found["trunks"] = self.trunks.status()
+        return found
+
+
+def _nobody(event: object) -> None:
+    raise InvariantBroken(f"a switch without rendezvous heard {event}")
 
 
 class BlameLog:
@@ -226,6 +224,8 @@ async def run_switch(
     *,
     open_port_listener: OpenPortListener,
     stop: trio.Event,
+    place: Place | None = None,
+    connect_port: ConnectPort | None = None,
     wrap_port: WrapPort | None = None,
     announce: Callable[[str], None] = lambda line: None,
     network: StreamNetwork = UNIX,
@@ -233,19 +233,33 @@ async def run_switch(
 ) -> None:
     """Run a switch until ``stop`` is set, then tell the hosts and return.
 
-    ``announce`` gets one line when both sockets listen. Raises ``ConfigError`` when they cannot.
+    ``place`` is its place in a fabric, if it is not alone; ``connect_port`` dials the switch above.
+    ``announce`` gets one line when all sockets listen. Raises ``ConfigError`` when they cannot.
     ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
     await network.prepare(settings.dir, "switch")
-    switch = Switch(settings, wrap_port=wrap_port, random_bits=random_bits)
+    switch = Switch(settings, place, wrap_port=wrap_port, network=network, random_bits=random_bits)
     bound = await network.listen(settings.control_path, "control socket of the switch")
     try:
-        listener = await open_port_listener(settings.ports_path)
-        try:
+        async with AsyncExitStack() as listeners:
+            listener = await open_port_listener(settings.ports_path)
+            listeners.push_async_callback(_close, listener)
+            below = {}
+            for name, path in ({} if place is None else place.trunk_paths()).items():
+                below[name] = await open_port_listener(path)
+                listeners.push_async_callback(_close, below[name])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(switch.ports.accept_ports, listener)
-                nursery.start_soon(switch.control.accept_sessions, bound)
-                nursery.start_soon(switch.keep_deadlines)
+                nursery.start_soon(switch.server.accept_sessions, bound)
+                if switch.plane is not None:
+                    nursery.start_soon(switch.plane.keep_deadlines)
+                if switch.session is not None:
+                    nursery.start_soon(switch.session.run)
+                if switch.trunks is not None:
+                    for name, trunk_listener in below.items():
+                        nursery.start_soon(switch.trunks.accept, name, trunk_listener)
+                    if connect_port is not None:
+                        nursery.start_soon(switch.trunks.dial, connect_port)
                 log.info(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )
@@ -253,14 +267,17 @@ async def run_switch(
                 await stop.wait()
                 bound.close()
                 await listener.aclose()
-                switch.shut_down("it was told to stop")
-                await switch.control.flush()
+                if switch.plane is not None:
+                    switch.plane.shut_down("it was told to stop")
+                    await switch.server.flush()
                 nursery.cancel_scope.cancel()
-        finally:
-            with trio.CancelScope(shield=True):
-                await listener.aclose()
     finally:
         bound.close()
+
+
+async def _close(listener: PortListener) -> None:
+    with trio.CancelScope(shield=True):
+        await listener.aclose()
 
 
 def _text_keys(value: Any) -> Any:

@@ -1,5 +1,8 @@
 """Ports of the switch daemon: one task each, frames in, accelerator, frames out.
 
+Ports of trunks to other switches have fixed numbers, those of hosts get the next after all others. A switch
+of a fabric opens its ports when it is admitted, and closes all of them when it is admitted no more.
+
 Invariants: what arrived is stepped and the results are queued on their ports before anything else is
 received or stepped, because emitted frames may be views of what arrived or of memory used again; a
 port that fails, or whose peer sends what no frame can be, ends alone. No task, channel or await per
@@ -9,7 +12,7 @@ frame (data-path.md section 8).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +21,7 @@ import trio
 from inaproto.core.accelerator import Action, EmitFrames, Event, FramesArrived, PortDown, PortUp
 from inaproto.errors import FabricError
 from inaproto.ports import FramePort, PortClosed, PortCounters
-from inaproto.units import Instant, PortId, S
+from inaproto.units import Frames, Instant, PortId, S
 
 log = logging.getLogger("inaproto.switch")
 
@@ -39,6 +42,10 @@ class OpenPortListener(Protocol):
     async def __call__(self, path: Path) -> PortListener: ...
 
 
+ConnectPort = Callable[[Path], Awaitable[FramePort]]
+"""Attaches to whoever listens at a path. Raises ``FabricError``, ``PortClosed`` or ``OSError``."""
+Greet = Callable[[FramePort], Awaitable[Sequence[Frames]]]
+"""Agrees with the far side to use a port; returns what arrived after that. Raises ``PortClosed``."""
 WrapPort = Callable[[FramePort, str], FramePort]
 """Puts something (weather) around a port, whose name it is given."""
 
@@ -57,13 +64,19 @@ class PortBoard:
         *,
         wrap_port: WrapPort | None,
         ports_max: int,
+        trunks: int = 0,
     ) -> None:
+        """``trunks``: how many numbers, from 1 on, are those of trunks."""
         self._step = step
         self._perform = perform
         self._wrap_port = wrap_port
         self._ports_max = ports_max
         self._ports: dict[PortId, FramePort] = {}
-        self._serial = 0
+        self._scopes: dict[PortId, trio.CancelScope] = {}
+        self._first = self._serial = 1 + trunks if trunks else 0
+        self._seen = 0
+        self.is_open = trunks == 0
+        """Whether ports may come up."""
         self._ended = _Totals()
         self._sent_to_closed = 0
 
@@ -79,43 +92,92 @@ class PortBoard:
                     log.warning("no new port: %s", error)
                     await trio.sleep(ACCEPT_RETRY_S)
                     continue
-                if len(self._ports) >= self._ports_max:
+                if not self.is_open:
+                    await port.aclose()
+                    continue
+                if self._hosts >= self._ports_max:
                     log.warning("port refused: all %d are in use (--ports-max)", self._ports_max)
                     await port.aclose()
                     continue
-                nursery.start_soon(self._serve, port)
+                port_id = PortId(self._serial)
+                self._serial += 1
+                nursery.start_soon(self.serve, port_id, port, f"port-{port_id}")
 
-    async def _serve(self, port: FramePort) -> None:
-        port_id = PortId(self._serial)
-        self._serial += 1
-        name = f"port-{port_id}"
+    async def serve(self, port_id: PortId, port: FramePort, name: str, greet: Greet | None = None) -> str:
+        """Until the port closes, here or there; returns why. It is up once ``greet`` has returned."""
         if self._wrap_port is not None:
             port = self._wrap_port(port, name)
-        self._ports[port_id] = port
-        self._do(PortUp(port_id))
-        log.info("%s up", name)
-        reason = "the switch ended"
+        reason = "closed on this side"
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(port.run)
+                arrived = await greet(port) if greet is not None else ()
+                self._take_up(port_id, port, nursery.cancel_scope)
+                log.info("%s up", name)
+                if arrived:
+                    self._do(FramesArrived(port_id, arrived))
                 reason = await self._receive(port_id, port)
                 nursery.cancel_scope.cancel()
+        except* PortClosed as closed:  # of greet; those of a port in use are caught where it is read
+            reason = "; ".join(str(error) for error in closed.exceptions)
         finally:
-            del self._ports[port_id]
-            self._ended.add(port)
-            self._do(PortDown(port_id))
-            log.info("%s down: %s", name, reason)
+            if self._take_down(port_id, port):
+                log.info("%s down: %s", name, reason)
             with trio.CancelScope(shield=True):
                 await port.aclose()
+        return reason
+
+    @property
+    def _hosts(self) -> int:
+        """Ports that are up and no trunks."""
+        return sum(port_id >= self._first for port_id in self._ports)
+
+    def close(self) -> None:
+        """All ports go down at once, and none comes up until ``is_open`` is set."""
+        self.is_open = False
+        if self._ports:
+            log.info("all %d ports down", len(self._ports))
+        for port_id in list(self._ports):
+            self.drop(port_id)
+
+    def drop(self, port_id: PortId) -> None:
+        """A port goes down at once: nothing more is taken from it, nothing more is sent."""
+        port = self._ports.get(port_id)
+        if port is not None:
+            self._scopes[port_id].cancel()
+            self._take_down(port_id, port)
+
+    def is_up(self, port_id: PortId) -> bool:
+        return port_id in self._ports
+
+    def _take_up(self, port_id: PortId, port: FramePort, scope: trio.CancelScope) -> None:
+        if not self.is_open:
+            raise PortClosed("this switch has its ports closed")
+        self.drop(port_id)  # a trunk that was dialled again, before its end was heard
+        self._ports[port_id] = port
+        self._scopes[port_id] = scope
+        self._seen += 1
+        self._do(PortUp(port_id))
+
+    def _take_down(self, port_id: PortId, port: FramePort) -> bool:
+        """Whether it was up."""
+        if self._ports.get(port_id) is not port:
+            return False
+        del self._ports[port_id], self._scopes[port_id]
+        self._ended.add(port)
+        self._do(PortDown(port_id))
+        return True
 
     async def _receive(self, port_id: PortId, port: FramePort) -> str:
         """Until the port closes; returns why it did."""
-        while True:
+        while self._ports.get(port_id) is port:
             try:
                 blocks = await port.receive()
             except PortClosed as closed:
                 return closed.reason
-            self._do(FramesArrived(port_id, blocks))
+            if self._ports.get(port_id) is port:
+                self._do(FramesArrived(port_id, blocks))
+        return "it was closed"
 
     def _do(self, event: Event) -> None:
         ports = self._ports
@@ -153,7 +215,7 @@ class PortBoard:
         totals = self._ended.copy()
         for port in self._ports.values():
             totals.add(port)
-        return {**totals.counts, "frames_to_closed_ports": self._sent_to_closed, "ports_seen": self._serial}
+        return {**totals.counts, "frames_to_closed_ports": self._sent_to_closed, "ports_seen": self._seen}
 
 
 class _Totals:

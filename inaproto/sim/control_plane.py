@@ -2,8 +2,8 @@
 
 It runs on the first switch, as ``inaproto.daemon.switch`` wires it, and goes down with it. Hosts and the
 other switches have sessions with it: reliable, in order, each message ``control_delay_ns`` on its way, and
-broken ones are noticed after ``DETECTION_NS``. Control messages of switches are not encoded: no protocol
-for them exists yet.
+broken ones are noticed after ``DETECTION_NS``. Control messages of switches are not encoded here; those of
+daemons are in :mod:`inaproto.wire.switch_messages`.
 """
 
 from __future__ import annotations

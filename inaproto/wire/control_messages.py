@@ -13,6 +13,7 @@ client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Sta
 host daemon -> client: Joined, Ok, Done, StatusReply, Error.
 host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Status, Ping, Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, StatusReply, Error, Ping, Pong.
+Between switches: :mod:`inaproto.wire.switch_messages`.
 """
 
 from __future__ import annotations
@@ -23,41 +24,31 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
 from inaproto.wire.control import ControlRecord, encode_control
-from inaproto.wire.control_fields import (
-    FreeMap,
-    Integer,
-    Many,
-    Octets,
-    OneOf,
-    Record,
-    Refused,
-    Text,
-    give_fields,
-    take_fields,
+from inaproto.wire.control_fields import FreeMap, OneOf, Record, Refused, give_fields, take_fields
+from inaproto.wire.control_types import (
+    U16,
+    U24,
+    U32,
+    U64,
+    DtypeCode,
+    Explanation,
+    Ip,
+    Mac,
+    Mtu,
+    Name,
+    Names,
+    OpCode,
+    Path,
+    Positive16,
+    Positive32,
+    RankGroups,
+    Ranks,
+    Secret,
+    Shape,
 )
-from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
+from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who sends one finds it here
+from inaproto.wire.switch_messages import SWITCH_MESSAGES
 
-U8 = Annotated[int, Integer(0, 0xFF)]
-U16 = Annotated[int, Integer(0, 0xFFFF)]
-U24 = Annotated[int, Integer(0, 0xFF_FFFF)]
-U32 = Annotated[int, Integer(0, 0xFFFF_FFFF)]
-U64 = Annotated[int, Integer(0, (1 << 64) - 1)]
-Positive16 = Annotated[int, Integer(1, 0xFFFF)]
-Positive32 = Annotated[int, Integer(1, 0xFFFF_FFFF)]
-Mtu = Annotated[int, Integer(256, 4096)]
-DtypeCode = Annotated[int, Integer(0, max(Dtype))]
-OpCode = Annotated[int, Integer(0, max(Op))]
-Name = Annotated[str, Text(128, bytes_min=1)]
-"""Of a job, a host, a code."""
-Secret = Annotated[str, Text(256)]
-Path = Annotated[str, Text(1024, bytes_min=1)]
-Explanation = Annotated[str, Text(8192)]
-Mac = Annotated[bytes, Octets(6)]
-Ip = Annotated[bytes, Octets(4)]
-Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
-RankGroups = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, 0xFFFF), 1 << 16), 1 << 16)]
-Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
-Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
 RingPath = Literal["switch", "chain"]
 """How a ring's operations are summed: in the switches, or along the chain of its hosts."""
 PathField = Annotated[RingPath, OneOf(("switch", "chain"))]
@@ -89,14 +80,6 @@ class IntoAddress:
 
 OutField = Annotated[OutAddress, Record(OutAddress)]
 IntoField = Annotated[IntoAddress, Record(IntoAddress)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """Root of all control messages."""
-
-    TYPE: ClassVar[str] = ""
-    id: U64 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +188,14 @@ class Hello(Message):
     ip: Ip
     instance: Secret = ""
     """Drawn when the host daemon started: the ranks of another instance do not come back."""
+    switch: Secret = ""
+    """At which its NIC is; empty: at the one with which it speaks."""
+
+
+SWITCH_AWAY: Final = "switch_away"
+"""Code of the answer to a hello: the host's switch is not there now; to be tried again."""
+SWITCH_UNKNOWN: Final = "switch_unknown"
+"""Code of the answer to a hello that can never be welcome: no such switch, or not this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,38 +416,37 @@ class Pong(Message):
     TYPE: ClassVar[str] = "pong"
 
 
-MESSAGES: Final[Mapping[str, type[Message]]] = {
-    cls.TYPE: cls
-    for cls in (
-        Join,
-        Joined,
-        Buffer,
-        Ok,
-        AllReduce,
-        Done,
-        Leave,
-        Status,
-        StatusReply,
-        Error,
-        Hello,
-        Welcome,
-        Member,
-        Ring,
-        Ready,
-        Start,
-        OpStarted,
-        JobStatus,
-        Broken,
-        Halt,
-        Halted,
-        Gone,
-        Left,
-        Closed,
-        Failed,
-        Ping,
-        Pong,
-    )
-}
+_ALL: Final[tuple[type[Message], ...]] = (
+    Join,
+    Joined,
+    Buffer,
+    Ok,
+    AllReduce,
+    Done,
+    Leave,
+    Status,
+    StatusReply,
+    Error,
+    Hello,
+    Welcome,
+    Member,
+    Ring,
+    Ready,
+    Start,
+    OpStarted,
+    JobStatus,
+    Broken,
+    Halt,
+    Halted,
+    Gone,
+    Left,
+    Closed,
+    Failed,
+    Ping,
+    Pong,
+    *SWITCH_MESSAGES,
+)
+MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
 
 
 def encode_message(message: Message) -> bytes:

@@ -20,6 +20,7 @@ import trio
 
 import inaproto
 from inaproto.daemon.config import HostSettings, SwitchSettings
+from inaproto.daemon.fabric_file import Fabric, Place
 from inaproto.daemon.host import HostDaemon, run_host
 from inaproto.daemon.switch import run_switch
 from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, RandomBits, load_adapter
@@ -166,11 +167,17 @@ class MemoryCluster:
         trace: Trace,
         options: dict[str, Any],
         switch_options: dict[str, Any],
+        fabric: Fabric | None = None,
+        seats: Sequence[str] = (),
     ) -> None:
+        """``fabric`` of several switches, if there is one; host ``i`` is at switch ``seats[i]``."""
         self.seed = seed
         self.network = network
         self.trace = trace
-        self.switch: SwitchLife | None = None
+        self.fabric = fabric
+        self.seats = seats
+        self.switches: dict[str, SwitchLife] = {}
+        """By name; of a switch that is alone the name is empty."""
         self.hosts: dict[int, HostLife] = {}
         self._nursery = nursery
         self._options = options
@@ -178,27 +185,45 @@ class MemoryCluster:
         self._lives = 0
         self._communicators: list[inaproto.Communicator] = []
 
+    @property
+    def switch(self) -> SwitchLife | None:
+        """The one that is alone, or the root."""
+        return self.switches.get(self.fabric.root.name if self.fabric else "")
+
     def _secrets(self, name: str) -> RandomBits:
         self._lives += 1
         return random_bits(self.seed, f"secrets/{name}/{self._lives}")
 
     # --- daemons
 
-    async def start_switch(self, **values: Any) -> SwitchLife:
-        """``values`` are settings other than those of the cluster."""
-        node = self.network.node("switch")
-        life = self.switch = SwitchLife(node)
+    async def start_switch(self, switch: str = "", **values: Any) -> SwitchLife:
+        """Of a fabric: the one of this name, by default the root.
+
+        ``values`` are settings other than those of the cluster.
+        """
+        directory, place = DIRECTORY, None
+        if self.fabric is not None:
+            place = Place(self.fabric, switch or self.fabric.root.name)
+            switch, directory = place.name, place.entry.dir
+        process = switch or "switch"
+        node = self.network.node(process)
+        life = self.switches[switch] = SwitchLife(node)
         ready = trio.Event()
-        secrets = self._secrets("switch")
+        secrets = self._secrets(process)
 
         def wrap(port: FramePort, name: str) -> FramePort:
-            return TracedPort(port, f"switch/{name}", self.trace)
+            return TracedPort(port, f"{process}/{name}", self.trace)
+
+        async def connect_port(path: Path) -> FramePort:
+            return node.connect_port(path)
 
         async def serve() -> None:
             try:
                 with life.scope:
                     await run_switch(
-                        SwitchSettings.model_validate({"dir": DIRECTORY} | self._switch_options | values),
+                        SwitchSettings.model_validate({"dir": directory} | self._switch_options | values),
+                        place=place,
+                        connect_port=connect_port,
                         open_port_listener=node.listen_ports,
                         stop=life.told_to_stop,
                         wrap_port=wrap,
@@ -218,6 +243,8 @@ class MemoryCluster:
         name = f"h{number}"
         node = self.network.node(name)
         values = {"name": name, "ip": f"10.0.0.{number + 1}", "dir": DIRECTORY} | SMALL | self._options
+        if self.seats:
+            values["switch"] = self.seats[number]
         life = self.hosts[number] = HostLife(node, settings=HostSettings.model_validate(values))
         secrets = self._secrets(name)
 
@@ -276,14 +303,14 @@ class MemoryCluster:
     # --- the end
 
     async def shut_down(self) -> None:
-        """Ranks are gone or leave; hosts, then the switch, stop in good order. Nothing may be left."""
+        """Ranks are gone or leave; hosts, then the switches, stop in good order. Nothing may be left."""
         async with trio.open_nursery() as nursery:
             for comm in self._communicators:
                 nursery.start_soon(comm.aclose)
         for life in list(self.hosts.values()):
             await life.stop()
-        if self.switch is not None:
-            await self.switch.stop()
+        for switch in reversed(list(self.switches.values())):
+            await switch.stop()
         assert not self._nursery.child_tasks, f"tasks left: {self._nursery.child_tasks}"
         assert not self.network.open_ends, f"open: {self.network.open_ends}"
 
@@ -297,9 +324,14 @@ async def open_memory_cluster(
     weather: str = "",
     control_delay_ns: int = MS,
     switch: dict[str, Any] | None = None,
+    fabric: Fabric | None = None,
+    seats: Sequence[str] = (),
+    start: bool = True,
     **host_options: Any,
 ) -> AsyncIterator[MemoryCluster]:
-    """A switch and ``hosts`` host daemons, started; shut down in good order at the end.
+    """A switch, or all of a fabric, and ``hosts`` host daemons, started unless the scenario does it.
+
+    They are shut down in good order at the end.
 
     Each part of a control message takes up to ``control_delay_ns``.
     """
@@ -311,10 +343,12 @@ async def open_memory_cluster(
     )
     with trio.fail_after(VIRTUAL_S_MAX):
         async with trio.open_nursery() as nursery:
-            cluster = MemoryCluster(seed, nursery, network, trace, host_options, switch or {})
-            await cluster.start_switch()
-            for number in range(hosts):
-                await cluster.start_host(number)
+            cluster = MemoryCluster(seed, nursery, network, trace, host_options, switch or {}, fabric, seats)
+            if start:
+                for name in [entry.name for entry in fabric.entries] if fabric is not None else [""]:
+                    await cluster.start_switch(name)
+                for number in range(hosts):
+                    await cluster.start_host(number)
             yield cluster
             await cluster.shut_down()
 

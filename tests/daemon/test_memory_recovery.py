@@ -16,7 +16,7 @@ import trio
 
 import inaproto
 from inaproto.core.rendezvous_types import RendezvousConfig
-from inaproto.daemon import switch as switch_daemon
+from inaproto.daemon import control_plane
 from inaproto.daemon.host import HostDaemon
 from inaproto.errors import JobError, RankLost, SwitchUnreachable
 from tests.daemon.memory_cluster import MemoryCluster, run_world
@@ -41,11 +41,16 @@ class Job:
             for _ in range(operations)
         ]
         self.done = [0] * size
+        self.paths: set[str] = set()
+        """By which they were summed."""
         self.seed = seed
 
     def inputs(self, index: int) -> list[Any]:
         dtype, _, length = self.called[index]
         return [draw(numpy_dtype(dtype), (length,), (self.seed, index, rank)) for rank in range(self.size)]
+
+    def expected(self, index: int) -> Any:
+        return reference(self.inputs(index), self.called[index][1])
 
     async def rank(self, rank: int) -> None:
         async with await self.cluster.connect("train", rank, size=self.size) as comm:
@@ -56,9 +61,13 @@ class Job:
                 ]
                 for index, work in works:
                     result = await work
-                    expected = reference(self.inputs(index), self.called[index][1])
-                    assert result.tobytes() == expected.tobytes(), (rank, index, self.called[index])
+                    assert result.tobytes() == self.expected(index).tobytes(), (
+                        rank,
+                        index,
+                        self.called[index],
+                    )
                     self.done[rank] += 1
+            self.paths.update(record.path for record in comm.statistics().recent)
 
     async def run(self, *faults: Callable[[], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:
@@ -172,7 +181,7 @@ def test_a_switch_that_counts_its_rings_anew_confuses_nobody(
 ) -> None:
     """Rings of two switches, one after the other, have the same id: what is kept is told apart by serial."""
     monkeypatch.setattr(
-        switch_daemon, "RendezvousConfig", lambda **values: RendezvousConfig(**values | {"first_ring_id": 1})
+        control_plane, "RendezvousConfig", lambda **values: RendezvousConfig(**values | {"first_ring_id": 1})
     )
 
     async def scenario(cluster: MemoryCluster) -> None:

@@ -28,7 +28,18 @@ from inaproto.wire.control_messages import (
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
+from inaproto.wire.switch_messages import (
+    FlowRecord,
+    InputRecord,
+    LinkRecord,
+    NoteRecord,
+    RingFaulted,
+    RingInstall,
+    RoleRecord,
+    SwitchHello,
+)
 from inaproto.wire.tree_note import NoteKind, TreeNote
+from inaproto.wire.trunk_hello import TrunkHello
 from inaproto.wire.udp import UdpHeader
 from inaproto.wire.vector import FlowTemplate
 
@@ -101,6 +112,12 @@ TREE_NOTES: Final = tuple(
     )
 )
 
+TRUNK_HELLOS: Final = (
+    TrunkHello(mac=MAC_A, switch="leaf0", peer="spine", boot_id="0123456789abcdef").encode(),
+    TrunkHello(mac=MAC_B, switch="s", peer="p", boot_id="b").encode(),
+    TrunkHello(mac=MAC_A, switch="\N{SNOWMAN}" * 20, peer="p" * 128, boot_id="b").encode(),
+)
+
 IPV4_DATAGRAMS: Final = (
     *(frame[14:] for frame in FRAMES[:4]),
     Ipv4Header(src=IP_A, dst=IP_B, total_length=32, protocol=1, options=b"\x07\x07\x04" + bytes(5)).encode()
@@ -154,6 +171,9 @@ _OUT: Final = OutAddress(mac=MAC_A, ip=IP_A, qpn=17, psn=0x100)
 _INTO: Final = IntoAddress(
     mac=MAC_B, ip=IP_B, qpn=18, psn=0x200, va=1 << 40, rkey=3, slots=4, slot_bytes=1 << 18
 )
+_LINK: Final = LinkRecord(
+    peer="spine", port=1, here_mac=MAC_A, here_ip=IP_A, there_mac=MAC_B, there_ip=IP_B, qp=0x80_0007, rank=0
+)
 _MESSAGES: Final = (
     Join(id=1, job="digits", rank=0, size=4, key="secret", pid=4711),
     Joined(id=1, ring_id=1, rank=0, size=4),
@@ -192,6 +212,28 @@ _MESSAGES: Final = (
     JobStatus(id=6, job="digits", waiting_for=(1, 2)),
     Failed(id=7, job="digits", code="tensor_mismatch", message="rank 2 has shape (3,)"),
     Ping(id=8),
+    SwitchHello(id=1, switch="leaf0", boot_id="b", fabric="0123"),
+    RingInstall(
+        id=9,
+        ring_id=7,
+        epoch=1,
+        ring_key=99,
+        window_messages=2,
+        message_packets=4,
+        mtu=256,
+        flows=(
+            FlowRecord(src_ip=IP_A, dst_ip=IP_B, dst_qp=17),
+            FlowRecord(src_ip=IP_B, dst_ip=IP_A, dst_qp=18),
+        ),
+        role=RoleRecord(
+            inputs=(InputRecord(rank=0), InputRecord(link=_LINK)),
+            parent=_LINK,
+            delivers=(0,),
+            notes=(NoteRecord(rank=1, link=_LINK),),
+            steered=(),
+        ),
+    ),
+    RingFaulted(id=10, ring_id=7, rank=1, rule="operations differ", evidence="rank 1 has another shape"),
 )
 _FRAMED: Final = (
     *map(encode_message, _MESSAGES),

@@ -23,6 +23,7 @@ from inaproto.wire.ina_header import InaHeader
 from inaproto.wire.ipv4 import Ipv4Header, internet_checksum
 from inaproto.wire.roce import Aeth, Bth, Imm, Reth, RocePacket
 from inaproto.wire.tree_note import TreeNote
+from inaproto.wire.trunk_hello import TrunkHello
 from inaproto.wire.udp import UdpHeader
 from inaproto.wire.vector import PlainRun, decode_runs
 from inaproto_adapters.frames.framing import FrameReader
@@ -95,6 +96,10 @@ def ina_header(data: bytes) -> None:
     header = InaHeader.decode(data)
     assert header.encode() == data[:40]
     assert str(header)
+
+
+def trunk_hello(data: bytes) -> None:
+    assert TrunkHello.decode(data).encode() == data
 
 
 def tree_note(data: bytes) -> None:
@@ -226,6 +231,7 @@ TARGETS = {
         Target("icrc", corpus.FRAMES, invariant_crc),
         Target("ina_header", corpus.INA_HEADERS, ina_header),
         Target("tree_note", corpus.TREE_NOTES, tree_note),
+        Target("trunk_hello", corpus.TRUNK_HELLOS, trunk_hello),
         Target("decode_runs", corpus.RUNS, runs),
         Target("frame_stream", corpus.FRAME_STREAMS, frame_stream),
         Target("control_record", corpus.CONTROL_RECORDS, control_record),

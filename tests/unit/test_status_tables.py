@@ -42,3 +42,88 @@ def test_a_host_s_ranks_fit_a_narrow_terminal() -> None:
     assert "naks_sent" not in text
     assert "[" not in text, "no raw lists"
     assert "…" not in text, "nothing is cut"
+
+
+ROOT = {
+    "name": "spine",
+    "dir": "/run/inaproto",
+    "pid": 1,
+    "uptime_s": 5.0,
+    "boot_id": "b0",
+    "weather": "clear",
+    "totals": dict.fromkeys(
+        ("frames_in", "frames_out", "frames_lost", "frames_duplicated", "frames_reordered"), 0
+    ),
+    "hosts": ["h0"],
+    "ports": [],
+    "jobs": [],
+    "accelerator": {"counters": {}},
+    "blames": {},
+    "fabric": {
+        "switches": [
+            {
+                "name": name,
+                "above": above,
+                "dir": f"/run/{name}",
+                "aggregates": name != "leaf1",
+                "is_present": name == "spine",
+                "is_open": name == "spine",
+                "since_s": since_s,
+                "error": error,
+            }
+            for name, above, since_s, error in (
+                ("spine", None, 5.0, ""),
+                ("leaf0", "spine", 2.0, "its control connection was closed by its peer"),
+                ("leaf1", "spine", None, ""),
+            )
+        ],
+        "rings": [
+            {"ring_id": 77, "phase": "installing", "switches": ["spine", "leaf0"], "missing": ["leaf0"]}
+        ],
+        "counters": {"trees_made": 3, "trees_refused": 0, "switches_lost": 1},
+    },
+    "trunks": [
+        {
+            "switch": "leaf0",
+            "way": "down",
+            "port": 1,
+            "is_up": False,
+            "since_s": 2,
+            "times_up": 1,
+            "error": "gone",
+        }
+    ],
+}
+
+
+def shown(switch: dict[str, object]) -> str:
+    console = Console(width=100, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(show_report(Report(switch=switch, hosts=[], problems=[])))
+    return capture.get()
+
+
+def test_the_root_shows_its_fabric() -> None:
+    text = shown(ROOT)
+    assert "switch spine in /run/inaproto" in text
+    for line in (
+        "leaf0 is away: its control connection was closed by its peer",
+        "trunk to leaf0: gone",
+        "trees: trees_made 3, switches_lost 1",
+    ):
+        assert line in text
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "spine - here 5 s /run/spine" in rows
+    assert "leaf0 spine away 2 s /run/leaf0" in rows
+    assert "leaf1 spine away, steers - /run/leaf1" in rows
+    assert "77 installing spine, leaf0 leaf0" in rows
+    assert "leaf0 down 1 down 2 s 1" in rows
+
+
+def test_a_leaf_shows_its_session() -> None:
+    control = {"path": "/run/control.sock", "since_s": 3.0, "control_boot": "b0", "error": "it is gone"}
+    leaf = {key: value for key, value in ROOT.items() if key != "fabric"}
+    away = shown(leaf | {"control": control | {"connected": False, "is_admitted": False}})
+    assert "no control plane at /run/control.sock for 3 s, its ports are closed: it is gone" in away
+    here = shown(leaf | {"control": control | {"connected": True, "is_admitted": True}})
+    assert "admitted by control plane b0 at /run/control.sock, 3 s ago" in here

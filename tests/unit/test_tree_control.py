@@ -17,6 +17,7 @@ from inaproto.core.tree_control_types import (
     Admit,
     FabricSwitch,
     Faulted,
+    HostSeen,
     Installed,
     Order,
     Refused,
@@ -334,3 +335,41 @@ def test_rings_that_are_remembered_are_bounded() -> None:
 
 def test_it_has_no_timers() -> None:
     assert Controlled(["leaf0"]).core.deadline is None
+
+
+# --- hosts that are seen
+
+
+def test_hosts_are_where_they_were_seen_last() -> None:
+    control = Controlled(["leaf0", "leaf0"])
+    assert control.step(HostSeen(ip(1), "leaf1")) == []
+    assert control.want() == ["mid", "leaf0", "leaf1"]
+    plan = control.core.plan_of((ip(0), ip(1)))
+    assert plan is not None
+    assert plan.to_lists() == [[0], [1]]
+    assert control.core.plan_of((ip(0), ip(9))) is None
+
+
+def test_a_host_at_an_unknown_switch_is_not_seen() -> None:
+    control = Controlled(["leaf0", "leaf0"])
+    assert control.step(HostSeen(ip(1), "leaf9")) == []
+    assert control.want() == ["leaf0"]
+
+
+def test_the_host_seen_longest_ago_makes_room() -> None:
+    core = TreeControl(TreeControlConfig(fabric(), {}, hosts_max=2))
+    for rank in (0, 1, 0, 2):
+        core.step(HostSeen(ip(rank), "leaf0"), Instant(0))
+    assert core.plan_of((ip(0), ip(2))) is not None
+    assert core.plan_of((ip(0), ip(1))) is None
+
+
+def test_trees_and_losses_are_counted() -> None:
+    control = Controlled(["leaf0", "leaf1"])
+    control.stand()
+    assert control.core.view().counters == {"trees_made": 1, "trees_refused": 0, "switches_lost": 0}
+    control.step(SwitchLost("leaf1", "gone"))
+    control.step(SwitchLost("leaf1", "gone"))
+    control.step(RingGone(RING))
+    control.step(RingWanted(spec(2)))
+    assert control.core.view().counters == {"trees_made": 1, "trees_refused": 1, "switches_lost": 1}

@@ -114,7 +114,9 @@ def test_every_message_there_and_back(cls: type[Message], data: st.DataObject) -
 def test_all_messages_of_the_protocol() -> None:
     names = (
         "join joined buffer ok all_reduce done leave status status_reply error hello welcome member ring "
-        "ready start op_started job_status broken halt halted gone left closed failed ping pong"
+        "ready start op_started job_status broken halt halted gone left closed failed ping pong "
+        "switch_hello switch_welcome switch_admit switch_opened ring_install ring_remove ring_installed "
+        "install_refused ring_faulted"
     )
     assert list(MESSAGES) == names.split()
 

@@ -1,0 +1,360 @@
+"""The control plane: hosts' and switches' sessions, the rendezvous and, in a fabric, the control of trees.
+
+It runs in the switch that is alone, or in the root of a fabric, and goes down with it. The rendezvous
+decides who belongs to which ring, :class:`~inaproto.core.tree_control.TreeControl` which switch does what
+for it; where there is only one switch, the rendezvous' orders go straight to its accelerator.
+
+Invariants: the cores are stepped from synchronous code only, so no step sees another half done; what one
+core or the accelerator says to another goes through a queue and is never a call back into a running step. A
+host is welcome, and stays, only while the switch at which its NIC is has its ports open. Only the rendezvous
+has a deadline; one task keeps it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, assert_never
+
+import trio
+
+from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.rendezvous_types import (
+    Noted,
+    RefuseHost,
+    RendezvousAction,
+    RendezvousConfig,
+    RendezvousEvent,
+    Send,
+    SessionId,
+    ShuttingDown,
+    WelcomeHost,
+    Woke,
+    flat_plan,
+)
+from inaproto.core.tree_control import TreeControl
+from inaproto.core.tree_control_types import (
+    Admit,
+    Faulted,
+    HostSeen,
+    Installed,
+    Order,
+    Refused,
+    Release,
+    RingGone,
+    RingWanted,
+    StartAsked,
+    SwitchArrived,
+    SwitchLost,
+    Tell,
+    TreeAction,
+    TreeEvent,
+)
+from inaproto.daemon.config import SwitchSettings
+from inaproto.daemon.control_server import ControlServer
+from inaproto.daemon.fabric_file import Place
+from inaproto.daemon.ring_records import install_message
+from inaproto.daemon.switch_ports import current_instant
+from inaproto.errors import Blame
+from inaproto.ports import RandomBits
+from inaproto.units import MS, US, S
+from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Start, Welcome
+from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
+
+log = logging.getLogger("inaproto.switch")
+
+SESSIONS_SPARE = 32
+"""Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
+ControlEvent = RendezvousEvent | TreeEvent
+
+
+class ControlPlane:
+    """``order`` goes to this switch's own accelerator, and returns whether that did not refuse."""
+
+    def __init__(
+        self,
+        settings: SwitchSettings,
+        place: Place | None,
+        boot_id: str,
+        *,
+        order: Callable[[InstallRing | RemoveRing], bool],
+        blame: Callable[[Blame], None],
+        switch_lost: Callable[[str], None],
+        status: Callable[[], dict[str, Any]],
+        random_bits: RandomBits,
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._boot_id = boot_id
+        self._order = order
+        self._blame = blame
+        self._switch_lost = switch_lost
+        self._trees = None if place is None else TreeControl(place.fabric.tree_config())
+        self._rendezvous = Rendezvous(
+            RendezvousConfig(
+                jobs_max=settings.rings_max,
+                ranks_max=settings.ranks_max,
+                mtu_max=settings.mtu_max,
+                recover_ns=settings.recover_ms * MS,
+                boot_id=boot_id,
+                first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
+                plan_of=flat_plan if self._trees is None else self._trees.plan_of,
+            )
+        )
+        self._switches: dict[str, SessionId] = {}
+        """Of the other switches that are connected; the root needs no session."""
+        self._since_s: dict[str, float] = {} if place is None else {place.name: trio.current_time()}
+        """When each switch came or was lost."""
+        self._why_away: dict[str, str] = {}
+        self._open: dict[str, None] = {} if place is None else {place.name: None}
+        """Switches whose ports are open."""
+        self._deadline_changed = trio.Event()
+        self._events: deque[ControlEvent] = deque()
+        self._handling = False
+        self.server = ControlServer(
+            self.handle,
+            status,
+            desk=self,
+            sessions_max=settings.ports_max * (len(place.fabric.entries) if place else 1) + SESSIONS_SPARE,
+            random_bits=random_bits,
+        )
+
+    def handle(self, event: ControlEvent) -> None:
+        """Step the core that it is for and perform its actions, then the events that these caused."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        deadline = self._rendezvous.deadline
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._handling = False
+        if self._rendezvous.deadline != deadline:
+            self._deadline_changed.set()
+
+    def _step(self, event: ControlEvent) -> None:
+        now = current_instant()
+        if not isinstance(event, TreeEvent):
+            for action in self._rendezvous.step(event, now):
+                self._perform(action)
+        elif self._trees is not None:
+            for order in self._trees.step(event, now):
+                self._perform_of_trees(order)
+
+    async def keep_deadlines(self) -> None:
+        """Wake the rendezvous when its deadline has passed, until cancelled."""
+        while True:
+            self._deadline_changed = trio.Event()
+            deadline = self._rendezvous.deadline
+            # A microsecond more, so that the float clock is past the deadline for sure.
+            at = math.inf if deadline is None else (deadline + US) / S
+            with trio.move_on_at(at):
+                await self._deadline_changed.wait()
+            if deadline is not None and current_instant() >= deadline:
+                self.handle(Woke())
+
+    def shut_down(self, reason: str) -> None:
+        """Tell whoever has a ring."""
+        self.handle(ShuttingDown(reason))
+
+    def said_of_ring(self, said: RingFault | RingRefused) -> None:
+        """By this switch's own accelerator."""
+        if self._place is None:
+            self.handle(said)
+        else:
+            self.switch_said(self._place.name, said)
+
+    # --- orders of the cores
+
+    def _perform(self, action: RendezvousAction) -> None:
+        is_fabric = self._trees is not None
+        match action:
+            case Send(session, message):
+                if is_fabric and isinstance(message, Start):
+                    self.handle(StartAsked(action))
+                else:
+                    self.server.send(session, message)
+            case WelcomeHost(session, hello_id):
+                self._welcome(session, hello_id)
+            case RefuseHost(session, error):
+                self.server.refuse(session, error)
+            case InstallRing(spec):
+                if is_fabric:
+                    self.handle(RingWanted(spec))
+                else:
+                    self._order(action)
+            case RemoveRing(ring_id):
+                if is_fabric:
+                    self.handle(RingGone(ring_id))
+                else:
+                    self._order(action)
+            case Noted(text, is_problem):
+                log.log(logging.WARNING if is_problem else logging.INFO, "%s", text)
+            case Blame():
+                self._blame(action)
+            case _:
+                assert_never(action)
+
+    def _perform_of_trees(self, action: TreeAction) -> None:
+        match action:
+            case Order(switch, order):
+                self._to_switch(switch, order)
+            case Admit(switch):
+                self._tell_switch(switch, SwitchAdmit())
+            case Tell(event):
+                self.handle(event)
+            case Release(start):
+                self.server.send(start.session, start.message)
+            case _:
+                assert_never(action)
+
+    def _to_switch(self, switch: str, order: InstallRing | RemoveRing) -> None:
+        if self._place is not None and switch == self._place.name:
+            if self._order(order) and isinstance(order, InstallRing):
+                self.handle(Installed(switch, order.spec.ring_id))
+        elif isinstance(order, InstallRing):
+            self._tell_switch(switch, install_message(order.spec))
+        else:
+            self._tell_switch(switch, RingRemove(ring_id=order.ring_id))
+
+    def _tell_switch(self, switch: str, message: Message) -> None:
+        session = self._switches.get(switch)
+        if session is not None:
+            self.server.send(session, message)
+
+    # --- hosts
+
+    def refusal_of(self, hello: Hello) -> Error | None:
+        """Why a host cannot be welcome now, before the rendezvous hears of it."""
+        name, place = hello.switch, self._place
+        if place is None or (name and name not in place.fabric.by_name):
+            if not name and place is None:
+                return None
+            known = "this switch is alone" if place is None else ", ".join(place.fabric.by_name)
+            text = f"host {hello.host!r}: there is no switch {name!r} to be at ({known})"
+            return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
+        own = [
+            entry.name for entry in place.fabric.entries if place.fabric.address(entry.name).ip == hello.ip
+        ]
+        if own:
+            text = f"host {hello.host!r}: its IP address is that of the virtual connections of {own[0]}"
+            return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
+        if (name or place.name) not in self._open:
+            why = "it is starting" if name in self._switches else "it has not been here yet"
+            if name in self._why_away and name not in self._switches:
+                why = f"it is gone: {self._why_away[name]}"
+            text = f"host {hello.host!r} has to wait for its switch {name}: {why}"
+            return Error(code=SWITCH_AWAY, message=text, of=hello.id)
+        return None
+
+    def _welcome(self, session: SessionId, hello_id: int) -> None:
+        hello = self.server.hello_of(session)
+        settings, ports_path = self._settings, self._settings.ports_path
+        if self._place is not None and hello is not None:
+            switch = hello.switch or self._place.name
+            ports_path = self._place.fabric.by_name[switch].ports_path
+            self.handle(HostSeen(hello.ip, switch))
+        welcome = Welcome(
+            id=hello_id, boot_id=self._boot_id, port_path=str(ports_path), mtu_max=settings.mtu_max
+        )
+        self.server.send(session, welcome)
+
+    # --- other switches
+
+    def refusal_of_switch(self, hello: SwitchHello) -> str:
+        """Empty: it is welcome."""
+        place, name = self._place, hello.switch
+        if place is None:
+            return "this switch is alone: it was started without a fabric file (--fabric)"
+        if hello.fabric != place.fabric.digest:
+            return (
+                f"switch {name!r} has another fabric file than {place.name}, the root; give all switches the "
+                "same one, and start anew those that have an old one"
+            )
+        if name == place.name or name not in place.fabric.by_name:
+            return f"switch {name!r} is not below {place.name} in the fabric"
+        if name in self._switches:
+            return f"another switch {name!r} is connected"
+        return ""
+
+    def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None:
+        name = hello.switch
+        log.info("switch %s is here, boot %s", name, hello.boot_id)
+        self._switches[name] = session
+        self._since_s[name] = trio.current_time()
+        self.server.send(session, SwitchWelcome(id=hello.id, boot_id=self._boot_id))
+        self.handle(SwitchArrived(name))
+
+    def switch_opened(self, switch: str) -> None:
+        self._open[switch] = None
+
+    def switch_said(self, switch: str, said: RingFault | RingRefused | Installed) -> None:
+        match said:
+            case RingFault():
+                self.handle(Faulted(switch, said))
+            case RingRefused():
+                self.handle(Refused(switch, said))
+            case Installed():
+                self.handle(said)
+            case _:
+                assert_never(said)
+
+    def switch_ended(self, switch: str, reason: str) -> None:
+        log.warning("switch %s is lost: %s", switch, reason)
+        del self._switches[switch]
+        self._open.pop(switch, None)
+        self._since_s[switch] = trio.current_time()
+        self._why_away[switch] = reason
+        self._switch_lost(switch)
+        self.handle(SwitchLost(switch, reason))
+        self.server.end_hosts(switch, f"its switch {switch} is gone: {reason}")
+
+    # --- status
+
+    def status(self) -> dict[str, Any]:
+        rendezvous = asdict(self._rendezvous.view())
+        found = {
+            "hosts": list(rendezvous["hosts"]),
+            "jobs": list(rendezvous["jobs"]),
+            "rendezvous": rendezvous["counters"],
+        }
+        if self._trees is not None and self._place is not None:
+            found["fabric"] = self._fabric_status(self._trees, self._place)
+        return found
+
+    def _fabric_status(self, trees: TreeControl, place: Place) -> dict[str, Any]:
+        view = trees.view()
+        now = trio.current_time()
+        return {
+            "switches": [
+                {
+                    "name": entry.name,
+                    "above": entry.above,
+                    "dir": str(entry.dir),
+                    "aggregates": entry.aggregates,
+                    "is_present": entry.name in view.present,
+                    "is_open": entry.name in self._open,
+                    "since_s": round(now - self._since_s[entry.name], 3)
+                    if entry.name in self._since_s
+                    else None,
+                    "error": "" if entry.name in view.present else self._why_away.get(entry.name, ""),
+                }
+                for entry in place.fabric.entries
+            ],
+            "rings": [
+                {
+                    "ring_id": ring.ring_id,
+                    "phase": ring.phase,
+                    "switches": list(ring.switches),
+                    "missing": list(ring.missing),
+                }
+                for ring in view.rings
+            ],
+            "counters": dict(view.counters),
+        }

@@ -1,0 +1,254 @@
+"""The fabric file: all switches of a fabric, which is above which, and where their sockets are.
+
+One TOML file for all of them; each switch daemon is told its own name in it::
+
+    [[switches]]             # the first is the root: the hosts' and switches' control sessions are with it
+    name = "spine"
+    dir = "/run/inaproto/spine"
+
+    [[switches]]
+    name = "leaf0"
+    dir = "/run/inaproto/leaf0"
+    above = "spine"
+    # aggregates = false     # it sends what its hosts send to the switch above, which sums it
+    # trunk = "/path"        # where it dials, if not trunk-leaf0.sock in the directory of the one above
+
+From the place of a switch in the file come the addresses of its virtual connections and the numbers of its
+trunk ports, so all daemons must have the same file: they compare its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from inaproto.core.aggregation_tree import SwitchAddress
+from inaproto.core.tree_control_types import FabricSwitch, TreeControlConfig
+from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, require_name, trunk_socket
+from inaproto.daemon.unix_sockets import require_path_fits
+from inaproto.errors import ConfigError
+from inaproto.units import PortId
+
+FABRIC_BYTES_MAX: Final = 1 << 20
+SWITCHES_MAX: Final = 250
+_ADDRESS_NET: Final = bytes([169, 254, 1])
+"""Link-local (RFC 3927): no host has such an address by configuration, and no router passes it on."""
+_MAC_PREFIX: Final = b"\x02\x01"
+"""Locally administered; host daemons make theirs from 02:00."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, AfterValidator(require_name)]
+    dir: Annotated[Path, AfterValidator(Path.expanduser)]
+    above: str | None = None
+    aggregates: bool = Field(default=True, strict=True)
+    trunk: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser())] = None
+
+
+@dataclass(frozen=True)
+class FabricEntry:
+    """One switch of the file; the paths are absolute."""
+
+    name: str
+    dir: Path
+    above: str | None = None
+    aggregates: bool = True
+    trunk: Path | None = None
+    """Where it dials the one above; None at the root."""
+
+    @property
+    def control_path(self) -> Path:
+        return self.dir / CONTROL_SOCKET
+
+    @property
+    def ports_path(self) -> Path:
+        return self.dir / PORTS_SOCKET
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """All switches, the root first, each after the one above it; made by :func:`load_fabric`."""
+
+    entries: tuple[FabricEntry, ...]
+
+    @property
+    def root(self) -> FabricEntry:
+        return self.entries[0]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, FabricEntry]:
+        return {entry.name: entry for entry in self.entries}
+
+    @cached_property
+    def digest(self) -> str:
+        """Of what all switches must agree on: names, order, who is above whom, who aggregates."""
+        what = [(entry.name, entry.above, entry.aggregates) for entry in self.entries]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+    def below(self, name: str) -> list[FabricEntry]:
+        return [entry for entry in self.entries if entry.above == name]
+
+    def address(self, name: str) -> SwitchAddress:
+        """Of its virtual connections."""
+        ip = _ADDRESS_NET + bytes([1 + self.entries.index(self.by_name[name])])
+        return SwitchAddress(_MAC_PREFIX + ip, ip)
+
+    def trunk_ports(self, name: str) -> dict[str, PortId]:
+        """Port of switch ``name`` to each switch next to it: above, then below in the order of the file.
+
+        They are 1, 2, ...; those of hosts come after them.
+        """
+        above = self.by_name[name].above
+        next_to_it = [*([] if above is None else [above]), *(entry.name for entry in self.below(name))]
+        return {other: PortId(1 + index) for index, other in enumerate(next_to_it)}
+
+    def tree_config(self) -> TreeControlConfig:
+        """For the control of trees, with no host known yet."""
+        switches = []
+        for entry in self.entries:
+            switch = FabricSwitch(entry.name, self.address(entry.name), aggregates=entry.aggregates)
+            if entry.above is not None:
+                switch = FabricSwitch(
+                    entry.name,
+                    self.address(entry.name),
+                    entry.above,
+                    port_up=self.trunk_ports(entry.name)[entry.above],
+                    port_down=self.trunk_ports(entry.above)[entry.name],
+                    aggregates=entry.aggregates,
+                )
+            switches.append(switch)
+        return TreeControlConfig(tuple(switches), {})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A fabric, and which of its switches a daemon is."""
+
+    fabric: Fabric
+    name: str
+
+    @property
+    def entry(self) -> FabricEntry:
+        return self.fabric.by_name[self.name]
+
+    @property
+    def is_root(self) -> bool:
+        return self.entry.above is None
+
+    @property
+    def address(self) -> SwitchAddress:
+        return self.fabric.address(self.name)
+
+    def trunk_paths(self) -> dict[str, Path]:
+        """Where it listens for each switch below it."""
+        return {
+            below.name: self.entry.dir / trunk_socket(below.name) for below in self.fabric.below(self.name)
+        }
+
+
+def load_fabric(file: Path) -> Fabric:
+    """Read and check. Raises ``ConfigError`` that names file, switch and field."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FABRIC_BYTES_MAX + 1)
+        if len(data) > FABRIC_BYTES_MAX:
+            raise ConfigError(f"fabric file {file}: is longer than {FABRIC_BYTES_MAX} bytes")
+        document = tomllib.loads(data.decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"fabric file {file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"fabric file {file}: is not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"fabric file {file}: is not TOML: {error}") from None
+    try:
+        return fabric_of(document, file.absolute().parent)
+    except ConfigError as error:
+        raise ConfigError(
+            "\n".join(f"fabric file {file}: {line}" for line in str(error).split("\n"))
+        ) from None
+
+
+def place_in(file: Path, name: str) -> Place:
+    """The switch ``name`` of a fabric file. Raises ``ConfigError``."""
+    fabric = load_fabric(file)
+    if name not in fabric.by_name:
+        known = ", ".join(fabric.by_name)
+        what = f"has no switch {name!r}" if name else "is given, but not which of its switches this one is"
+        raise ConfigError(f"fabric file {file}: {what}; --name must be one of {known}")
+    return Place(fabric, name)
+
+
+def fabric_of(document: Mapping[str, Any], directory: Path) -> Fabric:
+    """``document`` as TOML gives it; relative paths are those from ``directory``. Raises ``ConfigError``."""
+    strange = [key for key in document if key != "switches"]
+    tables = document.get("switches")
+    if strange or not isinstance(tables, list) or not tables:
+        found = f"unknown table or field {strange[0]!r}" if strange else "no switch in it"
+        raise ConfigError(f"{found}; it has one table [[switches]] for each switch, and nothing else")
+    if len(tables) > SWITCHES_MAX:
+        raise ConfigError(f"has {len(tables)} switches, at most {SWITCHES_MAX}")
+    entries = [_entry(number, table) for number, table in enumerate(tables)]
+    dirs = {entry.name: directory / entry.dir for entry in entries}
+    found_so_far: dict[str, FabricEntry] = {}
+    for entry in entries:
+        _check_place(entry, found_so_far, dirs)
+        trunk = entry.trunk
+        if entry.above is not None:
+            trunk = directory / (trunk or dirs[entry.above] / trunk_socket(entry.name))
+            require_path_fits(dirs[entry.above] / trunk_socket(entry.name), f"{entry.name}: trunk socket")
+            require_path_fits(trunk, f"{entry.name}: trunk")
+        require_path_fits(dirs[entry.name] / CONTROL_SOCKET, f"{entry.name}: dir")
+        found_so_far[entry.name] = FabricEntry(
+            entry.name, dirs[entry.name], entry.above, entry.aggregates, trunk
+        )
+    return Fabric(tuple(found_so_far.values()))
+
+
+def _entry(number: int, table: object) -> _Entry:
+    try:
+        return _Entry.model_validate(table)
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors(include_url=False, include_context=False):
+            field = ".".join(str(part) for part in problem["loc"])
+            reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+            if problem["type"] == "extra_forbidden":
+                reason = f"no such field; fields are {', '.join(_Entry.model_fields)}"
+            elif problem["type"] == "missing":
+                reason = "is missing"
+            else:
+                reason = f"{problem['input']!r} is not allowed: {reason}"
+            lines.append(f"switches[{number}].{field}: {reason}")
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _check_place(entry: _Entry, before: Mapping[str, FabricEntry], dirs: Mapping[str, Path]) -> None:
+    name = entry.name
+    if name in before:
+        raise ConfigError(f"{name}: two switches have this name")
+    same = [other for other in before if dirs[other] == dirs[name]]
+    if same:
+        raise ConfigError(f"{name}.dir: {dirs[name]} is that of {same[0]}, too; give each switch its own")
+    if not before:
+        if entry.above is not None:
+            raise ConfigError(f"{name}.above: the first switch is the root, which has none above it")
+        if not entry.aggregates:
+            raise ConfigError(f"{name}.aggregates: the root must aggregate")
+        if entry.trunk is not None:
+            raise ConfigError(f"{name}.trunk: the root dials nobody")
+    elif entry.above is None:
+        root = next(iter(before))
+        raise ConfigError(f"{name}.above: is missing; only {root}, the first and so the root, has none")
+    elif entry.above not in before:
+        what = "stands after it; move it before" if entry.above in dirs else "is no switch of this file"
+        raise ConfigError(f"{name}.above: {entry.above!r} {what}")

@@ -1,0 +1,204 @@
+"""Trunks: the links between a switch and those next to it, as frame ports with fixed numbers.
+
+Each switch listens for each one below it; the one below dials, and dials again when the trunk is lost. Each
+says first who it is and which control plane has admitted it (:mod:`inaproto.wire.trunk_hello`), and the port
+is up when both agree. A trunk that is down loses frames, as a cable does: rings ride it out by
+retransmission. Each then announces the hosts on its side: what they send ends at their first switch, which
+sums it, so those behind a new trunk would flood every ACK for them.
+
+Invariants: no frame passes between switches that different control planes have admitted, or none; there is
+one trunk for each pair, the one that was dialled last; tries are never closer than ``RETRY_FIRST_S``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import trio
+
+from inaproto.daemon.fabric_file import Place
+from inaproto.daemon.switch_ports import ACCEPT_RETRY_S, ConnectPort, PortBoard, PortListener
+from inaproto.errors import ConfigError, DecodeError, FabricError
+from inaproto.ports import FramePort, PortClosed
+from inaproto.sim.announcement import announcement
+from inaproto.units import Frames
+from inaproto.wire.trunk_hello import TrunkHello
+
+log = logging.getLogger("inaproto.switch")
+
+HELLO_S = 1.0
+RETRY_FIRST_S = 0.05
+RETRY_LAST_S = 1.0
+GREETINGS_MAX = 8
+"""Connections from below that have not said yet who they are; others have to try again."""
+
+
+@dataclass(slots=True)
+class _Trunk:
+    """What is known of one."""
+
+    error: str = ""
+    """Why it is down, or was last."""
+    changed_s: float = 0.0
+    ups: int = 0
+
+
+class Trunks:
+    """``control_boot`` is that of the control plane which has admitted this switch; empty: none has.
+
+    ``addresses`` are those that the switch knows, with their ports.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        board: PortBoard,
+        control_boot: Callable[[], str],
+        addresses: Callable[[], Mapping[bytes, int]],
+    ) -> None:
+        self._place = place
+        self._board = board
+        self._control_boot = control_boot
+        self._addresses = addresses
+        self._serial = 0
+        self._greetings = 0
+        self._ports = place.fabric.trunk_ports(place.name)
+        self._trunks = {name: _Trunk("not tried yet", changed_s=trio.current_time()) for name in self._ports}
+        self._admitted = trio.Event()
+
+    def admitted(self) -> None:
+        """The switch has been: try now."""
+        self._admitted.set()
+
+    def drop(self, peer: str) -> None:
+        """What the switch ``peer`` knew is gone: nothing more of it may come in."""
+        if peer in self._ports:
+            self._board.drop(self._ports[peer])
+
+    async def accept(self, below: str, listener: PortListener) -> None:
+        """Take the connections of the switch ``below``, until ``listener`` is closed."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    port = await listener.accept()
+                except PortClosed:
+                    return
+                except FabricError as error:
+                    log.warning("no new trunk: %s", error)
+                    await trio.sleep(ACCEPT_RETRY_S)
+                else:
+                    if self._greetings < GREETINGS_MAX:
+                        nursery.start_soon(self._serve, below, port, True)
+                    else:
+                        await port.aclose()
+
+    async def dial(self, connect_port: ConnectPort) -> None:
+        """Keep the trunk to the switch above, until cancelled."""
+        entry = self._place.entry
+        if entry.above is None or entry.trunk is None:
+            return
+        trunk = self._trunks[entry.above]
+        retry_s = RETRY_FIRST_S
+        while True:
+            if not self._control_boot():
+                self._admitted = trio.Event()
+                await self._admitted.wait()
+                retry_s = RETRY_FIRST_S
+            ups = trunk.ups
+            try:
+                port = await connect_port(entry.trunk)
+            except ConfigError:
+                raise
+            except (FabricError, PortClosed, OSError) as error:
+                why = error.strerror if isinstance(error, OSError) else str(error)
+                self._down(entry.above, f"cannot connect to {entry.trunk}: {why}")
+            else:
+                await self._serve(entry.above, port, False)
+            retry_s = RETRY_FIRST_S if trunk.ups > ups else min(2 * retry_s, RETRY_LAST_S)
+            await trio.sleep(retry_s)
+
+    async def _serve(self, peer: str, port: FramePort, answers: bool) -> None:
+        self._serial += 1  # in the name, so that weather does not do the same to each hello
+        name = f"trunk-{peer}.{self._serial}"
+        reason = await self._board.serve(self._ports[peer], port, name, partial(self._greet, peer, answers))
+        self._down(peer, reason)
+
+    async def _greet(self, peer: str, answers: bool, port: FramePort) -> Sequence[Frames]:
+        """Say who is here and hear who is there; ``answers``: the far side speaks first."""
+        boot = self._control_boot()
+        if not boot:
+            raise PortClosed("this switch is not admitted")
+        hello = TrunkHello(mac=self._place.address.mac, switch=self._place.name, peer=peer, boot_id=boot)
+        frame = np.frombuffer(hello.encode(), dtype=np.uint8).reshape(1, -1)
+        if not answers:
+            port.send_nowait(frame)
+        self._greetings += 1
+        try:
+            with trio.move_on_after(HELLO_S) as scope:
+                blocks = await port.receive()
+        finally:
+            self._greetings -= 1
+        if scope.cancelled_caught:
+            raise PortClosed(f"{peer} said nothing for {HELLO_S:g} s")
+        try:
+            said = TrunkHello.decode(blocks[0][0].tobytes())
+        except DecodeError as error:
+            raise PortClosed(f"the far side is no switch of this fabric: {error}") from None
+        if (said.switch, said.peer) != (peer, self._place.name):
+            raise PortClosed(f"the far side is {said.switch}, which wants {said.peer}; {peer} was expected")
+        if said.boot_id != boot or boot != self._control_boot():
+            raise PortClosed(f"{peer} is admitted by control plane {said.boot_id}, this switch by {boot}")
+        if answers:
+            port.send_nowait(frame)
+        self._announce(peer, port)
+        self._up(peer)
+        return [block for block in (blocks[0][1:], *blocks[1:]) if len(block)]
+
+    def _announce(self, peer: str, port: FramePort) -> None:
+        """Say what is on this side: the switch, and all that it knows elsewhere than behind ``peer``."""
+        own = self._place.address
+        behind = self._ports[peer]
+        known = [announcement(mac, bytes(4)) for mac, at in self._addresses().items() if at != behind]
+        port.send_nowait(np.concatenate([announcement(own.mac, own.ip), *known]))
+
+    def _up(self, peer: str) -> None:
+        trunk = self._trunks[peer]
+        trunk.error = ""
+        trunk.ups += 1
+        trunk.changed_s = trio.current_time()
+
+    def _down(self, peer: str, reason: str) -> None:
+        if self._board.is_up(self._ports[peer]):
+            return  # another connection has taken its place
+        trunk = self._trunks[peer]
+        if trunk.error != reason:
+            log.log(
+                logging.INFO if not self._control_boot() else logging.WARNING,
+                "no trunk to %s, it is tried again: %s",
+                peer,
+                reason,
+            )
+        if not trunk.error:
+            trunk.changed_s = trio.current_time()
+        trunk.error = reason
+
+    def status(self) -> list[dict[str, Any]]:
+        """One record for each neighbour, the one above first."""
+        above = self._place.entry.above
+        return [
+            {
+                "switch": peer,
+                "way": "up" if peer == above else "down",
+                "port": int(self._ports[peer]),
+                "is_up": self._board.is_up(self._ports[peer]),
+                "since_s": round(trio.current_time() - trunk.changed_s, 3),
+                "times_up": trunk.ups,
+                "error": "" if self._board.is_up(self._ports[peer]) else trunk.error or "lost",
+            }
+            for peer, trunk in self._trunks.items()
+        ]

@@ -1,0 +1,39 @@
+"""Fields that control messages share, and the root of them (:mod:`inaproto.wire.control_messages`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from inaproto.wire.control_fields import Integer, Many, Octets, Text
+from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
+
+U8 = Annotated[int, Integer(0, 0xFF)]
+U16 = Annotated[int, Integer(0, 0xFFFF)]
+U24 = Annotated[int, Integer(0, 0xFF_FFFF)]
+U32 = Annotated[int, Integer(0, 0xFFFF_FFFF)]
+U64 = Annotated[int, Integer(0, (1 << 64) - 1)]
+Positive16 = Annotated[int, Integer(1, 0xFFFF)]
+Positive32 = Annotated[int, Integer(1, 0xFFFF_FFFF)]
+Mtu = Annotated[int, Integer(256, 4096)]
+DtypeCode = Annotated[int, Integer(0, max(Dtype))]
+OpCode = Annotated[int, Integer(0, max(Op))]
+Name = Annotated[str, Text(128, bytes_min=1)]
+"""Of a job, a host, a code."""
+Secret = Annotated[str, Text(256)]
+Path = Annotated[str, Text(1024, bytes_min=1)]
+Explanation = Annotated[str, Text(8192)]
+Mac = Annotated[bytes, Octets(6)]
+Ip = Annotated[bytes, Octets(4)]
+Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
+RankGroups = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, 0xFFFF), 1 << 16), 1 << 16)]
+Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
+Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Root of all control messages."""
+
+    TYPE: ClassVar[str] = ""
+    id: U64 = 0

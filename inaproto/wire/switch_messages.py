@@ -1,0 +1,186 @@
+"""Control messages between switches and the control plane at the root of their fabric (NetReduce 3.3).
+
+switch -> root: SwitchHello, SwitchOpened, RingInstalled, InstallRefused, RingFaulted, Ping, Pong, Status.
+root -> switch: SwitchWelcome, RingInstall, RingRemove, SwitchAdmit, Error, Ping, Pong, StatusReply.
+
+A switch says hello, is told of every ring that it has or may have had, and is admitted: only then do its
+ports open. Checks are of form alone; whether a ring's parts fit each other is for who makes a
+:class:`~inaproto.core.ring_spec.RingSpec` of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Final
+
+from inaproto.wire.control_fields import Integer, Many, Record
+from inaproto.wire.control_types import (
+    U16,
+    U24,
+    U32,
+    U64,
+    Explanation,
+    Ip,
+    Mac,
+    Message,
+    Mtu,
+    Name,
+    Positive16,
+    Ranks,
+    Secret,
+)
+
+RING_RANKS_MAX: Final = 1 << 10
+PsnBits = Annotated[int, Integer(1, 24)]
+MessageIdBits = Annotated[int, Integer(1, 32)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRecord:
+    """The connection on which a rank sends to its successor."""
+
+    src_ip: Ip
+    dst_ip: Ip
+    dst_qp: U24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRecord:
+    """One end of a virtual connection between two switches."""
+
+    peer: Name
+    port: U32
+    """Of the switch that is told, towards the peer."""
+    here_mac: Mac
+    here_ip: Ip
+    there_mac: Mac
+    there_ip: Ip
+    qp: U24
+    rank: U16
+    """Stands for the lower of the two switches."""
+
+
+LinkField = Annotated[LinkRecord, Record(LinkRecord)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord:
+    """What a switch adds up: a rank, or what comes from a switch below; just one of them."""
+
+    rank: U16 | None = None
+    link: LinkField | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteRecord:
+    """Where notes of a rank go on."""
+
+    rank: U16
+    link: LinkField
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleRecord:
+    """What one switch does for a ring that spans several."""
+
+    inputs: Annotated[tuple[InputRecord, ...], Many(Record(InputRecord), RING_RANKS_MAX)]
+    """In the order of addition."""
+    parent: LinkField | None = None
+    delivers: Ranks
+    notes: Annotated[tuple[NoteRecord, ...], Many(Record(NoteRecord), RING_RANKS_MAX)]
+    steered: Ranks
+    steer_to: U32 | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchHello(Message):
+    TYPE: ClassVar[str] = "switch_hello"
+    switch: Name
+    """As the fabric file names it."""
+    boot_id: Name
+    fabric: Secret = ""
+    """Digest of the fabric as this switch knows it; both sides must know the same one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchWelcome(Message):
+    TYPE: ClassVar[str] = "switch_welcome"
+    boot_id: Name
+    """Of the control plane: trunks join switches that the same one has admitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchAdmit(Message):
+    """The switch has heard of all rings that it may have had, and opens its ports."""
+
+    TYPE: ClassVar[str] = "switch_admit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOpened(Message):
+    """Answer to ``SwitchAdmit``: hosts may attach."""
+
+    TYPE: ClassVar[str] = "switch_opened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingInstall(Message):
+    """The switch gets a ring; ``flows`` are those of its ranks, in order."""
+
+    TYPE: ClassVar[str] = "ring_install"
+    ring_id: U32
+    epoch: U32
+    ring_key: U64 = field(repr=False)
+    window_messages: Positive16
+    message_packets: Positive16
+    mtu: Mtu
+    flows: Annotated[tuple[FlowRecord, ...], Many(Record(FlowRecord), RING_RANKS_MAX)]
+    psn_bits: PsnBits = 24
+    msg_id_bits: MessageIdBits = 32
+    role: Annotated[RoleRecord, Record(RoleRecord)] | None = None
+    """None: it does all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingRemove(Message):
+    TYPE: ClassVar[str] = "ring_remove"
+    ring_id: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingInstalled(Message):
+    TYPE: ClassVar[str] = "ring_installed"
+    ring_id: U32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRefused(Message):
+    """The accelerator did not take the ring."""
+
+    TYPE: ClassVar[str] = "install_refused"
+    ring_id: U32
+    reason: Explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingFaulted(Message):
+    """The accelerator stopped the ring."""
+
+    TYPE: ClassVar[str] = "ring_faulted"
+    ring_id: U32
+    rank: U16
+    rule: Name
+    evidence: Explanation
+
+
+SWITCH_MESSAGES: Final[tuple[type[Message], ...]] = (
+    SwitchHello,
+    SwitchWelcome,
+    SwitchAdmit,
+    SwitchOpened,
+    RingInstall,
+    RingRemove,
+    RingInstalled,
+    InstallRefused,
+    RingFaulted,
+)

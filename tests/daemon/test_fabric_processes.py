@@ -1,0 +1,267 @@
+"""A fabric of real processes: a spine, two leaves, four hosts; killed switches, and a trunk that is cut.
+
+Ranks run in this program; everything else as on real machines. Every sum is compared with a numpy reference
+of the nested plan, by equality.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import inaproto
+from inaproto.errors import JobError
+from tests.daemon.fabrics import NESTED, SEATS, nested_reference
+from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
+from tests.daemon.test_cli_daemons import COMMAND, environment, run
+from tests.daemon.trunk_relay import TrunkRelay
+
+DEADLINE_S = 100.0
+LENGTH = 20_000
+
+
+class Processes:
+    """Daemons by name, in ``directory``; ended with :func:`fabric`."""
+
+    def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
+        self.directory = directory
+        self.nursery = nursery
+        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.logs = directory / "logs"
+        self.logs.mkdir()
+
+    @property
+    def root(self) -> Path:
+        return self.directory / "spine"
+
+    def write_fabric(self, *, trunk: Path | None = None) -> None:
+        """``trunk``: where leaf1 dials."""
+        lines = ["[[switches]]", 'name = "spine"', 'dir = "spine"']
+        for leaf in ("leaf0", "leaf1"):
+            lines += ["[[switches]]", f'name = "{leaf}"', f'dir = "{leaf}"', 'above = "spine"']
+        if trunk is not None:
+            lines.append(f'trunk = "{trunk}"')
+        (self.directory / "fabric.toml").write_text("\n".join(lines))
+
+    async def start(self, name: str, *arguments: str) -> None:
+        """Until it says that it is ready."""
+        process = self.running[name] = self._spawn(name, *arguments)
+        assert process.stdout is not None
+        line = await trio.to_thread.run_sync(process.stdout.readline)
+        assert line.startswith("ready "), (name, self.log(name))
+
+    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        with (self.logs / f"{name}.log").open("a") as log:
+            return subprocess.Popen(
+                [COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
+            )
+
+    async def switch(self, name: str, *arguments: str) -> None:
+        await self.start(
+            name, "switch", "--fabric", str(self.directory / "fabric.toml"), "--name", name, *arguments
+        )
+
+    async def host(self, number: int, switch: str) -> None:
+        where = ("--dir", str(self.root), "--switch", switch)
+        name, ip = f"h{number}", f"10.0.0.{number + 1}"
+        await self.start(name, "host", *where, "--name", name, "--ip", ip, "--transport-timeout", "12")
+
+    async def start_all(self, *arguments: str) -> None:
+        (self.root).mkdir(mode=0o700, exist_ok=True)
+        async with trio.open_nursery() as nursery:
+            for name in ("leaf1", "leaf0", "spine"):
+                nursery.start_soon(self.switch, name, *arguments)
+            for number, seat in enumerate(SEATS):
+                nursery.start_soon(self.host, number, seat)
+
+    def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.kill()
+        process.communicate()
+
+    def log(self, name: str) -> str:
+        return (self.logs / f"{name}.log").read_text()
+
+    async def status(self, name: str) -> dict[str, Any]:
+        """Of a switch."""
+        socket = str(self.directory / name / "control.sock")
+        done = await trio.to_thread.run_sync(partial(run, "status", "--json", "--socket", socket))
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)["switch"]
+        return found
+
+    async def connect(self, rank: int) -> inaproto.Communicator:
+        return await inaproto.connect("train", rank, size=4, socket=self.root / f"h{rank}.sock")
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.send_signal(signal.SIGTERM)
+        for name, process in self.running.items():
+            process.communicate(timeout=DEADLINE_S)
+            assert process.returncode == 0, (name, self.log(name))
+            assert "Traceback" not in self.log(name), self.log(name)
+
+
+@asynccontextmanager
+async def fabric() -> AsyncIterator[Processes]:
+    with tempfile.TemporaryDirectory(prefix="ina-", dir="/tmp") as path, trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            processes = Processes(Path(path), nursery)
+            processes.write_fabric()
+            try:
+                yield processes
+                processes.stop()
+            finally:
+                for process in processes.running.values():
+                    process.kill()
+                    process.communicate()
+            nursery.cancel_scope.cancel()
+
+
+async def train(
+    processes: Processes, operations: int, strikes: dict[int, Callable[[], Awaitable[None]]] | None = None
+) -> set[str]:
+    """All ranks call ``operations`` all-reduces; before some of them something happens, while others run.
+
+    Returns by which paths they were summed.
+    """
+    paths: set[str] = set()
+
+    async def one(rank: int) -> None:
+        async with await processes.connect(rank) as comm:
+            for index in range(operations):
+                arrays = [draw(numpy_dtype("float32"), (LENGTH,), (index, other)) for other in range(4)]
+                work = comm.all_reduce(arrays[rank])
+                if rank == 0 and strikes and index in strikes:
+                    processes.nursery.start_soon(strikes[index])
+                result = await work
+                assert result.tobytes() == nested_reference(NESTED, arrays, "sum").tobytes(), (rank, index)
+            paths.update(record.path for record in comm.statistics().recent)
+
+    async with trio.open_nursery() as nursery:
+        for rank in range(4):
+            nursery.start_soon(one, rank)
+    return paths
+
+
+async def test_the_sum_of_two_racks_and_what_status_shows() -> None:
+    async with fabric() as processes:
+        await processes.start_all()
+        assert await train(processes, 5) == {"switch"}
+        root, leaf = await processes.status("spine"), await processes.status("leaf1")
+        assert [(one["name"], one["is_open"]) for one in root["fabric"]["switches"]] == [
+            ("spine", True),
+            ("leaf0", True),
+            ("leaf1", True),
+        ]
+        assert root["fabric"]["counters"] == {"trees_made": 1, "trees_refused": 0, "switches_lost": 0}
+        assert [(trunk["switch"], trunk["way"], trunk["is_up"]) for trunk in root["trunks"]] == [
+            ("leaf0", "down", True),
+            ("leaf1", "down", True),
+        ]
+        assert [(trunk["switch"], trunk["way"], trunk["is_up"]) for trunk in leaf["trunks"]] == [
+            ("spine", "up", True)
+        ]
+        assert leaf["control"]["is_admitted"]
+        assert leaf["accelerator"]["counters"]["sums_up"] > 0
+        shown = await trio.to_thread.run_sync(partial(run, "status", "--dir", str(processes.root)))
+        assert "leaf1" in shown.stdout
+        shown = await trio.to_thread.run_sync(
+            partial(run, "status", "--dir", str(processes.directory / "leaf1"))
+        )
+        assert "admitted by control plane" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["leaf1", "spine"])
+async def test_a_killed_switch_comes_back_and_the_job_goes_on(name: str) -> None:
+    async with fabric() as processes:
+        await processes.start_all()
+        restarted = trio.Event()
+
+        async def strike() -> None:
+            processes.kill(name)
+            await processes.switch(name)
+            restarted.set()
+
+        await train(processes, 12, {4: strike})
+        assert restarted.is_set()
+        root = await processes.status("spine")
+        assert all(switch["is_open"] for switch in root["fabric"]["switches"])
+        if name == "leaf1":
+            assert root["fabric"]["counters"]["switches_lost"] == 1
+            assert root["rendezvous"]["recoveries"] >= 1
+
+
+async def test_a_trunk_that_is_cut_for_a_second_loses_frames_only() -> None:
+    async with fabric() as processes:
+        relay = TrunkRelay(processes.directory / "relay.sock", processes.root / "trunk-leaf1.sock")
+        await processes.nursery.start(relay.run)
+        processes.write_fabric(trunk=relay.path)
+        await processes.start_all()
+        healed = trio.Event()
+
+        async def strike() -> None:
+            relay.cut()
+            await trio.sleep(1)  # how long the trunk is down is what is tested
+            relay.heal()
+            healed.set()
+
+        assert await train(processes, 12, {4: strike}) == {"switch"}
+        await healed.wait()
+        assert relay.joined >= 2
+        root = await processes.status("spine")
+        assert root["rendezvous"]["recoveries"] == 0
+        assert root["fabric"]["counters"]["switches_lost"] == 0
+
+
+async def test_a_leaf_that_does_not_come_back_is_named() -> None:
+    async with fabric() as processes:
+        await processes.start_all("--recover-ms", "1500")
+        errors: list[JobError] = []
+
+        async def one(rank: int) -> None:
+            comm = await processes.connect(rank)
+            array = draw(numpy_dtype("float32"), (LENGTH,), rank)
+            await comm.all_reduce(array)
+            if rank == 0:
+                processes.kill("leaf1")
+            try:
+                while True:
+                    await comm.all_reduce(array)
+            except JobError as error:
+                errors.append(error)
+            finally:
+                await comm.aclose()
+
+        async with trio.open_nursery() as nursery:
+            for rank in range(4):
+                nursery.start_soon(one, rank)
+        assert len(errors) == 4
+        assert all("leaf1" in str(error) for error in errors), errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--name", "leaf7"), "has no switch 'leaf7'; --name must be one of spine, leaf0, leaf1"),
+        ((), "is given, but not which of its switches this one is"),
+        (("--name", "leaf0", "--dir", "/tmp/elsewhere"), "leave it out"),
+    ],
+)
+async def test_a_wrong_place_is_refused_at_once(arguments: tuple[str, ...], words: str) -> None:
+    async with fabric() as processes:
+        file = str(processes.directory / "fabric.toml")
+        refused = await trio.to_thread.run_sync(partial(run, "switch", "--fabric", file, *arguments))
+        assert refused.returncode == 2
+        assert words in refused.stderr
+        assert "Traceback" not in refused.stderr

@@ -1,0 +1,224 @@
+"""Real daemons of a fabric in virtual time: rings over several switches, and switches that go and come.
+
+Sums are compared with a numpy reference of the nested plan, by equality: which switch adds what decides the
+bytes, and no failure may change them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import inaproto
+from inaproto.daemon.fabric_file import fabric_of
+from inaproto.errors import ConfigError, JobError, RankLost
+from inaproto_adapters.memory import MemoryFramePort
+from tests.daemon import test_memory_recovery as recovery
+from tests.daemon.fabrics import NESTED, SEATS, Nested, nested_reference, spine_and_leaves
+from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
+from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
+from tests.daemon.test_memory_recovery import WEATHER, break_a_queue_pair, lose_a_fabric
+from tests.seeds import seeds
+
+FABRIC = spine_and_leaves(DIRECTORY)
+
+
+class Job(recovery.Job):
+    """Four ranks, whose sums are those of a nested plan."""
+
+    def __init__(self, cluster: MemoryCluster, operations: int, seed: object, plan: Nested = NESTED) -> None:
+        super().__init__(cluster, 4, operations, seed)
+        self.plan = plan
+
+    def expected(self, index: int) -> Any:
+        return nested_reference(self.plan, self.inputs(index), self.called[index][1])
+
+
+@pytest.mark.parametrize(
+    ("seats", "plan"),
+    [
+        (SEATS, NESTED),
+        (("leaf0", "leaf1", "leaf0", "leaf1"), ((0, 2), (1, 3))),
+        (("leaf1", "leaf1", "leaf1", "leaf1"), (0, 1, 2, 3)),
+        (("", "leaf0", "leaf1", "spine"), (0, (1,), (2,), 3)),
+    ],
+    ids=["racks", "interleaved", "one leaf", "with the root"],
+)
+@pytest.mark.parametrize("weather", ["", WEATHER], ids=["clear", "weather"])
+def test_sums_are_those_of_the_nested_plan(seats: tuple[str, ...], plan: Nested, weather: str) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        job = Job(cluster, 8, (seats, weather), plan)
+        await job.run()
+        assert job.paths == {"switch"}
+
+    run_world(f"fabric/{seats}", scenario, hosts=4, weather=weather, fabric=FABRIC, seats=seats)
+
+
+def test_a_leaf_that_steers_leaves_the_sum_to_the_root() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await Job(cluster, 8, "steers", (0, 1, (2, 3))).run()
+
+    fabric = spine_and_leaves(DIRECTORY, steers=["leaf0"])
+    run_world("fabric/steers", scenario, hosts=4, fabric=fabric, seats=SEATS)
+
+
+@pytest.mark.parametrize("restarted", ["", "mid", "leaf0", "spine"])
+def test_three_levels(restarted: str) -> None:
+    tables = [{"name": "spine", "dir": str(DIRECTORY)}]
+    for name, above in (("mid", "spine"), ("leaf0", "mid"), ("leaf1", "mid")):
+        tables.append({"name": name, "dir": str(DIRECTORY / name), "above": above})
+    fabric = fabric_of({"switches": tables}, DIRECTORY)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        job = Job(cluster, 10, ("deep", restarted), (((0,), (1,), 2), 3))
+
+        async def strike() -> None:
+            if restarted:
+                await trio.sleep(0.02)
+                await cluster.switches[restarted].crash()
+                await trio.sleep(0.5)
+                await cluster.start_switch(restarted)
+
+        await job.run(strike)
+
+    seats = ("leaf0", "leaf1", "mid", "spine")
+    run_world(f"fabric/deep/{restarted}", scenario, hosts=4, weather=WEATHER, fabric=fabric, seats=seats)
+
+
+def test_two_runs_of_one_seed_are_the_same() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await Job(cluster, 4, "same").run()
+
+    options: dict[str, Any] = {"hosts": 4, "weather": WEATHER, "fabric": FABRIC, "seats": SEATS}
+    assert run_world("fabric/same", scenario, **options) == run_world("fabric/same", scenario, **options)
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("how", ["crash", "stop"])
+@pytest.mark.parametrize("name", ["leaf0", "leaf1", "spine"])
+def test_a_job_goes_on_when_a_switch_restarts(name: str, how: str, seed: int) -> None:
+    draws = random.Random(f"fabric/{name}/{how}/{seed}")
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        job = Job(cluster, 10, (name, how, seed))
+
+        async def strike() -> None:
+            for _ in range(2):
+                await trio.sleep(draws.uniform(0.005, 0.05))
+                life = cluster.switches[name]
+                await (life.crash() if how == "crash" else life.stop())
+                await trio.sleep(draws.choice((0.0, 0.1, 2.0)))
+                await cluster.start_switch(name)
+
+        await job.run(strike)
+
+    weather = draws.choice(("", WEATHER))
+    run_world(f"fabric/{name}/{how}/{seed}", scenario, hosts=4, weather=weather, fabric=FABRIC, seats=SEATS)
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_any_start_order_will_do(seed: int) -> None:
+    order: list[str | int] = [*(entry.name for entry in FABRIC.entries), 0, 1, 2, 3]
+    draws = random.Random(f"fabric/order/{seed}")
+    draws.shuffle(order)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        for what in order:
+            if isinstance(what, int):
+                await cluster.start_host(what)
+            else:
+                await cluster.start_switch(what)
+            await trio.sleep(draws.choice((0.0, 0.3, 7.0)))
+        await Job(cluster, 4, ("order", seed)).run()
+
+    run_world(f"fabric/order/{seed}", scenario, hosts=4, fabric=FABRIC, seats=SEATS, start=False)
+
+
+def test_a_leaf_that_does_not_come_back_is_named_in_time() -> None:
+    errors: list[JobError] = []
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 4)
+        await cluster.switches["leaf1"].crash()
+        began = trio.current_time()
+
+        async def one(comm: inaproto.Communicator) -> None:
+            with pytest.raises(JobError) as caught:
+                await comm.all_reduce(draw(numpy_dtype("float32"), (4000,), comm.rank))
+            errors.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            for comm in comms:
+                nursery.start_soon(one, comm)
+        assert trio.current_time() - began < 10
+
+    run_world("fabric/lost", scenario, hosts=4, fabric=FABRIC, seats=SEATS, switch={"recover_ms": 3000})
+    assert len(errors) == 4
+    assert any(isinstance(error, RankLost) for error in errors)
+    assert all("leaf1" in str(error) for error in errors), errors
+
+
+def test_a_host_at_no_switch_of_the_fabric_is_told_so() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await cluster.start_host(0)
+        await trio.sleep(60)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run_world("fabric/unknown", scenario, hosts=0, fabric=FABRIC, seats=["leaf7"])
+    matched = caught.value.subgroup(lambda error: isinstance(error, ConfigError) and "leaf7" in str(error))
+    assert matched is not None
+
+
+def test_paths_of_the_fabric() -> None:
+    assert FABRIC.by_name["leaf1"].trunk == Path("/memory/trunk-leaf1.sock")
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_every_fault_at_once(seed: int) -> None:
+    draws = random.Random(f"fabric/all/{seed}")
+
+    async def restart(cluster: MemoryCluster, name: str) -> None:
+        life = cluster.switches[name]
+        await (life.crash() if draws.random() < 0.5 else life.stop())
+        await trio.sleep(draws.choice((0.0, 0.1, 1.0)))
+        await cluster.start_switch(name)
+
+    async def cut_a_trunk(cluster: MemoryCluster, name: str) -> None:
+        cluster.network.partition(name, "spine", kinds=(MemoryFramePort,))
+        await trio.sleep(draws.choice((0.01, 0.3, 1.0)))
+        cluster.network.partition(name, "spine", kinds=(MemoryFramePort,), is_cut=False)
+
+    async def lose_fabric(cluster: MemoryCluster, name: str) -> None:
+        await lose_a_fabric(cluster, draws)
+
+    async def break_qp(cluster: MemoryCluster, name: str) -> None:
+        await break_a_queue_pair(cluster, draws)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        job = Job(cluster, 12, ("all", seed))
+
+        def strikes(
+            fault: Callable[[MemoryCluster, str], Awaitable[None]], name: str
+        ) -> Callable[[], Awaitable[None]]:
+            async def struck() -> None:
+                for _ in range(2):
+                    await trio.sleep(draws.uniform(0.005, 0.5))
+                    await fault(cluster, name)
+
+            return struck
+
+        await job.run(
+            strikes(restart, "leaf0"),
+            strikes(restart, "leaf1"),
+            strikes(restart, "spine"),
+            strikes(cut_a_trunk, "leaf1"),
+            strikes(lose_fabric, ""),
+            strikes(break_qp, ""),
+        )
+
+    run_world(f"fabric/all/{seed}", scenario, hosts=4, weather=WEATHER, fabric=FABRIC, seats=SEATS)
