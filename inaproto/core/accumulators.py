@@ -107,6 +107,32 @@ class Accumulators:
         np.concatenate([*entries[: max(0, level)], value], out=out)
 
 
+class RotatedAccumulators(Accumulators):
+    """Those of a flat plan when another rank begins each message: rank ``serial mod size``.
+
+    The methods take a rank's *turn* instead of the rank: its place in the order in which the ranks add to
+    the message. Raises ``LocalMisuse`` for a plan with lists in it: its additions cannot begin anywhere.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(not isinstance(child, int) for child in self.plan.children):
+            raise LocalMisuse(f"messages begin at other ranks in turn: the plan {self.plan} is not flat")
+
+    def combine(self, rank: int, dtype: Dtype, op: Op, stack: Bytes, own: Bytes, out: Bytes) -> None:
+        """As any turn but the first does it: ``rank`` says nothing, and the sizes say which turn it is.
+
+        They do where it matters. A complete sum is as wide as the input; of one that is not complete, only
+        half-precision sums of several contributions are wider. Raises ``LocalMisuse`` for sizes of no turn.
+        """
+        last = self.plan.size - 1
+        if out.size == own.size:
+            turn = last
+        else:
+            turn = min(last, 1 if stack.size == own.size else 2)
+        super().combine(turn, dtype, op, stack, own, out)
+
+
 def _turns(children: PlanList, outer: tuple[int, ...], closing: int) -> list[_Turn]:
     """The turns of a list inside lists that have ``outer`` contributions.
 

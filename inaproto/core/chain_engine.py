@@ -10,9 +10,9 @@ A rank starts message m, or passes its accumulators on, only when it has the res
 result m knows that all have result m - N: N receive slots for each of the two kinds are enough, and ranks
 are never more than N results apart, as on the path through the accelerator.
 
-Slots: message ``msg_id`` is accumulators (even) or result (odd) of serial ``msg_id // 2``; receive and header
-slot are ``msg_id mod 2N``. Accumulators are combined into staging slot ``serial mod N``; the last rank
-combines into the receive slot in which other ranks get the result, where it is kept as theirs are.
+Slots: those of :mod:`inaproto.core.host_messages`. Accumulators are combined into staging slot
+``serial mod N``; the last rank combines into the receive slot in which other ranks get the result, where it
+is kept as theirs are.
 
 Invariants: those of the operations (:mod:`inaproto.core.operation_queue`); nothing is combined, taken or
 passed on unless every field of its header is the expected one; a header slot, and a slot that this rank
@@ -27,12 +27,11 @@ other bytes, but the successor's transport has the message and drops what comes 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from enum import Enum
-from typing import Final, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from inaproto.core.accumulators import Accumulators
-from inaproto.core.message_window import WindowConfig
+from inaproto.core.host_messages import HostMessages
 from inaproto.core.operation_queue import FROM_THE_START, OperationQueue, Part, RingView, Source
 from inaproto.core.operations import (
     Fail,
@@ -52,13 +51,9 @@ from inaproto.core.operations import (
     Woke,
 )
 from inaproto.core.recovery import Recovery
-from inaproto.errors import Blame, DecodeError, FabricLost, LocalMisuse, TensorMismatch
+from inaproto.errors import Blame, FabricLost, LocalMisuse
 from inaproto.units import Instant, MsgId
-from inaproto.wire.host_header import HOST_HEADER_BYTES, HostHeader, Kind
-from inaproto.wire.ina_header import FLAG_LAST, InaHeader
-
-TENSORS_DIFFER: Final = "tensors differ"
-"""Rule of a blame that means: ranks called different all-reduces."""
+from inaproto.wire.host_header import Kind
 
 
 class Place(Enum):
@@ -67,7 +62,7 @@ class Place(Enum):
     RECEIVED = "received"
     """Receive slots, 2N."""
     STAGED = "staged"
-    """Staging slots, N, of the size of receive slots."""
+    """Staging slots, as many and of the same size; which of them are used, the engines say."""
 
 
 class PostSlot(NamedTuple):
@@ -133,13 +128,7 @@ class ChainEngine:
         operations: OperationQueue | None = None,
         recovery: Recovery = FROM_THE_START,
     ) -> None:
-        if accumulators.plan.size != config.ring_size:
-            raise LocalMisuse(f"a plan of {accumulators.plan.size} ranks in a ring of {config.ring_size}")
-        if -(-accumulators.slot_bytes(config.tensor_bytes) // config.mtu) >= 1 << 16:
-            raise LocalMisuse(
-                f"accumulators of {accumulators.plan} do not fit the header's 16 bits of packets"
-            )
-        WindowConfig(config.window_messages, config.id_bits)
+        self._messages = HostMessages(config, accumulators)
         self._config = config
         self._accumulators = accumulators
         self._last = config.ring_size - 1
@@ -154,10 +143,6 @@ class ChainEngine:
         """Accumulators that this rank has not added to yet."""
         self._forwards: deque[_Forward] = deque()
         """Results to be passed on."""
-        self._sends: deque[int] = deque()
-        """Messages whose send is not complete."""
-        self._open = {Kind.ACCUMULATOR: 0, Kind.RESULT: 0}
-        """The same, counted."""
         self._runs = operations is None
         self._is_halted = False
 
@@ -191,7 +176,7 @@ class ChainEngine:
             self._operations,
             sent=self._begun - self._first,
             received=self._due - self._first,
-            unacknowledged=len(self._sends),
+            unacknowledged=self._messages.unacknowledged,
         )
 
     def step(self, event: RingEvent, now: Instant) -> list[ChainAction]:
@@ -236,7 +221,7 @@ class ChainEngine:
         actions: list[ChainAction] = []
         while self._runs and not self._is_over:
             actions += self._operations.start_next(now)
-            if self._forwards and self._may_send(Kind.RESULT):
+            if self._forwards and self._messages.may_send(Kind.RESULT, self._forwards[0].serial):
                 actions.append(self._forward())
             elif self._may_contribute():
                 actions += self._contribute(now)
@@ -244,16 +229,13 @@ class ChainEngine:
                 break
         return actions
 
-    def _may_send(self, kind: Kind) -> bool:
-        return self._open[kind] < self._config.window_messages
-
     def _may_contribute(self) -> bool:
         rank = self._config.rank
         return (
             self._operations.unsent > 0
             and self._begun < self._due + self._config.window_messages
             and (rank == 0 or bool(self._arrived))
-            and self._may_send(Kind.RESULT if rank == self._last else Kind.ACCUMULATOR)
+            and self._messages.may_send(Kind.RESULT if rank == self._last else Kind.ACCUMULATOR, self._begun)
         )
 
     def _contribute(self, now: Instant) -> list[ChainAction]:
@@ -262,28 +244,28 @@ class ChainEngine:
         self._begun += 1
         if rank == 0:
             self._parts.append(part)
-            msg_id, slot, header = self._send(Kind.ACCUMULATOR, serial, part)
-            return [part.post(msg_id, slot, header)]
+            goes = self._accumulators_bytes(rank, part)
+            return [part.post(*self._messages.send(Kind.ACCUMULATOR, serial, part, goes))]
         came = self._accumulators_bytes(rank - 1, part)
-        wrong = self._contradiction(self._arrived.popleft(), Kind.ACCUMULATOR, serial, part, came)
+        wrong = self._messages.contradiction(self._arrived.popleft(), Kind.ACCUMULATOR, serial, part, came)
         if wrong is not None:
-            return wrong
-        received = self._msg_id(Kind.ACCUMULATOR, serial) % self._config.slots
+            return self._break(*wrong)
+        received = self._messages.slot(Kind.ACCUMULATOR, serial)
         if rank < self._last:
             self._parts.append(part)
             place, out, goes = Place.STAGED, serial % n, self._accumulators_bytes(rank, part)
             kind = Kind.ACCUMULATOR
         else:
             kind, place, goes = Kind.RESULT, Place.RECEIVED, part.nbytes
-            out = self._msg_id(kind, serial) % self._config.slots
+            out = self._messages.slot(kind, serial)
         operation, offset, nbytes, _, source, _ = part
         actions: list[ChainAction] = [
             Combine(received, came, place, out, goes, operation, source, offset, nbytes)
         ]
         if rank == self._last:
             actions += self._take(part, out, now)
-        msg_id, slot, header = self._send(kind, serial, part)
-        actions.append(PostSlot(msg_id, slot, header, place, out, goes))
+        sent = self._messages.send(kind, serial, part, goes)
+        actions.append(PostSlot(*sent, place, out, goes))
         return actions
 
     def _take(self, part: Part, slot: int, now: Instant) -> list[ChainAction]:
@@ -299,8 +281,8 @@ class ChainEngine:
 
     def _forward(self) -> PostSlot:
         serial, part, at = self._forwards.popleft()
-        msg_id, slot, header = self._send(Kind.RESULT, serial, part)
-        return PostSlot(msg_id, slot, header, Place.RECEIVED, at, part.nbytes)
+        sent = self._messages.send(Kind.RESULT, serial, part, part.nbytes)
+        return PostSlot(*sent, Place.RECEIVED, at, part.nbytes)
 
     # --- what comes in
 
@@ -308,7 +290,7 @@ class ChainEngine:
         is_result = event.imm & 1
         rank, kind = self._config.rank, Kind.RESULT if is_result else Kind.ACCUMULATOR
         due = self._due if is_result else self._begun + len(self._arrived)
-        expected = self._msg_id(kind, due)
+        expected = self._messages.msg_id(kind, due)
         name = kind.name.lower()
         evidence = f"{name} {event.imm} where {expected} is due"
         if rank == (self._last if is_result else 0):
@@ -323,9 +305,9 @@ class ChainEngine:
         if not self._parts:
             return self._break(Blame("predecessor", "result of a message not sent", evidence))
         part = self._parts[0]
-        wrong = self._contradiction(event, kind, due, part, part.nbytes)
+        wrong = self._messages.contradiction(event, kind, due, part, part.nbytes)
         if wrong is not None:
-            return wrong
+            return self._break(*wrong)
         self._parts.popleft()
         slot = expected % self._config.slots
         if self._passes_results_on:
@@ -333,78 +315,11 @@ class ChainEngine:
         return self._take(part, slot, now)
 
     def _send_completed(self, msg_id: int) -> list[ChainAction]:
-        if not self._sends or self._sends[0] != msg_id:
-            due = self._sends[0] if self._sends else "none"
-            evidence = f"message {msg_id} where {due} is due"
-            return self._break(Blame("transport", "send completed out of order", evidence))
-        self._sends.popleft()
-        self._open[Kind.RESULT if msg_id & 1 else Kind.ACCUMULATOR] -= 1
-        return []
-
-    def _contradiction(
-        self, event: ResultArrived, kind: Kind, serial: int, part: Part, nbytes: int
-    ) -> list[ChainAction] | None:
-        """What follows if a message is not the expected one, of ``nbytes`` payload bytes; None if it is."""
-        predecessor = (self._config.rank - 1) % self._config.ring_size
-        expected = self._header(kind, serial, part, predecessor, nbytes)
-        if event.header == expected.encode() and event.nbytes == HOST_HEADER_BYTES + nbytes:
-            return None
-        peer, name = f"rank {predecessor}", kind.name.lower()
-        try:
-            got = HostHeader.decode(event.header)
-        except DecodeError as error:
-            return self._break(Blame(peer, f"{name} without a valid header", str(error)))
-        if got == expected:
-            evidence = f"{event.nbytes} bytes, expected {HOST_HEADER_BYTES + nbytes}"
-            return self._break(Blame(peer, f"{name} size", evidence))
-        key = "" if got.fields.key == expected.fields.key else " and a wrong key"
-        blame = Blame(peer, f"{name} header", f"got {got}{key}, expected {expected}")
-        called = expected.fields
-        as_called_here = replace(
-            got.fields,
-            dtype=called.dtype,
-            op=called.op,
-            flags=called.flags,
-            signature=called.signature,
-            msg_len=called.msg_len,
-        )
-        if got.kind is kind and as_called_here == called:
-            return self._break(replace(blame, rule=TENSORS_DIFFER), TensorMismatch.code)
-        return self._break(blame)
-
-    # --- headers
+        wrong = self._messages.send_completed(msg_id)
+        return [] if wrong is None else self._break(wrong)
 
     def _accumulators_bytes(self, rank: int, part: Part) -> int:
         return self._accumulators.stack_bytes(rank, part.operation.dtype, part.operation.op, part.nbytes)
-
-    def _msg_id(self, kind: Kind, serial: int) -> MsgId:
-        return MsgId((2 * serial + (kind is Kind.RESULT)) & ((1 << self._config.id_bits) - 1))
-
-    def _send(self, kind: Kind, serial: int, part: Part) -> tuple[MsgId, int, bytes]:
-        """(msg_id, header slot, header) of a message that counts as sent."""
-        msg_id, rank = self._msg_id(kind, serial), self._config.rank
-        nbytes = part.nbytes if kind is Kind.RESULT else self._accumulators_bytes(rank, part)
-        self._sends.append(msg_id)
-        self._open[kind] += 1
-        return msg_id, msg_id % self._config.slots, self._header(kind, serial, part, rank, nbytes).encode()
-
-    def _header(self, kind: Kind, serial: int, part: Part, rank: int, nbytes: int) -> HostHeader:
-        config, operation = self._config, part.operation
-        fields = InaHeader(
-            dtype=operation.dtype,
-            op=operation.op,
-            flags=FLAG_LAST if part.is_last else 0,
-            ring_id=config.ring_id,
-            epoch=config.epoch,
-            op_index=operation.index,
-            msg_id=self._msg_id(kind, serial),
-            rank=rank,
-            ring_size=config.ring_size,
-            msg_len=-(-(HOST_HEADER_BYTES + nbytes) // config.mtu),
-            signature=operation.signature,
-            key=config.key,
-        )
-        return HostHeader(kind, fields)
 
     # --- failures
 

@@ -1,8 +1,8 @@
 """What the engines of a rank are told, what they order, and how a ring is configured.
 
-An engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`) moves messages of all-reduces
-over one ring of queue pairs. Its events are facts, its actions orders; neither holds tensor bytes, both
-name slots and offsets.
+An engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`,
+:mod:`inaproto.core.ring_all_reduce_engine`) moves messages of all-reduces over one ring of queue pairs. Its
+events are facts, its actions orders; neither holds tensor bytes, both name slots and offsets.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """How the orders of a rank's engine are carried out: what is sent, combined, copied and kept.
 
 Tensor bytes go out straight from the tensors, results are copied into them. What is no tensor goes by way of
-staging slots: sums that the chain has not completed, results that another ring has kept, neutral elements
+staging slots: sums that hosts have not completed, results that another ring has kept, neutral elements
 (:mod:`inaproto.core.neutral`). Whoever has the slots and the tensors says what they are: daemons and the
 simulated world share this module.
 
 Invariant: the last N results of the job, N being the window, are in the receive slots of its ring or, since
-that ring has ended, in ``kept``.
+that ring has ended, in ``kept``; on a ring on which messages overtake each other, those that another rank may
+lack (:mod:`inaproto.core.ring_all_reduce_engine`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, assert_never
 
 from inaproto.core.accumulators import Accumulators
-from inaproto.core.chain_engine import TENSORS_DIFFER, ChainAction, ChainEngine, Combine, PostSlot
+from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, PostSlot
+from inaproto.core.host_messages import TENSORS_DIFFER
 from inaproto.core.operation_queue import FROM_THE_START
 from inaproto.core.recovery import Recovery
 from inaproto.core.reduction_plan import ReductionPlan

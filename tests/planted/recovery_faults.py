@@ -8,6 +8,7 @@ from inaproto.core.accumulators import _added
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.operation_queue import OperationQueue
 from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingEngine
 from inaproto.core.ring_orders import KeptResults
 from tests.planted.planting import SMALL, Change, PlantedFault
@@ -15,6 +16,7 @@ from tests.planted.shapes import going_on, half_sums_of_hosts, half_sums_of_rack
 
 RECOVERY: Final = "protocol.md section 5; inaproto.core.recovery"
 CHAIN: Final = "protocol.md section 5, chain; inaproto.core.accumulators"
+RING: Final = "protocol.md section 5, ring; inaproto.core.ring_all_reduce_engine"
 
 RECOVERY_FAULTS: Final = (
     PlantedFault(
@@ -149,5 +151,31 @@ RECOVERY_FAULTS: Final = (
             ),
         ),
         shape=restarting,
+    ),
+    PlantedFault(
+        "ring_counts_results_that_wait",
+        RING,
+        "lets results that overtook others open the window, though those before them are not here",
+        (
+            Change(
+                RingAllReduceEngine._look_up_parts,
+                "self._next < self._due + self._config.window_messages",
+                "self._next < self._due + len(self._results) + self._config.window_messages",
+            ),
+        ),
+        test="tests/paper/test_protocol_5_ring.py::test_a_rank_that_lacks_a_result_does_not_go_on_past_its_window",
+    ),
+    PlantedFault(
+        "ring_takes_results_as_they_come",
+        RING,
+        "takes a result for the one that is due because it came",
+        (
+            Change(
+                RingAllReduceEngine._take,
+                "self._results.add(serial)",
+                "self._results.add(self._due)",
+            ),
+        ),
+        test="tests/paper/test_protocol_5_ring.py::test_results_that_overtake_others_are_taken_in_their_order",
     ),
 )

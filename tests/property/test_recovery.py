@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
-from tests.unit.exact_reference import HALF
+from tests.unit.exact_reference import HALF, exact
 from tests.unit.ideal_job import IdealJob
 
 Bytes = NDArray[np.uint8]
@@ -47,6 +47,15 @@ def draw_bytes(draw: random.Random, nbytes: int, dtype: Dtype) -> Bytes:
     return raw
 
 
+def result_of(job: IdealJob, serial: int, dtype: Dtype, op: Op, parts: list[Bytes]) -> bytes:
+    """What all ranks must have of message ``serial``: the reduction of the path that completed it."""
+    ended = sum(max(progress) <= serial for progress in job.progress)
+    if job.paths_used[ended] != "ring":
+        return job.plan.reduce(parts, dtype, op).tobytes()
+    start = serial % job.size
+    return exact(dtype, op, [part.tobytes() for part in parts[start:] + parts[:start]])
+
+
 def run_job(draw: random.Random, job: IdealJob, operations: int, ends: int) -> None:
     """Submit at any time, end rings at any time, and compare every rank's bytes with the plan's."""
     work = []
@@ -72,8 +81,12 @@ def run_job(draw: random.Random, job: IdealJob, operations: int, ends: int) -> N
             dtype, op, inputs = work[turn[1]]
             job.submit(turn[0], turn[1], inputs[turn[0]], dtype, op)
             turn[1] += 1
+    serial = 0
     for index, (dtype, op, inputs) in enumerate(work):
-        expected = job.plan.reduce(inputs, dtype, op).tobytes()
+        expected = b""
+        for at in range(0, max(1, inputs[0].size), PART):
+            expected += result_of(job, serial, dtype, op, [tensor[at : at + PART] for tensor in inputs])
+            serial += 1
         for rank, member in enumerate(job.members):
             assert member.tensors[index].tobytes() == expected, (
                 f"rank {rank}, operation {index}, {dtype}, {op}"
@@ -93,9 +106,23 @@ def worlds(paths: list[str]) -> Iterator[random.Random]:
 def test_whatever_ends_and_whichever_path_follows_every_rank_has_the_plan_s_bytes(
     first: str, second: str
 ) -> None:
+    run_worlds(first, second, ranks_max=5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("ring", "ring"), ("ring", "chain"), ("chain", "ring"), ("ring", "switch"), ("switch", "ring")],
+)
+def test_each_message_has_one_result_also_where_paths_add_in_different_orders(
+    first: str, second: str
+) -> None:
+    run_worlds(first, second, ranks_max=8)
+
+
+def run_worlds(first: str, second: str, ranks_max: int) -> None:
     recovered = behind = 0
     for draw in worlds([first, second]):
-        size = draw.randint(2, 5)
+        size = draw.randint(2, ranks_max)
         plan = ReductionPlan(draw_lists(draw, list(range(size))))
         job = IdealJob(plan, [first, second] * 4, window=draw.choice([1, 2, 4]))
         run_job(draw, job, operations=draw.randint(1, 5), ends=draw.randint(1, 6))

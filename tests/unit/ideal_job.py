@@ -5,7 +5,8 @@ when they arrive, not when they are posted, so a slot that is used again too soo
 what is on its way has written any part of the slot it goes to. What a rank keeps is copied out of its slots
 when it is halted, as a host must that gives its memory up.
 
-The accelerator of the path ``switch`` reduces whole messages by the plan; ``chain`` moves accumulators.
+The accelerator of the path ``switch`` reduces whole messages by the plan; ``chain`` and ``ring`` move
+accumulators, and ``ring`` adds to each message in another order of the ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.accumulators import Accumulators
+from inaproto.core.accumulators import Accumulators, RotatedAccumulators
 from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, Place, PostSlot
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.operation_queue import OperationQueue, Source
@@ -36,6 +37,7 @@ from inaproto.core.operations import (
 )
 from inaproto.core.recovery import Recovery, decide
 from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingAction, RingEngine
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.ina_header import FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
@@ -44,12 +46,22 @@ Bytes = NDArray[np.uint8]
 Choose = Callable[[int], int]
 """One of so many possibilities, from 0."""
 NOW = Instant(0)
+Engine = RingEngine | ChainEngine | RingAllReduceEngine
+HOST_PATHS = ("chain", "ring")
+
+
+class Held(NamedTuple):
+    """Payload in a slot of its sender."""
+
+    place: Place
+    at: int
+    nbytes: int
 
 
 class Message(NamedTuple):
     msg_id: int
     header: bytes
-    payload: PostMessage | PostSlot | bytes
+    payload: PostMessage | Held | bytes
     """Where it lies with the sender, or itself."""
 
 
@@ -57,7 +69,7 @@ class Message(NamedTuple):
 class Member:
     """One rank: its engine and all its memory."""
 
-    engine: RingEngine | ChainEngine
+    engine: Engine
     tensors: dict[int, Bytes] = field(default_factory=dict)
     kept: dict[tuple[int, int], bytes] = field(default_factory=dict)
     """Results of ended rings, by operation and offset."""
@@ -86,8 +98,11 @@ class IdealJob:
     ) -> None:
         self.plan, self.accumulators = plan, Accumulators(plan)
         self.size = plan.size
+        self.rotated = RotatedAccumulators(ReductionPlan.flat(self.size))
         self.paths = paths
         """Of the present ring, and of those after it; the last of them again and again."""
+        self.paths_used = [paths[0]]
+        """Of all rings so far."""
         self.ring_id = 1
         self.recoveries: list[Recovery] = []
         self.progress: list[list[int]] = []
@@ -113,21 +128,18 @@ class IdealJob:
             **self._sizes,
         )
 
-    def _engine(
-        self, rank: int, operations: OperationQueue | None, recovery: Recovery | None
-    ) -> RingEngine | ChainEngine:
-        config = self.config(rank)
-        if operations is None or recovery is None:
-            return RingEngine(config) if self.path == "switch" else ChainEngine(config, self.accumulators)
+    def _engine(self, rank: int, operations: OperationQueue | None, recovery: Recovery | None) -> Engine:
+        config, resumed = self.config(rank), () if recovery is None else (operations, recovery)
         if self.path == "switch":
-            return RingEngine(config, operations, recovery)
-        return ChainEngine(config, self.accumulators, operations, recovery)
+            return RingEngine(config, *resumed)
+        if self.path == "ring":
+            return RingAllReduceEngine(config, self.rotated, *resumed)
+        return ChainEngine(config, self.accumulators, *resumed)
 
     def _new_memory(self, member: Member) -> None:
         config = member.engine.config
-        size = self.accumulators.slot_bytes(config.tensor_bytes)
-        counts = {Place.RECEIVED: config.slots, Place.STAGED: config.window_messages}
-        member.slots = {place: [bytearray(size) for _ in range(n)] for place, n in counts.items()}
+        size = max(one.slot_bytes(config.tensor_bytes) for one in (self.accumulators, self.rotated))
+        member.slots = {place: [bytearray(size) for _ in range(config.slots)] for place in Place}
 
     def submit(self, rank: int, index: int, tensor: Bytes, dtype: Dtype, op: Op) -> None:
         member = self.members[rank]
@@ -142,7 +154,8 @@ class IdealJob:
         for action in actions:
             match action:
                 case PostMessage() | PostSlot():
-                    member.sent.append(Message(action.msg_id, action.header, action))
+                    payload = self._held(member, action)
+                    member.sent.append(Message(action.msg_id, action.header, payload))
                     member.payload_bytes += action.nbytes
                 case Combine():
                     self._combine(rank, action)
@@ -153,6 +166,20 @@ class IdealJob:
                     member.done.append(op_index)
                 case _:
                     member.faults.append(action)
+
+    def _held(self, member: Member, action: PostMessage | PostSlot) -> PostMessage | Held:
+        """Where the payload lies; what is no tensor and in no slot gets the staging slot of its header."""
+        match action:
+            case PostSlot(_, _, _, place, at, nbytes):
+                return Held(place, at, nbytes)
+            case PostKept(_, slot, _, op_index, offset, nbytes):
+                content = member.kept[op_index, offset]
+            case PostNeutral(_, slot, header, _, _, nbytes):  # dtype and op: bytes 5 and 6 of both headers
+                content = neutral_bytes(Dtype(header[5]), Op(header[6]), nbytes)
+            case _:
+                return action
+        _write(member, Place.STAGED, slot, content)
+        return Held(Place.STAGED, slot, nbytes)
 
     def _combine(self, rank: int, action: Combine) -> None:
         member, operation = self.members[rank], action.operation
@@ -165,9 +192,9 @@ class IdealJob:
             own = bytes(member.tensors[operation.index][action.offset : action.offset + action.nbytes])
         out = np.zeros(action.goes, np.uint8)
         stack, part = (np.frombuffer(data, np.uint8) for data in (came, own))
-        self.accumulators.combine(rank, operation.dtype, operation.op, stack, part, out)
-        begin = INA_HEADER_BYTES
-        member.slots[action.place][action.out][begin : begin + action.goes] = out.tobytes()
+        accumulators = self.rotated if self.path == "ring" else self.accumulators
+        accumulators.combine(rank, operation.dtype, operation.op, stack, part, out)
+        _write(member, action.place, action.out, out.tobytes())
 
     # --- what can happen
 
@@ -176,7 +203,7 @@ class IdealJob:
         if self.path == "switch" and all(member.sent for member in self.members):
             possible.append(self._aggregate)
         for rank, member in enumerate(self.members):
-            source = self.members[rank - 1].sent if self.path == "chain" else member.inbox
+            source = self.members[rank - 1].sent if self.path in HOST_PATHS else member.inbox
             if source and self.size > 1:
                 possible.append(lambda rank=rank, source=source: self._arrive(rank, source))  # type: ignore[misc]
             if member.unacknowledged:
@@ -213,8 +240,8 @@ class IdealJob:
     def _acknowledge(self, rank: int) -> None:
         member = self.members[rank]
         message, payload = member.unacknowledged.popleft()
-        if isinstance(message.payload, PostSlot) and (
-            message.payload.place is Place.STAGED or rank == self.size - 1
+        if isinstance(message.payload, Held) and (
+            message.payload.place is Place.STAGED or (self.path == "chain" and rank == self.size - 1)
         ):
             assert _payload(member, message) == payload, "a slot was written that is still being sent"
         self.perform(rank, member.engine.step(SendCompleted(message.msg_id), NOW))
@@ -242,6 +269,7 @@ class IdealJob:
         self.recoveries.append(decided)
         self.ring_id += 1
         self.paths = self.paths[1:] or self.paths
+        self.paths_used.append(self.path)
         self.is_ending = False
         for rank, member in enumerate(self.members):
             member.engine = self._engine(rank, member.engine.halt(), decided)
@@ -253,7 +281,7 @@ class IdealJob:
     def _tear(self, rank: int) -> None:
         """Whatever is on its way to this rank has destroyed the slot it goes to."""
         member = self.members[rank]
-        coming = self.members[rank - 1].sent if self.path == "chain" and self.size > 1 else member.inbox
+        coming = self.members[rank - 1].sent if self.path in HOST_PATHS and self.size > 1 else member.inbox
         for message in coming:
             slot = member.slots[Place.RECEIVED][message.msg_id % member.engine.config.slots]
             slot[:] = b"\xdb" * len(slot)
@@ -279,6 +307,14 @@ class IdealJob:
             possible[choose(len(possible))]()
 
 
+def _write(member: Member, place: Place, slot: int, content: bytes) -> None:
+    """A rank writes one of its slots."""
+    sends = [*member.sent, *(message for message, _ in member.unacknowledged)]
+    for held in (message.payload for message in sends if isinstance(message.payload, Held)):
+        assert (held.place, held.at) != (place, slot), "a slot is written that is still being sent"
+    member.slots[place][slot][INA_HEADER_BYTES : INA_HEADER_BYTES + len(content)] = content
+
+
 def _slot_bytes(member: Member, place: Place, slot: int, nbytes: int) -> bytes:
     return bytes(member.slots[place][slot][INA_HEADER_BYTES : INA_HEADER_BYTES + nbytes])
 
@@ -287,11 +323,7 @@ def _payload(member: Member, message: Message) -> bytes:
     match message.payload:
         case bytes():
             return message.payload
-        case PostSlot(_, _, _, place, at, nbytes):
+        case Held(place, at, nbytes):
             return _slot_bytes(member, place, at, nbytes)
-        case PostKept(_, _, _, op_index, offset, _):
-            return member.kept[op_index, offset]
-        case PostNeutral(_, _, header, _, _, nbytes):  # of dtype and op: bytes 5 and 6, whatever the magic
-            return neutral_bytes(Dtype(header[5]), Op(header[6]), nbytes)
         case PostMessage(_, _, _, op_index, offset, nbytes):
             return bytes(member.tensors[op_index][offset : offset + nbytes])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.accumulators import Accumulators
+from inaproto.core.accumulators import Accumulators, RotatedAccumulators
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.reduce import reduce_into
 from inaproto.core.reduction_plan import PlanList, ReductionPlan
@@ -149,3 +149,43 @@ def test_neutral_elements() -> None:
     assert neutral_bytes(Dtype.BF16, Op.MIN, 2) == bytes.fromhex("807f")
     assert neutral_bytes(Dtype.I64, Op.MIN, 8) == bytes.fromhex("ffffffffffffff7f")
     assert neutral_bytes(Dtype.I32, Op.MAX, 0) == b""
+
+
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_from_any_rank_on_the_sizes_say_whose_turn_it_is(size: int, dtype: Dtype, op: Op) -> None:
+    draw = random.Random(f"{size}/{dtype}/{op}")
+    rotated = RotatedAccumulators(ReductionPlan.flat(size))
+    for start in range(size):
+        nbytes = draw.randrange(9) * dtype.itemsize
+        inputs = [draw_bytes(draw, nbytes, dtype) for _ in range(size)]
+        order = [*range(start, size), *range(start)]
+        stack = inputs[start]
+        for turn, rank in enumerate(order[1:], 1):
+            goes = rotated.stack_bytes(turn, dtype, op, nbytes) if turn < size - 1 else nbytes
+            out = np.full(goes, 0xA5, np.uint8)
+            rotated.combine(rank, dtype, op, stack, inputs[rank], out)
+            stack = out
+        assert stack.tobytes() == exact(dtype, op, [inputs[rank].tobytes() for rank in order])
+
+
+def test_messages_begin_at_any_rank_of_a_flat_plan_alone() -> None:
+    with pytest.raises(
+        LocalMisuse,
+        match=r"^messages begin at other ranks in turn: the plan \[0, \[1, 2\]\] is not flat$",
+    ):
+        RotatedAccumulators(ReductionPlan((0, (1, 2))))
+    with pytest.raises(LocalMisuse, match="the ranks in another order"):
+        RotatedAccumulators(ReductionPlan((1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("size", "came", "goes"),
+    [(2, 8, 16), (2, 16, 8), (3, 8, 8), (3, 16, 16), (4, 8, 8), (4, 4, 16), (4, 0, 8)],
+)
+def test_a_rotated_turn_of_sizes_that_none_has_is_refused(size: int, came: int, goes: int) -> None:
+    """8 bytes of float16."""
+    rotated = RotatedAccumulators(ReductionPlan.flat(size))
+    arrays = [np.zeros(nbytes, np.uint8) for nbytes in (came, 8, goes)]
+    with pytest.raises(LocalMisuse, match=r"^rank \d combines"):
+        rotated.combine(0, Dtype.F16, Op.SUM, *arrays)
