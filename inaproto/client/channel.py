@@ -338,8 +338,10 @@ def _ask(channel: Channel, until: float, clock: Clock) -> Steps[dict[str, Any] |
 
 def _my_ring(status: dict[str, Any], who: JobRank) -> dict[str, Any]:
     for ring in status.get("rings", []):
-        if isinstance(ring, dict) and (ring.get("job"), ring.get("rank")) == (who.job, who.rank):
-            return ring
+        if isinstance(ring, dict) and ring.get("job") == who.job:
+            ranks = [rank.get("rank") for rank in ring.get("ranks", [])]
+            if who.rank in ranks:
+                return ring
     return {}
 
 

@@ -1,9 +1,11 @@
-"""How the orders of a rank's engine are carried out: what is sent, combined, copied and kept.
+"""How the orders of an engine are carried out: what is sent, combined, copied and kept.
 
-Tensor bytes go out straight from the tensors, results are copied into them. What is no tensor goes by way of
-staging slots: sums that hosts have not completed, results that another ring has kept, neutral elements
-(:mod:`inaproto.core.neutral`). Whoever has the slots and the tensors says what they are: daemons and the
-simulated world share this module.
+Tensor bytes of a rank that is alone on its host go out straight from its tensors. Those of several are added
+when their message is posted (:mod:`inaproto.core.local_reduction`; NetReduce section 3.4), so one copy leaves
+the host, and a result is copied into the tensors of all of them, at once: before it is here all inputs are
+intact. What is no tensor goes by way of staging slots: those sums, sums that hosts have not completed,
+results that another ring has kept, neutral elements (:mod:`inaproto.core.neutral`). Whoever has the slots and
+the tensors says what they are: daemons and the simulated world share this module.
 
 Invariant: the last N results of the job, N being the window, are in the receive slots of its ring or, since
 that ring has ended, in ``kept``; on a ring on which messages overtake each other, those that another rank may
@@ -12,13 +14,14 @@ lack (:mod:`inaproto.core.ring_all_reduce_engine`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, TypeVar, assert_never
 
 import numpy as np
 
 from inaproto.core.accumulators import Accumulators
 from inaproto.core.chain_engine import Combine, Place, PostSlot
+from inaproto.core.local_reduction import reduce_parts
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.operation_queue import KeptResult, Source
 from inaproto.core.operations import PostKept, PostMessage, PostNeutral, TakeResult
@@ -31,7 +34,7 @@ OutT_co = TypeVar("OutT_co", covariant=True)
 
 
 class Slots(Protocol[InT_contra]):
-    """A rank's memory on one ring, and its way to the successor."""
+    """A host's memory on one ring, and its way to the successor."""
 
     def result(self, slot: int, nbytes: int) -> memoryview:
         """The ``nbytes`` behind the header in receive slot ``slot``."""
@@ -50,13 +53,17 @@ class Slots(Protocol[InT_contra]):
 
 
 class Tensors(Protocol[OutT_co]):
-    """Of the operations that have not ended."""
+    """Of the operations that have not ended, of all ranks on the host."""
 
-    def view(self, op_index: int, offset: int, nbytes: int) -> memoryview:
-        """To be read and written."""
+    @property
+    def ranks(self) -> int:
+        """How many."""
+
+    def views(self, op_index: int, offset: int, nbytes: int) -> Sequence[memoryview]:
+        """The same bytes of the tensor of each rank, in rank order; to be read and written."""
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> OutT_co:
-        """The same bytes, for ``Slots.post_message``."""
+        """Those of a rank that is alone, for ``Slots.post_message``."""
 
 
 class KeptResults:
@@ -91,7 +98,7 @@ class KeptResults:
 
 
 class RingOrders(Generic[PayloadT]):
-    """Of one rank on one ring."""
+    """Of one host on one ring."""
 
     def __init__(self, link: Slots[PayloadT], kept: KeptResults, tensors: Tensors[PayloadT]) -> None:
         self._link = link
@@ -106,12 +113,15 @@ class RingOrders(Generic[PayloadT]):
                 link.staged(action.slot, nbytes)[:] = self._kept.get(action.op_index, action.offset)
                 link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
             case PostNeutral():
-                dtype, op = Dtype(action.header[5]), Op(action.header[6])  # of both kinds of header
-                link.staged(action.slot, nbytes)[:] = neutral_bytes(dtype, op, nbytes)
+                link.staged(action.slot, nbytes)[:] = neutral_bytes(*_called(action), nbytes)
                 link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
-            case _:
+            case _ if self._tensors.ranks == 1:
                 payload = self._tensors.payload(action.op_index, action.offset, nbytes)
                 link.post_message(action.msg_id, action.slot, action.header, payload)
+            case _:
+                parts = self._tensors.views(action.op_index, action.offset, nbytes)
+                reduce_parts(*_called(action), parts, link.staged(action.slot, nbytes))
+                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
 
     def post_slot(self, action: PostSlot) -> None:
         """Send what a slot holds."""
@@ -119,13 +129,13 @@ class RingOrders(Generic[PayloadT]):
         post = self._link.post_staged if place is Place.STAGED else self._link.post_received
         post(msg_id, slot, header, at, nbytes)
 
-    def combine(self, action: Combine, accumulators: Accumulators, rank: int) -> None:
-        """Add this rank's part to what has come."""
+    def combine(self, action: Combine, accumulators: Accumulators, position: int) -> None:
+        """Add the part of the host at ``position`` to what has come."""
         operation, link = action.operation, self._link
         own: bytes | memoryview
         match action.source:
             case Source.OWN:
-                own = self._tensors.view(operation.index, action.offset, action.nbytes)
+                own = self._own(action)
             case Source.KEPT:
                 own = self._kept.get(operation.index, action.offset)
             case Source.NEUTRAL:
@@ -135,7 +145,7 @@ class RingOrders(Generic[PayloadT]):
         staged = action.place is Place.STAGED
         out = link.staged(action.out, action.goes) if staged else link.result(action.out, action.goes)
         accumulators.combine(
-            rank,
+            position,
             operation.dtype,
             operation.op,
             np.frombuffer(link.result(action.slot, action.came), np.uint8),
@@ -143,6 +153,22 @@ class RingOrders(Generic[PayloadT]):
             np.frombuffer(out, np.uint8),
         )
 
+    def _own(self, action: Combine) -> memoryview:
+        parts = self._tensors.views(action.operation.index, action.offset, action.nbytes)
+        if len(parts) == 1:
+            return parts[0]
+        total = memoryview(bytearray(action.nbytes))
+        reduce_parts(action.operation.dtype, action.operation.op, parts, total)
+        return total
+
     def take(self, action: TakeResult) -> None:
+        """Copy a result to where its operation's tensors are."""
         slot, op_index, offset, nbytes = action
-        self._tensors.view(op_index, offset, nbytes)[:] = self._link.result(slot, nbytes)
+        result = self._link.result(slot, nbytes)
+        for view in self._tensors.views(op_index, offset, nbytes):
+            view[:] = result
+
+
+def _called(action: PostMessage) -> tuple[Dtype, Op]:
+    """As the header says, of either kind."""
+    return Dtype(action.header[5]), Op(action.header[6])

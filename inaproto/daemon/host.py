@@ -22,7 +22,7 @@ import trio
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.host_fabric import Fabric, HelloRefused, NoFabric, OpenNic, open_fabric
-from inaproto.daemon.host_ring import RingMember
+from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import ConfigError, FabricError, JobError
@@ -89,8 +89,8 @@ class HostDaemon:
         self._fabric: Fabric | None = None
         self._switch_error = "not tried yet"
         self._fabrics = 0
-        self._away: list[RingMember] = []
-        """Ranks that wait for the switch in the middle of their jobs; their processes may have ended."""
+        self._away: list[HostRing] = []
+        """Rings that wait for the switch in the middle of their jobs; the processes may have ended."""
         self._away_changed = trio.Event()
         self._began = trio.current_time()
 
@@ -193,7 +193,7 @@ class HostDaemon:
     async def watch_away(self) -> None:
         """Let ranks that wait for the switch know when they have waited long enough, until cancelled."""
         while True:
-            found = [at for member in self._away if member.is_away and (at := member.deadline) is not None]
+            found = [at for ring in self._away if ring.is_away and (at := ring.deadline) is not None]
             if not found:
                 self._away_changed = trio.Event()
                 await self._away_changed.wait()
@@ -201,14 +201,14 @@ class HostDaemon:
             with trio.move_on_at((min(found) + US) / S):  # past the deadline for sure, in floats
                 self._away_changed = trio.Event()
                 await self._away_changed.wait()
-            for member in list(self._away):
-                if member.is_away:
-                    member.woke()
+            for ring in list(self._away):
+                if ring.is_away:
+                    ring.woke()
 
     def close_away(self) -> None:
         """The daemon ends: give back what ranks without a process hold."""
-        for member in self._away:
-            member.close()
+        for ring in self._away:
+            ring.close()
 
     def _note_switch(self, error: str) -> None:
         if error != self._switch_error:
@@ -220,14 +220,14 @@ class HostDaemon:
         self._fabric = fabric
         self._fabrics += 1
         away, self._away = self._away, []
-        for member in away:
-            if member.is_away or member.last_words:
-                fabric.rejoin(member)
+        for ring in away:
+            if ring.is_away or ring.last_words:
+                fabric.rejoin(ring)
         for session in list(self._sessions):
             session.fabric_is_up(fabric)
         try:
             return await fabric.run()
         finally:
             self._fabric = None
-            self._away += fabric.members_away()
+            self._away += fabric.rings_away()
             self._away_changed.set()

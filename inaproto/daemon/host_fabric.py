@@ -1,9 +1,11 @@
-"""One life of a host's connection to its switch: control channel, NIC, and the ranks that use them.
+"""One life of a host's connection to its switch: control channel, NIC, and the rings that use them.
+
+Of a job there may be two rings at a time: one that ends, and one that gathers the ranks of its next life.
 
 Invariants: a fabric lives as long as its control channel *and* its NIC; when either ends, every rank
 on it waits for the next fabric, in the middle of its job, or has failed with ``FabricLost`` that says why; a
-new fabric starts with nothing of the old one. One task waits for completions and steps the rings; none is
-made per message or packet.
+new fabric starts with nothing of the old one. One task waits for completions and steps the rings, one adds
+for jobs that have no other host; none is made per message or packet.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import trio
 
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.host_ring import Owner, Phase, RingMember
+from inaproto.daemon.host_operations import Phase
+from inaproto.daemon.host_ring import HostRing
+from inaproto.daemon.local_rank import LocalRank, Owner
 from inaproto.errors import (
     ConfigError,
     DecodeError,
@@ -93,11 +97,13 @@ class Fabric:
         self._stream = stream
         self._nic = nic
         self._ids = count(2)
-        self._members: dict[int, RingMember] = {}
+        self._rings: list[HostRing] = []
+        self._asked: dict[int, LocalRank] = {}
         """By the id of the request that announced them."""
-        self._by_qpn: dict[int, RingMember] = {}
+        self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
         self._submitted = trio.Event()
+        self._to_add = trio.Event()
         self._scope = trio.CancelScope()
         self.lost = ""
         """Why it has ended; empty if it was this daemon that did."""
@@ -111,83 +117,99 @@ class Fabric:
     @property
     def segments(self) -> int:
         """Of shared memory, registered by all processes."""
-        return sum(len(member.segments) for member in self._members.values())
+        return sum(len(rank.segments) for ring in self._rings for rank in ring.ranks.values())
 
-    def members_away(self) -> list[RingMember]:
-        """Once it has ended: ranks that wait for the next switch."""
-        return [member for member in self._members.values() if member.is_away]
+    def rings_away(self) -> list[HostRing]:
+        """Once it has ended: those that wait for the next switch."""
+        return [ring for ring in self._rings if ring.is_away]
 
-    def members(self) -> list[RingMember]:
+    def rings(self) -> list[HostRing]:
         self._forget_ended()
-        return list(self._members.values())
+        return list(self._rings)
 
     # --- ranks
 
-    def join(self, join: Join, owner: Owner) -> RingMember:
+    def join(self, join: Join, owner: Owner) -> LocalRank:
         """Announce a rank. Raises ``JoinRefused`` when this host has it already, or no room for it."""
         if self.has_ended:
             raise InvariantBroken("a rank joins through a fabric that has ended")
-        self._forget_ended()
-        for other in list(self._members.values()):
-            if other.join.job == join.job and other.is_orphan:  # its end may be heard after its successor
-                other.gone("its process closed the connection")
-                continue
-            why = _refuse_beside(join, other)
-            if why:
+        for ring in self._of_job(join.job):
+            for other in list(ring.ranks.values()):
+                if ring.may_have_orphans and other.owner.process_is_gone():
+                    ring.gone(other, "its process closed the connection")  # heard after its successor
+        for ring in self._of_job(join.job):
+            holder = ring.ranks.get(join.rank)
+            if holder is not None:
                 who = f"rank {join.rank} ({self.settings.name}, pid {join.pid})"
-                raise JoinRefused(f"{who} cannot join job {join.job!r}: {why}")
-        member = RingMember(
-            join,
-            settings=self.settings,
-            nic=self._nic,
-            owner=owner,
-            tell=self._tell,
-            clock=now,
-            log=log.warning,
-            random_bits=self._random_bits,
-        )
-        self._announce(member)
-        return member
+                raise JoinRefused(f"{who} cannot join job {join.job!r}: {_why_not_beside(holder)}")
+        return self._announce_new(LocalRank(join, owner, self.settings.name))
 
-    def rejoin(self, member: RingMember) -> None:
-        """Announce a rank that waited for a switch in the middle of its job; or that it has ended since."""
-        if member.last_words:
-            self._tell(member.gone_message(member.last_words))
+    def _announce_new(self, rank: LocalRank) -> LocalRank:
+        """Put it to the ranks of its job that are gathering here, or begin to gather."""
+        join = rank.join
+        ring = next((ring for ring in self._of_job(join.job) if ring.is_gathering), None)
+        if ring is None:
+            ring = HostRing(
+                join.job,
+                settings=self.settings,
+                nic=self._nic,
+                tell=self._tell,
+                clock=now,
+                log=log.warning,
+                random_bits=self._random_bits,
+            )
+            self._rings.append(ring)
+            self._serve(ring)
+        ring.add(rank)
+        self._announce(ring, rank)
+        return rank
+
+    def rejoin(self, ring: HostRing) -> None:
+        """Announce ranks that waited for a switch in the middle of their job; or that they ended since."""
+        for word in ring.last_words:
+            self._tell(word)
+        if ring.last_words:
             return
         try:
-            member.rejoin(self._nic, self._tell)
+            ring.rejoin(self._nic, self._tell)
         except JoinRefused as error:
-            self._tell(member.gone_message(str(error)))
-            member.fail(error)
-        else:
-            self._announce(member)
+            for word in ring.gone_messages(str(error)):
+                self._tell(word)
+            ring.fail(error)
+            return
+        self._rings.append(ring)
+        self._serve(ring)
+        for rank in ring.ranks.values():
+            self._announce(ring, rank)
 
-    def _announce(self, member: RingMember) -> None:
+    def _announce(self, ring: HostRing, rank: LocalRank) -> None:
         request = next(self._ids)
-        self._members[request] = member
-        self._serve(member)
-        self._tell(member.member_message(request))
+        self._asked[request] = rank
+        self._tell(ring.member_message(rank, request))
 
-    def _serve(self, member: RingMember) -> None:
+    def _serve(self, ring: HostRing) -> None:
         """Its completions are those of its present queue pairs."""
-        for qpn in [qpn for qpn, other in self._by_qpn.items() if other is member]:
+        for qpn in [qpn for qpn, other in self._by_qpn.items() if other is ring]:
             del self._by_qpn[qpn]
-        for qpn in member.queue_pairs:
-            self._by_qpn[qpn] = member
+        for qpn in ring.queue_pairs:
+            self._by_qpn[qpn] = ring
 
     def submitted(self) -> None:
-        """An operation was submitted: the watch for stalls has a new deadline to look at."""
+        """An operation was submitted: there is a new deadline to look at, and perhaps something to add."""
         self._submitted.set()
+        self._to_add.set()
 
     def _tell(self, message: Message) -> None:
         with contextlib.suppress(EndOfChannel):  # the task that receives sees it too, and ends the fabric
             self._stream.send_nowait(message)
 
     def _forget_ended(self) -> None:
-        for request in [key for key, member in self._members.items() if member.phase is Phase.ENDED]:
-            ended = self._members.pop(request)
-            for qpn in [qpn for qpn, member in self._by_qpn.items() if member is ended]:
-                del self._by_qpn[qpn]
+        for request in [key for key, rank in self._asked.items() if rank.has_ended]:
+            del self._asked[request]
+        ended = [ring for ring in self._rings if ring.phase is Phase.ENDED]
+        if ended:
+            self._rings = [ring for ring in self._rings if ring not in ended]
+            self._by_qpn = {qpn: ring for qpn, ring in self._by_qpn.items() if ring not in ended}
 
     # --- life
 
@@ -201,6 +223,7 @@ class Fabric:
                 nursery.start_soon(self._heartbeat)
                 nursery.start_soon(self._watch_stalls)
                 nursery.start_soon(self._complete)
+                nursery.start_soon(self._add)
                 await self._obey()
         finally:
             self._end()
@@ -215,13 +238,13 @@ class Fabric:
     def _end(self) -> None:
         self.has_ended = True
         if not self.lost:  # it is this daemon that ends
-            for member in self.members():
-                member.gone("its host daemon was stopped")
+            for ring in self.rings():
+                ring.stop("its host daemon was stopped")
         error = FabricLost(
             f"host {self.settings.name} has lost its switch: {self.lost}; join again when it is back"
         )
-        for member in self.members():
-            member.lose_fabric(error)
+        for ring in self.rings():
+            ring.lose_fabric(error)
         self._stream.close(self.lost)
 
     async def _obey(self) -> None:
@@ -238,34 +261,33 @@ class Fabric:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Ring():
-                member = self._members.get(message.id)
-                if member is not None:
-                    member.connect(message, self.welcome.boot_id)
+            case Ring(id=id):
+                self._answered(id, message)
             case Start(job=job, ring_id=ring_id):
-                for member in self._of_job(job):
-                    if member.ring_id == ring_id:
-                        member.start()
-                self._submitted.set()  # operations that waited for the ring have deadlines from now on
-            case Halt(job=job):
-                for member in self._of_job(job):
-                    member.halt(message)
-                    self._serve(member)
+                for ring in self._of_job(job):
+                    if ring.ring_id == ring_id:
+                        ring.start()
+                self.submitted()  # operations that waited for the ring have deadlines from now on
+            case Halt(job=job, ring_id=ring_id):
+                rings = self._of_job(job)
+                for ring in [ring for ring in rings if ring.ring_id == ring_id] or rings:
+                    ring.halt(message)
+                    self._serve(ring)
             case JobStatus(job=job):
-                for member in self._of_job(job):
-                    member.status_of_job(message)
+                for ring in self._of_job(job):
+                    ring.status_of_job(message)
             case Failed():
                 self._job_failed(message)
             case Closed(job=job, ring_id=ring_id):
-                for member in self._of_job(job):
-                    if member.is_of(ring_id):
-                        member.closed()
+                for ring in self._of_job(job):
+                    if ring.is_of(ring_id):
+                        ring.closed()
             case Error(code=code) if code == SWITCH_AWAY:
                 self._lose(message.message)
             case Error(of=of):
-                member = self._members.get(of)
-                if member is not None and member.phase is Phase.JOINING:
-                    member.fail(job_error(message))
+                rank = self._asked.get(of)
+                if rank is not None and rank.ring is not None and rank.ring.phase is Phase.JOINING:
+                    rank.ring.refused(rank, job_error(message))
                 else:
                     log.warning("the switch answers: %s: %s", message.code, message.message)
             case Ping(id=id):
@@ -275,8 +297,20 @@ class Fabric:
             case _:
                 log.warning("the switch sends a message %r that is not for hosts", message.TYPE)
 
-    def _of_job(self, job: str) -> list[RingMember]:
-        return [member for member in self.members() if member.join.job == job]
+    def _of_job(self, job: str) -> list[HostRing]:
+        return [ring for ring in self.rings() if ring.job == job]
+
+    def _answered(self, request: int, message: Ring) -> None:
+        rank = self._asked.get(request)
+        if rank is None or rank.ring is None:
+            return
+        for stranger in rank.ring.answered(rank, message, self.welcome.boot_id):
+            self._tell(stranger.gone_message("its job has begun without it; it asks again"))
+            self._asked = {key: other for key, other in self._asked.items() if other is not stranger}
+            try:
+                self._announce_new(stranger)
+            except JoinRefused as error:
+                stranger.fail(error)
 
     def _job_failed(self, failed: Failed) -> None:
         """The ranks of the ring that failed; one that is joining belongs to the job's next life.
@@ -286,14 +320,16 @@ class Fabric:
         error = job_error(failed)
         log.warning("job %s: %s", failed.job, error)
         ends = isinstance(error, SwitchUnreachable)  # in good order
-        for member in self._of_job(failed.job):
-            in_ring = member.phase is not Phase.JOINING
-            in_ring |= member.has_come_back
-            concerned = member.is_of(failed.ring_id) if failed.ring_id else in_ring or ends
+        for ring in self._of_job(failed.job):
+            in_ring = ring.phase is not Phase.JOINING
+            in_ring |= ring.has_come_back
+            concerned = ring.is_of(failed.ring_id) if failed.ring_id else in_ring or ends
             if concerned and ends:
-                member.lose_fabric(error)
+                ring.lose_fabric(error)
             elif concerned:
-                member.fail(error)
+                ring.fail(error)
+            elif failed.ring_id:
+                ring.fail_joining(failed.ring_id, error)
 
     async def _complete(self) -> None:
         """Step the rings by what the NIC has completed."""
@@ -304,13 +340,25 @@ class Fabric:
                 await trio.sleep(LAST_WORDS_S)  # cancelled when the control channel ends, too
                 return self._lose(f"link: {closed.reason}")
             for completion in completions:
-                member = self._by_qpn.get(completion.qpn)
-                if member is not None:
-                    member.completed(completion)
+                ring = self._by_qpn.get(completion.qpn)
+                if ring is not None:
+                    ring.completed(completion)
+
+    async def _add(self) -> None:
+        """Add for jobs whose ranks are all on this host: a slice of each, then let others run."""
+        while True:
+            self._to_add = trio.Event()
+            has_more = False
+            for ring in self.rings():
+                has_more |= ring.add_slice()
+            if has_more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._to_add.wait()
 
     async def _watch_stalls(self) -> None:
         while True:
-            deadlines = [member.deadline for member in self._members.values() if member.deadline is not None]
+            deadlines = [at for ring in self._rings if (at := ring.deadline) is not None]
             if not deadlines:
                 self._submitted = trio.Event()
                 await self._submitted.wait()
@@ -319,8 +367,8 @@ class Fabric:
             # for one that waits for the switch's answer, which is short). A microsecond more, so that the
             # float clock is past the deadline for sure.
             await trio.sleep_until((min(deadlines) + US) / S)
-            for member in self.members():
-                member.woke()
+            for ring in self.rings():
+                ring.woke()
 
     async def _heartbeat(self) -> None:
         while trio.current_time() - self._heard <= DEAD_S:
@@ -330,26 +378,17 @@ class Fabric:
 
     def status(self) -> dict[str, Any]:
         return {
-            "rings": [member.status() for member in self.members()],
+            "rings": [ring.status() for ring in self.rings()],
             "nic": self._nic.statistics(),
         }
 
 
-def _refuse_beside(join: Join, other: RingMember) -> str:
-    """Why a rank cannot be on this host together with ``other``; empty if it can."""
-    there = other.join
-    if there.job != join.job:
-        return ""
-    if there.rank == join.rank and other.phase is Phase.LEFT:
-        return f"process {there.pid} has left it, but other ranks have not yet; try again when they have"
-    if there.rank == join.rank:
-        return f"the rank is held by process {there.pid} on this host; end that process or take another rank"
-    if (there.rank - join.rank) % join.size in (1, join.size - 1):
-        return (
-            f"its neighbour, rank {there.rank} (pid {there.pid}), is on the same host, and what they send "
-            "each other would not pass through the switch; run one of them on another host"
-        )
-    return ""
+def _why_not_beside(holder: LocalRank) -> str:
+    """Why a process cannot have the rank of ``holder``, which is on this host."""
+    pid = holder.join.pid
+    if holder.has_left:
+        return f"process {pid} has left it, but other ranks have not yet; try again when they have"
+    return f"the rank is held by process {pid} on this host; end that process or take another rank"
 
 
 async def open_fabric(

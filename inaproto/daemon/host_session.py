@@ -17,7 +17,7 @@ import trio
 
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
-from inaproto.daemon.host_ring import DonePath, Phase, RingMember
+from inaproto.daemon.local_rank import DonePath, LocalRank
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
 from inaproto.wire.control_messages import (
@@ -59,11 +59,11 @@ class ClientSession:
         self._daemon = daemon
         self._pid = stream.peer_pid()
         self._join: Join | None = None
-        self._member: RingMember | None = None
+        self._rank: LocalRank | None = None
         self._leave_id: int | None = None
 
     def __str__(self) -> str:
-        return f"process {self._pid}" + (f" ({self._member})" if self._member else "")
+        return f"process {self._pid}" + (f" ({self._rank})" if self._rank else "")
 
     async def run(self) -> None:
         """Serve until the process leaves, ends or breaks the rules."""
@@ -78,8 +78,8 @@ class ClientSession:
                 reason = "its host daemon was stopped"
                 text = f"the host daemon of process {self._pid} was stopped; start it and join again"
                 self._send(error_message(DaemonUnreachable(text)))
-            if self._member is not None:
-                self._member.gone(reason)
+            if self._rank is not None and self._rank.ring is not None:
+                self._rank.ring.gone(self._rank, reason)
             self._stream.close()
 
     async def _serve(self) -> str:
@@ -135,10 +135,10 @@ class ClientSession:
 
     def fabric_is_up(self, fabric: Fabric) -> None:
         """Go on with a join that waited for the switch."""
-        if self._join is None or self._member is not None:
+        if self._join is None or self._rank is not None:
             return
         try:
-            self._member = fabric.join(self._join, self)
+            self._rank = fabric.join(self._join, self)
         except JoinRefused as error:
             self._join = None
             self._send(error_message(error, of=0))
@@ -147,8 +147,8 @@ class ClientSession:
         descriptor = self._stream.take_descriptor()
         if descriptor is None:
             raise JobError(f"segment {message.segment}: no descriptor came with the message")
-        member = self._member
-        if member is None or message.segment in member.segments or len(member.segments) >= SEGMENTS_MAX:
+        rank = self._rank
+        if rank is None or message.segment in rank.segments or len(rank.segments) >= SEGMENTS_MAX:
             os.close(descriptor)
             raise JobError(
                 f"segment {message.segment}: comes before joining, twice, or is one more than {SEGMENTS_MAX}"
@@ -160,11 +160,11 @@ class ClientSession:
                 f"segment {message.segment}: the processes of this host have {fabric.segments} segments, its "
                 "limit; use fewer, larger buffers"
             )
-        if member.phase is Phase.ENDED:
+        if rank.has_ended or rank.ring is None:
             os.close(descriptor)  # the process will read that its job has failed
         else:
-            member.segments[message.segment] = map_buffer(
-                descriptor, segment=message.segment, nbytes=message.nbytes, nic=member.nic
+            rank.segments[message.segment] = map_buffer(
+                descriptor, segment=message.segment, nbytes=message.nbytes, nic=rank.ring.nic
             )
         self._send(Ok(id=message.id))
 
@@ -181,21 +181,22 @@ class ClientSession:
         """Confirmed when the job is over, so that its name can be used again; the process need not wait."""
         self._leave_id = message.id
         self._join = None
-        if self._member is not None:
-            self._member.leave()
-        if self._member is None or self._member.phase is Phase.ENDED:
-            self.member_closed()
+        rank = self._rank
+        if rank is not None and rank.ring is not None:
+            rank.ring.leave(rank)
+        if rank is None or rank.has_ended:
+            self.rank_closed()
 
     def _all_reduce(self, message: AllReduce) -> None:
-        member, fabric = self._member, self._daemon.fabric
-        if member is None:
+        rank, fabric = self._rank, self._daemon.fabric
+        if rank is None:
             raise JobError(f"all_reduce {message.op_index} before joining a job")
-        if member.phase is not Phase.ENDED:  # else the process will read that its job has failed
-            member.submit(message)
+        if rank.ring is not None and not rank.has_ended:  # else it will read that its job has failed
+            rank.ring.submit(rank, message)
             if fabric is not None:
                 fabric.submitted()
 
-    # --- what the member tells (Owner)
+    # --- what the rank's ring tells (Owner)
 
     def joined(self, ring_id: int, operations_max: int) -> None:
         if self._join is not None:
@@ -214,10 +215,10 @@ class ClientSession:
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None:
         self._send(Done(op_index=op_index, path=path, ns=duration_ns))
 
-    def member_failed(self, error: JobError) -> None:
+    def rank_failed(self, error: JobError) -> None:
         self._send(error_message(error))
 
-    def member_closed(self) -> None:
+    def rank_closed(self) -> None:
         if self._leave_id is not None:
             self._send(Ok(id=self._leave_id))
 
@@ -225,4 +226,4 @@ class ClientSession:
         return self._stream.peer_is_gone()
 
     def announce_again(self) -> None:
-        self._member = None
+        self._rank = None

@@ -1,4 +1,4 @@
-"""What a rank knows of the wait for its running all-reduce, and when it gives the wait up.
+"""What a host knows of the wait for an all-reduce of its ranks, and when it gives the wait up.
 
 Invariants: nothing waits for ever: an operation that is overdue (``operation_timeout_ms``) fails its job,
 at once if the switch has said for whom the operation waits, else when it says so, and at the latest
@@ -6,6 +6,8 @@ at once if the switch has said for whom the operation waits, else when it says s
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from inaproto.core.ring_engine import Overdue
 from inaproto.units import MS, Instant, S
@@ -16,7 +18,7 @@ ANSWER_NS = 1000 * MS
 
 
 class OperationWatch:
-    """Of one rank; it is told of the running operation's events and asked for what follows."""
+    """Of the ranks of one job; it is told of the operation's events and asked for what follows."""
 
     def __init__(self) -> None:
         self.waiting_for: tuple[int, ...] = ()
@@ -40,9 +42,12 @@ class OperationWatch:
     def stalled(self, results: int, messages: int, for_ns: int) -> None:
         self.stall = self.stall or f"{results} of {messages} results, no progress for {for_ns // MS} ms"
 
-    def heard(self, status: JobStatus) -> bool:
-        """The switch has said for whom the operation waits; whether that is news."""
-        self.waiting_for = status.waiting_for
+    def heard(self, status: JobStatus, *, without: Container[int] = ()) -> bool:
+        """The switch has said for whom the operation waits; whether that is news.
+
+        Of several ranks that wait here, ``without``, it may not have heard yet.
+        """
+        self.waiting_for = tuple(rank for rank in status.waiting_for if rank not in without)
         self._has_heard = True
         text = status.mismatch or self._whom()
         is_news, self.stall = text != self.stall, text  # said again every stall_ms

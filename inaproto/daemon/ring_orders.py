@@ -1,11 +1,11 @@
-"""Where the tensors of a rank's operations are: in the shared memory of its training process.
+"""Where the tensors of a host's operations are: in the shared memory of its training processes.
 
-:class:`~inaproto.core.ring_orders.RingOrders` carries out the orders of the rank's engine on them.
+:class:`~inaproto.core.ring_orders.RingOrders` carries out the orders of the host's engine on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from inaproto.core.operations import Operation
@@ -23,19 +23,27 @@ class Tensor:
     offset: int
     since: Instant
 
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """``nbytes`` from ``offset`` on."""
+        at = self.offset + offset
+        return self.buffer.view[at : at + nbytes]
+
 
 class ClientTensors:
-    """By index of the operation."""
+    """By index of the operation, of each of a host's ranks in rank order."""
 
-    def __init__(self, tensors: Mapping[int, Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Mapping[int, Tensor]]) -> None:
         self._tensors = tensors
 
-    def view(self, op_index: int, offset: int, nbytes: int) -> memoryview:
-        tensor = self._tensors[op_index]
-        at = tensor.offset + offset
-        return tensor.buffer.view[at : at + nbytes]
+    @property
+    def ranks(self) -> int:
+        return len(self._tensors)
+
+    def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
+        return [tensors[op_index].view(offset, nbytes) for tensors in self._tensors]
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
-        tensor = self._tensors[op_index]
+        (tensors,) = self._tensors
+        tensor = tensors[op_index]
         region = tensor.buffer.region
         return Segment(region.key, region.va + tensor.offset + offset, nbytes)

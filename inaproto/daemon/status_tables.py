@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from inaproto.daemon.ring_words import name_ranks
 from inaproto.daemon.status import Report
 
 
@@ -140,27 +141,27 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     rings = status.get("rings", [])
     if rings:
         yield _table(
-            "ranks",
-            ("job", "rank", "pid", "phase", "summed by", "recoveries", "done", "queued", "waits for"),
-            map(_rank, rings),
+            "rings",
+            ("job", "ranks", "pids", "phase", "summed by", "recoveries", "done", "queued", "waits for"),
+            map(_ring, rings),
         )
         for ring in rings:
+            who = f"{name_ranks(rank['rank'] for rank in ring['ranks'])} of {ring['job']}"
             if ring.get("halted_because"):
-                why = ring["halted_because"][-1]
-                yield Text(f"  rank {ring['rank']} of {ring['job']}, its last ring ended: {why}")
+                yield Text(f"  {who}, the last ring ended: {ring['halted_because'][-1]}")
             if ring.get("stall"):
-                yield Text(f"  rank {ring['rank']} of {ring['job']}: {ring['stall']}")
+                yield Text(f"  {who}: {ring['stall']}")
     if status.get("nic"):
         yield Text(f"  nic: {_counts(status['nic'])}")
 
 
-def _rank(ring: Mapping[str, Any]) -> tuple[object, ...]:
-    """One rank; all that is known of it is in the JSON."""
+def _ring(ring: Mapping[str, Any]) -> tuple[object, ...]:
+    """One ring with the ranks that it has here; all that is known of them is in the JSON."""
     waiting = ", ".join(f"rank {rank}" for rank in ring["waiting_for"])
     return (
         ring["job"],
-        f"{ring['rank']} of {ring['size']}",
-        ring["pid"],
+        f"{', '.join(str(rank['rank']) for rank in ring['ranks'])} of {ring['size']}",
+        ", ".join(str(rank["pid"]) for rank in ring["ranks"]),
         ring["phase"],
         "hosts (chain)" if ring.get("path") == "chain" else ring.get("path", "-"),
         ring.get("recoveries") or "-",

@@ -22,6 +22,8 @@ RECEIVES_SPARE: Final = 2
 class RankTensors:
     """One for each all-reduce that the rank will call, each its input and then its result."""
 
+    ranks: Final = 1
+
     def __init__(self, sizes: Sequence[int], nic: NicEngine) -> None:
         ends = list(accumulate(sizes))
         self._offsets = [end - size for end, size in zip(ends, sizes, strict=True)]
@@ -45,9 +47,9 @@ class RankTensors:
         if op_index in self._ended:
             raise InvariantBroken(f"all-reduce {op_index} has ended, and its tensor is used")
 
-    def view(self, op_index: int, offset: int, nbytes: int) -> memoryview:
+    def views(self, op_index: int, offset: int, nbytes: int) -> tuple[memoryview]:
         self._live(op_index)
-        return self.whole[op_index][offset : offset + nbytes]
+        return (self.whole[op_index][offset : offset + nbytes],)
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
         self._live(op_index)

@@ -27,7 +27,7 @@ from inaproto.errors import JobError
 from inaproto.units import MS, US
 from inaproto_adapters.memory import MemoryFramePort, MemoryStream
 from tests.daemon.memory_cluster import MemoryCluster, WorldResult, run_world
-from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype, reference
+from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 
 DTYPES = ("float32", "int32", "float16", "bfloat16", "float64", "int64")
 OPERATION_TIMEOUT_S = 15.0
@@ -59,6 +59,8 @@ class Fault:
 class Job:
     name: str
     size: int
+    places: tuple[int, ...]
+    """The host of each rank."""
     reductions: tuple[Reduction, ...]
     pauses_s: tuple[float, ...]
     """Of each rank before each operation: stragglers."""
@@ -99,9 +101,9 @@ def draw_config(seed: int) -> SwarmConfig:
         "transport_timeout": dice.choice((8, 10, 14)),
         "operation_timeout_ms": int(OPERATION_TIMEOUT_S * 1000),
     }
-    sizes = [dice.choice((hosts, hosts, 2 * hosts))]  # a host's ranks must not be neighbours
+    sizes = [dice.choice((hosts, hosts, 2 * hosts))]
     sizes += [dice.randint(2, hosts)] * (dice.random() < 0.4)
-    jobs = tuple(_draw_job(dice, f"job{number}", size) for number, size in enumerate(sizes))
+    jobs = tuple(_draw_job(dice, f"job{number}", size, hosts) for number, size in enumerate(sizes))
     faults = tuple(
         Fault(
             FAULTS[(seed + number) % len(FAULTS)],  # so that few seeds draw all kinds
@@ -115,14 +117,17 @@ def draw_config(seed: int) -> SwarmConfig:
     return SwarmConfig(hosts, weather, delay_ns, options, jobs, faults)
 
 
-def _draw_job(dice: Random, name: str, size: int) -> Job:
+def _draw_job(dice: Random, name: str, size: int, hosts: int) -> Job:
     reductions = tuple(
         Reduction(dice.choice(DTYPES), dice.choice(("sum", "sum", "max", "min")), dice.randint(1, 1500))
         for _ in range(dice.randint(2, 6))
     )
     slowest_s = dice.choice((0.0, 0.0, 0.02, 0.2))
     pauses = tuple(round(slowest_s * dice.random(), 4) for _ in range(size))
-    return Job(name, size, reductions, pauses, dice.randint(1, 3), dice.random() < 0.3)
+    in_flight, registered = dice.randint(1, 3), dice.random() < 0.3
+    by_turns = dice.random() < 0.5
+    places = tuple(rank % hosts if by_turns else dice.randrange(hosts) for rank in range(size))
+    return Job(name, size, places, reductions, pauses, in_flight, registered)
 
 
 @dataclass(slots=True)
@@ -176,7 +181,7 @@ class Swarm:
                     job.name,
                     rank,
                     size=job.size,
-                    host=rank % self._config.hosts,
+                    host=job.places[rank],
                     timeout=CONNECT_TIMEOUT_S,
                 )
                 async with comm:
@@ -213,7 +218,7 @@ class Swarm:
     async def _check(self, started: tuple[inaproto.Work, int], job: Job, number: int) -> None:
         work, index = started
         result = await work
-        expected = reference(self._inputs(job, number, index), job.reductions[index].op)
+        expected = nested_reference(self._inputs(job, number, index), job.places, job.reductions[index].op)
         assert result.tobytes() == expected.tobytes(), (
             f"{job.name} attempt {number}, operation {index}: not the reference"
         )

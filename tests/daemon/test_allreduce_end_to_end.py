@@ -53,6 +53,13 @@ def reference(arrays: Sequence[Array], op: str) -> Array:
     return total.astype(dtype)
 
 
+def nested_reference(arrays: Sequence[Array], places: Sequence[int], op: str) -> Array:
+    """The same where rank i is on host ``places[i]``: each host's ranks first, then hosts by lowest rank."""
+    hosts = list(dict.fromkeys(places))
+    parts = [[array for array, place in zip(arrays, places, strict=True) if place == host] for host in hosts]
+    return reference([reference(part, op) for part in parts], op)
+
+
 async def reduce_all(
     comms: Sequence[inaproto.Communicator], arrays: Sequence[Array], op: str = "sum"
 ) -> None:

@@ -39,7 +39,7 @@ from inaproto.wire.control_messages import (
     StatusReply,
 )
 from inaproto.wire.ina_header import Dtype, Op
-from tests.daemon.in_process_cluster import Cluster, RunningHost, open_cluster, together
+from tests.daemon.in_process_cluster import Cluster, RunningHost, open_cluster
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
 
@@ -419,7 +419,7 @@ async def test_a_program_with_thousands_of_buffers(runtime_dir: Path) -> None:
             assert (ours[1] == 1).all()
             assert (ours[499] == 499).all()
         rings = cluster.hosts[0].daemon.status()["rings"]
-        assert next(ring["segments"] for ring in rings if ring["job"] == "j") <= 4
+        assert next(ring["ranks"][0]["segments"] for ring in rings if ring["job"] == "j") <= 4
 
 
 async def test_more_descriptors_than_messages(runtime_dir: Path) -> None:
@@ -454,9 +454,10 @@ async def test_status_needs_no_job(runtime_dir: Path) -> None:
         assert reply.body["name"] == "h1"
         assert reply.body["switch"]["connected"]
         (ring,) = reply.body["rings"]
-        assert (ring["job"], ring["rank"], ring["phase"], ring["peers"]) == (
+        ranks = [rank["rank"] for rank in ring["ranks"]]
+        assert (ring["job"], ranks, ring["phase"], ring["peers"]) == (
             "bystanders",
-            1,
+            [1],
             "running",
             ["h0", "h1"],
         )
@@ -487,21 +488,3 @@ async def test_a_host_name_that_is_taken(runtime_dir: Path) -> None:
             await run_host(settings, open_nic=never)
         assert not (runtime_dir / "other.sock").exists()
         assert cluster.hosts[0].socket.exists()
-
-
-async def test_neighbours_of_a_ring_on_one_host(runtime_dir: Path) -> None:
-    """Their packets would not pass through the switch; ranks that are no neighbours may share a host."""
-    async with cluster_with_bystanders(runtime_dir) as cluster, trio.open_nursery() as nursery:
-        nursery.start_soon(swallow, cluster, 0)
-        await seated(cluster.hosts[0], "j")
-        with pytest.raises(JoinRefused, match=r"neighbour, rank 0 .*on the same host.*another host"):
-            await cluster.connect("j", 1, size=2, host=0)
-        nursery.cancel_scope.cancel()
-    async with cluster_with_bystanders(runtime_dir) as cluster:
-        comms: dict[int, inaproto.Communicator] = {}
-
-        async def one(rank: int) -> None:
-            comms[rank] = await cluster.connect("k", rank, size=4, host=rank % 2)
-
-        await together([lambda rank=rank: one(rank) for rank in range(4)])  # type: ignore[misc]
-        await still_works([comms[rank] for rank in range(4)])

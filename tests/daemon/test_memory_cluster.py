@@ -278,7 +278,7 @@ def test_a_rank_that_never_reduces_is_named_in_time() -> None:
 # --- what is left
 
 
-def _left() -> tuple[int, int]:
+def open_things() -> tuple[int, int]:
     """Descriptors, and mappings of shared memory, of this process."""
     maps = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
     return len(os.listdir("/proc/self/fd")), sum("memfd:inaproto" in line for line in maps)
@@ -297,9 +297,9 @@ def test_nothing_is_left_of_a_run(how: str) -> None:
             )
 
     run_world("warm up", scenario, hosts=2, weather=WEATHER)
-    before = _left()
+    before = open_things()
     run_world(f"left of {how}", scenario, hosts=2, weather=WEATHER)
-    assert _left() == before
+    assert open_things() == before
 
 
 # --- one seed, one run

@@ -7,7 +7,7 @@ moments of an all-reduce: the job must not notice but by the clock.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from inaproto.daemon import control_plane
 from inaproto.daemon.host import HostDaemon
 from inaproto.errors import JobError, RankLost, SwitchUnreachable
 from tests.daemon.memory_cluster import MemoryCluster, run_world
-from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype, reference
+from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype
 from tests.seeds import seeds
 
 WEATHER = "drop=0.01,duplicate=0.005,reorder=0.01,corrupt=0.002,truncate=0.001"
@@ -30,11 +30,22 @@ Fault = Callable[[MemoryCluster, random.Random], Awaitable[None]]
 
 
 class Job:
-    """Ranks that call all-reduces of random types and sizes, two at a time, and check them."""
+    """Ranks that call all-reduces of random types and sizes, two at a time, and check them.
 
-    def __init__(self, cluster: MemoryCluster, size: int, operations: int, seed: object) -> None:
+    ``places``: the host of each rank; left out, rank i is on host i.
+    """
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        size: int,
+        operations: int,
+        seed: object,
+        places: Sequence[int] | None = None,
+    ) -> None:
         self.cluster = cluster
         self.size = size
+        self.places = range(size) if places is None else places
         self.draws = random.Random(f"{seed}/job")
         self.called = [
             (self.draws.choice(DTYPES), self.draws.choice(("sum", "sum", "max")), self.draws.randint(1, 4000))
@@ -50,10 +61,10 @@ class Job:
         return [draw(numpy_dtype(dtype), (length,), (self.seed, index, rank)) for rank in range(self.size)]
 
     def expected(self, index: int) -> Any:
-        return reference(self.inputs(index), self.called[index][1])
+        return nested_reference(self.inputs(index), self.places, self.called[index][1])
 
     async def rank(self, rank: int) -> None:
-        async with await self.cluster.connect("train", rank, size=self.size) as comm:
+        async with await self.cluster.connect("train", rank, size=self.size, host=self.places[rank]) as comm:
             for first in range(0, len(self.called), 2):
                 works: list[tuple[int, inaproto.Work]] = [
                     (index, comm.all_reduce(self.inputs(index)[rank], self.called[index][1]))
@@ -101,8 +112,8 @@ async def lose_a_fabric(cluster: MemoryCluster, draws: random.Random) -> None:
 
 async def break_a_queue_pair(cluster: MemoryCluster, draws: random.Random) -> None:
     fabric = daemon(cluster, draws.randrange(len(cluster.hosts))).fabric
-    for member in fabric.members() if fabric is not None else ():
-        member._break("the queue pair failed")
+    for ring in fabric.rings() if fabric is not None else ():
+        ring._break("the queue pair failed")
 
 
 def daemon(cluster: MemoryCluster, host: int) -> HostDaemon:

@@ -15,7 +15,7 @@ import trio
 
 import inaproto
 from inaproto.daemon.host_fabric import Fabric
-from inaproto.daemon.host_ring import RingMember
+from inaproto.daemon.host_ring import HostRing
 from inaproto.errors import JobError
 from inaproto.ports import CompletionKind
 from inaproto.wire.control_messages import Closed, Message, Ring, Start
@@ -37,7 +37,7 @@ Comms = Sequence[inaproto.Communicator]
 def nothing_left(cluster: MemoryCluster) -> None:
     """No host carries a rank any more."""
     left = {
-        number: [(ring["job"], ring["rank"], ring["phase"]) for ring in life.daemon.status()["rings"]]
+        number: [(ring["job"], ring["ranks"], ring["phase"]) for ring in life.daemon.status()["rings"]]
         for number, life in cluster.hosts.items()
         if life.daemon is not None and life.daemon.fabric is not None
     }
@@ -119,8 +119,8 @@ def test_a_job_that_failed_is_over_for_one_that_never_heard_of_its_last_ring(
         comms = await cluster.job("train", 3)
         await reduce_once(comms)
         arm()
-        for member in fabric_of(cluster, 0).members():
-            member._break("the queue pair failed")
+        for ring in fabric_of(cluster, 0).rings():
+            ring._break("the queue pair failed")
         await trio.sleep(0.02)
         await cluster.hosts[2].crash()
         with trio.fail_after(20), pytest.raises(JobError, match=r"rank 2 \(h2, "):
@@ -160,14 +160,14 @@ def test_leaving_around_a_restart_of_the_switch(seed: int) -> None:
 
 def test_a_donor_whose_process_has_left_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has all results, and its neighbour lacks the last: its host comes back for it."""
-    completed = RingMember.completed
+    completed = HostRing.completed
     deaf = [False]
 
-    def hear(self: RingMember, completion: Any) -> None:
-        if not (deaf[0] and self.join.rank == 1 and completion.kind is not CompletionKind.SEND):
+    def hear(self: HostRing, completion: Any) -> None:
+        if not (deaf[0] and 1 in self.ranks and completion.kind is not CompletionKind.SEND):
             completed(self, completion)
 
-    monkeypatch.setattr(RingMember, "completed", hear)
+    monkeypatch.setattr(HostRing, "completed", hear)
 
     async def scenario(cluster: MemoryCluster) -> None:
         comms = await cluster.job("train", 3)

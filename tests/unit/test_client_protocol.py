@@ -397,7 +397,7 @@ def test_a_daemon_that_has_answered_once_is_not_said_to_be_silent() -> None:
     """It answers the first question of a join that waits in vain, and no later one."""
     comm, daemon = communicator()
     now = 0.0
-    ring = {"job": "j", "rank": 0, "waiting_for": []}
+    ring = {"job": "j", "ranks": [{"rank": 0}], "waiting_for": []}
     body = {"name": "h7", "switch": {"connected": True}, "rings": [ring]}
     error: JobError | None = None
 

@@ -67,14 +67,18 @@ class MemorySlots:
 
 
 class MemoryTensors:
-    """Of the operations 0 to 9, every one with bytes of its own."""
+    """Of a rank alone on its host: of the operations 0 to 9, every one with bytes of its own."""
 
     def __init__(self) -> None:
         draw = np.random.default_rng(9)
         self.bytes = {index: bytearray(draw.bytes(200)) for index in range(10)}
 
-    def view(self, op_index: int, offset: int, nbytes: int) -> memoryview:
-        return memoryview(self.bytes[op_index])[offset : offset + nbytes]
+    @property
+    def ranks(self) -> int:
+        return 1
+
+    def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
+        return [memoryview(self.bytes[op_index])[offset : offset + nbytes]]
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> Span:
         return Span(op_index, offset, nbytes)

@@ -9,9 +9,8 @@ from inaproto.daemon.status_tables import show_report
 
 RING = {
     "job": "train",
-    "rank": 0,
+    "ranks": [{"rank": 0, "pid": 42}],
     "size": 2,
-    "pid": 42,
     "phase": "running",
     "waiting_for": [1],
     "stall": "waits for rank 1",

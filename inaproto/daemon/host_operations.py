@@ -1,0 +1,462 @@
+"""What a host does in a ring of its job: it carries the operations of its ranks out (NetReduce 3.1, 3.4).
+
+The host takes part in an all-reduce when all its ranks of the job have called it
+(:mod:`inaproto.core.gathering`): it sends the sum of their parts, and copies results to all of them. Where a
+job has no other host it adds and copies, and sends nothing.
+
+It performs what its engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`) orders
+(:mod:`inaproto.core.ring_orders`) on its link (:mod:`inaproto.daemon.ring_link`), hands the engine what the
+NIC has completed, and looks at the clock. How rings come and go is :mod:`inaproto.daemon.host_ring`.
+
+Invariants: calls never block and never wait; what an all-reduce waits for is asked of the switch, and known
+to it: a host reports each of its ranks that waits.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, assert_never
+
+from inaproto.core.accumulators import Accumulators
+from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, PostSlot
+from inaproto.core.gathering import Gathering
+from inaproto.core.local_reduction import SlicedReduction
+from inaproto.core.operation_queue import FROM_THE_START
+from inaproto.core.operations import (
+    Operation,
+    OperationDone,
+    OperationFailed,
+    Overdue,
+    PostMessage,
+    ResultArrived,
+    RingBroken,
+    RingConfig,
+    RingEvent,
+    SendCompleted,
+    Stalled,
+    Submit,
+    TakeResult,
+    Woke,
+)
+from inaproto.core.recovery import Recovery
+from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_engine import RingAction, RingEngine
+from inaproto.core.ring_orders import KeptResults, RingOrders
+from inaproto.daemon.config import HostSettings
+from inaproto.daemon.local_rank import DonePath, LocalRank
+from inaproto.daemon.operation_watch import OperationWatch
+from inaproto.daemon.ring_link import RingLink
+from inaproto.daemon.ring_orders import ClientTensors
+from inaproto.daemon.ring_words import explain_positions, name_ranks, transport_failure
+from inaproto.errors import (
+    JOB_ERRORS,
+    Blame,
+    FabricLost,
+    InvariantBroken,
+    JobError,
+    LocalMisuse,
+    OperationTimeout,
+    SwitchUnreachable,
+)
+from inaproto.ports import (
+    Completion,
+    CompletionKind,
+    Status,
+)
+from inaproto.units import MS, Epoch, Instant, Rank, RingId
+from inaproto.wire.control_messages import (
+    AllReduce,
+    JobStatus,
+    Message,
+    OpStarted,
+    Ring,
+)
+
+OPERATIONS_MAX = 4096
+"""All-reduces of a rank that have not ended."""
+
+
+class Phase(Enum):
+    JOINING = "joining"
+    """Announced to the switch; other ranks are missing."""
+    CONNECTING = "connecting"
+    """Connected; other hosts are not, yet."""
+    RUNNING = "running"
+    LEFT = "left"
+    """All its ranks have left in good order; those of other hosts have not, yet."""
+    HALTED = "halted"
+    """The ring has ended; the next is not there yet."""
+    AWAY = "away"
+    """The ring has ended, for the host has lost the switch."""
+    ENDED = "ended"
+
+
+IN_RING = (Phase.CONNECTING, Phase.RUNNING, Phase.LEFT)
+
+
+class HostOperations:
+    """Of the ranks of job ``job`` on this host; ``tell`` sends a message to the switch."""
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        settings: HostSettings,
+        tell: Callable[[Message], None],
+        clock: Callable[[], Instant],
+        log: Callable[[str], None],
+    ) -> None:
+        self.job = job
+        self.phase = Phase.JOINING
+        self.ranks: dict[int, LocalRank] = {}
+        """By number, ascending."""
+        self.recoveries = 0
+        self._settings = settings
+        self._tell = tell
+        self._clock = clock
+        self._log = log
+        self._link: RingLink
+        self._ring: Ring | None = None
+        self._engine: RingEngine | ChainEngine | None = None
+        self._accumulators: Accumulators | None = None
+        """Of the present ring, if it is a chain."""
+        self._gathering = Gathering((), stall_ns=0, timeout_ns=0)
+        self._tensors = ClientTensors(())
+        self._sums: deque[SlicedReduction] = deque()
+        """Of a job that has no other host, in order."""
+        self._kept = KeptResults()
+        self._watch = OperationWatch()
+        self._has_started = False
+        self._is_broken = False
+        """The present ring, as this host has told the switch."""
+        self._began_at = 0
+        """Progress when the last ring ended: only later results are in the slots of the present link."""
+        self._resumes = False
+        """The present ring is not the first, and has yet to run."""
+        self._away_until: Instant | None = None
+        self._came_back = False
+        """Announced again, and not in a ring since."""
+        self._halts: list[str] = []
+        """Why the last rings ended."""
+
+    def __str__(self) -> str:
+        if len(self.ranks) == 1:
+            (rank,) = self.ranks.values()
+            return str(rank)
+        pids = ", ".join(str(rank.join.pid) for rank in self.ranks.values())
+        return f"{name_ranks(self.ranks)} of job {self.job!r} (pids {pids})"
+
+    @property
+    def _size(self) -> int:
+        """Of the job: one that says otherwise is refused by the switch."""
+        return next((rank.join.size for rank in self.ranks.values()), 0)
+
+    @property
+    def _is_ended(self) -> bool:
+        return self.phase is Phase.ENDED
+
+    @property
+    def _lowest(self) -> int:
+        """Speaks for all ranks of this host."""
+        return next(iter(self.ranks))
+
+    @property
+    def _have_all_left(self) -> bool:
+        return all(rank.has_left for rank in self.ranks.values())
+
+    @property
+    def deadline(self) -> Instant | None:
+        if self._engine is None or not self._has_started or self.phase in (Phase.LEFT, Phase.ENDED):
+            return None
+        found = (
+            self._engine.deadline,
+            self._gathering.deadline,
+            self._watch.deadline,
+            self._away_until,
+        )
+        return min((at for at in found if at is not None), default=None)
+
+    @staticmethod
+    def _plan(text: str, size: int) -> Accumulators:
+        plan = ReductionPlan.from_lists(json.loads(text)) if text else ReductionPlan.flat(size)
+        return Accumulators(plan)
+
+    @property
+    def _progress(self) -> int:
+        """Results that this host has taken, since the job began."""
+        return 0 if self._engine is None else self._engine.progress
+
+    def _make_engine(self, ring: Ring) -> RingEngine | ChainEngine:
+        settings = self._settings
+        config = RingConfig(
+            ring_id=RingId(ring.ring_id),
+            epoch=Epoch(ring.epoch),
+            key=ring.ring_key,
+            rank=Rank(ring.position),
+            ring_size=len(ring.peers),
+            mtu=settings.mtu,
+            message_packets=settings.message_packets,
+            window_messages=settings.window_messages,
+            stall_ns=settings.stall_ms * MS,
+            operations_max=OPERATIONS_MAX,
+            timeout_ns=settings.operation_timeout_ms * MS,
+            outlived=settings.recover_ms > 0,
+        )
+        operations = None if self._engine is None else self._engine.halt()
+        self._resumes = operations is not None
+        recovery = FROM_THE_START if operations is None else Recovery(ring.progress, ring.donor)
+        if not self._resumes:
+            self._gathering = Gathering(self.ranks, stall_ns=config.stall_ns, timeout_ns=config.timeout_ns)
+            self._tensors = ClientTensors([rank.tensors for rank in self.ranks.values()])
+        self._accumulators = None
+        if ring.path == "switch":
+            return RingEngine(config, operations, recovery)
+        self._accumulators = self._plan(ring.plan, len(ring.peers))
+        return ChainEngine(config, self._accumulators, operations, recovery)
+
+    # --- operations
+
+    def submit(self, rank: LocalRank, request: AllReduce) -> None:
+        """A rank calls an all-reduce. Raises ``JobError`` for what no client library asks."""
+        if self._engine is None or not self._has_started or rank.has_left:
+            raise JobError(f"{rank}: all_reduce {request.op_index} before the rank has joined")
+        operation = rank.call(request, self._clock(), OPERATIONS_MAX)
+        self._gathering.call(rank.number, operation)
+        self._guard(self._hand_on)
+
+    def _hand_on(self) -> None:
+        """Start what all ranks here have called by now; once that has ended, the others are waited for."""
+        engine, gathering = self._engine, self._gathering
+        while engine is not None and not self._is_ended:
+            is_awaited = gathering.deadline is not None
+            operation = gathering.take()
+            if operation is None:
+                break
+            if is_awaited:
+                self._watch.ended()
+            if engine.config.ring_size == 1 and len(self.ranks) > 1:
+                self._sums.append(SlicedReduction(operation, len(self.ranks)))
+            else:
+                self._perform(engine.step(Submit(operation), self._clock()))
+        if engine is not None and not self._is_ended and not engine.operations_queued and not self._sums:
+            gathering.begin(self._clock())
+            if gathering.differs:
+                self._ask_for_whom()
+
+    def add_slice(self) -> bool:
+        """Do a part of what only ranks of this host are to add up; whether there is more of it."""
+        engine = self._engine
+        if self.phase is Phase.RUNNING and self._sums and engine is not None:
+            total = self._sums[0]
+
+            def work() -> None:
+                if not total.is_done:
+                    total.turn(self._tensors)
+                if total.is_done:
+                    self._sums.popleft()
+                    self._perform(engine.step(Submit(total.operation), self._clock()))
+                    self._hand_on()
+
+            self._guard(work)
+        return self.phase is Phase.RUNNING and bool(self._sums)
+
+    def completed(self, completion: Completion) -> None:
+        """A work request of one of the queue pairs has ended."""
+        if self._engine is None or self._ring is None or self.phase not in IN_RING:
+            return
+        if completion.status is not Status.SUCCESS:
+            at_out = completion.qpn == self._link.out.qpn
+            reason = transport_failure(self.job, self._ring, completion, at_out=at_out)
+            if self._settings.recover_ms:
+                self._break(reason)
+            else:
+                self.lose(FabricLost(reason))
+        elif completion.kind is CompletionKind.SEND:
+            self._step(SendCompleted(completion.wr_id))
+        else:
+            header = self._link.result_header(completion.imm, completion.nbytes)
+            self._step(ResultArrived(completion.imm, completion.nbytes, header))
+            if not self._is_ended and not self._is_broken:
+                self._guard(lambda: self._link.post_receive(completion.wr_id))
+
+    def woke(self) -> None:
+        """Look at the clock: the running operation may have stalled, or taken too long."""
+        if self._away_until is not None and self._clock() >= self._away_until:
+            seconds = self._settings.recover_ms / 1000
+            why = self._halts[-1] if self._halts else "unknown"
+            text = f"{self}: its switch has not come back within {seconds:g} s; it was lost: {why}"
+            self.fail(SwitchUnreachable(text))
+        elif self._engine is not None and self._has_started and not self._is_ended:
+            if self._have_all_left:
+                return
+            self._step(Woke())
+            self._guard(lambda: self._perform(self._gathering.woke(self._clock())))
+            self._give_up_if_overdue()
+
+    @property
+    def _awaited(self) -> dict[int, Operation]:
+        """The operation that has to make progress, by rank here that waits in it."""
+        running = self._engine.view().running if self._engine is not None else None
+        if running is not None:
+            return dict.fromkeys(self.ranks, running)
+        return self._gathering.waiting if self._gathering.deadline is not None else {}
+
+    def status_of_job(self, status: JobStatus) -> None:
+        """The switch says for whom these ranks wait."""
+        awaited = self._awaited
+        if not self._has_started:
+            self._watch.waiting_for = status.waiting_for
+        elif awaited and status.op_index in (None, next(iter(awaited.values())).index):  # else of others
+            if self._watch.heard(status, without=awaited):
+                self._log(f"{self}: all-reduce without progress: {self._watch.stall}")
+            self._give_up_if_overdue()
+
+    def _give_up_if_overdue(self) -> None:
+        why = self._watch.why_give_up(self._clock())
+        if why:
+            self.lose(OperationTimeout(f"{self}: {why}"))
+
+    def _step(self, event: RingEvent) -> None:
+        engine = self._engine
+        if engine is not None:
+            self._guard(lambda: self._perform(engine.step(event, self._clock())))
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (InvariantBroken, LocalMisuse) as fault:  # ours: this ring must not go on, others may
+            self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
+            self.lose(FabricLost(f"{self}: a fault in the host daemon ended it: {fault}; please report it"))
+
+    def _perform(self, actions: Sequence[RingAction | ChainAction]) -> None:
+        orders = RingOrders(self._link, self._kept, self._tensors)
+        has_done = False
+        for action in actions:
+            match action:
+                case PostMessage():
+                    orders.post(action)
+                case PostSlot():
+                    orders.post_slot(action)
+                case Combine():
+                    if self._accumulators is None or self._ring is None:
+                        raise InvariantBroken("a ring that is no chain has nothing to combine")
+                    orders.combine(action, self._accumulators, self._ring.position)
+                case TakeResult():
+                    orders.take(action)
+                case OperationDone(op_index):
+                    self._watch.ended()
+                    has_done = True
+                    for rank in self.ranks.values():
+                        rank.done(op_index, self.path, self._clock())
+                case OperationFailed():  # the owners learn of it when the ring fails
+                    pass
+                case Stalled(_, for_ns, messages, results):
+                    self._watch.stalled(results, messages, for_ns)
+                    self._ask_for_whom()
+                case Overdue():
+                    if self._watch.overdue(action, self._clock()):
+                        self._ask_for_whom()
+                case Blame():
+                    self._log(f"{self}: {action}")
+                case RingBroken(code, message):
+                    self._ring_broken(code, message)
+                case _:
+                    assert_never(action)
+        if has_done and self._gathering.waiting:
+            self._hand_on()
+
+    @property
+    def path(self) -> DonePath:
+        """How its operations are summed now."""
+        if self._size == 1 or (self._ring is not None and len(self._ring.peers) == 1):
+            return "local"
+        return self._ring.path if self._ring is not None else "switch"
+
+    def _ring_broken(self, code: str, message: str) -> None:
+        message += explain_positions(self._ring)
+        if self._settings.recover_ms and code == FabricLost.code:
+            self._break(message)
+        else:
+            self.lose(_job_error(code, message))
+
+    def _ask_for_whom(self) -> None:
+        """Tell the switch which ranks wait here, and in what: it knows of the others."""
+        for number, operation in self._awaited.items():
+            self._tell(
+                OpStarted(
+                    job=self.job,
+                    rank=number,
+                    op_index=operation.index,
+                    signature=operation.signature,
+                    nbytes=operation.nbytes,
+                )
+            )
+
+    # --- what is for the ring's life to do
+
+    def lose(self, error: JobError) -> None:
+        """This host cannot go on, and found so itself."""
+        raise NotImplementedError
+
+    def fail(self, error: JobError) -> None:
+        """The job has failed; the switch knows."""
+        raise NotImplementedError
+
+    def _break(self, reason: str) -> None:
+        """The ring cannot go on here. The switch ends it for all."""
+        raise NotImplementedError
+
+    def status(self) -> dict[str, Any]:
+        """For ``inaproto status``."""
+        record: dict[str, Any] = {
+            "job": self.job,
+            "ranks": [rank.status() for rank in self.ranks.values()],
+            "size": self._size,
+            "phase": self.phase.value,
+            "path": self.path,
+            "recoveries": self.recoveries,
+            "halted_because": list(self._halts),
+            "ring_id": self._ring.ring_id if self._ring else None,
+            "position": self._ring.position if self._ring else None,
+            "peers": list(self._ring.peers) if self._ring else [],
+            "waiting_for": list(self._watch.waiting_for),
+            "stall": self._watch.stall,
+        }
+        if self._engine is not None:
+            view = self._engine.view()
+            record |= {
+                "operations_done": view.operations_done,
+                "operations_queued": max((len(rank.tensors) for rank in self.ranks.values()), default=0),
+                "bytes_reduced": view.bytes_reduced,
+                "messages_sent": view.messages_sent,
+                "messages_received": view.messages_received,
+                "unacknowledged": view.unacknowledged,
+                "stalls": view.stalls,
+                "operation": self._operation_status(),
+            }
+        return record
+
+    def _operation_status(self) -> dict[str, Any] | None:
+        """Of the operation that has to make progress, if any."""
+        awaited = self._awaited
+        if not awaited or self._engine is None:
+            return None
+        operation, view = next(iter(awaited.values())), self._engine.view()
+        runs = view.running is not None
+        return {
+            "op_index": operation.index,
+            "nbytes": operation.nbytes,
+            "messages": view.messages if runs else 1,
+            "results": view.results if runs else 0,
+            "idle_ms": (self._clock() - view.since) // MS
+            if runs
+            else self._gathering.waited(self._clock()) // MS,
+        }
+
+
+def _job_error(code: str, message: str) -> JobError:
+    return JOB_ERRORS.get(code, JobError)(message)

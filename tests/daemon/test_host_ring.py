@@ -1,0 +1,204 @@
+"""Ranks of one host and what the switch answers to them, in the order of bad luck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from inaproto.core.accumulators import Accumulators
+from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.daemon.host_operations import Phase
+from inaproto.daemon.host_ring import HostRing
+from inaproto.daemon.local_rank import DonePath, LocalRank
+from inaproto.errors import JobError, JoinRefused, RankLost
+from inaproto.units import Instant
+from inaproto.wire.control_messages import Gone, Halt, Halted, Join, Message, Ready, Ring
+from inaproto.wire.ina_header import INA_HEADER_BYTES
+from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.daemon.test_memory_recovery_orders import fabric_of
+
+
+class Process:
+    """What a process hears."""
+
+    def __init__(self) -> None:
+        self.errors: list[JobError] = []
+        self.has_joined = False
+
+    def joined(self, ring_id: int, operations_max: int) -> None:
+        self.has_joined = True
+
+    def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None: ...
+
+    def rank_failed(self, error: JobError) -> None:
+        self.errors.append(error)
+
+    def rank_closed(self) -> None: ...
+
+    def announce_again(self) -> None: ...
+
+    def process_is_gone(self) -> bool:
+        return False
+
+
+class Host:
+    """A ring of job ``j`` on a host that has it alone."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        fabric = fabric_of(cluster, 0)
+        self.told: list[Message] = []
+        self.processes: list[Process] = []
+        self.ring = HostRing(
+            "j",
+            settings=fabric.settings,
+            nic=fabric.nic,
+            tell=self.told.append,
+            clock=lambda: Instant(0),
+            log=lambda text: None,
+            random_bits=lambda bits: 1,
+        )
+
+    def join(self, number: int, size: int = 3) -> LocalRank:
+        self.processes.append(Process())
+        join = Join(id=1, job="j", rank=number, size=size, key="", pid=100 + len(self.processes))
+        rank = LocalRank(join, self.processes[-1], "h0")
+        self.ring.add(rank)
+        return rank
+
+    def answer(self, rank: LocalRank, ranks: Sequence[int], ring_id: int = 7) -> list[LocalRank]:
+        message = self.ring.member_message(rank, 1)
+        ring = Ring(
+            job="j",
+            ring_id=ring_id,
+            epoch=1,
+            ring_key=1,
+            position=0,
+            successor=message.into,
+            predecessor=message.out,
+            peers=("h0",),
+            ranks=(tuple(ranks),),
+        )
+        return self.ring.answered(rank, ring, "boot")
+
+    @property
+    def gone(self) -> list[tuple[int, str]]:
+        return [(word.rank, word.reason) for word in self.told if isinstance(word, Gone)]
+
+
+def on_a_host(scenario: Callable[[Host], None]) -> None:
+    async def run(cluster: MemoryCluster) -> None:
+        await cluster.job("warm-up", 1)  # the host has its fabric
+        host = Host(cluster)
+        try:
+            scenario(host)
+        finally:
+            host.ring.close()
+
+    run_world("host ring", run, hosts=1)
+
+
+def test_a_host_is_ready_once_when_all_its_ranks_are_answered() -> None:
+    def scenario(host: Host) -> None:
+        ranks = [host.join(number) for number in (2, 0, 1)]
+        for rank in ranks[:2]:
+            assert host.answer(rank, (0, 1, 2)) == []
+            assert host.told == []
+        host.answer(ranks[2], (0, 1, 2))
+        assert host.told == [Ready(job="j", rank=0)]
+        host.answer(ranks[0], (0, 1, 2))
+        assert len(host.told) == 1
+        host.ring.start()
+        assert all(process.has_joined for process in host.processes)
+
+    on_a_host(scenario)
+
+
+def test_a_ring_that_was_made_with_a_process_that_is_gone_fails_alone() -> None:
+    """The successor of that process belongs to the job's next life, which uses the same link."""
+
+    def scenario(host: Host) -> None:
+        old, beside, third = (host.join(number) for number in (0, 1, 2))
+        host.ring.gone(old, "it ended")
+        new = host.join(0)
+        host.answer(beside, (0, 1, 2))  # the switch had not heard of the end
+        host.answer(third, (0, 1, 2))
+        assert host.ring.phase is Phase.JOINING
+        error = RankLost("rank 0 is lost")
+        host.ring.fail_joining(7, error)
+        assert [process.errors for process in host.processes] == [[], [error], [error], []]
+        assert list(host.ring.ranks.values()) == [new]
+        again = [host.join(1), host.join(2)]
+        for rank in (new, *again):
+            host.answer(rank, (0, 1, 2), ring_id=8)
+        assert (host.ring.phase, host.ring.ring_id) == (Phase.CONNECTING, 8)
+        assert host.gone == [(0, "it ended")]
+
+    on_a_host(scenario)
+
+
+def test_answers_of_two_rings_are_not_taken_for_one() -> None:
+    def scenario(host: Host) -> None:
+        first, second = host.join(0), host.join(1)
+        host.answer(first, (0, 1), ring_id=7)
+        host.answer(second, (0, 1), ring_id=8)
+        assert host.told == []
+        host.answer(first, (0, 1), ring_id=8)
+        assert host.told == [Ready(job="j", rank=0)]
+
+    on_a_host(scenario)
+
+
+def test_a_rank_without_which_the_ring_was_made_is_given_back() -> None:
+    def scenario(host: Host) -> None:
+        first, late = host.join(0), host.join(2)
+        assert host.answer(first, (0,)) == [late]
+        assert list(host.ring.ranks) == [0]
+        assert not late.has_ended
+        assert host.told == [Ready(job="j", rank=0)]
+
+    on_a_host(scenario)
+
+
+def test_a_ring_without_the_rank_that_it_answers_is_refused() -> None:
+    def scenario(host: Host) -> None:
+        rank = host.join(0)
+        host.answer(rank, (1, 2))
+        assert "cannot be used here" in str(host.processes[0].errors[0])
+        assert [number for number, _ in host.gone] == [0]
+
+    on_a_host(scenario)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_the_switch_hears_first_of_the_rank_that_died_then_of_those_beside_it(is_running: bool) -> None:
+    def scenario(host: Host) -> None:
+        ranks = [host.join(number) for number in (0, 1, 2)]
+        for rank in ranks:
+            host.answer(rank, (0, 1, 2))
+        if is_running:
+            host.ring.start()
+        host.ring.gone(ranks[1], "it ended")
+        told = "rank 1 (h0, pid 102) of job 'j' is lost: it ended"
+        assert host.gone == [(1, "it ended"), (0, told), (2, told)]
+        assert [[str(error) for error in each.errors] for each in host.processes] == [[told], [], [told]]
+        assert host.ring.phase is Phase.ENDED
+
+    on_a_host(scenario)
+
+
+def test_a_rank_that_was_refused_for_its_size_does_not_change_the_slots_of_a_chain() -> None:
+    """All hosts must take the same; of half types, the chain of two passes on less than that of seven."""
+
+    def scenario(host: Host) -> None:
+        wrong, right = host.join(0, size=7), host.join(1, size=2)
+        host.ring.refused(wrong, JoinRefused("it says the job has 7 ranks"))
+        host.answer(right, (1,))
+        host.ring.halt(Halt(job="j", ring_id=7, path="chain", reason="test"))
+        halted = host.told[-1]
+        assert isinstance(halted, Halted)
+        slot_bytes = Accumulators(ReductionPlan.flat(2)).slot_bytes(3 * 256 - INA_HEADER_BYTES)
+        assert halted.into.slot_bytes == slot_bytes
+        assert slot_bytes != Accumulators(ReductionPlan.flat(7)).slot_bytes(3 * 256 - INA_HEADER_BYTES)
+
+    on_a_host(scenario)
