@@ -15,8 +15,11 @@ help: ## Show this list
 
 venv: $(STAMP) ## Make the environment .venv from requirements.lock
 
-demo: $(STAMP) ## Train a small model on four workers, summed in the switch
-	@$(PY) examples/digits/demo.py $(ARGS)
+demo: $(STAMP) ## Train a small model, summed in the switch, then in racks that fail; one act: ARGS=racks
+	@.venv/bin/inaproto demo $(ARGS)
+ifeq ($(ARGS),)
+	@.venv/bin/inaproto demo racks
+endif
 
 test: lint types unit ## Format, lint, import rules, types and all tests
 

@@ -1,6 +1,6 @@
 """The demo: four workers train on handwritten digits through a switch that sums, over a bad wire.
 
-    .venv/bin/python examples/digits/demo.py            (or: make demo)
+    inaproto demo                                       (or: make demo)
 
 Starts one switch daemon, a host daemon per worker, and the workers (``train.py``), all as separate
 processes on this machine. The switch's ports drop, duplicate and reorder frames, from a seed. Every
@@ -14,24 +14,27 @@ every step, the weights, and ``logs/``.
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
-from examples.digits.display import Display, make_display
-from examples.digits.watch import Watch, WireSample
+from examples.digits.display import Display
+from examples.digits.runs import (
+    EXTRA_ELEMENTS,
+    TRAIN,
+    digests,
+    first_difference,
+    on_stage,
+    percentile,
+    slowest_s,
+    two_digits,
+)
+from examples.digits.watch import SwitchWatch, WireSample
 from inaproto_hil import environment
-from inaproto_hil.cluster import ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
+from inaproto_hil.cluster import ClusterConfig, LocalCluster
 
-TRAIN = Path(__file__).with_name("train.py")
 SUMMARY_VERSION = 1
-EXTRA_ELEMENTS = 2
-"""Loss and right answers ride along with the gradient (``model.EXTRA``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +67,6 @@ class Result:
         """Whether the weights of every rank are the reference's, byte for byte."""
         return all(weights == self.reference_weights for weights in self.weights)
 
-    @property
-    def first_difference(self) -> int | None:
-        """The first epoch (from 0) after which some rank's weights were not the reference's."""
-        for epoch, expected in enumerate(self.reference["digests"]):
-            if any(rank["digests"][epoch] != expected for rank in self.ranks):
-                return epoch
-        return None
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile: a value that was measured."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-
 
 def run(config: Config, out: Path, display: Display) -> Result:
     """Train through the switch, then alone; returns what both left. Raises ``ClusterError``."""
@@ -97,7 +86,7 @@ def run(config: Config, out: Path, display: Display) -> Result:
         host_options=("--transport-timeout", "12"),
     )
     with LocalCluster(cluster_config, log_dir=out / "logs") as cluster:
-        watch = Watch(
+        watch = SwitchWatch(
             cluster,
             display,
             idle_timeout_s=2 * config.timeout_s,
@@ -108,7 +97,7 @@ def run(config: Config, out: Path, display: Display) -> Result:
             argv = [*train, f"--rank={rank}", f"--socket={cluster.host_socket(rank)}", f"--out={path}"]
             cluster.start_worker(f"rank{rank}", argv, sink=watch.line)
         watch.until_ended(cluster.workers)
-        watch.sample_wire()
+        watch.look()
         kills = watch.switch_kills
         display.stage("training the same in one process")
         alone = cluster.start_worker(
@@ -138,22 +127,16 @@ def _training_options(config: Config) -> dict[str, Any]:
     }
 
 
-def slowest_s(result: Result) -> list[float]:
-    """For each step, the all-reduce of the rank that waited longest."""
-    by_rank = ([step["sum_s"] for step in rank["steps"]] for rank in result.ranks)
-    return [max(step) for step in zip(*by_rank, strict=True)]
-
-
 def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, Any]:
     """``summary.json``: measured values only."""
     first, last = result.ranks[0], result.wire[-1]
-    slowest = slowest_s(result)
+    slowest = slowest_s(result.ranks)
     return {
         "version": SUMMARY_VERSION,
         "config": asdict(config),
         "env": env,
         "identical": result.identical,
-        "first_different_epoch": result.first_difference,
+        "first_different_epoch": first_difference(result.ranks, result.reference),
         "accuracy": first["accuracy"][-1],
         "reference_accuracy": result.reference["accuracy"][-1],
         "parameters": first["parameters"],
@@ -175,10 +158,7 @@ def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, 
             "mean": 1e3 * sum(slowest) / len(slowest),
         },
         "wall_s": result.wall_s,
-        "weights_sha256": {
-            "one_process": result.reference["digest"],
-            **{f"rank{rank}": outcome["digest"] for rank, outcome in enumerate(result.ranks)},
-        },
+        "weights_sha256": digests(result.ranks, result.reference),
     }
 
 
@@ -195,7 +175,7 @@ def series(result: Result) -> dict[str, Any]:
         "accuracy": first["accuracy"],
         "reference_accuracy": result.reference["accuracy"],
         "train_accuracy": [sum(step["train_accuracy"] for step in epoch) / each for epoch in by_epoch],
-        "slowest_s": slowest_s(result),
+        "slowest_s": slowest_s(result.ranks),
         "wire": [asdict(sample) for sample in result.wire],
     }
 
@@ -217,11 +197,6 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     return problems
 
 
-def two_digits(share: float) -> str:
-    """Cut, not rounded: a summary must not promise more than was reached."""
-    return f"{math.floor(share * 100) / 100:.2f}"
-
-
 def last_line(summary: dict[str, Any]) -> str:
     return (
         f"demo: identical={'yes' if summary['identical'] else 'no'} "
@@ -232,56 +207,12 @@ def last_line(summary: dict[str, Any]) -> str:
     )
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--seed", type=click.IntRange(min=0), default=1, envvar="INAPROTO_SEED", show_envvar=True,
-              help="Of the weather, the split, the order and the first weights.")  # fmt: skip
-@click.option("--ranks", type=click.IntRange(2, 64), default=4, help="Workers, each with a host daemon.")
-@click.option("--epochs", type=click.IntRange(min=1), default=30)
-@click.option(
-    "--batch", type=click.IntRange(min=2), default=64, help="Samples per step, all workers together."
-)
-@click.option("--weather", default="drop=0.01,duplicate=0.001,reorder=0.01",
-              help="What the switch's ports do to frames; empty for a clean wire.")  # fmt: skip
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=30.0, help="Seconds one all-reduce may take."
-)
-@click.option("--kill-switch-at", type=click.IntRange(min=1), metavar="STEP",
-              help="Kill the switch (SIGKILL) at this step and start another.")  # fmt: skip
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"))
-def main(
-    *,
-    seed: int,
-    ranks: int,
-    epochs: int,
-    batch: int,
-    weather: str,
-    timeout: float,
-    kill_switch_at: int | None,
-    out: Path,
-) -> None:
-    """Train on handwritten digits through an aggregating switch, and compare with one process."""
-    if batch % ranks:
-        raise click.UsageError(f"--batch {batch} must be a multiple of --ranks {ranks}")
-    config = Config(
-        seed=seed,
-        ranks=ranks,
-        epochs=epochs,
-        batch=batch,
-        weather=weather,
-        timeout_s=timeout,
-        kill_switch_at=kill_switch_at,
-    )
+def main(config: Config, out: Path) -> int:
+    """Play the act; returns the exit status. Its last line is of ``last_line``."""
     out.mkdir(parents=True, exist_ok=True)
     env = environment.describe()
-    try:
-        with signals_as_interrupt(), make_display() as display:
-            result = run(config, out, display)
-    except ClusterError as error:
-        print(f"demo: failed: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("demo: interrupted; all its processes are ended", file=sys.stderr)
-        sys.exit(130)
+    with on_stage("demo") as display:
+        result = run(config, out, display)
     summary = summarise(config, result, env)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     from examples.digits import plot
@@ -298,8 +229,10 @@ def main(
         print(f"demo: {problem}", file=sys.stderr)
     sys.stderr.flush()
     print(last_line(summary))
-    sys.exit(1 if problems else 0)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    main()
+    from inaproto_hil.demo import demo
+
+    demo()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -22,7 +22,8 @@ class State:
     """What there is to show; None where nothing is known yet."""
 
     step: int
-    steps: int
+    steps: int | None
+    """None while it is not known when the training ends."""
     loss: float
     train_accuracy: float
     """Of the last steps, 0..1."""
@@ -30,20 +31,25 @@ class State:
     """Median all-reduce of the last steps."""
     frames_lost: int | None
     retransmits: int | None
+    path: str = ""
+    """By whom the gradients are summed; empty where there is one way only."""
 
     def __str__(self) -> str:
         wire = ""
         if self.frames_lost is not None:
             wire = f"  lost {self.frames_lost}  sent again {self.retransmits}"
-        return (
-            f"loss {self.loss:.3f}  accuracy {100 * self.train_accuracy:.1f} %  "
-            f"all-reduce {self.latency_ms:.1f} ms{wire}"
-        )
+        latency = f"{self.latency_ms:.1f} ms"
+        summed = f"{latency} by {self.path}" if self.path else f"all-reduce {latency}"
+        return f"loss {self.loss:.3f}  accuracy {100 * self.train_accuracy:.1f} %  {summed}{wire}"
 
 
 class Display(Protocol):
     def stage(self, what: str) -> None:
         """A new part of the run begins."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something happened that stays to be read."""
         ...
 
     def update(self, state: State) -> None: ...
@@ -57,20 +63,26 @@ class PlainDisplay:
         self._next = 0.0
 
     def stage(self, what: str) -> None:
-        print(f"[{time.monotonic() - self._start:5.1f} s] {what}", flush=True)
+        self.note(what)
         self._next = time.monotonic() + PLAIN_INTERVAL_S
+
+    def note(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._start:5.1f} s] {text}", flush=True)
 
     def update(self, state: State) -> None:
         now = time.monotonic()
         if now >= self._next or state.step == state.steps:
             self._next = now + PLAIN_INTERVAL_S
-            print(f"[{now - self._start:5.1f} s] step {state.step}/{state.steps}  {state}", flush=True)
+            of = "" if state.steps is None else f"/{state.steps}"
+            self.note(f"step {state.step}{of}  {state}")
 
 
 class LiveDisplay:
     """For a terminal: a bar for each stage, and a line of figures; 80 columns are enough."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._start = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description:34}"),
             BarColumn(bar_width=22),
@@ -85,6 +97,10 @@ class LiveDisplay:
         self.close()
         self._task = self._progress.add_task(what, total=None)
 
+    def note(self, text: str) -> None:
+        at = f"[{time.monotonic() - self._start:5.1f} s]"
+        self._console.print(f"{at} {text}", markup=False, highlight=False)  # above the bars
+
     def update(self, state: State) -> None:
         if self._task is not None:
             self._progress.update(self._task, total=state.steps, completed=state.step)
@@ -93,7 +109,8 @@ class LiveDisplay:
     def close(self) -> None:
         """End the stage."""
         if self._task is not None:
-            total = self._progress.tasks[-1].total or 1
+            last = self._progress.tasks[-1]
+            total = last.total or last.completed or 1
             self._progress.update(self._task, total=total, completed=total)
             self._progress.stop_task(self._task)
 
@@ -104,7 +121,8 @@ def make_display() -> Iterator[Display]:
     if not sys.stdout.isatty():
         yield PlainDisplay()
         return
-    live = LiveDisplay()
-    with Live(live.body, refresh_per_second=5):
+    console = Console()
+    live = LiveDisplay(console)
+    with Live(live.body, console=console, refresh_per_second=5):
         yield live
         live.close()

@@ -50,16 +50,16 @@ def draw(summary: dict[str, Any], series: dict[str, Any], path: Path) -> None:
             ha="center",
             color="#444444",
         )
-        _loss(loss, series)
+        loss_curve(loss, series)
         _accuracy(accuracy, summary, series)
         _latency(latency, summary, series)
-        _wire(wire, series)
+        wire_rates(wire, series)
         figure.tight_layout(rect=(0, 0, 1, 0.955))
         figure.savefig(path)
         plt.close(figure)
 
 
-def _loss(axes: Axes, series: dict[str, Any]) -> None:
+def loss_curve(axes: Axes, series: dict[str, Any]) -> None:
     steps, values = np.array(series["step"]), np.array(series["loss"])
     axes.plot(steps, values, color=BLUE, alpha=0.25, linewidth=0.8, label="minibatch")
     width = max(1, len(values) // 30)
@@ -106,7 +106,7 @@ def _latency(axes: Axes, summary: dict[str, Any], series: dict[str, Any]) -> Non
     )
 
 
-def _wire(axes: Axes, series: dict[str, Any]) -> None:
+def wire_rates(axes: Axes, series: dict[str, Any]) -> None:
     samples = series["wire"]
     seconds = np.array([sample["at_s"] for sample in samples])
     for name, label, colour in (

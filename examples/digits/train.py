@@ -6,8 +6,11 @@
 Both run the same loop. Each minibatch is cut into ``size`` shards; a shard's gradient is one float32
 vector; the vectors are summed, divided by the size of the minibatch and applied. Between ranks the
 sum is an all-reduce through the switch; in one process it is numpy, in rank order, left to right,
-which is how inaproto defines a sum. So the weights must come out equal to the last bit, and the
-digest of the weights after every epoch says where they would first differ.
+which is how inaproto defines a sum; where it is made in several places (on a host for its ranks, on the
+switch of a rack, above the racks), ``--nested`` says the same to the one process. So the weights must come
+out equal to the last bit, and the digest of the weights after every epoch says where they would first differ.
+
+How long to train is ``--epochs``, or with ``--told`` what stdin says: ``epoch`` for each, then ``end``.
 
 Stdout gets one JSON object per line: ``{"step": ...}`` for each step, for the parent's display.
 """
@@ -19,7 +22,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,17 +61,39 @@ class GradientSum(Protocol):
     def sum(self, gradients: list[model.Vector]) -> model.Vector: ...
 
 
-class OneProcess:
-    """The exact reference: every shard here, added in rank order, left to right, in float32."""
+Nested = Sequence["int | Nested"]
+"""Where a sum is made: each list is added by itself, left to right."""
 
-    def __init__(self, size: int) -> None:
+
+class OneProcess:
+    """The exact reference: every shard here, added left to right, in float32; by default in rank order."""
+
+    def __init__(self, size: int, nested: Nested | None = None) -> None:
         self.ranks: Sequence[int] = range(size)
+        self._nested: Nested = range(size) if nested is None else nested
+        if sorted(_leaves(self._nested)) != list(self.ranks):
+            raise ValueError(f"{nested} must name each of the ranks 0..{size - 1} once")
 
     def sum(self, gradients: list[model.Vector]) -> model.Vector:
-        total = gradients[0].copy()
-        for gradient in gradients[1:]:
-            total += gradient
-        return total
+        return _add(self._nested, gradients)
+
+
+def _leaves(nested: Nested) -> list[int]:
+    """Raises ``ValueError`` for what is no list of ranks and of such lists, or holds an empty one."""
+    if not isinstance(nested, list | tuple | range) or not nested:
+        raise ValueError(f"{nested!r} is no list of ranks")
+    leaves = []
+    for part in nested:
+        leaves += [part] if isinstance(part, int) else _leaves(part)
+    return leaves
+
+
+def _add(nested: Nested, gradients: list[model.Vector]) -> model.Vector:
+    parts = [gradients[part] if isinstance(part, int) else _add(part, gradients) for part in nested]
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total
 
 
 class ThroughSwitch:
@@ -94,7 +119,8 @@ class ThroughSwitch:
 @dataclass(frozen=True, slots=True)
 class Step:
     step: int
-    steps: int
+    steps: int | None
+    """Of the whole training; None while that is not known."""
     epoch: int
     loss: float
     """Mean over the minibatch, all ranks."""
@@ -114,6 +140,8 @@ class Outcome:
     train_samples: int = 0
     test_samples: int = 0
     wall_s: float = 0.0
+    started_s: float = 0.0
+    """When the training began, on the clock that all processes of the machine share (``time.monotonic``)."""
     accuracy: list[float] = field(default_factory=list)
     """On the test set, after each epoch."""
     digests: list[str] = field(default_factory=list)
@@ -125,8 +153,13 @@ class Outcome:
         return {name: value for name, value in asdict(self).items() if name != "weights"}
 
 
-def train(plan: Plan, summer: GradientSum, on_step: Callable[[Step], None]) -> Outcome:
-    """Run the plan; ``summer`` decides whether it is one rank or the whole job in one process."""
+def train(
+    plan: Plan, summer: GradientSum, on_step: Callable[[Step], None], *, told: Iterable[int] | None = None
+) -> Outcome:
+    """Run the plan; ``summer`` decides whether it is one rank or the whole job in one process.
+
+    ``told``: the epochs, one by one, in place of the plan's.
+    """
     digits = data.load(plan.seed)
     net = model.Mlp(plan.layers, data.stream(plan.seed, "initial weights"))
     outcome = Outcome(
@@ -135,9 +168,10 @@ def train(plan: Plan, summer: GradientSum, on_step: Callable[[Step], None]) -> O
         train_samples=len(digits.train_labels),
         test_samples=len(digits.test_labels),
     )
-    steps = plan.epochs * (len(digits.train_labels) // plan.batch)
+    steps = None if told is not None else plan.epochs * (len(digits.train_labels) // plan.batch)
+    outcome.started_s = time.monotonic()
     start = time.perf_counter()
-    for epoch in range(plan.epochs):
+    for epoch in range(plan.epochs) if told is None else told:
         for indices in data.minibatches(plan.seed, epoch, len(digits.train_labels), plan.batch):
             gradients = []
             for rank in summer.ranks:
@@ -176,6 +210,19 @@ def with_one_blas_thread() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})
 
 
+def told_epochs(lines: Iterable[str]) -> Iterator[int]:
+    """One epoch for each line ``epoch``, until the line ``end``. Raises ``EOFError`` if none comes."""
+    for epoch, line in enumerate(lines):
+        match line.strip():
+            case "epoch":
+                yield epoch
+            case "end":
+                return
+            case other:
+                raise ValueError(f"stdin says {other!r}; known are 'epoch' and 'end'")
+    raise EOFError("stdin was closed before it said 'end': whoever started this has ended")
+
+
 def _print_step(step: Step) -> None:
     print(json.dumps(asdict(step)), flush=True)
 
@@ -197,6 +244,8 @@ DEFAULT = Plan()
     "--seed", type=int, default=DEFAULT.seed, show_default=True, help="Split, order and first weights."
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=DEFAULT.epochs, show_default=True)
+@click.option("--told", is_flag=True, help="Epochs are told on stdin, one by one.")
+@click.option("--nested", metavar="JSON", help="How one process adds, e.g. [[0,1],[2,3]]; default: in order.")
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
@@ -221,6 +270,8 @@ def main(
     timeout: float,
     seed: int,
     epochs: int,
+    told: bool,
+    nested: str | None,
     batch: int,
     out: Path,
 ) -> None:
@@ -229,15 +280,19 @@ def main(
         raise click.UsageError(f"--batch {batch} must be a multiple of --size {size}")
     plan = Plan(seed=seed, size=size, epochs=epochs, batch=batch)
     if one_process:
-        outcome = train(plan, OneProcess(size), lambda step: None)
+        try:
+            reference = OneProcess(size, None if nested is None else json.loads(nested))
+        except ValueError as error:
+            raise click.UsageError(f"--nested {nested}: {error}") from None
+        outcome = train(plan, reference, lambda step: None)
     else:
         if rank is None or socket is None:
             raise click.UsageError("a rank needs --rank and --socket (or use --one-process)")
         try:
             switch = ThroughSwitch(job=job, rank=rank, size=size, key=key, socket=socket, timeout_s=timeout)
-            outcome = train(plan, switch, _print_step)
+            outcome = train(plan, switch, _print_step, told=told_epochs(sys.stdin) if told else None)
             switch.close()
-        except InaprotoError as error:
+        except (InaprotoError, EOFError) as error:
             sys.exit(f"rank {rank}: {type(error).__name__}: {error}")
     out.with_suffix(".weights").write_bytes(outcome.weights.tobytes())
     out.write_text(json.dumps({"plan": asdict(plan), "rank": rank, **outcome.as_dict()}))

@@ -1,4 +1,4 @@
-"""Follows a running demo: the workers' lines, the switch's counters, and whether all is still alive."""
+"""Follows a running demo: the workers' lines, the daemons' counters, and whether all is still alive."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import queue
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from examples.digits.display import Display, State
-from inaproto_hil.cluster import Child, LocalCluster
+from inaproto_hil.cluster import Child, Cluster, LocalCluster
 
 SAMPLE_INTERVAL_S = 1.0
 RECENT_STEPS = 20
@@ -64,8 +65,83 @@ class WireSample:
         )
 
 
-class Watch:
+class Watch(ABC):
     """``line`` is the sink of all workers' lines; ``until_ended`` follows them."""
+
+    def __init__(
+        self, cluster: Cluster, display: Display, *, idle_timeout_s: float, interval_s: float
+    ) -> None:
+        self.display = display
+        self._followed = cluster
+        self._idle_timeout_s = idle_timeout_s
+        self._interval_s = interval_s
+        self._lines: queue.SimpleQueue[tuple[Child, str | None]] = queue.SimpleQueue()
+        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
+        self.start_s = time.monotonic()
+
+    @property
+    def at_s(self) -> float:
+        """Now, since the watch began."""
+        return time.monotonic() - self.start_s
+
+    @abstractmethod
+    def look(self) -> None:
+        """Ask the daemons how they are; once in every interval."""
+
+    @abstractmethod
+    def stepped(self, step: dict[str, Any]) -> None:
+        """The first of the workers has ended a step of training."""
+
+    def line(self, child: Child, text: str | None) -> None:
+        """A worker's line, or None at its end; any thread."""
+        self._lines.put((child, text))
+
+    def until_ended(self, children: Sequence[Child]) -> None:
+        """Follow these until all have ended well. Raises ``ClusterError`` when one fails or all stall."""
+        cluster, running = self._followed, set(children)
+        heard = next_look = time.monotonic()
+        while running:
+            now = time.monotonic()
+            if now >= next_look:
+                cluster.check()
+                self.look()
+                next_look = time.monotonic() + self._interval_s
+            if now - heard > self._idle_timeout_s:
+                names = ", ".join(sorted(child.name for child in running))
+                raise cluster.failure(f"nothing from {names} for {self._idle_timeout_s:.0f} s")
+            try:
+                child, text = self._lines.get(timeout=max(0.0, next_look - now))
+            except queue.Empty:
+                continue
+            heard = time.monotonic()
+            if text is None:
+                status = child.process.wait()
+                if status:
+                    raise cluster.failure(f"{child.name} ended with status {status}")
+                running.discard(child)
+            elif not text.startswith("{"):
+                child.log(text)
+            elif child is children[0]:
+                self.stepped(json.loads(text))
+
+    def show(self, step: dict[str, Any], wire: WireSample | None, path: str = "") -> None:
+        self._recent.append(step)
+        self.display.update(
+            State(
+                step=step["step"],
+                steps=step["steps"],
+                loss=step["loss"],
+                train_accuracy=statistics.fmean(each["train_accuracy"] for each in self._recent),
+                latency_ms=1e3 * statistics.median(each["sum_s"] for each in self._recent),
+                frames_lost=wire.frames_lost if wire else None,
+                retransmits=wire.retransmits if wire else None,
+                path=path,
+            )
+        )
+
+
+class SwitchWatch(Watch):
+    """One switch, which may be killed at a step of the training."""
 
     def __init__(
         self,
@@ -75,82 +151,30 @@ class Watch:
         idle_timeout_s: float,
         kill_switch_at: int | None = None,
     ) -> None:
+        super().__init__(cluster, display, idle_timeout_s=idle_timeout_s, interval_s=SAMPLE_INTERVAL_S)
         self.switch_kills = 0
+        self._cluster = cluster
         self._kill_switch_at = kill_switch_at
         """Step of the workers at which the switch is killed and started anew."""
         self._before: WireSample | None = None
         """Totals of the switch that was killed."""
         self.wire: list[WireSample] = []
-        self._cluster = cluster
-        self._display = display
-        self._idle_timeout_s = idle_timeout_s
-        self._lines: queue.SimpleQueue[tuple[Child, str | None]] = queue.SimpleQueue()
-        self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
-        self._start = time.monotonic()
 
-    def line(self, child: Child, text: str | None) -> None:
-        """A worker's line, or None at its end; any thread."""
-        self._lines.put((child, text))
-
-    def sample_wire(self) -> None:
-        """Ask the daemons for their counters."""
+    def look(self) -> None:
         cluster = self._cluster
         hosts = {host.name: cluster.host_status(index) for index, host in enumerate(cluster.hosts)}
-        at_s = time.monotonic() - self._start
-        sample = WireSample.of(cluster.switch_status(), hosts, at_s)
+        sample = WireSample.of(cluster.switch_status(), hosts, self.at_s)
         self.wire.append(sample if self._before is None else sample.plus(self._before))
 
+    def stepped(self, step: dict[str, Any]) -> None:
+        self.show(step, self.wire[-1] if self.wire else None)
+        if self._kill_switch_at is not None and step["step"] >= self._kill_switch_at:
+            self._kill_switch()
+
     def _kill_switch(self) -> None:
-        self.sample_wire()
+        self.look()
         self._before = self.wire[-1]
         self._kill_switch_at = None
-        self._display.stage("the switch is killed (SIGKILL), and started anew")
+        self.display.stage("the switch is killed (SIGKILL), and started anew")
         self._cluster.kill_switch()
         self.switch_kills += 1
-
-    def until_ended(self, children: Sequence[Child]) -> None:
-        """Follow these until all have ended well. Raises ``ClusterError`` when one fails or all stall."""
-        running = set(children)
-        shown = children[0]
-        heard = next_sample = time.monotonic()
-        while running:
-            now = time.monotonic()
-            if now >= next_sample:
-                self._cluster.check()
-                self.sample_wire()
-                next_sample = time.monotonic() + SAMPLE_INTERVAL_S
-            if now - heard > self._idle_timeout_s:
-                names = ", ".join(sorted(child.name for child in running))
-                raise self._cluster.failure(f"nothing from {names} for {self._idle_timeout_s:.0f} s")
-            try:
-                child, text = self._lines.get(timeout=max(0.0, next_sample - now))
-            except queue.Empty:
-                continue
-            heard = time.monotonic()
-            if text is None:
-                status = child.process.wait()
-                if status:
-                    raise self._cluster.failure(f"{child.name} ended with status {status}")
-                running.discard(child)
-            elif not text.startswith("{"):
-                child.log(text)
-            elif child is shown:
-                step = json.loads(text)
-                self._show(step)
-                if self._kill_switch_at is not None and step["step"] >= self._kill_switch_at:
-                    self._kill_switch()
-
-    def _show(self, step: dict[str, Any]) -> None:
-        self._recent.append(step)
-        wire = self.wire[-1] if self.wire else None
-        self._display.update(
-            State(
-                step=step["step"],
-                steps=step["steps"],
-                loss=step["loss"],
-                train_accuracy=statistics.fmean(each["train_accuracy"] for each in self._recent),
-                latency_ms=1e3 * statistics.median(each["sum_s"] for each in self._recent),
-                frames_lost=wire.frames_lost if wire else None,
-                retransmits=wire.retransmits if wire else None,
-            )
-        )

@@ -1,12 +1,13 @@
-"""A whole inaproto installation on this machine: one switch daemon, its host daemons, and workers.
+"""A whole inaproto installation on this machine: switch daemons, their host daemons, and workers.
 
 The demo, the benchmarks and the daemon tests start real processes through this one place. Rules:
 
 - only processes that were started here are ended, by their process id: first SIGTERM, then, past a
-  deadline, SIGKILL; workers first, the switch last;
+  deadline, SIGKILL; workers first, the switches last;
 - every wait has a deadline and says what it waited for, and a failure carries the ends of the logs;
 - children live in their own process group, so that Ctrl-C reaches the parent alone and the
-  parent shuts down in order;
+  parent shuts down in order; if it is killed they end by themselves (the *thread* that started
+  them counts, so that must not be one that ends earlier);
 - one BLAS thread in each child: reproducible rounding, and no fight over the cores.
 
 Sockets lie in a fresh, short temporary directory (a UNIX socket path has at most 107 bytes); logs
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ STATUS_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 ENDING_S = 1.0
 LOG_TAIL_LINES = 20
+WITH_PARENT = Path(__file__).with_name("with_parent.py")
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 LineSink = Callable[["Child", str | None], None]
@@ -68,7 +71,7 @@ class Child:
         self._sink = sink
         with log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                list(argv),
+                [sys.executable, "-I", "-S", str(WITH_PARENT), str(os.getpid()), *argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -151,32 +154,23 @@ def stop_children(children: Sequence[Child], *, timeout_s: float = STOP_TIMEOUT_
     return stubborn
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterConfig:
-    """What is started. ``weather`` is passed to the switch, e.g. ``drop=0.01,reorder=0.01``."""
-
-    hosts: int = 4
-    weather: str = ""
-    seed: int = 1
-    switch_options: tuple[str, ...] = ()
-    host_options: tuple[str, ...] = ()
-
-
-class LocalCluster:
+class Cluster(ABC):
     """Use as a context manager: entering starts the daemons and waits until all are ready."""
 
-    def __init__(self, config: ClusterConfig, *, log_dir: Path | None = None) -> None:
-        self.config = config
+    def __init__(self, *, log_dir: Path | None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ina-"))
         self._logs = log_dir if log_dir is not None else self.directory
-        self.daemons: list[Child] = []
+        self.switches: list[Child] = []
+        self.hosts: list[Child] = []
         self.workers: list[Child] = []
         self._ready: dict[str, threading.Event] = {}
         self._ready_names: set[str] = set()
 
     def __enter__(self) -> Self:
         try:
+            self._logs.mkdir(parents=True, exist_ok=True)
             self._start()
+            self._wait_ready(self.daemons)
         except BaseException:
             self.close()
             raise
@@ -187,44 +181,41 @@ class LocalCluster:
     ) -> None:
         self.close()
 
-    @property
-    def switch(self) -> Child:
-        return self.daemons[0]
+    @abstractmethod
+    def _start(self) -> None:
+        """Fill ``switches`` and ``hosts``, without waiting until they are ready."""
 
     @property
-    def hosts(self) -> list[Child]:
-        return self.daemons[1:]
+    def daemons(self) -> list[Child]:
+        return [*self.switches, *self.hosts]
 
     def host_socket(self, host: int) -> Path:
         """Where host ``host`` (0..hosts-1) listens for training processes."""
         return self.directory / f"h{host}.sock"
 
-    def _start(self) -> None:
-        self._logs.mkdir(parents=True, exist_ok=True)
-        config = self.config
-        self.daemons.append(self._daemon("switch", self._switch_argv()))
-        for host in range(config.hosts):
-            name = f"h{host}"
-            argv = [inaproto_command(), "host", "--dir", str(self.directory), "--name", name]
-            argv += ["--listen", str(self.host_socket(host)), "--ip", f"10.0.{host >> 8}.{(host & 255) + 1}"]
-            self.daemons.append(self._daemon(name, [*argv, *config.host_options]))
-        self._wait_ready(self.daemons)
+    def host_status(self, host: int) -> dict[str, Any]:
+        """What ``inaproto status --json`` shows of host ``host`` (0..hosts-1)."""
+        return self._status(self.hosts[host], f"host h{host}", self.host_socket(host))
 
-    def kill_switch(self) -> None:
-        """SIGKILL it, as a power cut would, and start another at once; its log goes on."""
-        self.switch.process.kill()
-        self.switch.process.wait()
-        self.switch.release()
-        self._ready_names.discard("switch")
-        self.daemons[0] = self._daemon("switch", self._switch_argv(), append=True)
-        self._wait_ready(self.daemons[:1])
+    def _host(self, host: int, directory: Path, *options: str) -> Child:
+        """Start a host daemon whose control session is with the switch of ``directory``."""
+        name = f"h{host}"
+        argv = [inaproto_command(), "host", "--dir", str(directory), "--name", name]
+        argv += ["--listen", str(self.host_socket(host)), "--ip", f"10.0.{host >> 8}.{(host & 255) + 1}"]
+        return self._daemon(name, [*argv, *options])
 
-    def _switch_argv(self) -> list[str]:
-        config = self.config
-        argv = [inaproto_command(), "switch", "--dir", str(self.directory)]
-        if config.weather:
-            argv += ["--weather", config.weather, "--seed", str(config.seed)]
-        return [*argv, *config.switch_options]
+    def is_ready(self, daemon: Child) -> bool:
+        """Whether it has said so; one that was killed and started again: again."""
+        return daemon.name in self._ready_names
+
+    def _start_switch_again(self, index: int, argv: Sequence[str]) -> None:
+        """SIGKILL it, as a power cut would, and start another, which is not awaited; its log goes on."""
+        killed = self.switches[index]
+        killed.process.kill()
+        killed.process.wait()
+        killed.release()
+        self._ready_names.discard(killed.name)
+        self.switches[index] = self._daemon(killed.name, argv, append=True)
 
     def _wait_ready(self, daemons: Sequence[Child]) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -277,14 +268,6 @@ class LocalCluster:
         ]
         return ClusterError("\n".join([message, *tails]))
 
-    def switch_status(self) -> dict[str, Any]:
-        """What ``inaproto status --json`` shows of the switch."""
-        return self._status(self.switch, "the switch", self.directory / CONTROL_SOCKET)
-
-    def host_status(self, host: int) -> dict[str, Any]:
-        """The same of host ``host`` (0..hosts-1)."""
-        return self._status(self.hosts[host], f"host h{host}", self.host_socket(host))
-
     def _status(self, daemon: Child, whose: str, path: Path) -> dict[str, Any]:
         try:
             return ask_status(path)
@@ -301,9 +284,53 @@ class LocalCluster:
         Bounded in time, so a second Ctrl-C is ignored meanwhile: nothing is left running.
         """
         with _signals_ignored():
-            for group in (self.workers, self.daemons[1:], self.daemons[:1]):
+            for group in (self.workers, self.hosts, self.switches):
                 stop_children(group)
             shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """What is started. ``weather`` is passed to the switch, e.g. ``drop=0.01,reorder=0.01``."""
+
+    hosts: int = 4
+    weather: str = ""
+    seed: int = 1
+    switch_options: tuple[str, ...] = ()
+    host_options: tuple[str, ...] = ()
+
+
+class LocalCluster(Cluster):
+    """One switch, and hosts at it."""
+
+    def __init__(self, config: ClusterConfig, *, log_dir: Path | None = None) -> None:
+        super().__init__(log_dir=log_dir)
+        self.config = config
+
+    @property
+    def switch(self) -> Child:
+        return self.switches[0]
+
+    def _start(self) -> None:
+        self.switches.append(self._daemon("switch", self._switch_argv()))
+        for host in range(self.config.hosts):
+            self.hosts.append(self._host(host, self.directory, *self.config.host_options))
+
+    def kill_switch(self) -> None:
+        """SIGKILL it, as a power cut would, and start another at once; its log goes on."""
+        self._start_switch_again(0, self._switch_argv())
+        self._wait_ready(self.switches)
+
+    def _switch_argv(self) -> list[str]:
+        config = self.config
+        argv = [inaproto_command(), "switch", "--dir", str(self.directory)]
+        if config.weather:
+            argv += ["--weather", config.weather, "--seed", str(config.seed)]
+        return [*argv, *config.switch_options]
+
+    def switch_status(self) -> dict[str, Any]:
+        """What ``inaproto status --json`` shows of the switch."""
+        return self._status(self.switch, "the switch", self.directory / CONTROL_SOCKET)
 
 
 def ask_status(path: Path, *, timeout_s: float = STATUS_TIMEOUT_S) -> dict[str, Any]:

@@ -61,10 +61,8 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         columns = ("job", "phase", "ring", "summed by", "recoveries", "ranks", "waiting for")
         yield _table("jobs", columns, map(_job, status["jobs"]))
         for job in status["jobs"]:
-            if job["fallback"]:
-                yield Text(f"  {job['name']} is not summed in the switch: {job['fallback']}")
-            if job["last_recovery"]:
-                yield Text(f"  {job['name']}, its last ring ended: {job['last_recovery']}")
+            for note in filter(None, (fallback_note(job), recovery_note(job))):
+                yield Text(f"  {note}")
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")
@@ -183,3 +181,13 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]])
 def _counts(counts: Mapping[str, Any]) -> str:
     """Counters that are not zero."""
     return ", ".join(f"{name} {value}" for name, value in counts.items() if value) or "-"
+
+
+def fallback_note(job: Mapping[str, Any]) -> str:
+    """Why the job, one of the switch's status, is not summed there; empty while it is."""
+    return f"{job['name']} is not summed in the switch: {job['fallback']}" if job["fallback"] else ""
+
+
+def recovery_note(job: Mapping[str, Any]) -> str:
+    """Why the job, one of the switch's status, had to get another ring; empty if it still has its first."""
+    return f"{job['name']}, its last ring ended: {job['last_recovery']}" if job["last_recovery"] else ""

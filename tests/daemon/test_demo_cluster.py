@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from inaproto_hil.cluster import ClusterConfig, ClusterError, LocalCluster, stop_children
+
+ENDED_WITHIN_S = 20.0
 
 
 def test_daemons_are_ready_answer_and_end_on_sigterm() -> None:
@@ -41,6 +47,35 @@ def test_a_worker_that_fails_is_named_with_its_log() -> None:
         worker.process.wait()
         with pytest.raises(ClusterError, match=r"rank0 ended with status 1\n--- rank0 .*\nout of luck\n"):
             cluster.check()
+
+
+KILLED = """
+import sys
+from inaproto_hil.cluster import ClusterConfig, LocalCluster
+with LocalCluster(ClusterConfig(hosts=1)) as cluster:
+    worker = cluster.start_worker("rank0", [sys.executable, "-c", "input()"], sink=lambda child, line: None)
+    print(cluster.directory, *(child.pid for child in (*cluster.daemons, worker)), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_processes_of_a_parent_that_is_killed_end() -> None:
+    argv = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        directory, *pids = parent.stdout.readline().split()
+        assert len(pids) == 3
+        ends = [os.pidfd_open(int(pid)) for pid in pids]
+        parent.kill()
+    try:
+        for end in ends:
+            assert select.select([end], [], [], ENDED_WITHIN_S)[0], "a process of the cluster still runs"
+    finally:
+        for end in ends:
+            os.close(end)
+        left = [path.name for path in Path(directory).glob("*.sock")]
+        shutil.rmtree(directory)
+    assert left == []
 
 
 def test_a_cluster_that_cannot_start_leaves_no_process_and_no_directory() -> None:

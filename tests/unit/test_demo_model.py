@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from examples.digits import data, demo, model, train
+from examples.digits import data, model, runs, train
 
 LAYERS = (6, 9, 5, 3)
 
@@ -98,5 +98,5 @@ def test_split_and_minibatches_cover_the_data_without_overlap() -> None:
 
 def test_percentiles_are_values_that_were_measured() -> None:
     values = [float(value) for value in range(1, 101)]
-    assert [demo.percentile(values, percent) for percent in (50, 99, 100)] == [50.0, 99.0, 100.0]
-    assert demo.percentile([3.0], 99) == 3.0
+    assert [runs.percentile(values, percent) for percent in (50, 99, 100)] == [50.0, 99.0, 100.0]
+    assert runs.percentile([3.0], 99) == 3.0

@@ -1,0 +1,20 @@
+"""Becomes a command that gets SIGTERM when its parent ends, however that ends (Linux, ``man prctl``).
+
+    python -I -S with_parent.py PID COMMAND ...
+
+``PID`` is the parent's, whose end before this line is reached is noticed, too. Started as a script, without
+the site packages: it runs before each process of a cluster.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+if __name__ == "__main__":
+    parent, *command = sys.argv[1:]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() == int(parent):
+        os.execv(command[0], command)
