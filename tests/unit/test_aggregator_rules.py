@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from inaproto.core.aggregation_tree import TreeSwitch
 from inaproto.core.aggregator import (
     AggregatorArray,
     LastPacket,
@@ -17,13 +21,17 @@ from inaproto.core.aggregator import (
     packet_fault,
     without_rank,
 )
+from inaproto.core.lookup_table import LookupTable
 from inaproto.core.packet_memory import OutputArena, PayloadPool
+from inaproto.core.tree_region import TreeRegion
+from inaproto.core.tree_ring import install_tree
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import Dtype, InaHeader, Op
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import FlowTemplate, RoceRun, decode_runs
 from inaproto_hil.bench.traffic import Sender, ring_spec
 from tests.unit.exact_reference import exact
+from tests.unit.switched_tree import SwitchedTree
 
 PACKETS, MTU = 10, 64
 SPEC = ring_spec(3, window=2, packets=PACKETS, mtu=MTU)
@@ -200,18 +208,37 @@ def test_packets_alone_and_in_runs_are_counted_alike() -> None:
     assert region.seen[1].tolist() == [offset in {1, 3, 4, 5, 6} for offset in range(PACKETS)]
 
 
-def test_memory_needed_is_what_the_arrays_take() -> None:
-    """And 200 bytes for each row that is cut; the marked headers of first packets are left out, being few."""
-    array = AggregatorArray(SPEC)
+def taken_by(regions: Sequence[Region]) -> int:
+    """Bytes; 200 for each row that is cut. The marked headers of first packets are left out, being few."""
     taken = 0
+    for region in regions:
+        assert region.payload is not None
+        arrays: list[NDArray[Any]] = [region.header, region.share, region.seen, region.payload.array]
+        arrays += [region.result, region.result_crc, region.done]
+        if isinstance(region, TreeRegion):
+            arrays += [region.asked, region.passed, region.final]
+        taken += sum(part.nbytes for part in arrays)
+        taken += 200 * (sum(map(len, region.payload.cuts)) + len(region.result_cuts))
+    return taken
+
+
+def test_memory_needed_is_what_the_arrays_take() -> None:
+    array = AggregatorArray(SPEC)
     for serial, region in enumerate(array.regions):
         region.take_over(serial, ina(serial))
-        assert region.payload is not None
-        arrays = (region.header, region.share, region.seen, region.payload.array)
-        taken += sum(part.nbytes for part in arrays)
-        taken += sum(part.nbytes for part in (region.result, region.result_crc, region.done))
-        taken += 200 * (sum(map(len, region.payload.cuts)) + len(region.result_cuts))
-    assert bytes_needed(SPEC) == taken
+    assert bytes_needed(SPEC) == taken_by(array.regions)
+
+
+def test_memory_needed_in_the_middle_of_a_tree_is_what_the_arrays_take() -> None:
+    """Two inputs, one more connection that is delivered there, a switch below and one above: five rows."""
+    tree = SwitchedTree(TreeSwitch("S", (TreeSwitch("M", (0, TreeSwitch("L", (1, 2)))), 3)))
+    spec = tree.specs()["M"]
+    assert spec.role is not None
+    assert (spec.role.ranks, spec.role.learns, len(spec.role.children)) == ((0,), (3,), 1)
+    regions = install_tree(spec, spec.role, LookupTable()).tree_array.regions
+    for serial, region in enumerate(regions):
+        region.take_over(serial, tree.hosts.header(0, serial, spec.message_packets))
+    assert bytes_needed(spec) == taken_by(regions)
 
 
 # -- positions

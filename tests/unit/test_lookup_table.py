@@ -168,3 +168,10 @@ def test_connections_come_and_go() -> None:
     assert table.get(*SPEC.connection) is None
     assert SPEC.connection not in table
     assert len(table) == 0
+
+
+def test_a_connection_that_has_its_state_is_found_by_what_its_packets_show() -> None:
+    table, made = LookupTable(), flow()
+    table.put(made)
+    assert table.get(*SPEC.connection) is made
+    assert (SPEC.connection in table, len(table)) == (True, 1)

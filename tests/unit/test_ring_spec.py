@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from inaproto.core.aggregation_tree import Role, SwitchAddress, VirtualConnection
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.errors import LocalMisuse
+from inaproto.units import PortId
 
 
 def flows(ranks: int) -> tuple[FlowSpec, ...]:
@@ -82,3 +84,73 @@ def test_what_no_ring_can_be(changes: dict[str, Any], message: str) -> None:
 )
 def test_what_just_fits(changes: dict[str, Any]) -> None:
     ring(**changes)
+
+
+# -- what the switch does for a ring that spans several ---------------------------------------------
+
+
+def link(peer: int) -> VirtualConnection:
+    """To a switch, which is at the port of its number."""
+    here, there = (SwitchAddress(bytes([2, 0, 0, 0, 9, at]), bytes([10, 9, 0, at])) for at in (0, peer))
+    return VirtualConnection(f"switch {peer}", PortId(peer), here, there, qp=0x80_0007, rank=peer)
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        pytest.param(Role(inputs=(0, 1, 2, 3), delivers=(0, 1, 2, 3)), id="alone"),
+        pytest.param(Role(inputs=(0, link(1)), delivers=(3,), notes=((0, link(1)),)), id="root"),
+        pytest.param(Role(inputs=(link(1), link(2)), delivers=(1, 3)), id="no hosts"),
+        pytest.param(
+            Role(inputs=(0, 1), parent=link(3), delivers=(0, 3), notes=((1, link(3)), (3, link(3)))),
+            id="leaf",
+        ),
+        pytest.param(Role(steered=(0, 1), steer_to=PortId(0)), id="steers"),
+    ],
+)
+def test_what_a_switch_may_do_for_a_ring(role: Role) -> None:
+    assert ring(flows=flows(4), role=role).role == role
+
+
+@pytest.mark.parametrize(
+    ("role", "named"),
+    [
+        (Role(inputs=(0, 4), delivers=(0, 4)), "[0, 4]"),
+        (Role(inputs=(0,), delivers=(3, 0, 5)), "[0, 3, 5]"),
+        (Role(inputs=(0,), parent=link(1), delivers=(0,), notes=((7, link(1)),)), "[0, 7]"),
+        (Role(steered=(-1,), steer_to=PortId(0)), "[-1]"),
+    ],
+    ids=["inputs", "delivers", "notes", "steered"],
+)
+def test_a_role_names_ranks_of_its_ring(role: Role, named: str) -> None:
+    with pytest.raises(LocalMisuse) as caught:
+        ring(flows=flows(4), role=role)
+    assert str(caught.value) == f"ring 7 has 4 ranks, its role names {named}"
+
+
+STEERS_ONLY = "a switch without inputs steers, to a port, and does no more"
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        (Role(inputs=(0, 1, 0), delivers=(0, 1)), "an input twice"),
+        (Role(inputs=(link(1), link(1))), "an input twice"),
+        (
+            Role(inputs=(0,), delivers=(0,), steered=(1,), steer_to=PortId(1)),
+            "a switch sums for a ring or steers its packets, not both",
+        ),
+        (Role(steered=(0,)), STEERS_ONLY),
+        (Role(steered=(0,), steer_to=PortId(1), parent=link(1)), STEERS_ONLY),
+        (Role(steered=(0,), steer_to=PortId(1), delivers=(0,)), STEERS_ONLY),
+        (Role(steered=(0,), steer_to=PortId(1), notes=((0, link(1)),)), STEERS_ONLY),
+        (
+            Role(inputs=(0, 1, 2), delivers=(0,), notes=((1, link(1)),)),
+            "the connection of rank 2 ends elsewhere, and no note says so",
+        ),
+    ],
+)
+def test_what_no_switch_can_do_for_a_ring(role: Role, message: str) -> None:
+    with pytest.raises(LocalMisuse) as caught:
+        ring(flows=flows(4), role=role)
+    assert str(caught.value) == f"ring 7: {message}"

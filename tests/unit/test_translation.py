@@ -145,11 +145,11 @@ def test_packets_between_switches_have_their_addresses_and_ask_for_no_ack() -> N
     )
 
 
-def run_of(dest_qp: int, udp_source_port: int) -> RoceRun:
-    packet = replace(
-        TOLD, udp=UdpHeader(src_port=udp_source_port, length=0), bth=replace(TOLD.bth, dest_qp=dest_qp)
-    )
-    (run,) = decode_runs(block(packet.encode_frame()))
+def run_of(dest_qp: int, *udp_source_ports: int) -> RoceRun:
+    """A row for each source port."""
+    bth = replace(TOLD.bth, dest_qp=dest_qp)
+    packets = [replace(TOLD, udp=UdpHeader(src_port=port, length=0), bth=bth) for port in udp_source_ports]
+    (run,) = decode_runs(block(*(packet.encode_frame() for packet in packets)))
     assert isinstance(run, RoceRun)
     return run
 
@@ -170,6 +170,20 @@ def test_a_packet_is_between_switches_by_queue_pair_and_port_together(
 ) -> None:
     """A host's NIC may number its queue pairs as it likes, and a host may send from any port."""
     assert is_virtual(run_of(dest_qp, udp_source_port)) is virtual
+
+
+@pytest.mark.parametrize(
+    ("udp_source_ports", "virtual"),
+    [
+        ((0xC111, VIRTUAL_UDP_PORT), True),
+        ((VIRTUAL_UDP_PORT, 0xC111), True),
+        ((0xC149, 0x4EC1), False),  # the bytes of the port, but in two rows
+    ],
+)
+def test_one_row_with_the_port_speaks_for_those_whose_port_was_damaged(
+    udp_source_ports: tuple[int, ...], *, virtual: bool
+) -> None:
+    assert is_virtual(run_of(VIRTUAL_QP_BASE | 7, *udp_source_ports)) is virtual
 
 
 @pytest.mark.parametrize("psn_bits", [24, 16, 8])
