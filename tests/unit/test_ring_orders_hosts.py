@@ -18,16 +18,17 @@ from tests.unit.exact_reference import NUMPY, exact
 SLOT_BYTES = 4096
 SLOTS = 4
 NBYTES = 256
+OP_INDEX = OpIndex(6)
 DTYPES = list(Dtype)
 
 
 class Slots:
-    """Receive and staging slots; what is posted is listed with its bytes, a tensor as (offset, bytes)."""
+    """Receive and staging slots; what is posted is listed with its bytes, a tensor as (offset, nbytes)."""
 
     def __init__(self) -> None:
         self.received = [bytearray(SLOT_BYTES) for _ in range(SLOTS)]
         self.staging = [bytearray(SLOT_BYTES) for _ in range(SLOTS)]
-        self.posted: list[tuple[int, int, bytes | tuple[int, int]]] = []
+        self.posted: list[tuple[int, int, bytes, bytes | tuple[int, int]]] = []
 
     def result(self, slot: int, nbytes: int) -> memoryview:
         return memoryview(self.received[slot])[:nbytes]
@@ -36,13 +37,13 @@ class Slots:
         return memoryview(self.staging[slot])[:nbytes]
 
     def post_message(self, msg_id: int, slot: int, header: bytes, payload: tuple[int, int]) -> None:
-        self.posted.append((msg_id, slot, payload))
+        self.posted.append((msg_id, slot, header, payload))
 
     def post_staged(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
-        self.posted.append((msg_id, slot, bytes(self.staged(at, nbytes))))
+        self.posted.append((msg_id, slot, header, bytes(self.staged(at, nbytes))))
 
     def post_received(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
-        self.posted.append((msg_id, slot, bytes(self.result(at, nbytes))))
+        self.posted.append((msg_id, slot, header, bytes(self.result(at, nbytes))))
 
 
 class HostTensors:
@@ -60,15 +61,16 @@ class HostTensors:
         return len(self.of)
 
     def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
+        assert op_index == OP_INDEX
         return [memoryview(tensor)[offset : offset + nbytes] for tensor in self.of]
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> tuple[int, int]:
-        assert self.ranks == 1
+        assert (op_index, self.ranks) == (OP_INDEX, 1)
         return offset, nbytes
 
 
 def operation(dtype: Dtype, op: Op = Op.SUM) -> Operation:
-    return Operation(OpIndex(0), dtype, op, 1024 * dtype.itemsize, 0)
+    return Operation(OP_INDEX, dtype, op, 1024 * dtype.itemsize, 0)
 
 
 def message(dtype: Dtype, op: Op, offset: int, kind: type[PostMessage] = PostMessage) -> PostMessage:
@@ -78,7 +80,7 @@ def message(dtype: Dtype, op: Op, offset: int, kind: type[PostMessage] = PostMes
         flags=0,
         ring_id=1,
         epoch=1,
-        op_index=0,
+        op_index=OP_INDEX,
         msg_id=5,
         rank=0,
         ring_size=2,
@@ -86,7 +88,7 @@ def message(dtype: Dtype, op: Op, offset: int, kind: type[PostMessage] = PostMes
         signature=0,
         key=0,
     )
-    return kind(MsgId(5), 1, header.encode(), OpIndex(0), offset, NBYTES)
+    return kind(MsgId(5), 1, header.encode(), OP_INDEX, offset, NBYTES)
 
 
 @pytest.mark.parametrize("op", list(Op))
@@ -95,9 +97,10 @@ def message(dtype: Dtype, op: Op, offset: int, kind: type[PostMessage] = PostMes
 def test_a_message_has_the_sum_of_the_host_s_ranks_rounded_once(ranks: int, dtype: Dtype, op: Op) -> None:
     slots, tensors = Slots(), HostTensors(dtype, ranks)
     before = [bytes(tensor) for tensor in tensors.of]
-    RingOrders(slots, KeptResults(), tensors).post(message(dtype, op, 512))
+    posted = message(dtype, op, 512)
+    RingOrders(slots, KeptResults(), tensors).post(posted)
     expected = exact(dtype, op, [tensor[512 : 512 + NBYTES] for tensor in before])
-    assert slots.posted == [(5, 1, expected)]
+    assert slots.posted == [(5, 1, posted.header, expected)]
     assert [bytes(tensor) for tensor in tensors.of] == before, "inputs are kept until the result is here"
 
 
@@ -106,15 +109,16 @@ def test_the_transport_repeats_a_sum_though_the_tensors_have_their_result() -> N
     orders = RingOrders(slots, KeptResults(), tensors)
     orders.post(message(Dtype.F32, Op.SUM, 0))
     slots.received[0][:NBYTES] = bytes(range(256))
-    orders.take(TakeResult(0, OpIndex(0), 0, NBYTES))
-    _, slot, sent = slots.posted[0]
+    orders.take(TakeResult(0, OP_INDEX, 0, NBYTES))
+    _, slot, _, sent = slots.posted[0]
     assert bytes(slots.staged(slot, NBYTES)) == sent
 
 
 def test_a_rank_that_is_alone_is_not_copied() -> None:
     slots = Slots()
-    RingOrders(slots, KeptResults(), HostTensors(Dtype.F16, 1)).post(message(Dtype.F16, Op.SUM, 64))
-    assert slots.posted == [(5, 1, (64, NBYTES))]
+    posted = message(Dtype.F16, Op.SUM, 64)
+    RingOrders(slots, KeptResults(), HostTensors(Dtype.F16, 1)).post(posted)
+    assert slots.posted == [(5, 1, posted.header, (64, NBYTES))]
     assert not any(map(any, slots.staging))
 
 
@@ -122,7 +126,7 @@ def test_a_result_goes_to_all_ranks_and_nowhere_else() -> None:
     slots, tensors = Slots(), HostTensors(Dtype.I32, 3)
     before = [bytes(tensor) for tensor in tensors.of]
     slots.received[2][:NBYTES] = bytes(range(256))
-    RingOrders(slots, KeptResults(), tensors).take(TakeResult(2, OpIndex(0), 128, NBYTES))
+    RingOrders(slots, KeptResults(), tensors).take(TakeResult(2, OP_INDEX, 128, NBYTES))
     for tensor, old in zip(tensors.of, before, strict=True):
         assert bytes(tensor) == old[:128] + bytes(range(256)) + old[128 + NBYTES :]
 
@@ -133,16 +137,20 @@ def test_what_is_no_rank_s_part_is_sent_once_for_the_host(kind: type[PostMessage
     slots, tensors, kept = Slots(), HostTensors(Dtype.I32, 3), KeptResults()
     slots.received[0][:NBYTES] = bytes(range(256))
     kept.keep([KeptResult(0, operation(Dtype.I32), False, 0, NBYTES, RingId(1), 0)], slots, 0)
-    RingOrders(slots, kept, tensors).post(message(Dtype.I32, Op.SUM, 0, kind))
+    posted = message(Dtype.I32, Op.SUM, 0, kind)
+    RingOrders(slots, kept, tensors).post(posted)
     expected = bytes(range(256)) if kind is PostKept else bytes(NBYTES)
-    assert slots.posted == [(5, 1, expected)]
+    assert slots.posted == [(5, 1, posted.header, expected)]
 
 
 @pytest.mark.parametrize("source", list(Source))
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_in_a_chain_the_host_adds_its_ranks_sum_to_what_has_come(dtype: Dtype, source: Source) -> None:
-    slots, tensors, kept = Slots(), HostTensors(dtype, 3), KeptResults()
-    came, result = HostTensors(dtype, 2).of
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_in_a_chain_the_host_adds_its_ranks_sum_to_what_has_come(
+    ranks: int, dtype: Dtype, source: Source
+) -> None:
+    slots, tensors, kept = Slots(), HostTensors(dtype, ranks), KeptResults()
+    came, result, *_ = HostTensors(dtype, 4).of
     slots.received[0][:NBYTES] = result[:NBYTES]
     kept.keep([KeptResult(0, operation(dtype), False, 0, NBYTES, RingId(1), 0)], slots, 0)
     slots.received[1][:NBYTES] = came[:NBYTES]

@@ -114,6 +114,7 @@ def start() -> StartAsked:
 @pytest.mark.parametrize(
     ("seats", "tree"),
     [
+        (["leaf0"], TreeSwitch("leaf0", (0,))),
         (["leaf0", "leaf0"], TreeSwitch("leaf0", (0, 1))),
         (
             ["leaf0", "leaf1"],
@@ -364,12 +365,30 @@ def test_the_host_seen_longest_ago_makes_room() -> None:
     assert core.plan_of((ip(0), ip(1))) is None
 
 
-def test_trees_and_losses_are_counted() -> None:
+def test_trees_refusals_and_losses_are_counted() -> None:
     control = Controlled(["leaf0", "leaf1"])
-    control.stand()
-    assert control.core.view().counters == {"trees_made": 1, "trees_refused": 0, "switches_lost": 0}
-    control.step(SwitchLost("leaf1", "gone"))
-    control.step(SwitchLost("leaf1", "gone"))
-    control.step(RingGone(RING))
-    control.step(RingWanted(spec(2)))
-    assert control.core.view().counters == {"trees_made": 1, "trees_refused": 1, "switches_lost": 1}
+
+    def counts() -> list[int]:
+        counters = control.core.view().counters
+        return [counters[name] for name in ("trees_made", "trees_refused", "switches_lost")]
+
+    assert counts() == [0, 0, 0]
+    for made in (1, 2):
+        control.stand()
+        control.step(RingGone(RING))
+        assert counts() == [made, 0, 0]
+    for refused in (1, 2):
+        control.want()
+        control.step(Refused("mid", RingRefused(RING, "no room")))
+        assert counts() == [2, refused, 0]
+        control.step(Refused("leaf0", RingRefused(RING, "no room")))
+        assert counts() == [2, refused, 0], "a ring is refused once"
+        control.step(RingGone(RING))
+    for lost, name in ((1, "leaf1"), (2, "leaf0")):
+        control.step(SwitchLost(name, "gone"))
+        control.step(SwitchLost(name, "gone"))
+        assert counts() == [2, 2, lost]
+    for refused in (3, 4):
+        control.step(RingWanted(spec(2)))
+        assert counts() == [2, refused, 2]
+    assert set(control.core.view().counters) == {"trees_made", "trees_refused", "switches_lost"}
