@@ -23,6 +23,7 @@ from inaproto.client.memory import SharedMemory
 from inaproto.client.protocol import ClientProtocol, PendingOperation
 from inaproto.client.run_directory import DIRECTORY_VARIABLE, run_directory
 from inaproto.client.unix_stream import as_stream
+from inaproto.client.wishes import JobWishes
 from inaproto.errors import (
     DaemonUnreachable,
     DecodeError,
@@ -196,14 +197,30 @@ def wait_until(channel: Channel, ready: Callable[[], bool], until: float | None,
 
 
 def connecting(
-    path: Path | None, who: JobRank, *, key: str, timeout: float | None, clock: Clock, dial: Dial
+    path: Path | None,
+    who: JobRank,
+    *,
+    key: str,
+    wishes: JobWishes,
+    timeout: float | None,
+    clock: Clock,
+    dial: Dial,
 ) -> Steps[Channel]:
     """Find the host daemon, join the job, wait until all ranks have. Raises ``JobError``."""
     until = None if timeout is None else clock() + timeout
     channel = yield from _reach_daemon(path, who, until, timeout, clock, dial)
     try:
         protocol = channel.protocol
-        channel.send(protocol.join(job=who.job, rank=who.rank, size=who.size, key=key, pid=os.getpid()))
+        join = protocol.join(
+            job=who.job,
+            rank=who.rank,
+            size=who.size,
+            key=key,
+            pid=os.getpid(),
+            path=wishes.path,
+            exact_plan=wishes.exact_plan,
+        )
+        channel.send(join)
         there = yield from wait_until(
             channel, lambda: protocol.joined is not None or protocol.failure is not None, until, clock
         )

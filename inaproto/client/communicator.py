@@ -27,9 +27,11 @@ from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, connec
 from inaproto.client.memory import Region
 from inaproto.client.protocol import PendingOperation
 from inaproto.client.unix_stream import dial_unix
+from inaproto.client.wishes import check_wishes
 from inaproto.errors import LocalMisuse
 from inaproto.ports import Dial
 from inaproto.units import UNIX_PATH_BYTES_MAX
+from inaproto.wire.control_messages import PathAsked
 
 RECORDS_MAX = 1024
 """Operations whose times are kept."""
@@ -340,6 +342,8 @@ async def connect(
     key: str = "",
     socket: str | os.PathLike[str] | None = None,
     timeout: float | None = 30.0,
+    path: PathAsked | None = None,
+    exact_plan: bool = True,
     dial: Dial = dial_unix,
 ) -> Communicator:
     """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined.
@@ -347,12 +351,32 @@ async def connect(
     ``socket`` is that of the host daemon on this machine; by default ``$INAPROTO_HOST_SOCKET``, else the
     only one in the run directory. Daemons and ranks may start in any order within ``timeout`` seconds.
     ``dial`` connects to that socket; another than the default reaches daemons in this very program.
+
+    ``path`` and ``exact_plan`` say how the job is to be summed, the same on all ranks. Whatever they are, all
+    ranks get the same bytes. ``path`` is by default ``$INAPROTO_PATH``, else "auto":
+
+    - "auto": in the switches, where each host sends a tensor once and gets its sum once; while these cannot,
+      along a chain of the hosts.
+    - "chain": along the chain always: the first host sends its tensor to the second, which adds its own, and
+      so on, and the result goes round. It has the bytes of "auto", at twice the traffic on most links (three
+      times with float16 and bfloat16, whose sums travel as float32).
+    - "ring": an ordinary ring all-reduce of hosts, as other libraries have it: a chain that begins at
+      another host with each message, so that all links carry alike, ``2 (P-1)/P`` of the tensor for P hosts.
+      Each message is added in another order: sums of floats differ from those of "auto" in their last bits.
+
+    The order of additions that "auto" and "chain" keep is the job's *plan*: on each host in rank order, then
+    over hosts by the tree of switches. With ``exact_plan``, "auto" keeps it by any means; a job whose hosts
+    no chain can follow, its ranks not being numbered rack by rank, fails when the switches cannot sum. With
+    ``exact_plan=False`` its hosts go on as a ring, and back when the switches can: one job, one result for
+    all ranks, but which bits depends on what happened. "chain" and "ring" never change.
+
     Raises ``LocalMisuse``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
     """
-    who, path = _check_arguments(job, rank, size, key, socket, timeout)
+    who, at = _check_arguments(job, rank, size, key, socket, timeout)
+    wishes = check_wishes(path, exact_plan, os.environ)
     driver = _TrioDriver()
-    steps = connecting(path, who, key=key, timeout=timeout, clock=trio.current_time, dial=dial)
+    steps = connecting(at, who, key=key, wishes=wishes, timeout=timeout, clock=trio.current_time, dial=dial)
     return Communicator(await driver.drive(steps), driver)
 
 
@@ -418,10 +442,13 @@ def connect_blocking(
     key: str = "",
     socket: str | os.PathLike[str] | None = None,
     timeout: float | None = 30.0,
+    path: PathAsked | None = None,
+    exact_plan: bool = True,
 ) -> BlockingCommunicator:
     """As :func:`connect`, for programs without an event loop."""
-    who, path = _check_arguments(job, rank, size, key, socket, timeout)
-    steps = connecting(path, who, key=key, timeout=timeout, clock=time.monotonic, dial=dial_unix)
+    who, at = _check_arguments(job, rank, size, key, socket, timeout)
+    wishes = check_wishes(path, exact_plan, os.environ)
+    steps = connecting(at, who, key=key, wishes=wishes, timeout=timeout, clock=time.monotonic, dial=dial_unix)
     return BlockingCommunicator(_drive_blocking(steps), time.monotonic)
 
 

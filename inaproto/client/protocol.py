@@ -25,6 +25,7 @@ from inaproto.wire.control_messages import (
     Leave,
     Message,
     Ok,
+    PathAsked,
     Status,
     StatusReply,
     decode_message,
@@ -91,9 +92,30 @@ class ClientProtocol:
 
     # --- out
 
-    def join(self, *, job: str, rank: int, size: int, key: str, pid: int) -> bytes:
+    def join(
+        self,
+        *,
+        job: str,
+        rank: int,
+        size: int,
+        key: str,
+        pid: int,
+        path: PathAsked = "auto",
+        exact_plan: bool = True,
+    ) -> bytes:
         self._join_id = next(self._ids)
-        return encode_message(Join(id=self._join_id, job=job, rank=rank, size=size, key=key, pid=pid))
+        return encode_message(
+            Join(
+                id=self._join_id,
+                job=job,
+                rank=rank,
+                size=size,
+                key=key,
+                pid=pid,
+                path=path,
+                exact_plan=exact_plan,
+            )
+        )
 
     def buffer(self, segment: int, nbytes: int) -> bytes:
         """To be sent with the segment's descriptor."""

@@ -16,6 +16,7 @@ Payload of an accumulator message: for each entry of the stack, all elements of 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,7 @@ from inaproto.core.half_precision import HALF, WIDE_BYTES, round_once, sums_are_
 from inaproto.core.reduce import reduce_into
 from inaproto.core.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import LocalMisuse
+from inaproto.wire.control_messages import RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 
 Bytes = NDArray[np.uint8]
@@ -131,6 +133,17 @@ class RotatedAccumulators(Accumulators):
         else:
             turn = min(last, 1 if stack.size == own.size else 2)
         super().combine(turn, dtype, op, stack, own, out)
+
+
+def accumulators_on(path: RingPath, plan: str, size: int) -> Accumulators:
+    """Those of a ring of ``size`` hosts on ``chain`` or ``ring``; ``plan`` as in the message ``Ring``.
+
+    Raises ``LocalMisuse`` for a plan that is none, or in whose order they cannot add; ``ValueError`` for no
+    JSON.
+    """
+    if path == "ring":
+        return RotatedAccumulators(ReductionPlan.flat(size))
+    return Accumulators(ReductionPlan.from_lists(json.loads(plan)) if plan else ReductionPlan.flat(size))
 
 
 def _turns(children: PlanList, outer: tuple[int, ...], closing: int) -> list[_Turn]:

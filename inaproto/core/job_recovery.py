@@ -5,10 +5,11 @@ switch restarted, a queue pair failed, an accelerator refused or lost it, a host
 while), every rank is halted and says how far it is; when all have said so the next generation begins where
 the rank that is ahead was (:mod:`inaproto.core.recovery`), on a path that is chosen here:
 
-- a ring that broke is made again on the same path; if it breaks again where it broke before, on the other;
-  if that one breaks there as well, the job fails;
-- one that the switches refused is summed along the chain of its hosts, and the switches are tried again
-  after a while, doubled each time, or when another ring has made room.
+- a ring that broke is made again on the same path; if it breaks again where it broke before, on another;
+  if every path that the job may take breaks there, the job fails;
+- one that the switches refused is summed by its hosts, and the switches are tried again after a while,
+  doubled each time, or when another ring has made room;
+- a job that asked for a path by the hosts keeps it: the switches are never asked.
 
 Invariants: a job waits for its ranks no longer than ``recover_ns``; every change of path has a reason, which
 is kept until the job is back on the fast path.
@@ -16,18 +17,19 @@ is kept until the job is back on the fast path.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from inaproto.units import Instant, S
-from inaproto.wire.control_messages import RingPath
+from inaproto.wire.control_messages import PathAsked, RingPath
 
 BREAKS_MAX: Final = 2
 """A path that broke this often without any progress is left."""
 RETURN_FIRST_NS: Final = 1 * S
 RETURN_LAST_NS: Final = 64 * S
-
-_OTHER: Final[dict[RingPath, RingPath]] = {"switch": "chain", "chain": "switch"}
+ASKED: Final = "asked for"
+"""Reason of a path that is no fallback."""
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class JobRecovery:
     path: RingPath = "switch"
     fallback: str = ""
     """Why the job is not summed in the switches; empty while it is."""
+    is_asked: bool = False
+    """The job wants this path and no other."""
     reason: str = ""
     """Why the last ring ended."""
     recoveries: int = 0
@@ -48,6 +52,11 @@ class JobRecovery:
     _breaks: dict[RingPath, int] = field(default_factory=dict)
     """Of each path, since the job came past ``_broke_at``."""
     _broke_at: int = -1
+
+    @staticmethod
+    def on(asked: PathAsked) -> JobRecovery:
+        """Of a job that asks for that path."""
+        return JobRecovery() if asked == "auto" else JobRecovery(asked, ASKED, is_asked=True)
 
     def wait(self, now: Instant, recover_ns: int) -> None:
         """Ranks are waited for from now on, if they are not already."""
@@ -62,32 +71,35 @@ class JobRecovery:
         self.deadline = None
         self.wait(now, recover_ns)
 
-    def refused(self, reason: str) -> None:
-        """The switches do not take the ring: the hosts sum themselves."""
-        self.path = "chain"
+    def refused(self, reason: str, path: RingPath) -> None:
+        """The switches do not take the ring: the hosts sum themselves, on ``path``."""
+        self.path = path
         self.fallback = reason
 
-    def broke(self, reason: str, progress: int) -> None:
-        """The ring broke, where a rank had come as far as ``progress``."""
+    def broke(self, reason: str, progress: int, paths: Sequence[RingPath]) -> bool:
+        """The ring broke, where a rank had come as far as ``progress``; ``paths`` are all that it may take.
+
+        Whether there is hope: not every one of them broke as often as it may, with no progress in between.
+        """
         if progress > self._broke_at:
             self._breaks.clear()
             self._broke_at = progress
         self._breaks[self.path] = self._breaks.get(self.path, 0) + 1
-        if self._breaks[self.path] >= BREAKS_MAX:
-            self.path = _OTHER[self.path]
-            self.fallback = reason if self.path == "chain" else ""
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Every path broke as often as it may, with no progress in between."""
-        return all(self._breaks.get(path, 0) >= BREAKS_MAX for path in _OTHER)
+        if self._breaks[self.path] < BREAKS_MAX:
+            return True
+        other = next((path for path in paths if self._breaks.get(path, 0) < BREAKS_MAX), None)
+        if other is None:
+            return False
+        self.path = other
+        self.fallback = "" if other == "switch" else reason
+        return True
 
     def started(self, now: Instant) -> None:
         """The next ring runs."""
         self.deadline = None
         if self.path == "switch":
             self.fallback = ""
-        else:
+        elif not self.is_asked:
             self.return_at = Instant(now + self._return_ns)
             self._return_ns = min(2 * self._return_ns, RETURN_LAST_NS)
 

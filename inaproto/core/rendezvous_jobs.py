@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from inaproto.core.accumulators import Accumulators
+from inaproto.core.accumulators import accumulators_on
 from inaproto.core.job_recovery import JobRecovery
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, RingSpec
-from inaproto.wire.control_messages import Member, OpStarted
+from inaproto.wire.control_messages import Member, OpStarted, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 
 
@@ -81,15 +81,18 @@ class RingMember:
 class Job:
     name: str
     first: Member
-    """Opened the job; its key, size and parameters hold for all."""
+    """Opened the job; its key, size, parameters and wishes hold for all."""
     phase: Phase = Phase.JOINING
     ring_id: int = 0
     seats: dict[int, Seat] = field(default_factory=dict)
     summed_by_switch: bool = False
     """Its ring was put into the accelerator."""
-    recovery: JobRecovery = field(default_factory=JobRecovery)
+    recovery: JobRecovery = field(init=False)
     plan: ReductionPlan | None = None
     """Of all its rings, over positions; None: all in order."""
+
+    def __post_init__(self) -> None:
+        self.recovery = JobRecovery.on(self.first.path)
 
     @property
     def can_chain(self) -> bool:
@@ -97,18 +100,39 @@ class Job:
         return self.plan is None or list(self.plan.ranks) == list(range(self.plan.size))
 
     @property
+    def host_path(self) -> RingPath | None:
+        """On which its hosts sum themselves; None: none of which it would take the results."""
+        if self.first.path == "ring" or self.can_chain:
+            return "ring" if self.first.path == "ring" else "chain"
+        return "ring" if self.first.path == "auto" and not self.first.exact_plan else None
+
+    @property
+    def paths(self) -> tuple[RingPath, ...]:
+        """That it may take, the one that it wants first."""
+        by_hosts = () if self.host_path is None else (self.host_path,)
+        return ("switch", *by_hosts) if self.first.path == "auto" else by_hosts
+
+    @property
+    def fallback(self) -> str:
+        """Why it is not summed in the switches, and not by its plan where it is not; else empty."""
+        recovery = self.recovery
+        if recovery.path != "ring" or recovery.is_asked:
+            return recovery.fallback
+        return f"{recovery.fallback}; not in the order {self.rank_plan}, which its hosts cannot keep"
+
+    @property
     def slot_bytes(self) -> int:
         """Of a receive slot on the path of its next ring."""
-        message_bytes = self.first.message_packets * self.first.mtu
-        if self.recovery.path == "switch":
+        message_bytes, path = self.first.message_packets * self.first.mtu, self.recovery.path
+        if path == "switch":
             return message_bytes
-        plan = self.plan or ReductionPlan.flat(len(self.members()))
-        return Accumulators(plan).slot_bytes(message_bytes - INA_HEADER_BYTES)
+        accumulators = accumulators_on(path, self.plan_text, len(self.members()))
+        return accumulators.slot_bytes(message_bytes - INA_HEADER_BYTES)
 
     @property
     def plan_text(self) -> str:
         """As control messages have it."""
-        return "" if self.plan is None else json.dumps(self.plan.to_lists())
+        return "" if self.plan is None or self.recovery.path == "ring" else json.dumps(self.plan.to_lists())
 
     @property
     def rank_plan(self) -> ReductionPlan:
@@ -218,9 +242,10 @@ def view_job(job: Job) -> JobView:
         job.missing(),
         "" if job.missing() else str(job.rank_plan),
         recovery.path,
-        recovery.fallback,
+        job.fallback,
         recovery.recoveries,
         recovery.reason,
+        recovery.path != "ring",
     )
 
 

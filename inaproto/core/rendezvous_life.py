@@ -46,6 +46,7 @@ from inaproto.errors import (
 from inaproto.units import Instant
 from inaproto.wire.control_messages import (
     Closed,
+    Halt,
     JobStatus,
     Member,
     Message,
@@ -132,6 +133,12 @@ class JobLife:
 
     def _make_ring(self, job: Job, ring_key: int) -> list[RendezvousAction]:
         members = job.members()
+        job.plan = self._config.plan_of(tuple(its.member.out.ip for its in members))
+        if not job.paths:
+            return self._fail(job, JoinRefused(_cannot_chain(job)))
+        slot_bytes = job.slot_bytes
+        if any(its.member.into.slot_bytes < slot_bytes for its in members):
+            return self._ask_for_slots(job)
         resumed = Recovery(progress=0, donor=0)
         if job.is_resumed:
             progress = {at: its.member.progress or 0 for at, its in enumerate(members)}
@@ -140,8 +147,7 @@ class JobLife:
                 reason = f"{members[decided.behind]} {decided.reason}"
                 return self._fail(job, FabricLost(f"job {job.name!r} cannot go on: {reason}"))
             resumed = decided
-        job.plan = self._config.plan_of(tuple(its.member.out.ip for its in members))
-        job.ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
+        self._next_ring(job)
         actions: list[RendezvousAction] = []
         if len(members) > 1 and job.recovery.path == "switch":
             actions.append(InstallRing(ring_spec(job, self._config.epoch, ring_key)))
@@ -156,6 +162,18 @@ class JobLife:
             at = f"from message {resumed.progress}, where {members[resumed.donor]} is"
             text += f", by {job.recovery.path}, {at}"
         return [*actions, Noted(text)]
+
+    def _next_ring(self, job: Job) -> None:
+        job.ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
+
+    def _ask_for_slots(self, job: Job) -> list[RendezvousAction]:
+        """All ranks have joined with links for the switch; its path needs larger slots.
+
+        They are asked for as if a ring had ended. What ``Halted`` answers suffices, or the job fails.
+        """
+        self._next_ring(job)
+        job.phase = Phase.HALTED
+        return self._tell_all(job, halt_message(job))
 
     def _ring_messages(
         self, job: Job, members: Sequence[RingMember], ring_key: int, resumed: Recovery
@@ -173,7 +191,7 @@ class JobLife:
                 predecessor=members[position - 1].member.out,
                 peers=tuple(member.host for member in members),
                 ranks=tuple(member.ranks for member in members),
-                path=job.recovery.path,
+                path=job.recovery.path if len(members) > 1 else "switch",
                 progress=resumed.progress,
                 donor=resumed.donor,
                 plan=job.plan_text,
@@ -192,8 +210,10 @@ class JobLife:
         job.phase = Phase.RUNNING
         job.recovery.started(self._now)
         start = Start(job=job.name, ring_id=job.ring_id)
-        how = "" if job.recovery.path == "switch" else f", the hosts sum: {job.recovery.fallback}"
-        started = [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=bool(how))]
+        recovery = job.recovery
+        how = "" if recovery.path == "switch" else f", the hosts sum: {job.fallback}"
+        is_problem = recovery.path != "switch" and not recovery.is_asked
+        started = [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=is_problem)]
         if any(seat.left_after is None for seat in job.seats.values()):
             return started
         return [*started, *self._close(job)]  # all had left when the switch restarted
@@ -337,6 +357,19 @@ class JobLife:
     def _blame(self, session: SessionId, rule: str, evidence: str) -> Blame:
         host = self._hosts.get(session)
         return Blame(f"host {host.hello.host}" if host else f"session {session}", rule, evidence)
+
+
+def halt_message(job: Job) -> Halt:
+    """To make links for the next ring."""
+    path, reason = job.recovery.path, job.recovery.reason
+    return Halt(job=job.name, ring_id=job.ring_id, path=path, reason=reason, plan=job.plan_text)
+
+
+def _cannot_chain(job: Job) -> str:
+    return (
+        f"job {job.name!r} asked for the path chain, but its hosts cannot sum in the order {job.rank_plan}; "
+        "number its ranks rack by rank, or connect with path='auto' or path='ring'"
+    )
 
 
 def remember(known: dict[K, str], key: K, reason: str) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
 from inaproto.core.rendezvous_jobs import Job, Phase, Seat, name_seats
-from inaproto.core.rendezvous_life import JobLife, remember
+from inaproto.core.rendezvous_life import JobLife, halt_message, remember
 from inaproto.core.rendezvous_rules import refuse_beside, refuse_slots, refuse_stranger
 from inaproto.core.rendezvous_types import (
     MemberAsked,
@@ -27,7 +27,6 @@ from inaproto.core.rendezvous_types import (
 from inaproto.core.tree_control import SWITCH_LOST
 from inaproto.errors import FabricLost, JoinRefused, RankLost, TensorMismatch
 from inaproto.units import S
-from inaproto.wire.control_messages import Halt
 
 TENSOR_RULES: Final = frozenset({"operations differ", "packet layout"})
 """Rules of the accelerator that mean: ranks called different all-reduces."""
@@ -52,13 +51,14 @@ class RingEnds(JobLife):
         return self._fail(job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}"))
 
     def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
-        if self._config.recover_ns and job.can_chain:
-            job.recovery.refused(event.reason)
+        path = job.host_path
+        if self._config.recover_ns and path is not None:
+            job.recovery.refused(event.reason, path)
             self._counters["fallbacks"] += 1
             return self._halt(job, f"the switch cannot sum for it: {event.reason}")
         text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"
         if self._config.recover_ns:
-            text += f", or number its ranks rack by rank: its hosts cannot sum in the order {job.rank_plan}"
+            text += f", or number its ranks rack by rank: {_cannot_follow(job)}"
         return self._fail(job, JoinRefused(text))
 
     def _broken(self, job: Job, event: MemberBroken) -> list[RendezvousAction]:
@@ -69,15 +69,8 @@ class RingEnds(JobLife):
         if not self._config.recover_ns:  # its host waits for an answer, too
             return self._fail(job, RankLost(f"{who} of job {job.name!r} is lost: {told.reason}"))
         before = job.recovery.path
-        job.recovery.broke(f"{who}: {told.reason}", told.progress)
-        if job.recovery.path == "chain" and not job.can_chain:
-            text = (
-                f"the ring of job {job.name!r} broke again where it broke before; last {who}: {told.reason}"
-            )
-            return self._fail(job, FabricLost(f"{text}; its hosts cannot sum in the order {job.rank_plan}"))
-        if job.recovery.is_hopeless:
-            text = f"job {job.name!r} makes no progress by any path; last {who}: {told.reason}"
-            return self._fail(job, FabricLost(text))
+        if not job.recovery.broke(f"{who}: {told.reason}", told.progress, job.paths):
+            return self._fail(job, FabricLost(_hopeless(job, f"{who}: {told.reason}")))
         if job.recovery.path != before:
             self._counters["fallbacks" if before == "switch" else "returns"] += 1
         return self._halt(job, f"{who}: {told.reason}")
@@ -95,7 +88,7 @@ class RingEnds(JobLife):
         for seat in job.in_order():
             seat.ready = seat.halted = False
             seat.stalled = None
-        halt = _halt_message(job)
+        halt = halt_message(job)
         noted = Noted(f"job {job.name}: halted, to go on by {job.recovery.path}: {reason}", is_problem=True)
         return [*removed, *self._tell_all(job, halt), noted]
 
@@ -106,6 +99,7 @@ class RingEnds(JobLife):
             seat.halted = seat.ready = False
         why = f"{name_seats(seats)} is away: {reason}"
         if job.phase is Phase.HALTED:
+            job.recovery.wait(self._now, self._config.recover_ns)  # none may have ended yet
             return [Noted(f"job {job.name}: {why}")]
         return self._halt(job, why)
 
@@ -148,7 +142,7 @@ class RingEnds(JobLife):
         if any(other.is_away and other.member.host == member.host for other in job.in_order()):
             return []
         if job.recovery.path != "switch":  # its queue pairs are for the switch: a chain needs larger slots
-            return [Send(event.session, _halt_message(job))]
+            return [Send(event.session, halt_message(job))]
         return self._come_forward(job, job.at(event.session), event.ring_key)
 
     def _replaced(self, job: Job, seat: Seat, event: MemberAsked) -> list[RendezvousAction]:
@@ -201,8 +195,15 @@ class RingEnds(JobLife):
         return [] if job is None else self._miss_the_gone(job)
 
 
-def _halt_message(job: Job) -> Halt:
-    recovery = job.recovery
-    return Halt(
-        job=job.name, ring_id=job.ring_id, path=recovery.path, reason=recovery.reason, plan=job.plan_text
-    )
+def _hopeless(job: Job, last: str) -> str:
+    """Every path that it may take broke; ``last`` who and why."""
+    if len(job.paths) > 1:
+        return f"job {job.name!r} makes no progress by any path; last {last}"
+    text = f"the ring of job {job.name!r} broke again where it broke before; last {last}"
+    if job.recovery.is_asked:
+        return f"{text}; it asked for the path {job.recovery.path} alone: connect with path='auto' for others"
+    return f"{text}; {_cannot_follow(job)}"
+
+
+def _cannot_follow(job: Job) -> str:
+    return f"its hosts cannot sum in the order {job.rank_plan}, but with exact_plan=False in another"

@@ -12,6 +12,7 @@ from inaproto.wire.control_messages import Hello, Member
 MTUS: Final = (256, 512, 1024, 2048, 4096)
 _JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _PARAMETERS: Final = ("mtu", "window_messages", "message_packets")
+_WISHES: Final = ("path", "exact_plan")
 
 
 def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
@@ -71,6 +72,10 @@ def refuse_difference(first: Member, member: Member) -> str | None:
         mine, theirs = getattr(member, name), getattr(first, name)
         if mine != theirs:
             return f"its {name} is {mine}, {opener} {theirs}; start the host daemons with the same value"
+    for name in _WISHES:
+        mine, theirs = getattr(member, name), getattr(first, name)
+        if mine != theirs:
+            return f"its {name} is {mine!r}, {opener} {theirs!r}; connect with the same value on all ranks"
     return None
 
 

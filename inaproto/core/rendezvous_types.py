@@ -210,12 +210,14 @@ class JobView:
     plan: str = ""
     """How it is summed: nested lists of ranks, a list for each host of several; empty while joining."""
     path: str = "switch"
-    """``switch``, or ``chain``: the hosts sum themselves, for the reason ``fallback``."""
+    """``switch``; or ``chain`` or ``ring``: the hosts sum themselves, for the reason ``fallback``."""
     fallback: str = ""
     recoveries: int = 0
     """Rings of this job that ended, with another after them."""
     last_recovery: str = ""
     """Why the last of them ended."""
+    exact_plan: bool = True
+    """It is summed as ``plan`` says: not on the path ``ring``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ The host takes part in an all-reduce when all its ranks of the job have called i
 (:mod:`inaproto.core.gathering`): it sends the sum of their parts, and copies results to all of them. Where a
 job has no other host it adds and copies, and sends nothing.
 
-It performs what its engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`) orders
-(:mod:`inaproto.core.ring_orders`) on its link (:mod:`inaproto.daemon.ring_link`), hands the engine what the
-NIC has completed, and looks at the clock. How rings come and go is :mod:`inaproto.daemon.host_ring`.
+It performs what its engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`,
+:mod:`inaproto.core.ring_all_reduce_engine`) orders (:mod:`inaproto.core.ring_orders`) on its link
+(:mod:`inaproto.daemon.ring_link`), hands the engine what the NIC has completed, and looks at the clock. How
+rings come and go is :mod:`inaproto.daemon.host_ring`.
 
 Invariants: calls never block and never wait; what an all-reduce waits for is asked of the switch, and known
 to it: a host reports each of its ranks that waits.
@@ -14,14 +15,13 @@ to it: a host reports each of its ranks that waits.
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, assert_never
 
-from inaproto.core.accumulators import Accumulators
+from inaproto.core.accumulators import Accumulators, RotatedAccumulators, accumulators_on
 from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, PostSlot
 from inaproto.core.gathering import Gathering
 from inaproto.core.local_reduction import SlicedReduction
@@ -43,11 +43,11 @@ from inaproto.core.operations import (
     Woke,
 )
 from inaproto.core.recovery import Recovery
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingAction, RingEngine
 from inaproto.core.ring_orders import KeptResults, RingOrders
 from inaproto.daemon.config import HostSettings
-from inaproto.daemon.local_rank import DonePath, LocalRank
+from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.operation_watch import OperationWatch
 from inaproto.daemon.ring_link import RingLink
 from inaproto.daemon.ring_orders import ClientTensors
@@ -70,11 +70,14 @@ from inaproto.ports import (
 from inaproto.units import MS, Epoch, Instant, Rank, RingId
 from inaproto.wire.control_messages import (
     AllReduce,
+    DonePath,
     JobStatus,
     Message,
     OpStarted,
     Ring,
 )
+
+Engine = RingEngine | ChainEngine | RingAllReduceEngine
 
 OPERATIONS_MAX = 4096
 """All-reduces of a rank that have not ended."""
@@ -121,9 +124,9 @@ class HostOperations:
         self._log = log
         self._link: RingLink
         self._ring: Ring | None = None
-        self._engine: RingEngine | ChainEngine | None = None
+        self._engine: Engine | None = None
         self._accumulators: Accumulators | None = None
-        """Of the present ring, if it is a chain."""
+        """Of the present ring, if its hosts sum themselves."""
         self._gathering = Gathering((), stall_ns=0, timeout_ns=0)
         self._tensors = ClientTensors(())
         self._sums: deque[SlicedReduction] = deque()
@@ -180,17 +183,12 @@ class HostOperations:
         )
         return min((at for at in found if at is not None), default=None)
 
-    @staticmethod
-    def _plan(text: str, size: int) -> Accumulators:
-        plan = ReductionPlan.from_lists(json.loads(text)) if text else ReductionPlan.flat(size)
-        return Accumulators(plan)
-
     @property
     def _progress(self) -> int:
         """Results that this host has taken, since the job began."""
         return 0 if self._engine is None else self._engine.progress
 
-    def _make_engine(self, ring: Ring) -> RingEngine | ChainEngine:
+    def _make_engine(self, ring: Ring) -> Engine:
         settings = self._settings
         config = RingConfig(
             ring_id=RingId(ring.ring_id),
@@ -215,8 +213,10 @@ class HostOperations:
         self._accumulators = None
         if ring.path == "switch":
             return RingEngine(config, operations, recovery)
-        self._accumulators = self._plan(ring.plan, len(ring.peers))
-        return ChainEngine(config, self._accumulators, operations, recovery)
+        self._accumulators = accumulators = accumulators_on(ring.path, ring.plan, len(ring.peers))
+        if isinstance(accumulators, RotatedAccumulators):
+            return RingAllReduceEngine(config, accumulators, operations, recovery)
+        return ChainEngine(config, accumulators, operations, recovery)
 
     # --- operations
 
@@ -343,7 +343,7 @@ class HostOperations:
                     orders.post_slot(action)
                 case Combine():
                     if self._accumulators is None or self._ring is None:
-                        raise InvariantBroken("a ring that is no chain has nothing to combine")
+                        raise InvariantBroken("a host that does not sum has nothing to combine")
                     orders.combine(action, self._accumulators, self._ring.position)
                 case TakeResult():
                     orders.take(action)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from inaproto.core.accumulators import accumulators_on
 from inaproto.core.operations import (
     Fail,
 )
@@ -78,6 +79,8 @@ class HostRing(HostOperations):
         """By rank, of a ring that does not have the answers to all its ranks here yet."""
         self._boot_id = ""
         """Of the switch of its last ring."""
+        self._prepared_for: int | None = None
+        """Ring that it was told to make a link for, before its first one."""
         self.last_words: list[Gone] = []
         """Why its ranks ended while the host had no switch, which is to be told."""
         self._link = self._open_link(nic, "switch", "")
@@ -92,7 +95,7 @@ class HostRing(HostOperations):
 
     @property
     def ring_id(self) -> int | None:
-        return None if self._ring is None else self._ring.ring_id
+        return self._prepared_for if self._ring is None else self._ring.ring_id
 
     def is_of(self, ring_id: int) -> bool:
         """Whether the end of that ring's job is the end of these ranks.
@@ -114,7 +117,9 @@ class HostRing(HostOperations):
     @property
     def may_have_orphans(self) -> bool:
         """A process may have given up waiting for the others; nobody depends on it yet."""
-        return self.phase in (Phase.JOINING, Phase.CONNECTING)
+        return self.phase in (Phase.JOINING, Phase.CONNECTING) or (
+            self.phase is Phase.HALTED and not self._has_started
+        )
 
     @property
     def is_away(self) -> bool:
@@ -124,8 +129,9 @@ class HostRing(HostOperations):
         """Queue pairs and slots for the next ring. Raises ``JoinRefused`` if there is no room for them."""
         settings = self._settings
         slot_bytes = settings.message_packets * settings.mtu
-        if path == "chain":  # all hosts take the same size, though one may not know yet how many there are
-            slot_bytes = self._plan(plan, self._size).slot_bytes(slot_bytes - INA_HEADER_BYTES)
+        if path != "switch":  # all hosts take the same size, though one may not know yet how many there are
+            accumulators = accumulators_on(path, plan, self._size)
+            slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
         try:
             return RingLink(
                 nic,
@@ -171,6 +177,8 @@ class HostRing(HostOperations):
             progress=self._progress if self._has_started else None,
             left_after=rank.left_after,
             boot_id=self._boot_id,
+            path=join.path,
+            exact_plan=join.exact_plan,
         )
 
     def answered(self, rank: LocalRank, ring: Ring, boot_id: str) -> list[LocalRank]:
@@ -238,7 +246,9 @@ class HostRing(HostOperations):
         """The ring has ended: say how far this host is, with queue pairs for the next."""
         nic = self._link.nic
         if self.phase is Phase.JOINING:
-            self._link.close()  # it came back while the next path was chosen: that may need larger slots
+            self._link.close()  # its job's path was chosen meanwhile, or asked for: it may need larger slots
+            self._prepared_for = message.ring_id
+            self._watch.ended()  # all ranks have joined
         elif message.ring_id == self.ring_id and self.phase in IN_RING:
             self._stop_ring(message.reason)
         else:

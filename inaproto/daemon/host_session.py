@@ -17,13 +17,14 @@ import trio
 
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
-from inaproto.daemon.local_rank import DonePath, LocalRank
+from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
 from inaproto.wire.control_messages import (
     AllReduce,
     Buffer,
     Done,
+    DonePath,
     Join,
     Joined,
     Leave,

@@ -8,7 +8,7 @@ its ring ends: the transport may still have to repeat what a neighbour lacks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from inaproto.core.operations import Operation
 from inaproto.daemon.ring_orders import Tensor
@@ -16,14 +16,12 @@ from inaproto.daemon.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import JobError
 from inaproto.ports import Nic
 from inaproto.units import Instant
-from inaproto.wire.control_messages import AllReduce, Gone, Join
+from inaproto.wire.control_messages import AllReduce, DonePath, Gone, Join
 
 if TYPE_CHECKING:
     from inaproto.daemon.host_ring import HostRing
 
 REASON_CHARACTERS_MAX = 1000
-
-DonePath = Literal["switch", "chain", "local"]
 
 
 class Owner(Protocol):

@@ -125,7 +125,7 @@ def _job(job: Mapping[str, Any]) -> tuple[object, ...]:
         job["name"],
         job["phase"],
         job["ring_id"] or "-",
-        "hosts (chain)" if job["path"] == "chain" else job["path"],
+        _summed_by(job["path"]),
         job["recoveries"] or "-",
         ranks,
         waiting or "-",
@@ -161,12 +161,16 @@ def _ring(ring: Mapping[str, Any]) -> tuple[object, ...]:
         f"{', '.join(str(rank['rank']) for rank in ring['ranks'])} of {ring['size']}",
         ", ".join(str(rank["pid"]) for rank in ring["ranks"]),
         ring["phase"],
-        "hosts (chain)" if ring.get("path") == "chain" else ring.get("path", "-"),
+        _summed_by(ring.get("path", "-")),
         ring.get("recoveries") or "-",
         ring.get("operations_done", "-"),
         ring.get("operations_queued", "-"),
         waiting or "-",
     )
+
+
+def _summed_by(path: str) -> str:
+    return f"hosts ({path})" if path in ("chain", "ring") else path
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:

@@ -73,6 +73,16 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Boolean:
+    def take(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise Refused(f"is {value!r:.60}, not true or false")
+        return value
+
+    give = take
+
+
+@dataclass(frozen=True, slots=True)
 class Octets:
     nbytes: int
 

@@ -32,6 +32,7 @@ from inaproto.wire.control_types import (
     U64,
     DtypeCode,
     Explanation,
+    Flag,
     Ip,
     Mac,
     Mtu,
@@ -49,9 +50,15 @@ from inaproto.wire.control_types import (
 from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who sends one finds it here
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
 
-RingPath = Literal["switch", "chain"]
-"""How a ring's operations are summed: in the switches, or along the chain of its hosts."""
-PathField = Annotated[RingPath, OneOf(("switch", "chain"))]
+RingPath = Literal["switch", "chain", "ring"]
+"""How a ring's operations are summed: in the switches, along the chain of its hosts, or by an ordinary ring
+all-reduce of them, which follows no plan."""
+PathField = Annotated[RingPath, OneOf(("switch", "chain", "ring"))]
+PathAsked = Literal["auto", "chain", "ring"]
+"""Which path a job wants: ``auto`` is the switches, and the hosts while these cannot."""
+AskedField = Annotated[PathAsked, OneOf(("auto", "chain", "ring"))]
+DonePath = Literal["switch", "chain", "ring", "local"]
+"""By which path an operation was summed; ``local``: all ranks of its job are on one host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +106,9 @@ class Join(Message):
     size: Positive16
     key: Secret = field(repr=False)
     pid: U32
+    path: AskedField = "auto"
+    exact_plan: Flag = True
+    """As in ``Member``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +159,7 @@ class Done(Message):
 
     TYPE: ClassVar[str] = "done"
     op_index: U32
-    path: Annotated[Literal["switch", "chain", "local"], OneOf(("switch", "chain", "local"))]
+    path: Annotated[DonePath, OneOf(("switch", "chain", "ring", "local"))]
     ns: U64
 
 
@@ -234,6 +244,11 @@ class Member(Message):
     """All-reduces after which it left, if it has."""
     boot_id: Secret = ""
     """Of the switch of its last ring: the same switch knows the job, or that it has ended."""
+    path: AskedField = "auto"
+    """The same for all ranks, as ``exact_plan``."""
+    exact_plan: Flag = True
+    """With the path ``auto``: all paths follow the reduction plan, hence give the same bytes. Without it the
+    hosts sum as an ordinary ring where no chain of them can follow the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +281,8 @@ class Ring(Message):
     donor: U16 = 0
     """A position."""
     plan: Explanation = ""
-    """Nested lists of positions, as JSON; empty: all positions in order."""
+    """Nested lists of positions, as JSON; empty: all positions in order, or the path ``ring``, which follows
+    no plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from inaproto.wire.control_fields import Integer, Many, Octets, Text
+from inaproto.wire.control_fields import Boolean, Integer, Many, Octets, Text
 from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
 
 U8 = Annotated[int, Integer(0, 0xFF)]
@@ -23,6 +23,7 @@ Name = Annotated[str, Text(128, bytes_min=1)]
 Secret = Annotated[str, Text(256)]
 Path = Annotated[str, Text(1024, bytes_min=1)]
 Explanation = Annotated[str, Text(8192)]
+Flag = Annotated[bool, Boolean()]
 Mac = Annotated[bytes, Octets(6)]
 Ip = Annotated[bytes, Octets(4)]
 Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]

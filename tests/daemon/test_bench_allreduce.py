@@ -57,3 +57,35 @@ def test_a_refused_setting_is_named() -> None:
     done = run_bench("--mtu", "1000")
     assert done.returncode == 1
     assert "mtu" in done.stderr
+
+
+def test_paths_are_compared_in_one_run() -> None:
+    """End to end: processes whose jobs ask for the switch, the chain and the ring, over a bad wire."""
+    small = ("--hosts", "3", "--begin", "64K", "--end", "64K", "--iterations", "3", "--dtype", "bfloat16")
+    done = run_bench("--compare", *small, "--weather", "drop=0.01,reorder=0.01", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == 0
+    assert [(row["asked"], row["path"]) for row in found["rows"]] == [
+        ("auto", "switch"),
+        ("chain", "chain"),
+        ("ring", "ring"),
+    ]
+    assert [(ratio["path"], ratio["to"], ratio["rounds"]) for ratio in found["ratios"]] == [
+        ("chain", "auto", 3),
+        ("ring", "auto", 3),
+    ]
+    for ratio in found["ratios"]:
+        assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert "bfloat16 65536 B: ring takes " in done.stderr
+
+
+def test_one_path_is_asked_for() -> None:
+    done = run_bench("--path", "ring", "--begin", "4K", "--end", "4K", "--dtype", "int32", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)["rows"]
+    assert (row["asked"], row["path"], row["wrong"]) == ("ring", "ring", 0)
+    refused = run_bench("--path", "ring", "--fabric", "memory")
+    assert refused.returncode == 2
+    assert "--path and --compare are for --fabric daemons" in refused.stderr
+    assert "leave --path out" in run_bench("--path", "ring", "--compare").stderr

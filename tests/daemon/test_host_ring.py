@@ -10,10 +10,10 @@ from inaproto.core.accumulators import Accumulators
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
-from inaproto.daemon.local_rank import DonePath, LocalRank
+from inaproto.daemon.local_rank import LocalRank
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.units import Instant
-from inaproto.wire.control_messages import Gone, Halt, Halted, Join, Message, Ready, Ring
+from inaproto.wire.control_messages import DonePath, Gone, Halt, Halted, Join, Message, Ready, Ring
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery_orders import fabric_of

@@ -54,6 +54,8 @@ class Job:
         self.done = [0] * size
         self.paths: set[str] = set()
         """By which they were summed."""
+        self.wishes: dict[str, Any] = {}
+        """Of all ranks: how they connect."""
         self.seed = seed
 
     def inputs(self, index: int) -> list[Any]:
@@ -64,7 +66,9 @@ class Job:
         return nested_reference(self.inputs(index), self.places, self.called[index][1])
 
     async def rank(self, rank: int) -> None:
-        async with await self.cluster.connect("train", rank, size=self.size, host=self.places[rank]) as comm:
+        async with await self.cluster.connect(
+            "train", rank, size=self.size, host=self.places[rank], **self.wishes
+        ) as comm:
             for first in range(0, len(self.called), 2):
                 works: list[tuple[int, inaproto.Work]] = [
                     (index, comm.all_reduce(self.inputs(index)[rank], self.called[index][1]))

@@ -136,6 +136,11 @@ RECOVERY_FAULTS: Final = (
                 'if job.recovery.path != "switch":',
                 "if job.size == 0:",
             ),
+            Change(
+                Rendezvous._make_ring,
+                "if any(its.member.into.slot_bytes < slot_bytes for its in members):",
+                "if job.size == 0:",
+            ),
         ),
         shape=going_on,
     ),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.accumulators import Accumulators, RotatedAccumulators
+from inaproto.core.accumulators import Accumulators, RotatedAccumulators, accumulators_on
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.reduce import reduce_into
 from inaproto.core.reduction_plan import PlanList, ReductionPlan
@@ -189,3 +189,18 @@ def test_a_rotated_turn_of_sizes_that_none_has_is_refused(size: int, came: int, 
     arrays = [np.zeros(nbytes, np.uint8) for nbytes in (came, 8, goes)]
     with pytest.raises(LocalMisuse, match=r"^rank \d combines"):
         rotated.combine(0, Dtype.F16, Op.SUM, *arrays)
+
+
+# --- those of a path
+
+
+def test_a_chain_follows_the_plan_that_its_ring_names() -> None:
+    assert accumulators_on("chain", "[[0, 1], [2, 3]]", 4) == Accumulators(ReductionPlan(((0, 1), (2, 3))))
+    assert accumulators_on("chain", "", 3) == Accumulators(ReductionPlan.flat(3))
+    with pytest.raises(LocalMisuse, match="the ranks in another order"):
+        accumulators_on("chain", "[[0, 2], 1]", 3)
+
+
+def test_the_ring_has_the_rotated_ones_whatever_the_plan() -> None:
+    for plan in ("", "[[0, 2], 1]"):
+        assert accumulators_on("ring", plan, 3) == RotatedAccumulators(ReductionPlan.flat(3))

@@ -12,6 +12,7 @@ import pytest
 
 from inaproto_hil.bench import report
 from inaproto_hil.bench.allreduce_worker import WorkerPlan, differing
+from inaproto_hil.bench.comparison import compared, turns
 from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX, Pattern, reference
 
 ROW = report.Row(
@@ -46,7 +47,7 @@ def test_a_row_with_a_wrong_element_has_no_bandwidth() -> None:
     assert row.algbw is None
     assert row.busbw is None
     assert row.cpu_s_per_gb is None
-    assert report.table_line(row).split()[5:] == ["-", "-", "1", "-"]
+    assert report.table_line(row).split()[5:] == ["-", "-", "1", "-", "switch"]
 
 
 def test_unknown_cpu_time_is_undefined_not_zero() -> None:
@@ -149,3 +150,47 @@ def test_differing_counts_elements_and_shows_the_first() -> None:
 def test_worker_plan_survives_its_encoding() -> None:
     plan = WorkerPlan("bench", 4, "sum", [("float32", 10), ("int32", 20)], 1, 5, 60.0)
     assert WorkerPlan.decode(plan.encode()) == plan
+
+
+# --- paths compared
+
+
+def test_paths_take_turns_to_begin_a_round() -> None:
+    assert [turns(["a", "b", "c"], iteration) for iteration in (-1, 0, 1, 2)] == [
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+    ]
+
+
+def test_ratios_are_of_the_times_of_one_round() -> None:
+    """The second round was slow for both: no matter."""
+    auto = replace(ROW, samples_s=(0.001, 0.1, 0.002))
+    ring = replace(auto, samples_s=(0.002, 0.2, 0.006), asked="ring", path="ring")
+    other = replace(auto, dtype="int32")
+    [ratio] = compared([auto, ring, other])
+    assert ratio.as_dict() == {
+        "size": 1 << 20,
+        "type": "float32",
+        "path": "ring",
+        "to": "auto",
+        "median": pytest.approx(2.0),
+        "min": pytest.approx(2.0),
+        "max": pytest.approx(3.0),
+        "rounds": 3,
+    }
+    words = "# float32 1048576 B: ring takes 2.00 x the time of auto (2.00 to 3.00, 3 rounds)"
+    assert ratio.line() == words
+
+
+def test_a_ratio_to_a_row_with_a_wrong_element_is_undefined() -> None:
+    ring = replace(ROW, asked="ring", path="ring", wrong=1)
+    [ratio] = compared([ROW, ring])
+    assert ratio.as_dict()["median"] is None
+    assert ratio.line() == "# float32 1048576 B: ring takes -: an element is wrong"
+
+
+def test_a_row_says_what_was_asked_for_and_what_summed() -> None:
+    row = replace(ROW, asked="auto", path="chain+switch").as_dict()
+    assert (row["asked"], row["path"]) == ("auto", "chain+switch")

@@ -141,7 +141,8 @@ def test_every_path_follows_the_plan_of_the_tree(name: str) -> None:
     if name == "in another":
         assert failure(actions) == (
             f"join_refused: the switch cannot sum for job 'train': {REFUSED}; wait for another job to end, "
-            "or number its ranks rack by rank: its hosts cannot sum in the order [[0, 2], 1]"
+            "or number its ranks rack by rank: its hosts cannot sum in the order [[0, 2], 1], but with "
+            "exact_plan=False in another"
         )
         return
     assert {halt.plan for _, halt in sent(actions, Halt)} == {"[[0, 1], 2]"}
@@ -155,5 +156,6 @@ def test_a_ring_that_broke_twice_fails_where_no_chain_can_follow() -> None:
     world.ready()
     assert failure(world.broken(0)) == (
         "fabric_lost: the ring of job 'train' broke again where it broke before; last rank 0 (h0, pid 1000): "
-        "the queue pair failed; its hosts cannot sum in the order [[0, 2], 1]"
+        "the queue pair failed; its hosts cannot sum in the order [[0, 2], 1], but with exact_plan=False in "
+        "another"
     )

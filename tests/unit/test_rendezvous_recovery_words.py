@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -33,8 +34,10 @@ from inaproto.wire.control_messages import (
     Halted,
     IntoAddress,
     Left,
+    PathAsked,
     Ready,
     Ring,
+    RingPath,
 )
 from tests.unit.rendezvous_members import hello, ip, member
 from tests.unit.test_rendezvous_recovery import World, failure, sent
@@ -384,21 +387,42 @@ def test_the_plan_is_asked_for_by_the_addresses_of_the_ranks() -> None:
 # --- the recovery of one job
 
 
+PATHS: Final[tuple[RingPath, ...]] = ("switch", "chain")
+
+
 def test_breaks_of_one_path_alone_leave_hope() -> None:
     recovery = JobRecovery()
-    recovery.broke("first", 0)
-    assert not recovery.is_hopeless
-    recovery.broke("second", 0)
-    assert (recovery.path, recovery.fallback, recovery.is_hopeless) == ("chain", "second", False)
-    recovery.broke("third", 0)
-    assert not recovery.is_hopeless
-    recovery.broke("fourth", 0)
-    assert (recovery.path, recovery.fallback, recovery.is_hopeless) == ("switch", "", True)
+    assert recovery.broke("first", 0, PATHS)
+    assert recovery.path == "switch"
+    assert recovery.broke("second", 0, PATHS)
+    assert (recovery.path, recovery.fallback) == ("chain", "second")
+    assert recovery.broke("third", 0, PATHS)
+    assert not recovery.broke("fourth", 0, PATHS)
+
+
+def test_a_path_by_the_hosts_that_broke_is_left_for_the_switch() -> None:
+    recovery = JobRecovery()
+    recovery.refused("full", "ring")
+    assert recovery.broke("first", 0, ("switch", "ring"))
+    assert recovery.broke("second", 0, ("switch", "ring"))
+    assert (recovery.path, recovery.fallback) == ("switch", "")
+
+
+@pytest.mark.parametrize("path", ["chain", "ring"])
+def test_a_path_that_was_asked_for_is_kept_and_never_returned_from(path: PathAsked) -> None:
+    recovery = JobRecovery.on(path)
+    assert (recovery.path, recovery.fallback, recovery.is_asked) == (path, "asked for", True)
+    recovery.started(Instant(5))
+    recovery.room_made(Instant(6))
+    assert recovery.return_at is None
+    assert recovery.broke("first", 0, (recovery.path,))
+    assert not recovery.broke("second", 0, (recovery.path,))
+    assert recovery.path == path
 
 
 def test_a_return_forgets_when_it_was_due() -> None:
     recovery = JobRecovery()
-    recovery.refused("full")
+    recovery.refused("full", "chain")
     recovery.started(Instant(5))
     assert recovery.return_at == 5 + RETURN_FIRST_NS
     recovery.return_to_switch()
@@ -408,11 +432,11 @@ def test_a_return_forgets_when_it_was_due() -> None:
 def test_room_that_was_made_begins_the_waits_anew() -> None:
     recovery = JobRecovery()
     for _ in range(3):
-        recovery.refused("full")
+        recovery.refused("full", "chain")
         recovery.started(Instant(0))
     recovery.room_made(Instant(7))
     assert recovery.return_at == 7
-    recovery.refused("full")
+    recovery.refused("full", "chain")
     recovery.started(Instant(10))
     assert recovery.return_at == 10 + RETURN_FIRST_NS
 

@@ -84,6 +84,8 @@ def values_of(kind: control_fields.Kind) -> st.SearchStrategy[Any]:
             return st.integers(low, high)
         case control_fields.Text(bytes_max, bytes_min):
             return st.text(min_size=bytes_min, max_size=min(bytes_max // 4, 40))
+        case control_fields.Boolean():
+            return st.booleans()
         case control_fields.OneOf(values):
             return st.sampled_from(values)
         case control_fields.Octets(nbytes):
@@ -166,6 +168,8 @@ def test_an_unknown_type_is_answered_not_refused() -> None:
         ({"job": ""}, "job is a text of 0 bytes, not 1 to 128"),
         ({"job": "\N{SNOWMAN}" * 43}, "job is a text of 129 bytes, not 1 to 128"),
         ({"job": b"digits"}, "job is b'digits', not text"),
+        ({"path": "switch"}, "path is 'switch', not one of auto, chain, ring"),
+        ({"exact_plan": 1}, "exact_plan is 1, not true or false"),
         ({"out": None}, "out is None, not a map"),
         ({"out": {}}, "out.mac is missing"),
         ({"out": {"mac": b"12345", "ip": b"1234", "qpn": 1, "psn": 1}}, "out.mac is b'12345', not 6 bytes"),
@@ -210,7 +214,7 @@ def test_enumerations_travel_as_numbers() -> None:
     for name, value in (("dtype", 6), ("op", 3)):
         with pytest.raises(DecodeError, match=f"{name} is {value}, not an integer from 0 to {value - 1}"):
             decode_message(record | {name: value})
-    with pytest.raises(DecodeError, match="path is 'magic', not one of switch, chain, local"):
+    with pytest.raises(DecodeError, match="path is 'magic', not one of switch, chain, ring, local"):
         decode_message(record_of(Done(op_index=1, path="switch", ns=5)) | {"path": "magic"})
 
 
@@ -218,6 +222,17 @@ def test_optional_fields() -> None:
     assert "op_index" not in record_of(Error(code="timeout", message="late"))
     error = decode_message({"v": 1, "type": "error", "id": 3, "code": "timeout", "message": "late"})
     assert error == Error(id=3, code="timeout", message="late", of=0, op_index=None)
+
+
+def test_a_rank_that_asks_for_nothing_has_the_switch_and_exact_plans() -> None:
+    record = record_of(replace(MEMBER, path="ring", exact_plan=False))
+    assert (record["path"], record["exact_plan"]) == ("ring", False)
+    for name in ("path", "exact_plan"):
+        del record[name]
+    assert decode_message(record) == MEMBER
+    assert (MEMBER.path, MEMBER.exact_plan) == ("auto", True)
+    joining = Join(job="digits", rank=1, size=4, key="secret", pid=4711)
+    assert (joining.path, joining.exact_plan) == ("auto", True)
 
 
 def test_free_maps_travel_whole() -> None:

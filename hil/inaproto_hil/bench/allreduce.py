@@ -26,9 +26,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from inaproto.daemon.config import HostSettings
 from inaproto_hil import environment
-from inaproto_hil.bench import report
+from inaproto_hil.bench import comparison, report
 from inaproto_hil.bench.allreduce_memory import FABRICS, HOSTS_MAX, MemoryConfig, run_memory
 from inaproto_hil.bench.allreduce_worker import WorkerPlan
+from inaproto_hil.bench.comparison import turns
 from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX
 from inaproto_hil.cluster import Child, ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
 
@@ -54,6 +55,7 @@ class Config:
     weather: str
     seed: int
     timeout_s: float
+    paths: tuple[str, ...] = ("auto",)
 
     def plan(self) -> WorkerPlan:
         rows = [
@@ -61,7 +63,16 @@ class Config:
             for dtype in self.dtypes
             for size in report.sizes(self.begin, self.end, self.factor)
         ]
-        return WorkerPlan("bench", self.hosts, self.op, rows, self.warmup, self.iterations, self.timeout_s)
+        return WorkerPlan(
+            "bench",
+            self.hosts,
+            self.op,
+            rows,
+            self.warmup,
+            self.iterations,
+            self.timeout_s,
+            list(self.paths),
+        )
 
     def cluster(self) -> ClusterConfig:
         host_options = {
@@ -134,24 +145,35 @@ def measure(
     with LocalCluster(config.cluster()) as cluster:
         ranks = _Ranks(cluster, plan)
         for number, (dtype, count) in enumerate(plan.rows):
-            daemons_cpu_s = 0.0
+            spent_s = dict.fromkeys(plan.paths, 0.0)
+            began_s, measured = 0.0, ""
             for iteration in range(-plan.warmup, plan.iterations):
-                ranks.collect("at", f"iteration {iteration} of {count} x {dtype}")
-                if iteration == 0:
-                    daemons_cpu_s = -sum(daemon.cpu_s() for daemon in cluster.daemons)
-                ranks.go()
-                on_operation(f"{dtype} {count * DTYPES[dtype].itemsize} B")
+                for path in turns(plan.paths, iteration):
+                    ranks.collect("at", f"iteration {iteration} of {count} x {dtype} ({path})")
+                    now_s = sum(daemon.cpu_s() for daemon in cluster.daemons)
+                    if measured:
+                        spent_s[measured] += now_s - began_s
+                    began_s, measured = now_s, path if iteration >= 0 else ""
+                    ranks.go()
+                    on_operation(f"{dtype} {count * DTYPES[dtype].itemsize} B")
             done = ranks.collect("row", f"the end of {count} x {dtype} (row {number + 1})")
-            daemons_cpu_s += sum(daemon.cpu_s() for daemon in cluster.daemons)
+            spent_s[measured] += sum(daemon.cpu_s() for daemon in cluster.daemons) - began_s
             cluster.check()
-            rows.append(_row(plan, dtype, count, done, daemons_cpu_s))
-            on_row(rows[-1])
+            for path in plan.paths:
+                of_path = [rank["done"][path] for rank in done]
+                rows.append(_row(plan, path, dtype, count, of_path, spent_s[path]))
+                on_row(rows[-1])
         hosts = {host.name: cluster.host_status(index)["nic"] for index, host in enumerate(cluster.hosts)}
         return rows, {"switch": cluster.switch_status(), "nics": hosts}
 
 
 def _row(
-    plan: WorkerPlan, dtype: str, count: int, done: Sequence[dict[str, Any]], daemons_cpu_s: float
+    plan: WorkerPlan,
+    asked: str,
+    dtype: str,
+    count: int,
+    done: Sequence[dict[str, Any]],
+    daemons_cpu_s: float,
 ) -> report.Row:
     samples = zip(*(rank["samples_s"] for rank in done), strict=True)
     return report.Row(
@@ -164,6 +186,8 @@ def _row(
         wrong=sum(rank["wrong"] for rank in done),
         cpu_s=daemons_cpu_s + sum(rank["cpu_s"] for rank in done),
         wrong_example=next((rank["wrong_example"] for rank in done if rank["wrong_example"]), ""),
+        asked=asked,
+        path="+".join(sorted({path for rank in done for path in rank["paths"]})),
     )
 
 
@@ -258,6 +282,14 @@ def _host_default(field: str) -> Any:
     "--timeout", type=float, default=60.0, show_default=True, help="Seconds one operation may take."
 )
 @click.option(
+    "--path",
+    type=click.Choice(comparison.PATHS),
+    default="auto",
+    show_default=True,
+    help="auto: the switch. chain, ring: the hosts sum themselves.",
+)
+@click.option("--compare", is_flag=True, help="All paths in turns, and how many times longer the hosts take.")
+@click.option(
     "--json", "json_path", metavar="PATH", help="Write the report here; - is stdout (the table: stderr)."
 )
 @click.pass_context
@@ -281,6 +313,8 @@ def allreduce(
     weather: str,
     seed: int,
     timeout: float,
+    path: str,
+    compare: bool,
     json_path: str | None,
 ) -> None:
     """All-reduces through a switch and host daemons on this machine, every element checked.
@@ -289,7 +323,11 @@ def allreduce(
     has the median. cpu(s/GB) counts all processes, daemons included.
 
     Loopback runs prove that results are right, never how fast a network would be: all processes
-    share this machine's cores. Exits with 1 when any element is wrong.
+    share this machine's cores. Exits with 1 when any element is wrong. The values are small integers, whose
+    sums are exact in every element type and order of additions: the check is as strict on every --path.
+
+    With --compare each round is one all-reduce on each path, and the times of a round are compared: the
+    median of their ratios over --iterations rounds, and the least and the greatest.
 
     With --fabric memory nothing is started: hosts, links and a tree of switches are simulated around
     the same protocol code, without weather, and times are virtual, those of 100 Gb/s links. Such a run
@@ -299,6 +337,10 @@ def allreduce(
     Exits with 1 also when that differs.
     """
     is_memory = fabric == "memory"
+    if compare and _is_given(context, "path"):
+        raise click.UsageError("--compare runs all paths: leave --path out")
+    if is_memory and (compare or path != "auto"):
+        raise click.UsageError("--path and --compare are for --fabric daemons")
     if not is_memory and (topology is not None or sizes):
         raise click.UsageError("--topology and --sizes are for --fabric memory")
     if is_memory:
@@ -345,6 +387,7 @@ def allreduce(
         weather=weather,
         seed=seed,
         timeout_s=timeout,
+        paths=comparison.PATHS if compare else (path,),
     )
     env = environment.describe()
     table = sys.stderr if json_path == "-" else sys.stdout
@@ -353,12 +396,16 @@ def allreduce(
             rows, counters = _with_progress(config, env, table)
     except ClusterError as error:
         raise click.ClickException(str(error)) from None
+    ratios = list(comparison.compared(rows))
     result = report.document(config=asdict(config), env=env, rows=rows) | counters
+    result["ratios"] = [ratio.as_dict() for ratio in ratios]
     text = json.dumps(result, indent=2)
     if json_path == "-":
         print(text)
     elif json_path is not None:
         Path(json_path).write_text(text + "\n")
+    for ratio in ratios:
+        print(ratio.line(), file=table)
     wrong = sum(row.wrong for row in rows)
     print(f"# wrong elements: {wrong} {'OK' if wrong == 0 else 'FAILED'}", file=table)
     for row in rows:
@@ -380,7 +427,7 @@ def _with_progress(
         file=table,
     )
     print(report.header(), file=table, flush=True)
-    operations = len(config.plan().rows) * (config.warmup + config.iterations)
+    operations = len(config.plan().rows) * (config.warmup + config.iterations) * len(config.paths)
     columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

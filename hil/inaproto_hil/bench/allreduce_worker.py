@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from inaproto.errors import InaprotoError
+from inaproto_hil.bench.comparison import turns
 from inaproto_hil.bench.pattern import DTYPES, Pattern, reference
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from inaproto.wire.control_messages import PathAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class WorkerPlan:
     warmup: int
     iterations: int
     timeout_s: float
+    paths: list[str] = field(default_factory=lambda: ["auto"])
+    """Each is asked for by a job of its own; their operations take turns."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -48,8 +53,8 @@ def _say(**fields: Any) -> None:
     print(json.dumps(fields), flush=True)
 
 
-def _barrier(row: int, iteration: int) -> None:
-    _say(at=[row, iteration])
+def _barrier(row: int, iteration: int, path: str) -> None:
+    _say(at=[row, iteration, path])
     if not sys.stdin.readline():
         sys.exit("the benchmark that started this rank is gone")
 
@@ -66,34 +71,60 @@ def differing(result: NDArray[Any], expected: NDArray[Any]) -> tuple[int, str]:
     return len(where), f"element {first} is {result[first]}, expected {expected[first]}"
 
 
+@dataclass(slots=True)
+class _Results:
+    """Of one row on one path."""
+
+    samples_s: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
+    wrong: int = 0
+    wrong_example: str = ""
+    paths: list[str] = field(default_factory=list)
+    """By which its operations were summed, each once."""
+
+
 def run(plan: WorkerPlan, rank: int, socket: str) -> None:
     import inaproto
 
-    communicator = inaproto.connect_blocking(
-        plan.job, rank, size=plan.ranks, socket=socket, timeout=plan.timeout_s
-    )
+    communicators = {
+        path: inaproto.connect_blocking(
+            plan.job if len(plan.paths) == 1 else f"{plan.job}-{path}",
+            rank,
+            size=plan.ranks,
+            socket=socket,
+            timeout=plan.timeout_s,
+            path=cast("PathAsked", path),
+        )
+        for path in plan.paths
+    }
     for row, (dtype_name, count) in enumerate(plan.rows):
         dtype = DTYPES[dtype_name]
         pattern = Pattern(count=count, ranks=plan.ranks)
-        samples, cpu_s, wrong, example = [], 0.0, 0, ""
+        done = {path: _Results() for path in plan.paths}
         for iteration in range(-plan.warmup, plan.iterations):
-            mine = pattern.values(rank=rank, iteration=iteration).astype(dtype)
-            _barrier(row, iteration)
-            cpu_before = time.process_time()
-            called = time.perf_counter()
-            result = communicator.all_reduce(mine, op=plan.op).wait(plan.timeout_s)
-            ended = time.perf_counter()
-            if iteration >= 0:
-                samples.append(ended - called)
-                cpu_s += time.process_time() - cpu_before
             inputs = [
                 pattern.values(rank=other, iteration=iteration).astype(dtype) for other in range(plan.ranks)
             ]
-            bad, words = differing(result, reference(inputs, plan.op))
-            wrong += bad
-            example = example or (words and f"rank {rank}, iteration {iteration}: {words}")
-        _say(row=row, samples_s=samples, cpu_s=cpu_s, wrong=wrong, wrong_example=example)
-    communicator.close()
+            expected = reference(inputs, plan.op)
+            for path in turns(plan.paths, iteration):
+                results, communicator = done[path], communicators[path]
+                _barrier(row, iteration, path)
+                cpu_before = time.process_time()
+                called = time.perf_counter()
+                result = communicator.all_reduce(inputs[rank], op=plan.op).wait(plan.timeout_s)
+                ended = time.perf_counter()
+                if iteration >= 0:
+                    results.samples_s.append(ended - called)
+                    results.cpu_s += time.process_time() - cpu_before
+                bad, words = differing(result, expected)
+                results.wrong += bad
+                where = f"rank {rank}, iteration {iteration}, path {path}"
+                results.wrong_example = results.wrong_example or (words and f"{where}: {words}")
+                summed_by = communicator.statistics().recent[-1].path
+                results.paths = sorted({*results.paths, summed_by})
+        _say(row=row, done={path: asdict(results) for path, results in done.items()})
+    for communicator in communicators.values():
+        communicator.close()
 
 
 def main() -> None:

@@ -61,6 +61,10 @@ class Row:
     cpu_s: float
     """CPU time of all processes, daemons included, over the measured iterations; nan if not known."""
     wrong_example: str = ""
+    asked: str = "auto"
+    """The path that the job asked for (:func:`inaproto.connect`)."""
+    path: str = "switch"
+    """By which it was summed; several are joined by ``+``."""
 
     @property
     def time_s(self) -> float:
@@ -95,6 +99,8 @@ class Row:
             "count": self.count,
             "type": self.dtype,
             "redop": self.op,
+            "asked": self.asked,
+            "path": self.path,
             "time_us": round(self.time_s * 1e6, 3),
             "time_us_min": round(min(self.samples_s) * 1e6, 3),
             "time_us_max": round(max(self.samples_s) * 1e6, 3),
@@ -132,7 +138,7 @@ def document(
 def header() -> str:
     """The two ``#`` lines above a table's rows."""
     names = "".join(f"{name:>{width}}" for name, width in zip(COLUMNS, _WIDTHS, strict=True))
-    return "#" + names[1:] + f"{'cpu(s/GB)':>12}\n#" + "-" * (sum(_WIDTHS) + 11)
+    return "#" + names[1:] + f"{'cpu(s/GB)':>12}{'path':>8}\n#" + "-" * (sum(_WIDTHS) + 19)
 
 
 def table_line(row: Row) -> str:
@@ -152,4 +158,4 @@ def table_line(row: Row) -> str:
         str(row.wrong),
     )
     cells = "".join(f"{value:>{width}}" for value, width in zip(values, _WIDTHS, strict=True))
-    return cells + f"{number(row.cpu_s_per_gb, 2):>12}"
+    return cells + f"{number(row.cpu_s_per_gb, 2):>12}{row.path:>8}"
