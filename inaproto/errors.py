@@ -81,6 +81,8 @@ class JobError(InaprotoError):
     """What a training process is told; ``code`` travels in control messages."""
 
     code: ClassVar[str] = "job"
+    operations_done: int | None = None
+    """All-reduces whose results this rank has, where its job has failed; else None."""
 
 
 class JoinRefused(JobError):

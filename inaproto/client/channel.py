@@ -15,7 +15,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,6 +66,8 @@ class JobRank:
     job: str
     rank: int
     size: int
+    key: str = field(default="", repr=False)
+    wishes: JobWishes = field(default_factory=JobWishes)
 
     def __str__(self) -> str:
         return f"rank {self.rank} of job {self.job!r}"
@@ -92,6 +94,10 @@ class Channel:
 
     async def wait_sendable(self) -> None:
         await self._stream.wait_sendable()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     @property
     def has_output(self) -> bool:
@@ -197,45 +203,45 @@ def wait_until(channel: Channel, ready: Callable[[], bool], until: float | None,
 
 
 def connecting(
-    path: Path | None,
-    who: JobRank,
-    *,
-    key: str,
-    wishes: JobWishes,
-    timeout: float | None,
-    clock: Clock,
-    dial: Dial,
+    path: Path | None, who: JobRank, *, timeout: float | None, clock: Clock, dial: Dial
 ) -> Steps[Channel]:
     """Find the host daemon, join the job, wait until all ranks have. Raises ``JobError``."""
     until = None if timeout is None else clock() + timeout
-    channel = yield from _reach_daemon(path, who, until, timeout, clock, dial)
+    channel = yield from reach_daemon(path, who, until, timeout, clock, dial)
     try:
-        protocol = channel.protocol
-        join = protocol.join(
-            job=who.job,
-            rank=who.rank,
-            size=who.size,
-            key=key,
-            pid=os.getpid(),
-            path=wishes.path,
-            exact_plan=wishes.exact_plan,
-        )
-        channel.send(join)
-        there = yield from wait_until(
-            channel, lambda: protocol.joined is not None or protocol.failure is not None, until, clock
-        )
-        if protocol.failure is not None:
-            raise protocol.failure
-        if not there:
-            late = yield from explain_join(channel, timeout, clock)
-            if late is not None:
-                raise late
-        if protocol.joined is not None:
-            channel.memory.segments_max = protocol.joined.segments_max
+        yield from joining(channel, until, timeout, clock)
     except BaseException:
         channel.close()
         raise
     return channel
+
+
+def joining(channel: Channel, until: float | None, timeout: float | None, clock: Clock) -> Steps[None]:
+    """Join the job by a channel that is connected, and wait until all ranks have. Raises ``JobError``."""
+    who, protocol = channel.who, channel.protocol
+    channel.send(
+        protocol.join(
+            job=who.job,
+            rank=who.rank,
+            size=who.size,
+            key=who.key,
+            pid=os.getpid(),
+            path=who.wishes.path,
+            exact_plan=who.wishes.exact_plan,
+            elastic=who.wishes.elastic,
+        )
+    )
+    there = yield from wait_until(
+        channel, lambda: protocol.joined is not None or protocol.failure is not None, until, clock
+    )
+    if protocol.failure is not None:
+        raise protocol.failure
+    if not there:
+        late = yield from explain_join(channel, timeout, clock)
+        if late is not None:
+            raise late
+    if protocol.joined is not None:
+        channel.memory.segments_max = protocol.joined.segments_max
 
 
 def waiting(
@@ -268,7 +274,9 @@ def leaving(channel: Channel, clock: Clock) -> Steps[None]:
 
 def again(error: JobError) -> JobError:
     """A fresh exception of the same kind and words: each waiter raises its own, with its own traceback."""
-    return type(error)(*error.args)
+    fresh = type(error)(*error.args)
+    fresh.operations_done = error.operations_done
+    return fresh
 
 
 # --- finding the daemon
@@ -303,7 +311,7 @@ def _stranger(directory: Path) -> int | None:
     return next((owner for owner in owners if owner not in (0, os.geteuid())), None)
 
 
-def _reach_daemon(
+def reach_daemon(
     path: Path | None,
     who: JobRank,
     until: float | None,

@@ -26,8 +26,9 @@ from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, connecting, leaving, waiting
 from inaproto.client.memory import Region
 from inaproto.client.protocol import PendingOperation
+from inaproto.client.shrinking import FIRST, Survivors, shrinking
 from inaproto.client.unix_stream import dial_unix
-from inaproto.client.wishes import check_wishes
+from inaproto.client.wishes import JobWishes, check_wishes
 from inaproto.errors import LocalMisuse
 from inaproto.ports import Dial
 from inaproto.units import UNIX_PATH_BYTES_MAX
@@ -108,9 +109,13 @@ class _Work:
 class _Communicator:
     """What both kinds share: everything that does not wait."""
 
-    def __init__(self, channel: Channel, clock: Clock) -> None:
+    def __init__(
+        self, channel: Channel, clock: Clock, dial: Dial = dial_unix, survivors: Survivors = FIRST
+    ) -> None:
         self.channel = channel
         self.clock = clock
+        self._dial = dial
+        self._survivors = survivors
         self._operations = 0
         self._bytes = 0
         self._wait_ns = 0
@@ -134,6 +139,25 @@ class _Communicator:
     @property
     def size(self) -> int:
         return self.channel.who.size
+
+    @property
+    def former_ranks(self) -> tuple[int, ...]:
+        """After :meth:`shrink`, what each rank was before it, by its rank now; else empty."""
+        return self._survivors.former_ranks
+
+    @property
+    def agreed_operations(self) -> int:
+        """After :meth:`shrink`: all-reduces before it whose results all ranks of this communicator have.
+
+        A rank may have the (one) result of one or more that follow, which others lack: ``operations_done``
+        of its error says so.
+        """
+        return self._survivors.agreed_operations
+
+    @property
+    def operations_done(self) -> int:
+        """All-reduces that have their results, as far as this process has read."""
+        return self.channel.protocol.operations_done
 
     def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """An array of zeros in memory shared with the host daemon: ``all_reduce`` copies none of it.
@@ -246,8 +270,10 @@ class Work(_Work):
 class Communicator(_Communicator):
     """One rank of a job, for Trio programs; made by :func:`connect`."""
 
-    def __init__(self, channel: Channel, driver: _TrioDriver) -> None:
-        super().__init__(channel, trio.current_time)
+    def __init__(
+        self, channel: Channel, driver: _TrioDriver, dial: Dial, survivors: Survivors = FIRST
+    ) -> None:
+        super().__init__(channel, trio.current_time, dial, survivors)
         self._driver = driver
 
     def all_reduce(self, array: NDArray[Any], op: str = "sum", *, out: NDArray[Any] | None = None) -> Work:
@@ -263,6 +289,35 @@ class Communicator(_Communicator):
         failed with.
         """
         return Work(self, *self._start(array, op, out))
+
+    async def shrink(self, timeout: float | None = 30.0) -> Communicator:
+        """After ``RankLost``: a communicator of the ranks that are left. The job must be ``elastic``.
+
+        Every survivor has to call it, within the time that the switch waits (``--recover-ms``): it may get
+        the error only from its next call, as an all-reduce that fails for one rank can have given another
+        its result (the one exact result, never another). So go back to what all of them have::
+
+            comm = await inaproto.connect("train", rank, size=4, elastic=True)
+            done = 0                                 # all-reduces before this communicator
+            while step < steps:
+                try:
+                    gradients = await comm.all_reduce(compute(weights, step))
+                except inaproto.RankLost:
+                    comm = await comm.shrink()       # comm.rank and comm.size are new
+                    done += comm.agreed_operations
+                    step, weights = done, kept[done]     # with one all-reduce a step; keep one step more
+                    continue
+                ...
+
+        Ranks are numbered anew in the old order (``former_ranks``), the job is called ``train~1``, then
+        ``train~2``. This communicator is closed, its buffers are no more shared. Raises ``LocalMisuse``
+        unless the job was elastic and has failed with ``RankLost``; ``JoinRefused`` where this rank was taken
+        for lost, or the switch was restarted; ``OperationTimeout``, which names who is missing, where one of
+        them does not join. Ranks that are lost meanwhile are left out, too.
+        """
+        steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
+        channel, survivors = await self._driver.drive(steps)
+        return Communicator(channel, self._driver, self._dial, survivors)
 
     async def drive(self, steps: Steps[T]) -> T:
         return await self._driver.drive(steps)
@@ -344,13 +399,16 @@ async def connect(
     timeout: float | None = 30.0,
     path: PathAsked | None = None,
     exact_plan: bool = True,
+    elastic: bool = False,
     dial: Dial = dial_unix,
 ) -> Communicator:
     """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined.
 
     ``socket`` is that of the host daemon on this machine; by default ``$INAPROTO_HOST_SOCKET``, else the
     only one in the run directory. Daemons and ranks may start in any order within ``timeout`` seconds.
-    ``dial`` connects to that socket; another than the default reaches daemons in this very program.
+    With ``elastic``, which all ranks must say, the others may go on when a rank is lost
+    (:meth:`Communicator.shrink`). ``dial`` connects to that socket; another than the default reaches daemons
+    in this very program.
 
     ``path`` and ``exact_plan`` say how the job is to be summed, the same on all ranks. Whatever they are, all
     ranks get the same bytes. ``path`` is by default ``$INAPROTO_PATH``, else "auto":
@@ -373,11 +431,11 @@ async def connect(
     Raises ``LocalMisuse``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
     """
-    who, at = _check_arguments(job, rank, size, key, socket, timeout)
-    wishes = check_wishes(path, exact_plan, os.environ)
+    wishes = check_wishes(path, exact_plan, elastic, os.environ)
+    who, at = _check_arguments(job, rank, size, key, socket, timeout, wishes)
     driver = _TrioDriver()
-    steps = connecting(at, who, key=key, wishes=wishes, timeout=timeout, clock=trio.current_time, dial=dial)
-    return Communicator(await driver.drive(steps), driver)
+    steps = connecting(at, who, timeout=timeout, clock=trio.current_time, dial=dial)
+    return Communicator(await driver.drive(steps), driver, dial)
 
 
 # --- blocking
@@ -399,6 +457,12 @@ class BlockingCommunicator(_Communicator):
     ) -> BlockingWork:
         """As :meth:`Communicator.all_reduce`; the result is ``.wait()``."""
         return BlockingWork(self, *self._start(array, op, out))
+
+    def shrink(self, timeout: float | None = 30.0) -> BlockingCommunicator:
+        """As :meth:`Communicator.shrink`."""
+        steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
+        channel, survivors = _drive_blocking(steps)
+        return BlockingCommunicator(channel, self.clock, self._dial, survivors)
 
     def close(self) -> None:
         """Leave the job. Operations that have not ended are lost, for all ranks."""
@@ -444,16 +508,17 @@ def connect_blocking(
     timeout: float | None = 30.0,
     path: PathAsked | None = None,
     exact_plan: bool = True,
+    elastic: bool = False,
 ) -> BlockingCommunicator:
     """As :func:`connect`, for programs without an event loop."""
-    who, at = _check_arguments(job, rank, size, key, socket, timeout)
-    wishes = check_wishes(path, exact_plan, os.environ)
-    steps = connecting(at, who, key=key, wishes=wishes, timeout=timeout, clock=time.monotonic, dial=dial_unix)
+    wishes = check_wishes(path, exact_plan, elastic, os.environ)
+    who, at = _check_arguments(job, rank, size, key, socket, timeout, wishes)
+    steps = connecting(at, who, timeout=timeout, clock=time.monotonic, dial=dial_unix)
     return BlockingCommunicator(_drive_blocking(steps), time.monotonic)
 
 
 def _check_arguments(
-    job: object, rank: Any, size: Any, key: object, socket: object, timeout: object
+    job: object, rank: Any, size: Any, key: object, socket: object, timeout: object, wishes: JobWishes
 ) -> tuple[JobRank, Path | None]:
     if not isinstance(job, str) or not 0 < len(job.encode()) <= 128:
         raise LocalMisuse(f"connect: job is {job!r:.200}; it must be a name of 1 to 128 bytes")
@@ -465,8 +530,9 @@ def _check_arguments(
         raise LocalMisuse("connect: key must be text of at most 256 bytes")
     if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
         raise LocalMisuse(f"connect: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")
+    who = JobRank(job, int(rank), int(size), key, wishes)
     if socket is None:
-        return JobRank(job, int(rank), int(size)), None
+        return who, None
     if not isinstance(socket, str | os.PathLike):
         raise LocalMisuse(
             f"connect: socket is {socket!r:.200}; it must be the path of the host daemon's socket"
@@ -476,7 +542,7 @@ def _check_arguments(
         raise LocalMisuse(
             f"connect: the socket path {path} is longer than {UNIX_PATH_BYTES_MAX} bytes; use a shorter one"
         )
-    return JobRank(job, int(rank), int(size)), path
+    return who, path
 
 
 def _is_integer(value: object) -> bool:

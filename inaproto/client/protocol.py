@@ -26,6 +26,8 @@ from inaproto.wire.control_messages import (
     Message,
     Ok,
     PathAsked,
+    Regroup,
+    Regrouped,
     Status,
     StatusReply,
     decode_message,
@@ -66,6 +68,11 @@ class ClientProtocol:
         self._pending: dict[int, PendingOperation] = {}
         self._join_id = 0
         self._leave_id = -1
+        self._regroup_id = -1
+        self.operations_done = 0
+        """All-reduces that this rank has the results of: operations end in order."""
+        self.regrouped: Regrouped | JobError | None = None
+        """The answer to :meth:`regroup`."""
         self.joined: Joined | None = None
         self.failure: JobError | None = None
         self.has_left = False
@@ -102,6 +109,7 @@ class ClientProtocol:
         pid: int,
         path: PathAsked = "auto",
         exact_plan: bool = True,
+        elastic: bool = False,
     ) -> bytes:
         self._join_id = next(self._ids)
         return encode_message(
@@ -114,6 +122,7 @@ class ClientProtocol:
                 pid=pid,
                 path=path,
                 exact_plan=exact_plan,
+                elastic=elastic,
             )
         )
 
@@ -160,6 +169,19 @@ class ClientProtocol:
         self.status = None
         return encode_message(Status(id=next(self._ids)))
 
+    def regroup(self, *, job: str, rank: int) -> bytes:
+        self.regrouped = None
+        self._regroup_id = next(self._ids)
+        return encode_message(
+            Regroup(
+                id=self._regroup_id,
+                job=job,
+                ring_id=0,
+                rank=rank,
+                operations_done=self.operations_done,
+            )
+        )
+
     def leave(self) -> bytes:
         self._leave_id = next(self._ids)
         return encode_message(Leave(id=self._leave_id))
@@ -186,6 +208,7 @@ class ClientProtocol:
                 # A digest tells that calls differ; only the ranks themselves know what they called.
                 index, running = min(self._pending.items())
                 error = TensorMismatch(f"{error}; all-reduce {index} of this rank is {running.call}")
+            error.operations_done = self.operations_done if self.joined is not None else None
             self.failure = error
         while self._pending:
             _, operation = self._pending.popitem()
@@ -196,6 +219,7 @@ class ClientProtocol:
             case Done(op_index=op_index, path=path, ns=ns):
                 operation = self._pending.pop(op_index, None)
                 if operation is not None:
+                    self.operations_done += 1
                     operation.path, operation.daemon_ns = path, ns
                     operation.end()
             case Joined():
@@ -204,6 +228,10 @@ class ClientProtocol:
                 operation = self._pending.pop(op_index, None)
                 if operation is not None:
                     operation.end(job_error(message))
+            case Error(of=of) if of == self._regroup_id:
+                self.regrouped = job_error(message)
+            case Regrouped(id=of) if of == self._regroup_id:
+                self.regrouped = message
             case Error():
                 self.fail(job_error(message))
             case Ok(id=of):

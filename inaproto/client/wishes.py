@@ -1,4 +1,4 @@
-"""By which path a job wants to be summed: what all its ranks ask for alike."""
+"""By which path a job wants to be summed, and whether it may shrink: what all its ranks ask for alike."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ class JobWishes:
 
     path: PathAsked = "auto"
     exact_plan: bool = True
+    elastic: bool = False
 
 
-def check_wishes(path: object, exact_plan: object, environment: Mapping[str, str]) -> JobWishes:
+def check_wishes(
+    path: object, exact_plan: object, elastic: object, environment: Mapping[str, str]
+) -> JobWishes:
     """Without a ``path``, that of the environment; a variable that is empty counts as not set.
 
     Raises ``LocalMisuse``.
@@ -32,4 +35,6 @@ def check_wishes(path: object, exact_plan: object, environment: Mapping[str, str
         raise LocalMisuse(f"connect: {where} is {wanted!r:.200}; it must be one of {', '.join(PATHS)}")
     if not isinstance(exact_plan, bool):
         raise LocalMisuse(f"connect: exact_plan is {exact_plan!r:.200}; it must be True or False")
-    return JobWishes(cast("PathAsked", wanted), exact_plan)
+    if not isinstance(elastic, bool):
+        raise LocalMisuse(f"connect: elastic is {elastic!r:.200}; it must be True or False")
+    return JobWishes(cast("PathAsked", wanted), exact_plan, elastic)

@@ -10,7 +10,9 @@ A job goes JOINING -> CONNECTING -> RUNNING and is then forgotten, so its name c
 (:mod:`inaproto.core.rendezvous_life`). Where ``recover_ns`` is not 0, a ring that ends by no fault of its
 ranks does not end its job: it is HALTED, and then CONNECTING again
 (:mod:`inaproto.core.rendezvous_recovery`). A switch that restarts has forgotten its jobs: their ranks join
-anew, with their progress, and go on just so. :data:`HANDLERS` is the whole table of (phase, event).
+anew, with their progress, and go on just so. Of an elastic job that has failed because a rank was lost, the
+others may go on as another job (:mod:`inaproto.core.rendezvous_regrouping`). :data:`HANDLERS` is the whole
+table of (phase, event).
 
 Invariants: a ring is in the accelerator exactly while its job is CONNECTING or RUNNING on the path
 ``switch`` and has two hosts or more (a host alone has nobody to be summed with); a rank is held by one
@@ -45,6 +47,7 @@ from inaproto.core.rendezvous_types import (
     MemberHalted,
     MemberLeft,
     MemberReady,
+    MemberRegroups,
     Noted,
     OperationStalled,
     RefuseHost,
@@ -53,6 +56,7 @@ from inaproto.core.rendezvous_types import (
     RendezvousView,
     Send,
     SessionEnded,
+    SessionId,
     ShuttingDown,
     WelcomeHost,
     Woke,
@@ -64,6 +68,8 @@ from inaproto.errors import (
 from inaproto.units import Instant
 from inaproto.wire.control_messages import (
     Error,
+    Hello,
+    error_message,
     failed_message,
 )
 
@@ -85,7 +91,8 @@ class Rendezvous(RingEnds):
             for at in (job.recovery.deadline, job.recovery.return_at)
             if at is not None
         ]
-        return min(found, default=None)
+        regrouping = self._regroupings.deadline
+        return min(found if regrouping is None else [*found, regrouping], default=None)
 
     def step(self, event: RendezvousEvent, now: Instant) -> list[RendezvousAction]:
         self._now = now
@@ -113,6 +120,8 @@ class Rendezvous(RingEnds):
                 | OperationStalled()
             ):
                 return self._member_event(event)
+            case MemberRegroups():
+                return self._regroupings.asked(event, self._hello(event.session), now)
             case Woke():
                 return self._woke()
 
@@ -121,7 +130,12 @@ class Rendezvous(RingEnds):
             hosts=tuple(host.hello.host for host in self._hosts.values()),
             jobs=tuple(view_job(job) for job in self._jobs.values()),
             counters=dict(self._counters),
+            regroupings=self._regroupings.view(),
         )
+
+    def _hello(self, session: SessionId) -> Hello | None:
+        host = self._hosts.get(session)
+        return None if host is None else host.hello
 
     # --- hosts
 
@@ -155,13 +169,14 @@ class Rendezvous(RingEnds):
             ]
             if lost:
                 actions += self._lose(job, lost, "its host daemon was started anew")
-        return actions
+        return [*actions, *self._regroupings.host_arrived(event, self._now)]
 
     def _session_ended(self, event: SessionEnded) -> list[RendezvousAction]:
         host = self._hosts.pop(event.session, None)
         if host is None:
             return []
         actions: list[RendezvousAction] = [Noted(f"host {host.hello.host} is gone: {event.reason}")]
+        self._regroupings.session_ended(event.session, self._now)
         for job in list(self._jobs.values()):
             seats = job.at(event.session)
             if not seats:
@@ -193,8 +208,12 @@ class Rendezvous(RingEnds):
         elif len(self._jobs) >= self._config.jobs_max:
             full = f"the switch serves {len(self._jobs)} jobs, its limit (--rings-max); wait for one to end"
             refusal = refusal or full
+        if job is None and not refusal and (ended := self._regroupings.why_ended(member)):
+            return [Send(event.session, error_message(ended, of=member.id))]
         if job is None and member.progress is not None and member.boot_id == self._config.boot_id != "":
             refusal = refusal or f"it has ended meanwhile: {self._ended.get(member.job, 'long ago')}"
+        if "~" in member.job and member.progress is None and (job is None or job.phase is Phase.JOINING):
+            refusal = refusal or self._regroupings.refusal(member)
         if refusal:
             return self._refuse(event.session, member, refusal)
         if job is None:
@@ -203,6 +222,9 @@ class Rendezvous(RingEnds):
 
     def _member_event(self, event: MemberEvent) -> list[RendezvousAction]:
         said = event.message
+        if isinstance(event, MemberGone) and event.message.ring_id:
+            hello = self._hello(event.session)  # not of a rank of the job that has the name now
+            return self._regroupings.gone(event, hello, self._now) or []
         job = self._jobs.get(said.job)
         seat = job.seats.get(said.rank) if job else None
         if job is not None and seat is not None and seat.is_away and isinstance(event, MemberGone):
@@ -216,7 +238,8 @@ class Rendezvous(RingEnds):
 
     def _answer_unknown(self, event: MemberEvent) -> list[RendezvousAction]:
         if isinstance(event, MemberGone) and self._config.recover_ns:
-            return self._gone_while_away(event)
+            regrouping = self._regroupings.gone(event, self._hello(event.session), self._now)
+            return self._gone_while_away(event) if regrouping is None else regrouping
         if not isinstance(event, OperationStalled):
             return []
         said = event.message

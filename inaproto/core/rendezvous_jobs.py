@@ -84,6 +84,8 @@ class Job:
     """Opened the job; its key, size, parameters and wishes hold for all."""
     phase: Phase = Phase.JOINING
     ring_id: int = 0
+    first_ring_id: int = 0
+    """Of this life of the job; hosts may not have heard of its last ring."""
     seats: dict[int, Seat] = field(default_factory=dict)
     summed_by_switch: bool = False
     """Its ring was put into the accelerator."""

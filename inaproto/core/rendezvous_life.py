@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.recovery import Recovery, decide
 from inaproto.core.rendezvous_jobs import Job, Phase, RingMember, Seat, name_seats, process_of, ring_spec
+from inaproto.core.rendezvous_regrouping import Regroupings
 from inaproto.core.rendezvous_rules import refuse_beside
 from inaproto.core.rendezvous_types import (
     HostArrived,
@@ -78,6 +79,7 @@ class JobLife:
         """Why the last jobs ended, for ranks whose hosts could not hear it."""
         self._gone: dict[tuple[str, int], str] = {}
         """Ranks of jobs that are not known (yet) that are lost, and why."""
+        self._regroupings = Regroupings(config, self._jobs.__contains__, self._fail_beginning)
 
     # --- joining
 
@@ -152,6 +154,7 @@ class JobLife:
         if len(members) > 1 and job.recovery.path == "switch":
             actions.append(InstallRing(ring_spec(job, self._config.epoch, ring_key)))
             job.summed_by_switch = True
+        job.first_ring_id = job.first_ring_id or job.ring_id
         job.phase = Phase.CONNECTING
         self._rings[job.ring_id] = job.name
         self._counters["rings_made"] += 1
@@ -209,6 +212,7 @@ class JobLife:
             return self._tell_waiting(job)
         job.phase = Phase.RUNNING
         job.recovery.started(self._now)
+        self._regroupings.started(job.name)
         start = Start(job=job.name, ring_id=job.ring_id)
         recovery = job.recovery
         how = "" if recovery.path == "switch" else f", the hosts sum: {job.fallback}"
@@ -307,7 +311,7 @@ class JobLife:
                 return [noted]
             return [noted, *self._tell_waiting(job)]
         error = RankLost(f"{who} of job {job.name!r} is lost: {reason}")
-        return self._fail(job, error, without=seats)
+        return self._fail(job, error, without=seats, lost=seats)
 
     def _miss_the_gone(self, job: Job) -> list[RendezvousAction]:
         """Fail a job that gathers if a rank that it waits for is known to be lost."""
@@ -317,7 +321,10 @@ class JobLife:
                 return self._fail(job, RankLost(f"rank {rank} of job {job.name!r} is lost: {reason}"))
         return []
 
-    def _fail(self, job: Job, error: JobError, *, without: Sequence[Seat] = ()) -> list[RendezvousAction]:
+    def _fail(
+        self, job: Job, error: JobError, *, without: Sequence[Seat] = (), lost: Sequence[Seat] = ()
+    ) -> list[RendezvousAction]:
+        """``without``: those whose hosts know; ``lost``: those that are not among the survivors."""
         self._counters["jobs_failed"] += 1
         remember(self._ended, job.name, str(error))
         told: list[RendezvousAction]
@@ -326,7 +333,13 @@ class JobLife:
         else:
             failed = failed_message(job.name, error, ring_id=job.ring_id)
             told = self._tell_all(job, failed, without=without)
-        return [*self._forget(job), *told, Noted(f"job {job.name}: failed: {error}", is_problem=True)]
+        noted = Noted(f"job {job.name}: failed: {error}", is_problem=True)
+        return [*self._forget(job), *told, noted, *self._regroupings.job_failed(job, error, lost, self._now)]
+
+    def _fail_beginning(self, name: str, error: RankLost) -> list[RendezvousAction]:
+        """A job that has not started; none of its ranks is a survivor of it."""
+        job = self._jobs.get(name)
+        return [] if job is None else self._fail(job, error, lost=job.in_order())
 
     def _forget(self, job: Job) -> list[RendezvousAction]:
         del self._jobs[job.name]

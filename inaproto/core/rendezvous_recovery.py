@@ -67,7 +67,8 @@ class RingEnds(JobLife):
             return []
         who = name_seats(job.at(event.session))
         if not self._config.recover_ns:  # its host waits for an answer, too
-            return self._fail(job, RankLost(f"{who} of job {job.name!r} is lost: {told.reason}"))
+            lost = RankLost(f"{who} of job {job.name!r} is lost: {told.reason}")
+            return self._fail(job, lost, lost=job.at(event.session))
         before = job.recovery.path
         if not job.recovery.broke(f"{who}: {told.reason}", told.progress, job.paths):
             return self._fail(job, FabricLost(_hopeless(job, f"{who}: {told.reason}")))
@@ -118,7 +119,8 @@ class RingEnds(JobLife):
             member, slot_bytes=job.slot_bytes
         )
         if wrong:
-            return self._fail(job, RankLost(f"{name_seats(seats)} of job {job.name!r} is lost: {wrong}"))
+            error = RankLost(f"{name_seats(seats)} of job {job.name!r} is lost: {wrong}")
+            return self._fail(job, error, lost=seats)
         return self._come_forward(job, seats, event.ring_key)
 
     def _come_back(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
@@ -149,7 +151,7 @@ class RingEnds(JobLife):
         """Another process comes where one was away."""
         member = event.message
         lost = RankLost(f"{seat} of job {job.name!r} is lost: a new process came in its place")
-        failed = self._fail(job, lost)
+        failed = self._fail(job, lost, lost=[seat])
         if member.progress is None:
             return [*failed, *self._take_seat(Job(member.job, member), event)]
         return [*failed, *self._refuse(event.session, member, str(lost))]
@@ -162,7 +164,7 @@ class RingEnds(JobLife):
     # --- waiting
 
     def _woke(self) -> list[RendezvousAction]:
-        actions: list[RendezvousAction] = []
+        actions = self._regroupings.woke(self._now)
         for job in list(self._jobs.values()):
             recovery = job.recovery
             if recovery.deadline is not None and recovery.deadline <= self._now:
@@ -175,15 +177,15 @@ class RingEnds(JobLife):
 
     def _waited_in_vain(self, job: Job) -> list[RendezvousAction]:
         seconds = self._config.recover_ns / S
+        lost = [seat for seat in job.in_order() if not seat.ready]
+        if job.phase is Phase.HALTED:
+            lost = job.awaited()
+        who = name_seats(lost)
         if job.phase is Phase.JOINING:
             who = "rank " + ", ".join(map(str, job.missing()))
-        elif job.phase is Phase.HALTED:
-            who = name_seats(job.awaited())
-        else:
-            who = name_seats(seat for seat in job.in_order() if not seat.ready)
         why = f"; the ring had ended: {job.recovery.reason}" if job.recovery.reason else ""
         text = f"{who} of job {job.name!r} is lost: it has not come back within {seconds:g} s{why}"
-        return self._fail(job, RankLost(text))
+        return self._fail(job, RankLost(text), lost=lost)
 
     def _gone_while_away(self, event: MemberGone) -> list[RendezvousAction]:
         """A rank that its job's other ranks may wait for, after a restart of the switch, does not come."""

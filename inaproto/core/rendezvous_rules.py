@@ -10,7 +10,11 @@ from inaproto.core.rendezvous_types import RendezvousConfig
 from inaproto.wire.control_messages import Hello, Member
 
 MTUS: Final = (256, 512, 1024, 2048, 4096)
+ELASTIC_NAME_MAX: Final = 117
+"""Characters: the number of a later generation has to find room."""
 _JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_GENERATION: Final = re.compile(r"~[1-9][0-9]{0,9}\Z")
+"""Of a job that goes on without a lost rank."""
 _PARAMETERS: Final = ("mtu", "window_messages", "message_packets")
 _WISHES: Final = ("path", "exact_plan")
 
@@ -30,8 +34,13 @@ def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
 def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
     """What this switch cannot serve, whoever asks."""
     window, packets = member.window_messages, member.message_packets
-    if not _JOB_NAME.fullmatch(member.job):
+    name = _GENERATION.sub("", member.job)
+    if not _JOB_NAME.fullmatch(name):
         return "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
+    if member.elastic and not config.recover_ns:
+        return "it is elastic, and this switch keeps no job that lost something (switch: --recover-ms)"
+    if member.elastic and len(name) > ELASTIC_NAME_MAX:
+        return f"the name of an elastic job has at most {ELASTIC_NAME_MAX} characters"
     if member.size > config.ranks_max:
         return f"it has {member.size} ranks; this switch takes {config.ranks_max} (switch: --ranks-max)"
     if member.rank >= member.size:
@@ -68,6 +77,8 @@ def refuse_difference(first: Member, member: Member) -> str | None:
     opener = f"rank {first.rank} ({first.host}, pid {first.pid}), which opened the job, said"
     if member.size != first.size:
         return f"it says the job has {member.size} ranks, {opener} {first.size}"
+    if member.elastic != first.elastic:
+        return f"it says elastic={member.elastic}, {opener} elastic={first.elastic}; all must say the same"
     for name in _PARAMETERS:
         mine, theirs = getattr(member, name), getattr(first, name)
         if mine != theirs:

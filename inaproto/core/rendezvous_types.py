@@ -24,6 +24,7 @@ from inaproto.wire.control_messages import (
     Message,
     OpStarted,
     Ready,
+    Regroup,
 )
 
 SessionId = NewType("SessionId", int)
@@ -56,6 +57,8 @@ class RendezvousConfig:
     """As hosts hear it in ``Welcome``."""
     recover_ns: int = 0
     """How long a job whose ring has ended waits for its ranks to go on; 0: it fails at once."""
+    regroupings_max: int = 64
+    """Elastic jobs whose survivors regroup, at once."""
     plan_of: PlanOf = flat_plan
     """What every path of a job follows, so that all give the same bytes."""
 
@@ -130,6 +133,14 @@ class MemberHalted:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRegroups:
+    """A survivor of an elastic job goes on."""
+
+    session: SessionId
+    message: Regroup
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """The deadline may have passed."""
 
@@ -143,7 +154,15 @@ class ShuttingDown:
 
 MemberEvent = MemberReady | MemberLeft | MemberGone | MemberBroken | MemberHalted | OperationStalled
 RendezvousEvent = (
-    HostArrived | SessionEnded | MemberAsked | MemberEvent | RingFault | RingRefused | Woke | ShuttingDown
+    HostArrived
+    | SessionEnded
+    | MemberAsked
+    | MemberEvent
+    | MemberRegroups
+    | RingFault
+    | RingRefused
+    | Woke
+    | ShuttingDown
 )
 
 
@@ -221,7 +240,20 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
+class RegroupingView:
+    """Of a job that has lost a rank, while its survivors find each other."""
+
+    name: str
+    next_name: str
+    """Of the job that they join next; empty until it is decided who does."""
+    phase: str
+    came: tuple[int, ...]
+    awaited: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RendezvousView:
     hosts: tuple[str, ...]
     jobs: tuple[JobView, ...]
     counters: Mapping[str, int]
+    regroupings: tuple[RegroupingView, ...] = ()

@@ -323,6 +323,7 @@ class ControlPlane:
             "hosts": list(rendezvous["hosts"]),
             "jobs": list(rendezvous["jobs"]),
             "rendezvous": rendezvous["counters"],
+            "regroupings": list(rendezvous["regroupings"]),
         }
         if self._trees is not None and self._place is not None:
             found["fabric"] = self._fabric_status(self._trees, self._place)

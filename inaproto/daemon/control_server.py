@@ -24,6 +24,7 @@ from inaproto.core.rendezvous_types import (
     MemberHalted,
     MemberLeft,
     MemberReady,
+    MemberRegroups,
     OperationStalled,
     RendezvousEvent,
     SessionEnded,
@@ -48,6 +49,7 @@ from inaproto.wire.control_messages import (
     Ping,
     Pong,
     Ready,
+    Regroup,
     Status,
     StatusReply,
     UnknownMessage,
@@ -272,6 +274,8 @@ class ControlServer:
                 self._handle(MemberLeft(session_id, message))
             case Gone():
                 self._handle(MemberGone(session_id, message))
+            case Regroup():
+                self._handle(MemberRegroups(session_id, message))
             case _:
                 self._unexpected(session_id, message)
 

@@ -48,6 +48,8 @@ from inaproto.wire.control_messages import (
     Message,
     Ping,
     Pong,
+    Regroup,
+    Regrouped,
     Ring,
     Start,
     Welcome,
@@ -100,6 +102,8 @@ class Fabric:
         self._rings: list[HostRing] = []
         self._asked: dict[int, LocalRank] = {}
         """By the id of the request that announced them."""
+        self._regrouping: dict[int, Owner] = {}
+        """Who waits for the answer to that request."""
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
         self._submitted = trio.Event()
@@ -194,6 +198,27 @@ class Fabric:
         for qpn in ring.queue_pairs:
             self._by_qpn[qpn] = ring
 
+    def regroup(self, rank: LocalRank, owner: Owner, operations_done: int) -> None:
+        """A rank whose job has failed goes on, without one that is lost."""
+        request = next(self._ids)
+        self._regrouping[request] = owner
+        ring_id = rank.ring.ring_id if rank.ring is not None else None
+        self._tell(
+            Regroup(
+                id=request,
+                job=rank.join.job,
+                ring_id=ring_id or 0,
+                rank=rank.number,
+                operations_done=operations_done,
+            )
+        )
+
+    def gone_after_end(self, rank: LocalRank, owner: Owner, reason: str) -> None:
+        """A process is lost that could have regrouped."""
+        self._regrouping = {key: other for key, other in self._regrouping.items() if other is not owner}
+        if rank.join.elastic and not rank.has_left and rank.ring is not None and rank.ring.ring_id:
+            self._tell(rank.ring.gone_after_end(rank, reason))
+
     def submitted(self) -> None:
         """An operation was submitted: there is a new deadline to look at, and perhaps something to add."""
         self._submitted.set()
@@ -284,6 +309,10 @@ class Fabric:
                         ring.closed()
             case Error(code=code) if code == SWITCH_AWAY:
                 self._lose(message.message)
+            case Regrouped(id=id) if id in self._regrouping:
+                self._regrouping.pop(id).regrouped(message)
+            case Error(of=of) if of in self._regrouping:
+                self._regrouping.pop(of).regroup_refused(job_error(message))
             case Error(of=of):
                 rank = self._asked.get(of)
                 if rank is not None and rank.ring is not None and rank.ring.phase is Phase.JOINING:
@@ -292,7 +321,7 @@ class Fabric:
                     log.warning("the switch answers: %s: %s", message.code, message.message)
             case Ping(id=id):
                 self._tell(Pong(id=id))
-            case Pong():
+            case Pong() | Regrouped():  # the process that asked has ended
                 pass
             case _:
                 log.warning("the switch sends a message %r that is not for hosts", message.TYPE)

@@ -18,6 +18,7 @@ acknowledge.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from inaproto.core.accumulators import accumulators_on
 from inaproto.core.operations import (
@@ -122,6 +123,11 @@ class HostRing(HostOperations):
         )
 
     @property
+    def is_elastic(self) -> bool:
+        """The others may go on without a rank that is lost: then they fail in its name, not in their own."""
+        return any(rank.join.elastic for rank in self.ranks.values())
+
+    @property
     def is_away(self) -> bool:
         return self.phase is Phase.AWAY
 
@@ -179,6 +185,7 @@ class HostRing(HostOperations):
             boot_id=self._boot_id,
             path=join.path,
             exact_plan=join.exact_plan,
+            elastic=join.elastic,
         )
 
     def answered(self, rank: LocalRank, ring: Ring, boot_id: str) -> list[LocalRank]:
@@ -328,7 +335,11 @@ class HostRing(HostOperations):
 
     def gone(self, rank: LocalRank, reason: str) -> None:
         """A process is lost to the job: tell the switch, which tells the others. Those here hear it now."""
-        if rank.has_left or rank.has_ended:
+        if rank.has_left:
+            return
+        if rank.has_ended:
+            if self.last_words:  # no switch has heard yet that the job has failed
+                self.last_words.append(self.gone_after_end(rank, reason))
             return
         if self.is_gathering:
             self._tell(rank.gone_message(reason))
@@ -339,6 +350,10 @@ class HostRing(HostOperations):
         self._tell_gone(str(error), first=rank.gone_message(reason))
         rank.end()
         self.fail(error)
+
+    def gone_after_end(self, rank: LocalRank, reason: str) -> Gone:
+        """That a rank is lost whose job had failed: it cannot go on with the others."""
+        return replace(rank.gone_message(reason), ring_id=self.ring_id or 0)
 
     def lose(self, error: JobError) -> None:
         """This host cannot go on, and found so itself."""
@@ -356,7 +371,9 @@ class HostRing(HostOperations):
     def _tell_gone(self, reason: str, *, first: Gone | None = None) -> None:
         """The first that it hears ends the job at the switch, with its words."""
         words = [] if first is None else [first]
-        words += [word for word in self.gone_messages(reason) if first is None or word.rank != first.rank]
+        if first is None or not self.is_elastic:
+            others = self.gone_messages(reason)
+            words += [word for word in others if first is None or word.rank != first.rank]
         if self.is_away:
             self.last_words = words
         for word in words:
@@ -371,6 +388,8 @@ class HostRing(HostOperations):
         if self.is_gathering:
             rank.fail(error)
             self._withdraw(rank)
+        elif self.is_elastic and isinstance(error, RankLost):
+            self.fail(error)  # another is lost, while these were away
         else:
             self.lose(error)
 

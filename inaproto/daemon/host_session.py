@@ -17,6 +17,7 @@ import trio
 
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
+from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
@@ -30,6 +31,8 @@ from inaproto.wire.control_messages import (
     Leave,
     Message,
     Ok,
+    Regroup,
+    Regrouped,
     Status,
     StatusReply,
     encode_message,
@@ -62,6 +65,8 @@ class ClientSession:
         self._join: Join | None = None
         self._rank: LocalRank | None = None
         self._leave_id: int | None = None
+        self._regroup: Regroup | None = None
+        """Asked, and not answered yet."""
 
     def __str__(self) -> str:
         return f"process {self._pid}" + (f" ({self._rank})" if self._rank else "")
@@ -80,7 +85,7 @@ class ClientSession:
                 text = f"the host daemon of process {self._pid} was stopped; start it and join again"
                 self._send(error_message(DaemonUnreachable(text)))
             if self._rank is not None and self._rank.ring is not None:
-                self._rank.ring.gone(self._rank, reason)
+                self._process_ended(self._rank, self._rank.ring, reason)
             self._stream.close()
 
     async def _serve(self) -> str:
@@ -116,6 +121,8 @@ class ClientSession:
                 self._asked_to_join(message)
             case Leave():
                 self._leave(message)
+            case Regroup():
+                self._asked_to_regroup(message)
             case Status(id=id):
                 self._report(id)
             case _:
@@ -135,7 +142,9 @@ class ClientSession:
         return None
 
     def fabric_is_up(self, fabric: Fabric) -> None:
-        """Go on with a join that waited for the switch."""
+        """Go on with what waited for the switch: a join, or the question who goes on without a lost rank."""
+        if self._regroup is not None and self._rank is not None:
+            fabric.regroup(self._rank, self, self._regroup.operations_done)
         if self._join is None or self._rank is not None:
             return
         try:
@@ -197,6 +206,20 @@ class ClientSession:
             if fabric is not None:
                 fabric.submitted()
 
+    def _asked_to_regroup(self, message: Regroup) -> None:
+        rank, fabric = self._rank, self._daemon.fabric
+        if rank is None or not rank.has_ended or rank.has_left or self._regroup is not None:
+            raise JobError("a regroup of a rank whose job has not failed, or a second one")
+        self._regroup = message
+        if fabric is not None:
+            fabric.regroup(rank, self, message.operations_done)
+
+    def _process_ended(self, rank: LocalRank, ring: HostRing, reason: str) -> None:
+        fabric, had_failed = self._daemon.fabric, rank.has_ended
+        ring.gone(rank, reason)
+        if had_failed and fabric is not None:
+            fabric.gone_after_end(rank, self, reason)
+
     # --- what the rank's ring tells (Owner)
 
     def joined(self, ring_id: int, operations_max: int) -> None:
@@ -222,6 +245,16 @@ class ClientSession:
     def rank_closed(self) -> None:
         if self._leave_id is not None:
             self._send(Ok(id=self._leave_id))
+
+    def regrouped(self, message: Regrouped) -> None:
+        if self._regroup is not None:
+            self._send(replace(message, id=self._regroup.id))
+            self._regroup = None
+
+    def regroup_refused(self, error: JobError) -> None:
+        if self._regroup is not None:
+            self._send(error_message(error, of=self._regroup.id))
+            self._regroup = None
 
     def process_is_gone(self) -> bool:
         return self._stream.peer_is_gone()

@@ -16,7 +16,7 @@ from inaproto.daemon.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import JobError
 from inaproto.ports import Nic
 from inaproto.units import Instant
-from inaproto.wire.control_messages import AllReduce, DonePath, Gone, Join
+from inaproto.wire.control_messages import AllReduce, DonePath, Gone, Join, Regrouped
 
 if TYPE_CHECKING:
     from inaproto.daemon.host_ring import HostRing
@@ -33,6 +33,10 @@ class Owner(Protocol):
         """And with it every operation that has not ended."""
 
     def rank_closed(self) -> None: ...
+    def regrouped(self, message: Regrouped) -> None:
+        """Who goes on after a rank was lost."""
+
+    def regroup_refused(self, error: JobError) -> None: ...
     def announce_again(self) -> None: ...
     def process_is_gone(self) -> bool:
         """Whether the process has closed its connection, even if what it sent before is not read yet."""

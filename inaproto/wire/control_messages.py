@@ -9,10 +9,12 @@ Rules (``protocol.md`` section 8): unknown fields are ignored; an unknown type b
 ``UnknownMessage``, to be answered with an error; a missing field is a ``DecodeError`` that names it
 unless it has a default. ``id`` is a serial number of the sender; a reply carries the id of its request.
 
-client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Status.
-host daemon -> client: Joined, Ok, Done, StatusReply, Error.
-host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Status, Ping, Pong.
-switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, StatusReply, Error, Ping, Pong.
+client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Regroup, Status.
+host daemon -> client: Joined, Ok, Done, Regrouped, StatusReply, Error.
+host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Regroup, Status, Ping,
+Pong.
+switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
+Ping, Pong.
 Between switches: :mod:`inaproto.wire.switch_messages`.
 """
 
@@ -108,6 +110,7 @@ class Join(Message):
     pid: U32
     path: AskedField = "auto"
     exact_plan: Flag = True
+    elastic: Flag = False
     """As in ``Member``."""
 
 
@@ -249,6 +252,8 @@ class Member(Message):
     exact_plan: Flag = True
     """With the path ``auto``: all paths follow the reduction plan, hence give the same bytes. Without it the
     hosts sum as an ordinary ring where no chain of them can follow the plan."""
+    elastic: Flag = False
+    """Whether the others may go on without a rank that is lost (``Regroup``); the same for all ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,6 +387,35 @@ class Gone(Message):
     job: Name
     rank: U16
     reason: Explanation
+    ring_id: U32 = 0
+    """Of the last ring of a job that has failed, where the rank is one that could have regrouped; else 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup(Message):
+    """This rank goes on without those that are lost. The client does not know ``ring_id``, and says 0."""
+
+    TYPE: ClassVar[str] = "regroup"
+    job: Name
+    """That has failed, for a rank was lost."""
+    ring_id: U32
+    """Its last ring, as this host knows it."""
+    rank: U16
+    operations_done: U32
+    """All-reduces that it has the results of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regrouped(Message):
+    """Answer to ``Regroup``, the same for all that get one; who is not to go on gets an ``Error``."""
+
+    TYPE: ClassVar[str] = "regrouped"
+    job: Name
+    """To join next, each with the index of its old rank in ``ranks``."""
+    ranks: Ranks
+    """Old numbers of those that go on, ascending."""
+    agreed: U32
+    """All-reduces whose results all of them have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,6 +489,8 @@ _ALL: Final[tuple[type[Message], ...]] = (
     Halt,
     Halted,
     Gone,
+    Regroup,
+    Regrouped,
     Left,
     Closed,
     Failed,

@@ -13,7 +13,7 @@ from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.units import Instant
-from inaproto.wire.control_messages import DonePath, Gone, Halt, Halted, Join, Message, Ready, Ring
+from inaproto.wire.control_messages import DonePath, Gone, Halt, Halted, Join, Message, Ready, Regrouped, Ring
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery_orders import fabric_of
@@ -35,6 +35,10 @@ class Process:
         self.errors.append(error)
 
     def rank_closed(self) -> None: ...
+
+    def regrouped(self, message: Regrouped) -> None: ...
+
+    def regroup_refused(self, error: JobError) -> None: ...
 
     def announce_again(self) -> None: ...
 

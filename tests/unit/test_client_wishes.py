@@ -25,11 +25,11 @@ from inaproto.errors import LocalMisuse
 def test_an_argument_wins_over_the_environment(
     path: str | None, environment: dict[str, str], expected: Any
 ) -> None:
-    assert check_wishes(path, True, environment) == JobWishes(expected, exact_plan=True)
+    assert check_wishes(path, True, False, environment) == JobWishes(expected, exact_plan=True)
 
 
 def test_without_an_exact_plan() -> None:
-    assert check_wishes(None, False, {}) == JobWishes("auto", exact_plan=False)
+    assert check_wishes(None, False, True, {}) == JobWishes("auto", exact_plan=False, elastic=True)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_without_an_exact_plan() -> None:
 )
 def test_wrong_wishes_are_named(path: Any, exact_plan: Any, environment: dict[str, str], words: str) -> None:
     with pytest.raises(LocalMisuse, match=f"^{words}"):
-        check_wishes(path, exact_plan, environment)
+        check_wishes(path, exact_plan, False, environment)
 
 
 def test_a_wrong_wish_is_named_before_anything_is_connected(

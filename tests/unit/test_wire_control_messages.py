@@ -116,7 +116,8 @@ def test_every_message_there_and_back(cls: type[Message], data: st.DataObject) -
 def test_all_messages_of_the_protocol() -> None:
     names = (
         "join joined buffer ok all_reduce done leave status status_reply error hello welcome member ring "
-        "ready start op_started job_status broken halt halted gone left closed failed ping pong "
+        "ready start op_started job_status broken halt halted gone regroup regrouped left closed failed "
+        "ping pong "
         "switch_hello switch_welcome switch_admit switch_opened ring_install ring_remove ring_installed "
         "install_refused ring_faulted"
     )
@@ -170,6 +171,7 @@ def test_an_unknown_type_is_answered_not_refused() -> None:
         ({"job": b"digits"}, "job is b'digits', not text"),
         ({"path": "switch"}, "path is 'switch', not one of auto, chain, ring"),
         ({"exact_plan": 1}, "exact_plan is 1, not true or false"),
+        ({"elastic": 1}, "elastic is 1, not true or false"),
         ({"out": None}, "out is None, not a map"),
         ({"out": {}}, "out.mac is missing"),
         ({"out": {"mac": b"12345", "ip": b"1234", "qpn": 1, "psn": 1}}, "out.mac is b'12345', not 6 bytes"),
