@@ -104,6 +104,8 @@ class Fabric:
         """By the id of the request that announced them."""
         self._regrouping: dict[int, Owner] = {}
         """Who waits for the answer to that request."""
+        self._heard_of: dict[str, int] = {}
+        """The last ring of each job that it was told of, until it is told that the job is over."""
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
         self._submitted = trio.Event()
@@ -295,7 +297,8 @@ class Fabric:
                 self.submitted()  # operations that waited for the ring have deadlines from now on
             case Halt(job=job, ring_id=ring_id):
                 rings = self._of_job(job)
-                for ring in [ring for ring in rings if ring.ring_id == ring_id] or rings:
+                in_it = [ring for ring in rings if ring.ring_id == ring_id]
+                for ring in in_it if self._has_heard_of(job, ring_id) else in_it or rings:
                     ring.halt(message)
                     self._serve(ring)
             case JobStatus(job=job):
@@ -304,6 +307,7 @@ class Fabric:
             case Failed():
                 self._job_failed(message)
             case Closed(job=job, ring_id=ring_id):
+                self._is_over(job, ring_id)
                 for ring in self._of_job(job):
                     if ring.is_of(ring_id):
                         ring.closed()
@@ -326,10 +330,25 @@ class Fabric:
             case _:
                 log.warning("the switch sends a message %r that is not for hosts", message.TYPE)
 
+    def _has_heard_of(self, job: str, ring_id: int) -> bool:
+        """Whether this fabric was told of that ring, which ends: ranks that gather here are not of it.
+
+        Else ranks came back to it by this fabric, and do not know of it.
+        """
+        return self._heard_of.get(job) == ring_id
+
+    def _is_over(self, job: str, ring_id: int) -> bool:
+        """Whether this fabric was told of that ring, whose end is that of its job."""
+        is_known = self._has_heard_of(job, ring_id)
+        if is_known:
+            del self._heard_of[job]
+        return is_known
+
     def _of_job(self, job: str) -> list[HostRing]:
         return [ring for ring in self.rings() if ring.job == job]
 
     def _answered(self, request: int, message: Ring) -> None:
+        self._heard_of[message.job] = message.ring_id
         rank = self._asked.get(request)
         if rank is None or rank.ring is None:
             return
@@ -349,6 +368,7 @@ class Fabric:
         error = job_error(failed)
         log.warning("job %s: %s", failed.job, error)
         ends = isinstance(error, SwitchUnreachable)  # in good order
+        is_known = self._is_over(failed.job, failed.ring_id)
         for ring in self._of_job(failed.job):
             in_ring = ring.phase is not Phase.JOINING
             in_ring |= ring.has_come_back
@@ -357,6 +377,8 @@ class Fabric:
                 ring.lose_fabric(error)
             elif concerned:
                 ring.fail(error)
+            elif failed.ring_id and not is_known and ring.ring_id is None:
+                ring.lose(error)  # announced again, before they had started
             elif failed.ring_id:
                 ring.fail_joining(failed.ring_id, error)
 
@@ -383,6 +405,7 @@ class Fabric:
             if has_more:
                 await trio.lowlevel.checkpoint()
             else:
+                self._submitted.set()  # ranks may wait for others from the end of a sum on
                 await self._to_add.wait()
 
     async def _watch_stalls(self) -> None:

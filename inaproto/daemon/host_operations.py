@@ -308,9 +308,9 @@ class HostOperations:
     def status_of_job(self, status: JobStatus) -> None:
         """The switch says for whom these ranks wait."""
         awaited = self._awaited
-        if not self._has_started:
+        if status.op_index is None:  # of a ring that is not there yet, not of an all-reduce
             self._watch.waiting_for = status.waiting_for
-        elif awaited and status.op_index in (None, next(iter(awaited.values())).index):  # else of others
+        elif awaited and status.op_index == next(iter(awaited.values())).index:  # else of others
             if self._watch.heard(status, without=awaited):
                 self._log(f"{self}: all-reduce without progress: {self._watch.stall}")
             self._give_up_if_overdue()

@@ -229,7 +229,7 @@ class HostRing(HostOperations):
             self.lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {error}"))
             return
         self.phase = Phase.CONNECTING
-        self._watch.ended()
+        self._watch.ring_ended()
         self._tell(Ready(job=self.job, rank=self._lowest))
 
     def start(self) -> None:
@@ -238,7 +238,8 @@ class HostRing(HostOperations):
         if self.phase is not Phase.CONNECTING or self._ring is None or engine is None:
             return
         self.phase = Phase.LEFT if self._have_all_left else Phase.RUNNING
-        self._watch.ended()
+        if self._watch.ring_ended():
+            self._ask_for_whom()
         if not self._has_started:
             self._has_started = True
             for rank in self.ranks.values():

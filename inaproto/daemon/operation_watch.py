@@ -39,6 +39,11 @@ class OperationWatch:
         self.waiting_for, self.stall = (), ""
         self._has_heard, self._overdue, self._give_up_at = False, None, None
 
+    def ring_ended(self) -> bool:
+        """Another ring begins; whether to ask the switch anew for whom an overdue operation waits."""
+        self.waiting_for, self.stall, self._has_heard = (), "", False
+        return self._overdue is not None
+
     def stalled(self, results: int, messages: int, for_ns: int) -> None:
         self.stall = self.stall or f"{results} of {messages} results, no progress for {for_ns // MS} ms"
 

@@ -56,3 +56,16 @@ def test_news_are_news_once() -> None:
     assert watch.heard(said(1))
     assert not watch.heard(said(1))
     assert watch.heard(said())
+
+
+def test_an_overdue_wait_outlives_its_ring_and_what_was_said_of_it_does_not() -> None:
+    watch = OperationWatch()
+    assert not watch.ring_ended(), "nothing is overdue"
+    watch.overdue(OVERDUE, NOW)
+    watch.heard(said(1))
+    assert watch.ring_ended()
+    assert not watch.waiting_for
+    assert (watch.stall, watch.deadline) == ("", NOW + ANSWER_NS)
+    assert watch.why_give_up(NOW) == ""
+    watch.heard(said(3))
+    assert "waits for rank 3" in watch.why_give_up(NOW)
