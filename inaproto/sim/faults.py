@@ -74,8 +74,8 @@ class Faults:
     def _is_running(self, fault: Fault, host: SimHost) -> bool:
         is_wide = fault.kind is FaultKind.SWITCH_REBOOT or fault.trunk >= 0
         hosts = self._world.hosts if is_wide else [host]
-        engines = (rank.engine for hit in hosts for rank in hit.ranks)
-        return any(engine is not None and engine.deadline is not None for engine in engines)
+        rings = (ring for hit in hosts for ring in hit.rings)
+        return any(ring.waits_here or (ring.engine and ring.engine.deadline is not None) for ring in rings)
 
     def _links_of(self, fault: Fault, host: SimHost) -> tuple[SimLink, SimLink]:
         """Upward, downward."""
@@ -125,6 +125,8 @@ class Faults:
                 if not host.is_up:
                     return False
                 after(partial(host.resume, host.pause()))
+            case FaultKind.PROCESS_DEATH:
+                return host.lose_process(fault.process, fault.duration_ns)
             case FaultKind.SESSION_LOSS:
                 if host.session is None:
                     return False

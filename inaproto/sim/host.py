@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.errors import JobError, SwitchUnreachable
 from inaproto.sim.announcement import announcement
+from inaproto.sim.host_ring import HostRing
 from inaproto.sim.link import SimLink
 from inaproto.sim.nic import NicEngine
 from inaproto.sim.rank import SimRank
-from inaproto.sim.rank_ring import RankRing
+from inaproto.sim.ring_operations import RingOperations
 from inaproto.units import Frames, Instant
 from inaproto.wire.control_messages import Error, Hello, Message, Welcome
 
@@ -38,7 +39,8 @@ class SimHost:
         self.ip = bytes([10, 0, 0, number + 1])
         topology = world.config.topology
         self.switch: SimSwitch = world.switches[0 if topology is None else topology.attached[number]]
-        self.ranks: list[SimRank] = []
+        self.rings: list[HostRing] = []
+        """One for each job that has ranks here."""
         self.is_up = False
         self.session: Session | None = None
         self.is_welcome = False
@@ -60,11 +62,15 @@ class SimHost:
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.frames_waiting = 0
         """In the receive ring, while the host is paused."""
-        self._owners: dict[int, RankRing] = {}
+        self._owners: dict[int, RingOperations] = {}
         self._nic_wake_at: int | None = None
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def ranks(self) -> list[SimRank]:
+        return [rank for ring in self.rings for rank in ring.ranks]
 
     # --- time
 
@@ -85,13 +91,13 @@ class SimHost:
             return
         self._nic_wake_at = None
         self._arm_nic()
-        for rank in self.ranks:
-            if rank.engine is not None:
-                self.world.agenda.at(0, self._look_at, (rank, rank.life))
+        for ring in self.rings:
+            if ring.engine is not None:
+                self.world.agenda.at(0, self._look_at, (ring, ring.life))
 
-    def _look_at(self, rank_and_life: tuple[SimRank, int]) -> None:
-        rank, life = rank_and_life
-        self.when_awake(lambda: rank.woke(life))
+    def _look_at(self, ring_and_life: tuple[HostRing, int]) -> None:
+        ring, life = ring_and_life
+        self.when_awake(lambda: ring.woke(life))
 
     def when_awake(self, act: Callable[[], None]) -> None:
         """Now, or when the host runs again."""
@@ -123,8 +129,8 @@ class SimHost:
         self.is_up = True
         self._starts += 1
         self._connect()
-        for rank in self.ranks:
-            rank.start()
+        for ring in self.rings:
+            ring.start()
 
     def crash(self) -> None:
         """Everything stops; the switch notices that the session ended."""
@@ -132,13 +138,21 @@ class SimHost:
         self._pauses.clear()
         self._lose_waiting_frames("host is down")
         self._waiting.clear()
-        for rank in self.ranks:
-            rank.die()
+        for ring in self.rings:
+            ring.die()
         self._drop_nic()
         self.is_welcome = False
         if self.session is not None:
             self.session.break_off("the host crashed")
             self.session = None
+
+    def lose_process(self, number: int, until_ns: int) -> bool:
+        """One of the training processes dies; whether any job depended on it."""
+        ranks = self.ranks
+        if not self.is_up or self._pauses or not ranks:
+            return False
+        rank = ranks[number % len(ranks)]
+        return rank.ring.process_died(rank, until_ns)
 
     def new_nic(self) -> None:
         """Also attaches it to a new port of its switch, as soon as that is up."""
@@ -179,8 +193,8 @@ class SimHost:
             self.session = None
             self.is_welcome = False
             self.world.agenda.after(RECONNECT_NS, self._connect)
-        for rank in self.ranks:
-            self.when_awake(partial(rank.lose_fabric if recovers else rank.lose, error))
+        for ring in self.rings:
+            self.when_awake(partial(ring.lose_fabric if recovers else ring.lose, error))
         self.new_nic()
 
     def port_gone(self, nic: NicEngine) -> None:
@@ -219,8 +233,8 @@ class SimHost:
         if isinstance(message, Welcome):
             self.is_welcome = True
             self.boot_id = message.boot_id
-            for rank in self.ranks:
-                rank.welcomed()
+            for ring in self.rings:
+                ring.welcomed()
             return
         if isinstance(message, Error) and message.code == "hello_refused":
             # The switch has not noticed yet that this host's last session is over.
@@ -230,9 +244,9 @@ class SimHost:
             self.world.agenda.after(RECONNECT_NS, self._connect)
             return
         job = getattr(message, "job", None)
-        for rank in self.ranks:
-            if job is None or job == rank.job.name:
-                rank.heard(message)
+        for ring in self.rings:
+            if job is None or job == ring.job.name:
+                ring.heard(message)
 
     def session_ended(self, session: Session) -> None:
         """The switch is gone, and with it the link: a softnic dies with its port."""
@@ -245,8 +259,8 @@ class SimHost:
 
     # --- the NIC
 
-    def serve(self, qpn: int, rank: RankRing) -> None:
-        self._owners[qpn] = rank
+    def serve(self, qpn: int, ring: RingOperations) -> None:
+        self._owners[qpn] = ring
 
     def forget(self, qpn: int) -> None:
         """The queue pair is gone; what it held has completed as flushed and is to be polled."""

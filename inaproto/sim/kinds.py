@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import assert_never
 
+from inaproto.sim.machines import draw_machines
 from inaproto.sim.racks import draw_racks
 from inaproto.sim.recovering import draw_recovery
 from inaproto.sim.streams import Seed
@@ -18,6 +19,8 @@ class WorldKind(StrEnum):
     """Several switches; in most worlds jobs go on when a ring ends."""
     RECOVERY = "recovery"
     """One switch, where jobs go on when a ring ends."""
+    MACHINES = "machines"
+    """Hosts with several ranks of a job; one switch or several, with jobs that go on or not."""
 
 
 def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
@@ -29,11 +32,15 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_racks(seed)
         case WorldKind.RECOVERY:
             return draw_recovery(seed)
+        case WorldKind.MACHINES:
+            return draw_machines(seed)
         case _:
             assert_never(kind)
 
 
 def kind_of(config: WorldConfig) -> WorldKind:
+    if any(len(job.positions) < len(job.hosts) for job in config.jobs):
+        return WorldKind.MACHINES
     if config.topology is not None:
         return WorldKind.RACKS
     return WorldKind.RECOVERY if config.recover_ns else WorldKind.SINGLE

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 from inaproto.sim.kinds import WorldKind
 from inaproto.sim.world import WorldResult
 
-_SEEDS_MIN: Final = {WorldKind.SINGLE: 2000, WorldKind.RACKS: 1000, WorldKind.RECOVERY: 1000}
+_SEEDS_MIN: Final = dict.fromkeys(WorldKind, 1000) | {WorldKind.SINGLE: 2000}
 
 DECLARED: Final[dict[str, str]] = {
     # what befalls a world
@@ -137,6 +137,19 @@ _OF_RACKS: Final = {
     "switch: results_down_again": "a switch was sent a result again by the one above",
     "switch: steered": "packets were sent on to the next switch that sums",
 }
+_OF_MACHINES: Final = {
+    "fault: process death": "a training process died, its host went on",
+    "fault during an all-reduce: process death": "the same, while a rank of the host waited for a result",
+    "a host posted the sum of several ranks": "and one message left it for all of them",
+    "a chain was given the sum of several ranks": "a host of several ranks added its part to a chain",
+    "a rank of a host came late": "others of its host had called an all-reduce and waited for it",
+    "an all-reduce stalled for ranks of one host": "they waited for long, and told the switch",
+    "ranks of one host disagreed": "they called different all-reduces",
+    "a rank died beside others": "the others of its host were told, and so was everybody else",
+    "a process died while others of its job were missing": "it was joining; nobody depended on it yet",
+    "a host came back with several ranks": "it had lost the switch, and its ranks went on",
+    "an all-reduce on one host": "the host added for all ranks of the job",
+}
 _NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})
 """Declared of worlds of one switch; in others they are too rare."""
 _NOT_OF_RECOVERY: Final = frozenset({"a rank was told: join_refused"})
@@ -155,6 +168,8 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
                 **_OF_RACKS,
                 **_OF_RECOVERY,
             }
+        case WorldKind.MACHINES:
+            return {name: DECLARED[name] for name in DECLARED} | _OF_MACHINES | _OF_RECOVERY
         case _:
             assert_never(kind)
 
@@ -165,7 +180,7 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 
 def meaning_of(name: str) -> str | None:
-    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY):
+    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)

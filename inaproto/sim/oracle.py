@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.sim.streams import Seed, named_bits
+from inaproto.sim.swarm import JobConfig, WorldConfig
 from inaproto.sim.topology import Plan
 from inaproto.wire.ina_header import Dtype, Op
 
@@ -106,3 +107,24 @@ def _extreme(dtype: Dtype, op: Op, values: list[NDArray[Any]]) -> NDArray[Any]:
     best[np.isnan(wide).any(axis=0)] = np.nan
     least: NDArray[Any] = best.astype(_NUMPY[dtype])
     return least
+
+
+def oracle_of(config: WorldConfig, job: JobConfig) -> Oracle:
+    """Ranks are added on their hosts, then hosts as the switches are."""
+    hosts = job.positions
+    plan: Plan = tuple(range(len(hosts)))
+    if config.topology is not None and len(hosts) > 1:
+        plan = config.topology.plan(hosts)
+    return Oracle(config.seed, job.name, job.dtype, job.op, _with_ranks(plan, job))
+
+
+def _with_ranks(plan: Plan, job: JobConfig) -> Plan:
+    """Hosts by position become their ranks; several of them are added on their host."""
+    parts: list[int | Plan] = []
+    for part in plan:
+        if not isinstance(part, int):
+            parts.append(_with_ranks(part, job))
+            continue
+        ranks = job.ranks_on(job.positions[part])
+        parts.append(ranks if len(ranks) > 1 else ranks[0])
+    return tuple(parts)

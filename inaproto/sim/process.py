@@ -14,13 +14,13 @@ from inaproto.sim.streams import Draws
 from inaproto.units import MS, OpIndex
 
 if TYPE_CHECKING:
-    from inaproto.sim.rank_ring import RankRing
+    from inaproto.sim.rank import SimRank
 
 
 class SimProcess:
     """Of ``rank``, from its start to its end, and anew after that."""
 
-    def __init__(self, rank: RankRing) -> None:
+    def __init__(self, rank: SimRank) -> None:
         job = rank.job
         self._rank = rank
         self._job = job
@@ -44,17 +44,20 @@ class SimProcess:
         rank = self._rank
         return self._job.mismatch is not None and rank.host.world.is_first_ring(self._job, rank.life)
 
+    def think_of_joining(self) -> int:
+        """How long it takes to come up, in ns: processes of one host do so one by one."""
+        return self._draws.below(self._job.think_ns + MS)
+
     def go_on(self) -> None:
         """Call the next all-reduce after some thought, if there is one and few enough are running."""
         rank, job = self._rank, self._job
-        engine = rank.engine
-        if self._is_thinking or engine is None or not rank.takes_calls:
+        if self._is_thinking or not rank.takes_calls:
             return
         if self.called == len(job.elements):
-            if engine.operations_queued == 0:
+            if not rank.running:
                 self._think_of_leaving()
             return
-        if engine.operations_queued >= job.depth:
+        if len(rank.running) >= job.depth:
             return
         think = self._draws.below(job.think_ns + 1)
         if rank.index == job.slow_rank:
@@ -82,7 +85,7 @@ class SimProcess:
         world.faults.called(job, op_index)
         for hook in world.hooks.submitted:
             hook(rank, op_index)
-        rank.submit(operation)
+        rank.call(operation)
         self.go_on()
 
     def _think_of_leaving(self) -> None:

@@ -21,7 +21,7 @@ from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import TreeNote
 
 if TYPE_CHECKING:
-    from inaproto.sim.rank_ring import RankRing
+    from inaproto.sim.ring_operations import RingOperations
 
 Record = dict[str, Any]
 _SOURCE, _TARGET = slice(26, 30), slice(30, 34)
@@ -71,10 +71,10 @@ class Recorder:
         at = self.records[-1]["at"] if self.records else 0
         self._append("said", {"at": at, "text": text})
 
-    def rank_step(self, rank: RankRing, event: RingEvent) -> None:
-        at = rank.host.world.agenda.now
-        said: Record = {"at": at, "node": rank.host.number, "text": f"{rank}: {say_step(event)}"}
-        said["short"] = f"rank {rank.index}: {say_step(event).partition(' (')[0]}"
+    def ring_step(self, ring: RingOperations, event: RingEvent) -> None:
+        at = ring.host.world.agenda.now
+        said: Record = {"at": at, "node": ring.host.number, "text": f"{ring}: {say_step(event)}"}
+        said["short"] = f"{ring.label}: {say_step(event).partition(' (')[0]}"
         self._append("said", said)
 
     def _append(self, key: str, record: Record) -> None:

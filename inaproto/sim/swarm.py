@@ -11,7 +11,7 @@ ranks of one job with different settings (refused when they join), strangers (te
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ class FaultKind(StrEnum):
     """Host ``target`` runs nothing; what arrives waits as long as its receive ring has room."""
     CLOCK_JUMP = "clock jump"
     """The clock of host ``target`` is ``duration_ns`` ahead from then on."""
+    PROCESS_DEATH = "process death"
+    """A training process of host ``target`` dies, and is started again ``duration_ns`` later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,13 @@ class Fault:
     """At least 0, for bursts and partitions: the link of that switch to the one above, not that of a host."""
     is_downward: bool = False
     """A one-way partition stops what comes from the switch, or from the switch above."""
+    process: int = 0
+    """Which process of the host dies, modulo their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """A job; its rank ``r`` runs on host ``hosts[r]``."""
+    """A job; its rank ``r`` runs on host ``hosts[r]``. A host may have several of its ranks."""
 
     name: str
     hosts: tuple[int, ...]
@@ -96,6 +100,14 @@ class JobConfig:
     timeout_ns: int = 5 * S
     mismatch: tuple[int, int] | None = None
     """(rank, operation): in the job's first ring, this rank calls it with one element more."""
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The hosts in the order of the ring: by their lowest ranks."""
+        return tuple(dict.fromkeys(self.hosts))
+
+    def ranks_on(self, host: int) -> tuple[int, ...]:
+        return tuple(rank for rank, number in enumerate(self.hosts) if number == host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +141,8 @@ class WorldConfig:
         if self.recover_ns < 0 or (self.refusing >= 0 and not self.recover_ns):
             raise ConfigError("world: recover_ns is below 0, or 0 where a switch refuses all rings")
         for job in self.jobs:
-            if len(set(job.hosts)) != len(job.hosts) or len(job.hosts) < 2:
-                raise ConfigError(f"world: job {job.name}: ranks need two hosts or more, each its own")
+            if len(job.hosts) < 2:
+                raise ConfigError(f"world: job {job.name}: it has two ranks or more")
             if any(not 0 <= host < len(self.links) for host in job.hosts):
                 raise ConfigError(f"world: job {job.name}: hosts are 0 to {len(self.links) - 1}")
         for fault in self.faults:
@@ -177,7 +189,8 @@ class Swarm:
     packets_max: int = 1200
     """Of all jobs together, counting each rank's once: what a world costs."""
     faults_max: int = 6
-    kinds: tuple[FaultKind, ...] = field(default=tuple(FaultKind))
+    kinds: tuple[FaultKind, ...] = tuple(kind for kind in FaultKind if kind is not FaultKind.PROCESS_DEATH)
+    """Processes die alone where hosts have several (:mod:`inaproto.sim.machines`)."""
 
 
 def draw_world(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:

@@ -72,8 +72,11 @@ def switch_memory(world: World) -> dict[str, int]:
     """Of each switch's aggregator arrays: for all jobs, or for the largest alone."""
     needs: dict[str, list[int]] = {switch.name: [0] for switch in world.switches}
     for job in world.config.jobs:
+        if len(job.positions) == 1:
+            continue
         flows = tuple(
-            FlowSpec(rank, world.hosts[number].ip, bytes(4), rank) for rank, number in enumerate(job.hosts)
+            FlowSpec(rank, world.hosts[number].ip, bytes(4), rank)
+            for rank, number in enumerate(job.positions)
         )
         spec = RingSpec(1, 1, 0, job.window_messages, job.message_packets, job.mtu, flows)
         roles = {world.switch.name: None} if world.fabric is None else roles_of(world.fabric, spec)

@@ -29,12 +29,12 @@ from inaproto.sim.control_plane import ControlPlane, fabric_of
 from inaproto.sim.fates import Fate, LinkFates
 from inaproto.sim.faults import Faults
 from inaproto.sim.host import SimHost
+from inaproto.sim.host_ring import HostRing
 from inaproto.sim.link import SimLink
 from inaproto.sim.nic import NicFactory
-from inaproto.sim.oracle import Oracle
-from inaproto.sim.rank import SimRank
-from inaproto.sim.rank_ring import Phase
+from inaproto.sim.oracle import Oracle, oracle_of
 from inaproto.sim.recorder import Recorder
+from inaproto.sim.ring_state import Phase
 from inaproto.sim.streams import Draws
 from inaproto.sim.swarm import JobConfig, WorldConfig
 from inaproto.sim.switch import SimSwitch, Trunk
@@ -132,7 +132,7 @@ class World:
         """Ids, keys and sequence numbers that the parts must be given."""
         self.nic_totals: dict[str, int] = {}
         self.accelerator_totals: dict[str, int] = {}
-        self._oracles = {job.name: _oracle(config, job) for job in config.jobs}
+        self._oracles = {job.name: oracle_of(config, job) for job in config.jobs}
         self._first_ring: dict[str, int] = {}
         self._rings: dict[str, set[int]] = {job.name: set() for job in config.jobs}
         self._closed: set[str] = set()
@@ -160,8 +160,8 @@ class World:
         for switch in self.switches:
             switch.boot()
         for job in config.jobs:
-            for index, number in enumerate(job.hosts):
-                self.hosts[number].ranks.append(SimRank(self.hosts[number], job, index))
+            for number in job.positions:
+                self.hosts[number].rings.append(HostRing(self.hosts[number], job))
 
     @property
     def switch(self) -> SimSwitch:
@@ -252,10 +252,10 @@ class World:
     def waiting(self) -> str:
         """Who is not finished, for people."""
         unfinished = [
-            f"{rank} is {rank.phase.value}"
+            f"{ring} is {ring.phase.value}"
             for host in self.hosts
-            for rank in host.ranks
-            if rank.phase is not Phase.FINISHED
+            for ring in host.rings
+            if ring.phase is not Phase.FINISHED
         ]
         return "; ".join(unfinished)
 
@@ -271,16 +271,16 @@ class World:
 
     def first_psn_of(self, flow: FlowSpec) -> int | None:
         """The PSN with which the sender of a flow begins; None if it is gone already."""
-        ranks = {(rank.job.name, rank.index): rank for host in self.hosts for rank in host.ranks}
-        for (job, index), rank in ranks.items():
-            successor = ranks[job, (index + 1) % len(rank.job.hosts)]
+        rings = {(ring.job.name, ring.position): ring for host in self.hosts for ring in host.rings}
+        for (job, position), ring in rings.items():
+            successor = rings[job, (position + 1) % len(ring.job.positions)]
             if (
-                (rank.host.ip, index) == (flow.src_ip, flow.rank)
-                and rank.holds_queue_pairs
+                (ring.host.ip, position) == (flow.src_ip, flow.rank)
+                and ring.holds_queue_pairs
                 and successor.holds_queue_pairs
                 and successor.into_qpn == flow.dst_qp
             ):
-                return rank.out_psn
+                return ring.out_psn
         return None
 
     def oracle(self, job: JobConfig) -> Oracle:
@@ -297,16 +297,18 @@ class World:
         """Whether all its ranks have left in good order."""
         return job.name in self._closed
 
-    def rank_finished(self, rank: SimRank) -> None:
-        self._unfinished -= 1
-        if rank.job.name in self._closed:
+    def ring_finished(self, ring: HostRing) -> None:
+        """All ranks of a job on one host are finished."""
+        job = ring.job
+        self._unfinished -= len(ring.ranks)
+        if job.name in self._closed:
             return
-        self._closed.add(rank.job.name)
-        if len(self._rings[rank.job.name]) > 1:
+        self._closed.add(job.name)
+        if len(self._rings[job.name]) > 1:
             self.mark("a job finished after it had started anew")
         for host in self.hosts:
-            for other in host.ranks:
-                if other.job is rank.job and other.phase in (Phase.IDLE, Phase.JOINING) and host.is_up:
+            for other in host.rings:
+                if other.job is job and other.phase in (Phase.IDLE, Phase.JOINING) and host.is_up:
                     self.agenda.at(0, _finish, other)
 
     def fate_befell(self, link: SimLink, fate: Fate) -> None:
@@ -371,9 +373,9 @@ class World:
                     self.marks[f"{source}: {name}"] = self.marks.get(f"{source}: {name}", 0) + count
 
 
-def _finish(rank: SimRank) -> None:
-    if rank.phase in (Phase.IDLE, Phase.JOINING) and rank.host.is_up:
-        rank.host.when_awake(lambda: rank.finish() if rank.phase in (Phase.IDLE, Phase.JOINING) else None)
+def _finish(ring: HostRing) -> None:
+    if ring.phase in (Phase.IDLE, Phase.JOINING) and ring.host.is_up:
+        ring.host.when_awake(lambda: ring.finish() if ring.phase in (Phase.IDLE, Phase.JOINING) else None)
 
 
 def _raiser(violated: Violated) -> str:
@@ -385,8 +387,3 @@ def _raiser(violated: Violated) -> str:
 def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:
     for name, count in more.items():
         totals[name] = totals.get(name, 0) + count
-
-
-def _oracle(config: WorldConfig, job: JobConfig) -> Oracle:
-    plan = range(len(job.hosts)) if config.topology is None else config.topology.plan(job.hosts)
-    return Oracle(config.seed, job.name, job.dtype, job.op, tuple(plan))

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from tests.planted.control_faults import CONTROL_FAULTS
+from tests.planted.host_faults import HOST_FAULTS
 from tests.planted.planting import PlantedFault
 from tests.planted.receiver_faults import RECEIVER_FAULTS
 from tests.planted.recovery_faults import RECOVERY_FAULTS
@@ -19,7 +20,14 @@ from tests.planted.switch_faults import SWITCH_FAULTS
 
 FAULTS: Final[Mapping[str, PlantedFault]] = {
     fault.name: fault
-    for fault in (*SENDER_FAULTS, *SWITCH_FAULTS, *RECEIVER_FAULTS, *CONTROL_FAULTS, *RECOVERY_FAULTS)
+    for fault in (
+        *SENDER_FAULTS,
+        *SWITCH_FAULTS,
+        *RECEIVER_FAULTS,
+        *CONTROL_FAULTS,
+        *RECOVERY_FAULTS,
+        *HOST_FAULTS,
+    )
 }
 
 

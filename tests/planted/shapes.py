@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from inaproto.sim.machines import with_machines
 from inaproto.sim.racks import draw_racks
 from inaproto.sim.recovering import recovering
 from inaproto.sim.streams import Draws
@@ -82,6 +83,27 @@ def calm(config: WorldConfig) -> WorldConfig:
     """Weather, but no faults, and room for all: every job ends in its first ring."""
     jobs = tuple(replace(job, mismatch=None) for job in config.jobs)
     return replace(config, jobs=jobs, faults=(), tight_switch=False)
+
+
+def crowded(config: WorldConfig) -> WorldConfig:
+    """Hosts have several ranks of a job; weather, but no faults, and sums of float32."""
+    return with_machines(calm(sums_of(Dtype.F32)(config)), Draws(config.seed, "swarm/machines"))
+
+
+def crowded_chain(config: WorldConfig) -> WorldConfig:
+    """The same, and the switch refuses all rings."""
+    return replace(crowded(config), recover_ns=S, refusing=0)
+
+
+def crowded_bfloat16(config: WorldConfig) -> WorldConfig:
+    """The same, of a type in which rounding twice shows."""
+    return sums_of(Dtype.BF16)(crowded(config))
+
+
+def alone(config: WorldConfig) -> WorldConfig:
+    """Every job has all its ranks on one host."""
+    config = calm(config)
+    return replace(config, jobs=tuple(replace(job, hosts=job.hosts[:1] * 3) for job in config.jobs))
 
 
 def going_on(config: WorldConfig) -> WorldConfig:

@@ -201,7 +201,7 @@ def test_who_never_answers_is_found_by_the_deadline_of_healing() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"jobs": (JobConfig("a", (0, 0), (1,)),)}, "each its own"),
+        ({"jobs": (JobConfig("a", (0,), (1,)),)}, "two ranks or more"),
         ({"jobs": (JobConfig("a", (0, 2), (1,)),)}, "hosts are 0 to 1"),
         ({"faults": (Fault(10**12, FaultKind.PAUSE, 0, 5),)}, "ends after the weather"),
     ],

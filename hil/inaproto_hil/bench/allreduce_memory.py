@@ -116,7 +116,7 @@ class _Watch(Checker):
         self._world.operations_done += 1
         took = self._world.agenda.now - self._called[rank.index, op_index]
         self.longest_ns[op_index] = max(self.longest_ns[op_index], took)
-        exact = self._world.oracle(rank.job).result(rank.ring_id, op_index, rank.job.elements[op_index])
+        exact = self._world.oracle(rank.job).result(rank.life, op_index, rank.job.elements[op_index])
         got = rank.tensor(op_index).tobytes()
         if got != exact:
             rows = [np.frombuffer(text, np.uint8).reshape(-1, self._itemsize) for text in (got, exact)]

@@ -72,9 +72,10 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
 @click.option("--seed", help="One seed, told in full.")
 @click.option(
     "--world",
-    type=click.Choice(["single", "racks", "recovery"]),
+    type=click.Choice(["single", "racks", "recovery", "machines"]),
     help="single: one switch. racks: trees of switches, jobs across them. recovery: one switch, and jobs "
-    "that go on when a ring ends, as most do in racks.  [default: single]",
+    "that go on when a ring ends, as most do in racks. machines: hosts with several ranks of a job, by one "
+    "switch or several.  [default: single]",
 )
 @click.option("--digest", is_flag=True, help="With --seed: print only the digest of its events.")
 @click.option("--measure", is_flag=True, help="Time the seeds five times in one process; print the median.")

@@ -14,6 +14,7 @@ from inaproto.wire.icrc import verify
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
     from inaproto.sim.rank import SimRank
+    from inaproto.sim.ring_operations import RingOperations
     from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
     from inaproto.units import Frames, PortId
@@ -52,14 +53,14 @@ class Checker:
     def submitted(self, rank: SimRank, op_index: int) -> None:
         """A rank called an all-reduce."""
 
-    def posted(self, rank: SimRank, msg_id: int) -> None:
-        """A rank handed a message to its NIC."""
+    def posted(self, ring: RingOperations, msg_id: int) -> None:
+        """A host handed a message to its NIC."""
 
-    def received(self, rank: SimRank, msg_id: int) -> None:
-        """A message is here whole; the rank has not looked at it yet."""
+    def received(self, ring: RingOperations, msg_id: int) -> None:
+        """A message is here whole; the host has not looked at it yet."""
 
     def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
-        """A rank took a result message from receive slot ``slot`` into its tensor."""
+        """A result of receive slot ``slot`` is in the rank's tensor; -1: a sum of one host alone."""
 
     def done(self, rank: SimRank, op_index: int) -> None:
         """A rank was told that its all-reduce has its result, which lies in ``rank.tensor(op_index)``."""
@@ -68,7 +69,7 @@ class Checker:
         """A rank was told that its all-reduce failed."""
 
     def died(self, rank: SimRank) -> None:
-        """The rank's host crashed; nobody can be told anything any more."""
+        """The rank's process or host is gone; it can be told nothing any more."""
 
     def left(self, rank: SimRank, operations: int) -> None:
         """A rank that has called so many all-reduces leaves in good order."""

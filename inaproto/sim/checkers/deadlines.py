@@ -17,10 +17,12 @@ class Deadlines(Checker):
         for host in world.hosts:
             if not host.is_up:
                 continue
-            for rank in host.ranks:
-                engine = rank.engine
+            for ring in host.rings:
+                engine = ring.engine
                 if engine is not None and engine.view().running is not None and engine.deadline is None:
-                    raise Violated(self.name, f"{rank} has a running all-reduce and no deadline")
+                    raise Violated(self.name, f"{ring}: there is a running all-reduce and no deadline")
+                if ring.waits_here and ring.deadline is None:
+                    raise Violated(self.name, f"{ring} wait for one another and have no deadline")
             is_waiting = host.nic.resources["unacknowledged"] > 0
             if is_waiting and host.nic.deadline is None:
                 raise Violated(self.name, f"{host}: its NIC waits for an ACK and has no timer")

@@ -11,7 +11,7 @@ from inaproto.sim.checkers.checker import Checker
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
     from inaproto.sim.rank import SimRank
-    from inaproto.sim.rank_ring import RankRing
+    from inaproto.sim.ring_operations import RingOperations
     from inaproto.sim.switch import SimSwitch
     from inaproto.units import Frames
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class Hooks:
     """For each hook, the checkers that have it."""
 
-    submitted: list[Callable[[RankRing, int], None]] = field(default_factory=list)
-    posted: list[Callable[[RankRing, int], None]] = field(default_factory=list)
-    received: list[Callable[[RankRing, int], None]] = field(default_factory=list)
-    taken: list[Callable[[RankRing, int, int, int, int], None]] = field(default_factory=list)
-    done: list[Callable[[RankRing, int], None]] = field(default_factory=list)
-    failed: list[Callable[[RankRing, int, str], None]] = field(default_factory=list)
+    submitted: list[Callable[[SimRank, int], None]] = field(default_factory=list)
+    posted: list[Callable[[RingOperations, int], None]] = field(default_factory=list)
+    received: list[Callable[[RingOperations, int], None]] = field(default_factory=list)
+    taken: list[Callable[[SimRank, int, int, int, int], None]] = field(default_factory=list)
+    done: list[Callable[[SimRank, int], None]] = field(default_factory=list)
+    failed: list[Callable[[SimRank, int, str], None]] = field(default_factory=list)
     died: list[Callable[[SimRank], None]] = field(default_factory=list)
     left: list[Callable[[SimRank, int], None]] = field(default_factory=list)
     closed: list[Callable[[SimRank], None]] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Memory is bounded while a world runs, and given back when its jobs have ended.
 
 What is in use is measured: the arrays of the accelerator, the queues of the NICs. The bounds come from
-the sizes of the jobs: a rank has at most 2N messages in its NIC and 2N + 2 receives, and a switch at most
-2N payload buffers for a ring.
+the sizes of the jobs: a host has at most 2N messages of a ring in its NIC and 2N + 2 receives, and a switch
+at most 2N payload buffers for a ring.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class BoundedMemory(Checker):
 
     def _host(self, host: SimHost) -> None:
         used = host.nic.resources
-        ranks = [rank for rank in host.ranks if rank.holds_queue_pairs]
-        if used["queue_pairs"] != 2 * len(ranks):
+        rings = [ring for ring in host.rings if ring.holds_queue_pairs]
+        if used["queue_pairs"] != 2 * len(rings):
             raise Violated(
-                self.name, f"{host}: {used['queue_pairs']} queue pairs; its {len(ranks)} ranks need 2 each"
+                self.name, f"{host}: {used['queue_pairs']} queue pairs; its {len(rings)} rings need 2 each"
             )
-        allowed = sum(4 * rank.job.window_messages + 2 for rank in ranks)
+        allowed = sum(4 * ring.job.window_messages + 2 for ring in rings)
         if used["work_requests"] > allowed and not host.nic.has_completions:
             raise Violated(self.name, f"{host}: {used['work_requests']} work requests, at most {allowed}")
         if used["payloads"] > used["messages"]:

@@ -35,15 +35,18 @@ class NothingStuck(Checker):
             raise Violated(
                 self.name,
                 f"{rank} gave all-reduce {op_index} up, though for {well_ns / S:.1f} s all has been well; "
-                f"{_lacks(rank)}; {_at_switch(world, rank.ring_id)}",
+                f"{_lacks(rank)}; {_at_switch(world, rank.ring.ring_id)}",
             )
 
 
 def _lacks(rank: SimRank) -> str:
     """What the rank has and lacks, by its own account."""
-    if rank.engine is None:
+    engine = rank.ring.engine
+    if engine is None:
         return "it has no ring any more"
-    view = rank.engine.view()
+    if rank.ring.waits_here:
+        return "others of its host have not called it"
+    view = engine.view()
     return (
         f"it has {view.results} of its {view.messages} results; in this ring it sent "
         f"{view.messages_sent} messages, {view.unacknowledged} of them without an ACK, and got "

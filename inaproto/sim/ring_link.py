@@ -1,4 +1,4 @@
-"""What one simulated rank holds of its host's NIC: queue pairs and slots of one ring, and its tensors.
+"""What a simulated host holds of its NIC for a job: queue pairs, slots, and its ranks' tensors.
 
 As ``inaproto.daemon.ring_link`` and the client's shared memory on real hosts.
 """
@@ -22,14 +22,11 @@ RECEIVES_SPARE: Final = 2
 class RankTensors:
     """One for each all-reduce that the rank will call, each its input and then its result."""
 
-    ranks: Final = 1
-
     def __init__(self, sizes: Sequence[int], nic: NicEngine) -> None:
         ends = list(accumulate(sizes))
         self._offsets = [end - size for end, size in zip(ends, sizes, strict=True)]
         self._memory = memoryview(bytearray(ends[-1]))
         self.whole = [self._memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        self._ended: set[int] = set()
         self.register(nic)
 
     def register(self, nic: NicEngine) -> None:
@@ -39,24 +36,45 @@ class RankTensors:
     def deregister(self) -> None:
         self._nic.deregister_memory(self._region)
 
+    def segment(self, op_index: int, offset: int, nbytes: int) -> Segment:
+        return Segment(self._region.key, self._region.va + self._offsets[op_index] + offset, nbytes)
+
+
+class HostTensors:
+    """Those of all ranks of a job on one host, in rank order."""
+
+    def __init__(self, of_ranks: Sequence[RankTensors]) -> None:
+        self.ranks = len(of_ranks)
+        self._of_ranks = of_ranks
+        self._ended: set[int] = set()
+
+    def register(self, nic: NicEngine) -> None:
+        for tensors in self._of_ranks:
+            tensors.register(nic)
+
+    def deregister(self) -> None:
+        for tensors in self._of_ranks:
+            tensors.deregister()
+
     def end(self, op_index: int) -> None:
-        """Its result is the process's now: nobody may come back to it."""
+        """Its result is the processes' now: nobody may come back to it."""
         self._ended.add(op_index)
 
     def _live(self, op_index: int) -> None:
         if op_index in self._ended:
             raise InvariantBroken(f"all-reduce {op_index} has ended, and its tensor is used")
 
-    def views(self, op_index: int, offset: int, nbytes: int) -> tuple[memoryview]:
+    def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
         self._live(op_index)
-        return (self.whole[op_index][offset : offset + nbytes],)
+        return [tensors.whole[op_index][offset : offset + nbytes] for tensors in self._of_ranks]
 
     def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
         self._live(op_index)
-        return Segment(self._region.key, self._region.va + self._offsets[op_index] + offset, nbytes)
+        (tensors,) = self._of_ranks
+        return tensors.segment(op_index, offset, nbytes)
 
 
-class RankLink:
+class RingLink:
     """``slots`` receive slots of ``slot_bytes``, as many header slots and, if ``stages``, staging slots."""
 
     def __init__(

@@ -1,0 +1,89 @@
+"""Worlds whose hosts have several ranks of a job, drawn from a seed: other worlds, changed.
+
+They draw from a stream of their own, so all other worlds stay as they are. Ranks are added on the hosts that
+a job has: the order of its hosts stays, their ranks may be numbered in any way. Some jobs are on one host.
+Beside all that befalls other worlds, training processes die alone. Three in ten worlds have several
+switches; in half of all, jobs go on when a ring ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from inaproto.sim.racks import draw_racks
+from inaproto.sim.recovering import draw_recovery
+from inaproto.sim.streams import Draws, Seed
+from inaproto.sim.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig, draw_world
+from inaproto.units import MS, US
+
+RANKS_MAX: Final = 16
+SWARM: Final = Swarm(ranks_max=6, jobs_max=2, packets_max=600)
+"""Of the worlds that are changed: at most so many hosts of a job."""
+
+
+def draw_machines(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
+    """The world of ``seed``; at least one host has several ranks of a job."""
+    draws = Draws(seed, "swarm/machines")
+    draw = draws.choice((draw_world,) * 3 + (draw_recovery,) * 4 + (draw_racks,) * 3)
+    return with_machines(draw(seed, swarm or SWARM), draws)
+
+
+def with_machines(config: WorldConfig, draws: Draws) -> WorldConfig:
+    """``config``, with more ranks on its hosts and processes that die alone."""
+    crowded = draws.below(len(config.jobs))
+    jobs = tuple(
+        _draw_job(job, draws) if index == crowded or draws.chance(2, 3) else job
+        for index, job in enumerate(config.jobs)
+    )
+    config = replace(config, jobs=jobs)
+    deaths = [_draw_death(config, draws) for _ in range(draws.choice((0, 0, 0, 1, 1, 2)))]
+    faults = sorted([*config.faults, *deaths], key=lambda fault: (fault.at_ns, fault.kind, fault.target))
+    return replace(config, faults=tuple(faults))
+
+
+def _draw_job(job: JobConfig, draws: Draws) -> JobConfig:
+    """With more ranks."""
+    if draws.chance(1, 8):
+        hosts = job.hosts[:1] * draws.between(2, 6)
+    else:
+        more = draws.between(1, max(1, min(8, RANKS_MAX - len(job.hosts))))
+        hosts = _crowded(job.hosts, more, draws)
+    ranks = len(hosts)
+    slow, mismatch = job.slow_rank, job.mismatch
+    if mismatch is not None or draws.chance(1, 15):
+        mismatch = draws.below(ranks), draws.below(len(job.elements))
+    return replace(
+        job,
+        hosts=hosts,
+        slow_rank=draws.below(ranks) if slow >= 0 or draws.chance(1, 3) else -1,
+        mismatch=mismatch,
+        stall_ns=draws.magnitude(MS, 20 * MS) if draws.chance(1, 3) else job.stall_ns,
+    )
+
+
+def _crowded(hosts: tuple[int, ...], more: int, draws: Draws) -> tuple[int, ...]:
+    """``more`` ranks behind the first of a host: next to it, at the end, or anywhere between."""
+    found = list(hosts)
+    style = draws.choice(("beside", "around", "anywhere"))
+    only = draws.choice(hosts) if draws.chance(1, 4) else None
+    for _ in range(more):
+        host = draws.choice(hosts) if only is None else only
+        first = found.index(host)
+        behind = {"beside": first + 1, "around": len(found), "anywhere": draws.between(first + 1, len(found))}
+        found.insert(behind[style], host)
+    return tuple(found)
+
+
+def _draw_death(config: WorldConfig, draws: Draws) -> Fault:
+    """Soon after a job has come to one of its all-reduces, or while it joins."""
+    job = draws.below(len(config.jobs))
+    of = config.jobs[job]
+    until = config.weather_until_ns
+    target, process = draws.choice(of.hosts), draws.below(RANKS_MAX)
+    duration = draws.magnitude(10 * US, min(until // 2, 200 * MS))
+    if draws.chance(1, 3):
+        at = draws.between(MS, 5 * MS)
+        return Fault(at, FaultKind.PROCESS_DEATH, target, duration, process=process)
+    at, operation = draws.magnitude(1, 2 * MS), draws.below(len(of.elements))
+    return Fault(at, FaultKind.PROCESS_DEATH, target, duration, job=job, operation=operation, process=process)

@@ -1,0 +1,309 @@
+"""What a simulated host does on the ring of a job, as ``inaproto.daemon.host_operations`` does on real hosts.
+
+It hands the engine what all ranks of the host have called and what the NIC has completed, performs what the
+engine orders on its link, and wakes it in time. Ranks that are alone in their job on one host are summed
+there, slice by slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, assert_never
+
+from inaproto.core.chain_engine import ChainAction, Combine, PostSlot
+from inaproto.core.host_messages import TENSORS_DIFFER
+from inaproto.core.local_reduction import SlicedReduction
+from inaproto.core.operation_queue import Source
+from inaproto.core.operations import PostKept, PostNeutral
+from inaproto.core.ring_engine import (
+    Operation,
+    OperationDone,
+    OperationFailed,
+    Overdue,
+    PostMessage,
+    ResultArrived,
+    RingAction,
+    RingBroken,
+    RingEvent,
+    SendCompleted,
+    Stalled,
+    Submit,
+    TakeResult,
+    Woke,
+)
+from inaproto.errors import (
+    Blame,
+    FabricLost,
+    InvariantBroken,
+    JobError,
+    OperationTimeout,
+    SwitchUnreachable,
+    TensorMismatch,
+)
+from inaproto.ports import Completion, CompletionKind, Status
+from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.rank import SimRank
+from inaproto.sim.ring_state import WITHOUT_RING, Phase, RingState
+from inaproto.units import US
+from inaproto.wire.control_messages import (
+    OpStarted,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+_SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
+_SEND: Final = CompletionKind.SEND
+TURN_BYTES: Final = 2048
+"""Of the tensors of all ranks that one turn reads where a host adds alone: so few that sums take turns."""
+TURN_NS: Final = 20 * US
+
+
+class RingOperations(RingState):
+    """Of the ranks of ``job`` on ``host``; all times that they see are its host's."""
+
+    @property
+    def owner(self) -> RingOperations:
+        return self
+
+    def submit(self, rank: SimRank, operation: Operation) -> None:
+        """A process calls an all-reduce."""
+        self._gathering.call(rank.index, operation)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Start what all ranks here have called by now; once that has ended, the others are waited for."""
+        gathering, world = self._gathering, self.host.world
+        while self.engine is not None:
+            was_awaited = gathering.deadline is not None
+            operation = gathering.take()
+            if operation is None:
+                break
+            if was_awaited:
+                world.mark("a rank of a host came late")
+            if len(self.job.positions) == 1:
+                self._sums.append(SlicedReduction(operation, len(self.ranks), turn_bytes=TURN_BYTES))
+                self._add_soon()
+            else:
+                self._submit(operation)
+        if self.waits_here:
+            gathering.begin(self.host.now)
+            self._arm()
+            if gathering.differs:
+                world.mark("ranks of one host disagreed")
+                self._ask_for_whom()
+
+    def _submit(self, operation: Operation) -> None:
+        self._handed_on += 1
+        self._step(Submit(operation))
+
+    def _add_soon(self) -> None:
+        if not self._is_adding and self._sums and self.phase is Phase.RUNNING:
+            self._is_adding = True
+            self.host.world.agenda.after(TURN_NS, self._add_due, self.life)
+
+    def _add_due(self, life: int) -> None:
+        if life == self.life:
+            self.host.when_awake(lambda: self._add_slice(life))
+
+    def _add_slice(self, life: int) -> None:
+        """Do a part of what only ranks of this host are to add up."""
+        if life != self.life:
+            return
+        self._is_adding = False
+        if self.phase is not Phase.RUNNING or not self._sums:
+            return
+        total, tensors = self._sums[0], self._tensors
+        assert tensors is not None
+        if not total.is_done:
+            begin = total.offset
+            total.turn(tensors)
+            for taken in self.host.world.hooks.taken:
+                for rank in self.ranks:
+                    taken(rank, -1, total.operation.index, begin, total.offset - begin)
+        if total.is_done:
+            self._sums.popleft()
+            self.host.world.mark("an all-reduce on one host")
+            self._submit(total.operation)
+            self._hand_on()
+        self._add_soon()
+
+    # --- what happens on the ring
+
+    def completed(self, completion: Completion) -> None:
+        link = self._link
+        if self.engine is None or link is None or self.phase in WITHOUT_RING:
+            return
+        _, kind, wr_id, status, imm, nbytes = completion
+        if status is not _SUCCESS:
+            if self._recover_ns:
+                self._break(f"{self}: {status.value}")
+            else:
+                self.lose(FabricLost(f"{self}: {status.value}"))
+        elif kind is _SEND:
+            self._step(SendCompleted(wr_id))
+        else:
+            for hook in self.host.world.hooks.received:
+                hook(self, imm)
+            self._step(ResultArrived(imm, nbytes, link.result_header(imm, nbytes)))
+            if link.is_open:
+                link.post_receive(wr_id)
+
+    def _step(self, event: RingEvent) -> None:
+        engine, world = self.engine, self.host.world
+        if engine is None:
+            return
+        world.steps.ring_engine += 1
+        if world.recorder is not None:
+            world.recorder.ring_step(self, event)
+        self._perform(engine.step(event, self.host.now))
+        if self._wake_at is None:  # else it wakes in time: the deadline of an engine only moves away
+            self._arm()
+
+    def _perform(self, actions: Sequence[RingAction | ChainAction]) -> None:
+        world, orders = self.host.world, self._orders
+        if orders is None:
+            raise InvariantBroken(f"{self} has orders and no ring")
+        has_done = False
+        for action in actions:
+            match action:
+                case PostMessage():
+                    for hook in world.hooks.posted:
+                        hook(self, action.msg_id)
+                    orders.post(action)
+                    if len(self.ranks) > 1 and not isinstance(action, PostKept | PostNeutral):
+                        world.mark("a host posted the sum of several ranks")
+                    self.host.nic_touched()
+                case PostSlot():
+                    for hook in world.hooks.posted:
+                        hook(self, action.msg_id)
+                    orders.post_slot(action)
+                    self.host.nic_touched()
+                case Combine():
+                    assert self._accumulators is not None
+                    orders.combine(action, self._accumulators, self.position)
+                    if len(self.ranks) > 1 and action.source is Source.OWN:
+                        world.mark("a chain was given the sum of several ranks")
+                case TakeResult():
+                    slot, op_index, offset, nbytes = action  # sooner than the pattern would
+                    orders.take(action)
+                    for taken in world.hooks.taken:
+                        for rank in self.ranks:
+                            taken(rank, slot, op_index, offset, nbytes)
+                case OperationDone(op_index):
+                    self._done(op_index)
+                    has_done = True
+                case OperationFailed(op_index, code, message):
+                    for rank in self.ranks:
+                        self._operation_failed(rank, op_index, code)
+                case Stalled(operation):
+                    world.mark("an all-reduce stalled")
+                    self._ask_for_whom()
+                case Overdue(operation):
+                    world.mark("an all-reduce was overdue")
+                    self.lose(OperationTimeout(f"{self}: all-reduce {operation.index} is overdue"))
+                case Blame():
+                    if not (action.rule == TENSORS_DIFFER and self.ranks[0].process.may_differ):
+                        raise Violated("nobody is to blame", f"{self} blames {action}")
+                case RingBroken(code, message):
+                    if code != TensorMismatch.code:
+                        raise Violated("nobody is to blame", f"{self}: ring broken: {code}: {message}")
+                    world.mark("a chain found that ranks disagree")
+                    self.lose(TensorMismatch(message))
+                case _:
+                    assert_never(action)
+        if has_done and self._gathering.waiting:
+            self._hand_on()
+
+    def _done(self, op_index: int) -> None:
+        """All its ranks have the result."""
+        world = self.host.world
+        if op_index == self._outliving:
+            world.mark("an all-reduce outlived a reboot of a switch")
+        for rank in self.ranks:
+            world.note(self.host.number, "done", op_index)
+            for done in world.hooks.done:
+                done(rank, op_index)
+            del rank.running[op_index]
+        if self._tensors is not None:
+            self._tensors.end(op_index)
+        for rank in self.ranks:
+            rank.process.go_on()
+
+    def _operation_failed(self, rank: SimRank, op_index: int, code: str) -> None:
+        if rank.running.pop(op_index, None) is not None:
+            self.host.world.note(self.host.number, "failed", op_index)
+            for failed in self.host.world.hooks.failed:
+                failed(rank, op_index, code)
+
+    def _ask_for_whom(self) -> None:
+        """Tell the switch which ranks wait here, and in what: it knows of the others."""
+        for index, operation in self._awaited.items():
+            self.host.tell(
+                OpStarted(
+                    job=self.job.name,
+                    rank=index,
+                    op_index=operation.index,
+                    signature=operation.signature,
+                    nbytes=operation.nbytes,
+                )
+            )
+
+    @property
+    def _awaited(self) -> dict[int, Operation]:
+        """The operation that has to make progress, by rank here that waits in it."""
+        running = None if self.engine is None else self.engine.view().running
+        if running is not None:
+            return {rank.index: running for rank in self.ranks}
+        return self._gathering.waiting if self._gathering.deadline is not None else {}
+
+    # --- the clock
+
+    def _arm(self) -> None:
+        deadline = self.deadline
+        if deadline is not None and (self._wake_at is None or deadline < self._wake_at):
+            self._wake_at = deadline
+            self.host.world.agenda.at(self.host.world_time(deadline), self._wake, self.life)
+
+    def _wake(self, life: int) -> None:
+        if life == self.life:
+            self.host.when_awake(lambda: self.woke(life))
+
+    def woke(self, life: int) -> None:
+        """The engine's deadline may have passed, or the time to wait for a switch."""
+        if life != self.life or self.engine is None:
+            return
+        self._wake_at = None
+        deadline = self.deadline
+        if (
+            deadline is None
+            or deadline > self.host.now
+            or (not self._takes_calls and self._away_until is None)
+        ):
+            self._arm()
+        elif self._away_until is not None and self._away_until <= self.host.now:
+            error = SwitchUnreachable(f"{self}: its switch has not come back")
+            self.host.world.mark("a rank gave its switch up")
+            self._fail(error.code, str(error))
+        else:
+            self._step(Woke())
+            waits = self._gathering.woke(self.host.now)
+            if waits:
+                self.host.world.mark("an all-reduce stalled for ranks of one host")
+                self._perform(waits)
+                self._arm()
+
+    # --- what is for the ring's life to do
+
+    def lose(self, error: JobError) -> None:
+        """This host cannot go on, and found so itself."""
+        raise NotImplementedError
+
+    def _break(self, reason: str) -> None:
+        """The ring cannot go on here."""
+        raise NotImplementedError
+
+    def _fail(self, code: str, message: str) -> None:
+        """The job has failed."""
+        raise NotImplementedError

@@ -1,0 +1,236 @@
+"""What a simulated host has of the ring of a job: its ranks, link and engine, and how they are made.
+
+:mod:`inaproto.sim.ring_operations` makes use of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from inaproto.core.accumulators import Accumulators
+from inaproto.core.chain_engine import ChainEngine
+from inaproto.core.gathering import Gathering
+from inaproto.core.local_reduction import SlicedReduction
+from inaproto.core.operation_queue import FROM_THE_START
+from inaproto.core.recovery import Recovery
+from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_engine import RingConfig, RingEngine
+from inaproto.core.ring_orders import KeptResults, RingOrders
+from inaproto.ports import Segment
+from inaproto.sim.rank import SimRank
+from inaproto.sim.ring_link import HostTensors, RingLink
+from inaproto.sim.swarm import JobConfig
+from inaproto.units import Epoch, Instant, Rank, RingId
+from inaproto.wire.control_messages import Ring, RingPath
+from inaproto.wire.ina_header import INA_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from inaproto.sim.host import SimHost
+    from inaproto.sim.ring_operations import RingOperations
+
+
+class Phase(Enum):
+    IDLE = "idle"
+    JOINING = "joining"
+    CONNECTING = "connecting"
+    RUNNING = "running"
+    LEFT = "left"
+    HALTED = "halted"
+    """Its ring has ended; the next is not there yet."""
+    AWAY = "away"
+    """Its ring has ended, for its host has lost the switch."""
+    FINISHED = "finished"
+
+
+WITHOUT_RING: Final = (Phase.IDLE, Phase.FINISHED)
+IN_RING: Final = (Phase.CONNECTING, Phase.RUNNING, Phase.LEFT)
+
+
+class RingState:
+    """Of the ranks of ``job`` on ``host``; all times that they see are its host's."""
+
+    def __init__(self, host: SimHost, job: JobConfig) -> None:
+        self.host = host
+        self.job = job
+        self.phase = Phase.IDLE
+        self.position = job.positions.index(host.number)
+        """Of the host in the ring."""
+        self.ranks: list[SimRank] = []
+        """In their order."""
+        self.ring_id = 0
+        self.life = 0
+        """Its first ring; 0: it has none yet."""
+        self.engine: RingEngine | ChainEngine | None = None
+        self._slots = 2 * job.window_messages
+        self._slot_bytes = job.message_packets * job.mtu
+        self._recover_ns = host.world.config.recover_ns
+        self._link: RingLink | None = None
+        self._orders: RingOrders[Segment] | None = None
+        self._tensors: HostTensors | None = None
+        self._accumulators: Accumulators | None = None
+        """Of the present ring, if it is a chain."""
+        self._wake_at: int | None = None
+        self._begin()
+
+    @property
+    def owner(self) -> RingOperations:
+        """Of its queue pairs' completions."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """What has not happened before the first ring."""
+        self.engine = None
+        self.ring_id = self.life = 0
+        for rank in self.ranks:
+            rank.begin()
+        self._wake_at = None
+        self.has_started = self._is_broken = False
+        self._answers: dict[int, Ring] = {}
+        """By rank, of a ring that does not have the answers to all ranks here yet."""
+        self._gathering = Gathering((), stall_ns=0, timeout_ns=0)
+        self._sums: deque[SlicedReduction] = deque()
+        """Of a job that has no other host, in order."""
+        self._is_adding = False
+        self._handed_on = 0
+        """Operations that the engine was given."""
+        self._kept = KeptResults()
+        self._began_at = 0
+        """Progress when the last ring ended: only later results are in the slots of the present link."""
+        self._resumes = self._came_back = False
+        """The present ring is not the first, and has yet to run; and the host had lost the switch."""
+        self._away_until: Instant | None = None
+        self._boot_id = ""
+        """Of the control plane that made the present ring."""
+        self._boots = 0
+        """Of the switches, when the present ring was made."""
+        self._outliving = -1
+        """The all-reduce that ran when a switch went down."""
+
+    def __str__(self) -> str:
+        return f"{self.label} of {self.job.name} on {self.host.name}"
+
+    @property
+    def label(self) -> str:
+        """Its ranks."""
+        numbers = ", ".join(str(rank.index) for rank in self.ranks)
+        return f"rank {numbers}" if len(self.ranks) == 1 else f"ranks {numbers}"
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether its present ring is summed by the hosts."""
+        return isinstance(self.engine, ChainEngine)
+
+    @property
+    def waits_here(self) -> bool:
+        """Some of its ranks have called an all-reduce that others have not, and nothing else runs."""
+        return bool(self._gathering.waiting) and self.engine is not None and not self.is_busy
+
+    @property
+    def is_busy(self) -> bool:
+        """An all-reduce that all its ranks have called has not ended."""
+        return bool(self._sums) or (self.engine is not None and self.engine.operations_queued > 0)
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When it is to look at the clock."""
+        engine = None if self.engine is None else self.engine.deadline
+        found = engine, self._gathering.deadline, self._away_until
+        return min((at for at in found if at is not None), default=None)
+
+    @property
+    def _lowest(self) -> int:
+        """Speaks for all ranks of this host."""
+        return self.ranks[0].index
+
+    @property
+    def _have_all_left(self) -> bool:
+        return all(rank.has_left for rank in self.ranks)
+
+    @property
+    def _takes_calls(self) -> bool:
+        return self.has_started and not self._have_all_left
+
+    @property
+    def _progress(self) -> int:
+        return 0 if self.engine is None else self.engine.progress
+
+    @property
+    def out_psn(self) -> int:
+        """With which its sending queue pair began."""
+        assert self._link is not None
+        return self._link.out.psn
+
+    @property
+    def into_qpn(self) -> int:
+        """Its receiving queue pair."""
+        assert self._link is not None
+        return self._link.qpns[1]
+
+    @property
+    def holds_queue_pairs(self) -> bool:
+        return self._link is not None and self._link.is_open
+
+    # --- making and closing
+    def _open(self, path: RingPath, plan: str) -> RingLink:
+        """Queue pairs and slots for the next ring."""
+        host, slot_bytes = self.host, self._slot_bytes
+        if path == "chain":
+            slot_bytes = self._plan(plan).slot_bytes(slot_bytes - INA_HEADER_BYTES)
+        link = self._link = RingLink(
+            host.nic,
+            slots=self._slots,
+            slot_bytes=slot_bytes,
+            stages=self._recover_ns > 0 or len(self.ranks) > 1,
+            first_psn=host.world.first_psn,
+            clock=lambda: host.now,
+        )
+        for qpn in link.qpns:
+            host.serve(qpn, self.owner)
+        return link
+
+    def _plan(self, text: str) -> Accumulators:
+        plan = ReductionPlan.from_lists(json.loads(text)) if text else None
+        return Accumulators(plan or ReductionPlan.flat(len(self.job.positions)))
+
+    def _make_engine(self, ring: Ring) -> RingEngine | ChainEngine:
+        job = self.job
+        config = RingConfig(
+            ring_id=RingId(ring.ring_id),
+            epoch=Epoch(ring.epoch),
+            key=ring.ring_key,
+            rank=Rank(self.position),
+            ring_size=len(job.positions),
+            mtu=job.mtu,
+            message_packets=job.message_packets,
+            window_messages=job.window_messages,
+            stall_ns=job.stall_ns,
+            timeout_ns=job.timeout_ns,
+            outlived=self._recover_ns > 0,
+        )
+        operations = None if self.engine is None else self.engine.halt()
+        self._resumes = operations is not None
+        recovery = FROM_THE_START if operations is None else Recovery(ring.progress, ring.donor)
+        if not self._resumes:
+            ranks = [rank.index for rank in self.ranks]
+            self._gathering = Gathering(ranks, stall_ns=job.stall_ns, timeout_ns=job.timeout_ns)
+        self._accumulators = None
+        if ring.path == "switch":
+            return RingEngine(config, operations, recovery)
+        self._accumulators = self._plan(ring.plan)
+        return ChainEngine(config, self._accumulators, operations, recovery)
+
+    def _close(self) -> None:
+        self._close_link()
+        if self._tensors is not None and self.phase is not Phase.AWAY:
+            self._tensors.deregister()
+        self._tensors = self._orders = None
+
+    def _close_link(self) -> None:
+        link = self._link  # its NIC is that of its opening: the host may have a new one
+        if link is not None and link.is_open:
+            link.close()
+            for qpn in link.qpns:
+                self.host.forget(qpn)

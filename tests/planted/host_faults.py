@@ -1,0 +1,98 @@
+"""Faults of hosts with several ranks of a job: what they add, when they post it, who gets the result."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.core.gathering import Gathering
+from inaproto.core.local_reduction import SlicedReduction, reduce_parts
+from inaproto.core.ring_orders import RingOrders
+from tests.planted.planting import Change, PlantedFault
+from tests.planted.shapes import alone, crowded, crowded_bfloat16, crowded_chain
+
+LOCAL: Final = "NetReduce section 3.4, reduce inside the machine; inaproto.core.local_reduction"
+GATHERING: Final = "NetReduce section 3.4; inaproto.core.gathering"
+
+HOST_FAULTS: Final = (
+    PlantedFault(
+        "host_adds_in_another_order",
+        LOCAL,
+        "adds the parts of a host's ranks from the last to the first",
+        (
+            Change(
+                RingOrders.post,
+                "reduce_parts(*_called(action), parts,",
+                "reduce_parts(*_called(action), parts[::-1],",
+            ),
+        ),
+        shape=crowded,
+    ),
+    PlantedFault(
+        "host_posts_its_first_part",
+        LOCAL,
+        "sends the part of the host's first rank for that of all",
+        (
+            Change(
+                RingOrders.post,
+                "reduce_parts(*_called(action), parts,",
+                "reduce_parts(*_called(action), parts[:1],",
+            ),
+        ),
+        shape=crowded,
+    ),
+    PlantedFault(
+        "host_rounds_every_addition",
+        LOCAL,
+        "adds two parts after two parts, each time rounded",
+        (
+            Change(
+                reduce_parts,
+                "reduce_into(dtype, op, inputs, np.frombuffer(out, np.uint8))",
+                "[reduce_into(dtype, op, [np.frombuffer(out, np.uint8).copy() if at else inputs[0], part], "
+                "np.frombuffer(out, np.uint8)) for at, part in enumerate(inputs[1:])]",
+            ),
+        ),
+        shape=crowded_bfloat16,
+    ),
+    PlantedFault(
+        "result_for_the_first_rank",
+        LOCAL,
+        "copies a result to the host's first rank alone",
+        (
+            Change(
+                RingOrders.take,
+                "self._tensors.views(op_index, offset, nbytes)",
+                "self._tensors.views(op_index, offset, nbytes)[:1]",
+            ),
+        ),
+        shape=crowded,
+    ),
+    PlantedFault(
+        "posted_before_the_last_rank_called",
+        GATHERING,
+        "starts an all-reduce as soon as one rank of the host has called it",
+        (
+            Change(Gathering.take, "not all(calls)", "not any(calls)"),
+            Change(
+                Gathering.take,
+                "each.popleft() for each in calls]",
+                "each.popleft() for each in calls if each]",
+            ),
+        ),
+        shape=crowded,
+    ),
+    PlantedFault(
+        "chain_takes_the_first_part",
+        LOCAL,
+        "adds the part of the host's first rank alone to what a chain brings",
+        (Change(RingOrders._own, "if len(parts) == 1:", "if parts:"),),
+        shape=crowded_chain,
+    ),
+    PlantedFault(
+        "sum_of_one_host_not_copied",
+        LOCAL,
+        "adds for ranks of one host, and leaves the sum with the first of them",
+        (Change(SlicedReduction.turn, "for other in others:", "for other in others[:0]:"),),
+        shape=alone,
+    ),
+)
