@@ -408,6 +408,10 @@ class HostRing(HostOperations):
         if self._engine is not None:
             self._perform(self._engine.step(Fail(error.code, str(error)), self._clock()))
         told = [rank for rank in self.ranks.values() if not rank.has_ended]
+        if self.phase is Phase.HALTED and not self._has_started:
+            # A process that joined anew is in the job's next life, with the link that is closed now.
+            for word in self.gone_messages(str(error)):
+                self._tell(word)
         self.close()
         for rank in told:
             rank.fail(error)

@@ -65,6 +65,7 @@ from inaproto.wire.control_messages import (
     Error,
     Failed,
     Gone,
+    Halt,
     Halted,
     Hello,
     JobStatus,
@@ -360,7 +361,9 @@ class ControlPlane:
         fallbacks = self.rendezvous.view().counters["fallbacks"]
         if fallbacks > self._fallbacks:
             why = "the switch refused it" if isinstance(event, RingRefused) else "it broke twice"
-            self._world.mark(f"a ring became a chain: {why}")
+            path = next((message.path for message in said if isinstance(message, Halt)), "chain")
+            became = "one of hosts" if path == "ring" else "a chain"
+            self._world.mark(f"a ring became {became}: {why}")
         self._fallbacks = fallbacks
         if isinstance(event, Woke) and any(isinstance(message, Failed | Error) for message in said):
             self._world.mark("a rank did not come back and was named")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inaproto.core.chain_engine import ChainEngine
 from inaproto.core.ring_engine import (
     Fail,
     RingEngine,
@@ -25,7 +24,7 @@ from inaproto.ports import QpAttributes
 from inaproto.sim.rank import SimRank
 from inaproto.sim.ring_joining import RingJoining
 from inaproto.sim.ring_link import HostTensors, RankTensors
-from inaproto.sim.ring_state import IN_RING, WITHOUT_RING, Phase
+from inaproto.sim.ring_state import IN_RING, WITHOUT_RING, Engine, Phase
 from inaproto.sim.swarm import JobConfig
 from inaproto.units import Instant
 from inaproto.wire.control_messages import (
@@ -69,6 +68,8 @@ class HostRing(RingJoining):
                 self._halt(message)
             case Failed() if (self.phase in IN_RING or self.phase is Phase.HALTED) or self.has_started:
                 if message.ring_id in (0, self.ring_id) or self._came_back:
+                    if not self.has_started and self.phase is Phase.HALTED:  # one may have joined anew since
+                        self._tell_gone(message.message)
                     self._fail(message.code, message.message)
             case Failed():
                 self._fail_joining(message)
@@ -87,7 +88,7 @@ class HostRing(RingJoining):
     def _connect(self, ring: Ring) -> None:
         job, link, world = self.job, self._link, self.host.world
         assert link is not None
-        was_chain = self.is_chain
+        was_among_hosts = self.sums_itself
         self.ring_id = ring.ring_id
         self.life = self.life or ring.ring_id
         self.phase = Phase.CONNECTING
@@ -99,7 +100,7 @@ class HostRing(RingJoining):
         world.ring_connected(job, self.life)
         if self._resumes and progress < ring.progress:
             world.mark("a rank caught up with another")
-        if was_chain and not self.is_chain:
+        if was_among_hosts and not self.sums_itself:
             world.mark("a job returned to the switch")
         if self._tensors is None:
             self._tensors = self._make_tensors()
@@ -146,8 +147,10 @@ class HostRing(RingJoining):
 
     def _halt(self, message: Halt) -> None:
         """The ring has ended: say how far this host is, with queue pairs for the next."""
-        if self.phase is Phase.JOINING and self.has_started:
+        if self.phase is Phase.JOINING:  # a path chosen meanwhile, or asked for, may need larger slots
             self._close_link()
+            if not self.has_started:
+                self.ring_id = message.ring_id
         elif message.ring_id == self.ring_id and self.phase in IN_RING:
             self._stop_ring()
         else:
@@ -236,7 +239,7 @@ class HostRing(RingJoining):
 
     # --- ends
 
-    def _count_window_steps(self, engine: RingEngine | ChainEngine) -> None:
+    def _count_window_steps(self, engine: Engine) -> None:
         """The engine goes: it told its window of every result and completed send."""
         if isinstance(engine, RingEngine):
             view = engine.view()

@@ -1,9 +1,9 @@
 """Worlds whose hosts have several ranks of a job, drawn from a seed: other worlds, changed.
 
-They draw from a stream of their own, so all other worlds stay as they are. Ranks are added on the hosts that
-a job has: the order of its hosts stays, their ranks may be numbered in any way. Some jobs are on one host.
-Beside all that befalls other worlds, training processes die alone. Three in ten worlds have several
-switches; in half of all, jobs go on when a ring ends.
+They draw from streams of their own, so all other worlds stay as they are. Ranks are added on the hosts that a
+job has: the order of its hosts stays, their ranks may be numbered in any way. Some jobs are on one host; some
+want their hosts to sum, in a chain or an ordinary ring. Beside all that befalls other worlds, training
+processes die alone. Three in ten worlds have several switches; in half of all, jobs go on when a ring ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from inaproto.sim.racks import draw_racks
-from inaproto.sim.recovering import draw_recovery
+from inaproto.sim.recovering import draw_recovery, is_in_rank_order
 from inaproto.sim.streams import Draws, Seed
 from inaproto.sim.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig, draw_world
 from inaproto.units import MS, US
@@ -26,7 +26,9 @@ def draw_machines(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     """The world of ``seed``; at least one host has several ranks of a job."""
     draws = Draws(seed, "swarm/machines")
     draw = draws.choice((draw_world,) * 3 + (draw_recovery,) * 4 + (draw_racks,) * 3)
-    return with_machines(draw(seed, swarm or SWARM), draws)
+    config = with_machines(draw(seed, swarm or SWARM), draws)
+    draws = Draws(seed, "swarm/machines/paths")
+    return replace(config, jobs=tuple(_draw_path(job, config, draws) for job in config.jobs))
 
 
 def with_machines(config: WorldConfig, draws: Draws) -> WorldConfig:
@@ -60,6 +62,15 @@ def _draw_job(job: JobConfig, draws: Draws) -> JobConfig:
         mismatch=mismatch,
         stall_ns=draws.magnitude(MS, 20 * MS) if draws.chance(1, 3) else job.stall_ns,
     )
+
+
+def _draw_path(job: JobConfig, config: WorldConfig, draws: Draws) -> JobConfig:
+    """One in six wants a ring of its hosts, some a chain, some anything that goes."""
+    if draws.chance(1, 6):
+        return replace(job, path="ring")
+    if draws.chance(1, 12) and is_in_rank_order(config, job):
+        return replace(job, path="chain")
+    return replace(job, exact_plan=False) if draws.chance(1, 3) else job
 
 
 def _crowded(hosts: tuple[int, ...], more: int, draws: Draws) -> tuple[int, ...]:

@@ -37,12 +37,13 @@ _HALF: Final = (Dtype.F16, Dtype.BF16)
 
 
 class Oracle:
-    """Inputs and results of one job, whose ranks are added as ``plan`` says."""
+    """Inputs and results of one job, whose ranks are added as ``plan`` says; ``hosts``: one part for each."""
 
-    def __init__(self, seed: Seed, job: str, dtype: Dtype, op: Op, plan: Plan) -> None:
+    def __init__(self, seed: Seed, job: str, dtype: Dtype, op: Op, plan: Plan, hosts: Plan = ()) -> None:
         self._dtype = dtype
         self._op = op
         self._plan = plan
+        self._hosts = hosts
         bits = named_bits(seed, f"tensors/{job}").random_raw(_POOL)
         if dtype in _QUIET_NAN:
             mantissa = (bits >> np.uint64(40)).astype(np.int64) - (1 << 23)
@@ -66,8 +67,16 @@ class Oracle:
 
     def result(self, ring_id: int, op_index: int, elements: int) -> bytes:
         """The bytes that every rank must get."""
+        return self._result(self._plan, ring_id, op_index, elements)
+
+    def rotated(self, ring_id: int, op_index: int, elements: int, start: int) -> bytes:
+        """Those of messages that begin at host ``start`` of a ring of hosts."""
+        plan = (*self._hosts[start:], *self._hosts[:start])
+        return self._result(plan, ring_id, op_index, elements)
+
+    def _result(self, plan: Plan, ring_id: int, op_index: int, elements: int) -> bytes:
         with np.errstate(all="ignore"):
-            total = self._total(self._plan, ring_id, op_index, elements)
+            total = self._total(plan, ring_id, op_index, elements)
         if self._dtype in _QUIET_NAN:
             is_nan = np.isnan(total.astype(np.float64))
             total.view(np.dtype((np.void, self._dtype.itemsize)))[is_nan] = _QUIET_NAN[self._dtype]
@@ -112,10 +121,11 @@ def _extreme(dtype: Dtype, op: Op, values: list[NDArray[Any]]) -> NDArray[Any]:
 def oracle_of(config: WorldConfig, job: JobConfig) -> Oracle:
     """Ranks are added on their hosts, then hosts as the switches are."""
     hosts = job.positions
-    plan: Plan = tuple(range(len(hosts)))
+    flat: Plan = tuple(range(len(hosts)))
+    plan = flat
     if config.topology is not None and len(hosts) > 1:
         plan = config.topology.plan(hosts)
-    return Oracle(config.seed, job.name, job.dtype, job.op, _with_ranks(plan, job))
+    return Oracle(config.seed, job.name, job.dtype, job.op, _with_ranks(plan, job), _with_ranks(flat, job))
 
 
 def _with_ranks(plan: Plan, job: JobConfig) -> Plan:

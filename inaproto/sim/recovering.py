@@ -41,7 +41,7 @@ def recovering(config: WorldConfig, draws: Draws) -> WorldConfig:
         jobs = tuple(replace(job, hosts=tuple(sorted(job.hosts, key=lambda h: attached[h]))) for job in jobs)
     jobs = tuple(_draw_job(job, draws) for job in jobs)
     config = replace(config, jobs=jobs, recover_ns=draws.magnitude(100 * MS, 4 * S))
-    if draws.chance(1, 4) and all(_is_in_rank_order(config, job) for job in jobs):
+    if draws.chance(1, 4) and all(is_in_rank_order(config, job) for job in jobs):
         config = replace(config, refusing=draws.below(1 if topology is None else len(topology.switches)))
     faults = [_draw_fault(config, draws) for _ in range(draws.below(4))]
     faults = sorted([*config.faults, *faults], key=lambda fault: (fault.at_ns, fault.kind, fault.target))
@@ -57,8 +57,10 @@ def _draw_job(job: JobConfig, draws: Draws) -> JobConfig:
     return job
 
 
-def _is_in_rank_order(config: WorldConfig, job: JobConfig) -> bool:
-    return config.topology is None or _flat(config.topology.plan(job.hosts)) == list(range(len(job.hosts)))
+def is_in_rank_order(config: WorldConfig, job: JobConfig) -> bool:
+    """A chain of its hosts can follow its plan."""
+    hosts = job.positions
+    return config.topology is None or _flat(config.topology.plan(hosts)) == list(range(len(hosts)))
 
 
 def _flat(plan: object) -> list[int]:

@@ -69,6 +69,8 @@ class RingJoining(RingOperations):
                 progress=self._progress if self.has_started else None,
                 left_after=rank.process.called if rank.has_left else None,
                 boot_id=self._boot_id,
+                path=job.path,
+                exact_plan=job.exact_plan,
             )
         )
 

@@ -184,7 +184,8 @@ class RingOperations(RingState):
                     assert self._accumulators is not None
                     orders.combine(action, self._accumulators, self.position)
                     if len(self.ranks) > 1 and action.source is Source.OWN:
-                        world.mark("a chain was given the sum of several ranks")
+                        how = "ring of hosts" if self.is_rotated else "chain"
+                        world.mark(f"a {how} was given the sum of several ranks")
                 case TakeResult():
                     slot, op_index, offset, nbytes = action  # sooner than the pattern would
                     orders.take(action)

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from inaproto.core.accumulators import Accumulators
+from inaproto.core.accumulators import Accumulators, RotatedAccumulators, accumulators_on
 from inaproto.core.chain_engine import ChainEngine
 from inaproto.core.gathering import Gathering
 from inaproto.core.local_reduction import SlicedReduction
 from inaproto.core.operation_queue import FROM_THE_START
 from inaproto.core.recovery import Recovery
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingConfig, RingEngine
 from inaproto.core.ring_orders import KeptResults, RingOrders
 from inaproto.ports import Segment
@@ -30,6 +29,9 @@ from inaproto.wire.ina_header import INA_HEADER_BYTES
 if TYPE_CHECKING:
     from inaproto.sim.host import SimHost
     from inaproto.sim.ring_operations import RingOperations
+
+
+Engine = RingEngine | ChainEngine | RingAllReduceEngine
 
 
 class Phase(Enum):
@@ -63,7 +65,7 @@ class RingState:
         self.ring_id = 0
         self.life = 0
         """Its first ring; 0: it has none yet."""
-        self.engine: RingEngine | ChainEngine | None = None
+        self.engine: Engine | None = None
         self._slots = 2 * job.window_messages
         self._slot_bytes = job.message_packets * job.mtu
         self._recover_ns = host.world.config.recover_ns
@@ -71,7 +73,7 @@ class RingState:
         self._orders: RingOrders[Segment] | None = None
         self._tensors: HostTensors | None = None
         self._accumulators: Accumulators | None = None
-        """Of the present ring, if it is a chain."""
+        """Of the present ring, if its hosts sum themselves."""
         self._wake_at: int | None = None
         self._begin()
 
@@ -119,9 +121,14 @@ class RingState:
         return f"rank {numbers}" if len(self.ranks) == 1 else f"ranks {numbers}"
 
     @property
-    def is_chain(self) -> bool:
+    def sums_itself(self) -> bool:
         """Whether its present ring is summed by the hosts."""
-        return isinstance(self.engine, ChainEngine)
+        return isinstance(self.engine, ChainEngine | RingAllReduceEngine)
+
+    @property
+    def is_rotated(self) -> bool:
+        """And each message begins at the next host."""
+        return isinstance(self.engine, RingAllReduceEngine)
 
     @property
     def waits_here(self) -> bool:
@@ -177,13 +184,14 @@ class RingState:
     def _open(self, path: RingPath, plan: str) -> RingLink:
         """Queue pairs and slots for the next ring."""
         host, slot_bytes = self.host, self._slot_bytes
-        if path == "chain":
-            slot_bytes = self._plan(plan).slot_bytes(slot_bytes - INA_HEADER_BYTES)
+        if path != "switch":
+            accumulators = accumulators_on(path, plan, len(self.job.positions))
+            slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
         link = self._link = RingLink(
             host.nic,
             slots=self._slots,
             slot_bytes=slot_bytes,
-            stages=self._recover_ns > 0 or len(self.ranks) > 1,
+            stages=self._recover_ns > 0 or path != "switch" or len(self.ranks) > 1,
             first_psn=host.world.first_psn,
             clock=lambda: host.now,
         )
@@ -191,11 +199,7 @@ class RingState:
             host.serve(qpn, self.owner)
         return link
 
-    def _plan(self, text: str) -> Accumulators:
-        plan = ReductionPlan.from_lists(json.loads(text)) if text else None
-        return Accumulators(plan or ReductionPlan.flat(len(self.job.positions)))
-
-    def _make_engine(self, ring: Ring) -> RingEngine | ChainEngine:
+    def _make_engine(self, ring: Ring) -> Engine:
         job = self.job
         config = RingConfig(
             ring_id=RingId(ring.ring_id),
@@ -219,8 +223,10 @@ class RingState:
         self._accumulators = None
         if ring.path == "switch":
             return RingEngine(config, operations, recovery)
-        self._accumulators = self._plan(ring.plan)
-        return ChainEngine(config, self._accumulators, operations, recovery)
+        self._accumulators = accumulators = accumulators_on(ring.path, ring.plan, len(job.positions))
+        if isinstance(accumulators, RotatedAccumulators):
+            return RingAllReduceEngine(config, accumulators, operations, recovery)
+        return ChainEngine(config, accumulators, operations, recovery)
 
     def _close(self) -> None:
         self._close_link()

@@ -22,6 +22,7 @@ from inaproto.sim.streams import Draws, Seed
 from inaproto.sim.topology import LinkConfig, Topology
 from inaproto.sim.weather import Weather
 from inaproto.units import MS, US, S
+from inaproto.wire.control_messages import PathAsked
 from inaproto.wire.ina_header import Dtype, Op
 
 RANKS_MAX: Final = 16
@@ -100,11 +101,20 @@ class JobConfig:
     timeout_ns: int = 5 * S
     mismatch: tuple[int, int] | None = None
     """(rank, operation): in the job's first ring, this rank calls it with one element more."""
+    path: PathAsked = "auto"
+    """By which its ranks want to be summed."""
+    exact_plan: bool = True
+    """Whether it takes only results that follow the reduction plan, where the path is ``auto``."""
 
     @property
     def positions(self) -> tuple[int, ...]:
         """The hosts in the order of the ring: by their lowest ranks."""
         return tuple(dict.fromkeys(self.hosts))
+
+    @property
+    def may_rotate(self) -> bool:
+        """Messages may begin at any host: results do not follow the plan."""
+        return self.path == "ring" or not self.exact_plan
 
     def ranks_on(self, host: int) -> tuple[int, ...]:
         return tuple(rank for rank, number in enumerate(self.hosts) if number == host)

@@ -206,3 +206,19 @@ def test_a_rank_that_was_refused_for_its_size_does_not_change_the_slots_of_a_cha
         assert slot_bytes != Accumulators(ReductionPlan.flat(7)).slot_bytes(3 * 256 - INA_HEADER_BYTES)
 
     on_a_host(scenario)
+
+
+def test_a_process_that_joined_anew_is_withdrawn_with_the_link_that_a_failed_ring_was_to_have() -> None:
+    """The switch holds its rank in the job's next life, with the addresses of that link."""
+
+    def scenario(host: Host) -> None:
+        old, _ = host.join(0), host.join(1)
+        host.ring.gone(old, "it ended")
+        host.join(0)
+        host.ring.halt(Halt(job="j", ring_id=7, path="ring", reason="", plan=""))  # said before it heard that
+        assert host.ring.phase is Phase.HALTED
+        host.ring.fail(RankLost("rank 0 is lost"))
+        assert [len(process.errors) for process in host.processes] == [0, 1, 1]
+        assert host.gone == [(0, "it ended"), (0, "rank 0 is lost"), (1, "rank 0 is lost")]
+
+    on_a_host(scenario)

@@ -170,6 +170,52 @@ def test_a_chain_of_hosts_with_several_ranks_follows_the_tree(dtype: Dtype, refu
     assert result.marks["a chain was given the sum of several ranks"]
 
 
+@pytest.mark.parametrize("recover_ns", [0, 2 * S])
+@pytest.mark.parametrize("dtype", [Dtype.F32, Dtype.BF16])
+@pytest.mark.parametrize("hosts", [(0, 1, 2), (0, 1, 0, 2, 2, 0, 1)])
+def test_hosts_sum_in_a_ring_that_was_asked_for(
+    hosts: tuple[int, ...], dtype: Dtype, recover_ns: int
+) -> None:
+    result = run(with_job(crowded(recover_ns=recover_ns), hosts=hosts, dtype=dtype, path="ring"))
+    assert result.violation is None
+    assert result.operations_done == len(hosts) * 4
+    assert result.marks["a result of a ring of hosts"]
+    assert "switch: results_out" not in result.marks
+    assert ANEW not in result.marks
+
+
+def test_the_judge_knows_where_a_message_of_a_ring_begins() -> None:
+    config = crowded()
+    oracle = oracle_of(config, config.jobs[0])
+    assert len({oracle.rotated(1, 2, 700, start) for start in range(3)}) == 3
+    assert oracle.rotated(1, 2, 700, 0) == oracle.result(1, 2, 700)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.SESSION_LOSS, FaultKind.NIC_RESET])
+@pytest.mark.parametrize("operation", range(4))
+def test_a_ring_of_hosts_ends_like_any_ring(kind: FaultKind, operation: int) -> None:
+    config = crowded(faults=(during(kind, operation),), recover_ns=2 * S)
+    result = run(with_job(config, path="ring", elements=(4000, 3, 7000, 90)))
+    assert result.violation is None
+    assert result.operations_done == 7 * 4
+    assert result.marks["a rank was halted"] >= 3
+    assert ANEW not in result.marks
+
+
+def test_hosts_that_cannot_follow_the_tree_sum_in_a_ring_if_the_job_allows() -> None:
+    job = JobConfig("job0", (0, 2, 1, 3, 0), (400, 3, 700), exact_plan=False)
+    config = WorldConfig("racks", (job,), (LinkConfig(),) * 4, topology=leaf_spine(2, 4), recover_ns=S)
+    result = run(replace(config, refusing=0))
+    assert result.violation is None
+    assert result.operations_done == 5 * 3
+    assert result.marks["a ring became one of hosts: the switch refused it"]
+
+
+def test_a_process_that_joins_anew_beside_a_ring_that_was_being_prepared() -> None:
+    """The switch had told its host to make the links for the ring with the process before it."""
+    assert run(draw_machines(44)).violation is None
+
+
 def test_what_is_drawn() -> None:
     drawn = [draw_machines(seed) for seed in range(60)]
     assert all(kind_of(config) is WorldKind.MACHINES for config in drawn)
@@ -178,6 +224,8 @@ def test_what_is_drawn() -> None:
     jobs = [job for config in drawn for job in config.jobs]
     assert any(len(job.positions) == 1 for job in jobs)
     assert any(job.hosts != tuple(sorted(job.hosts, key=job.positions.index)) for job in jobs)
+    assert {job.path for job in jobs} == {"auto", "ring", "chain"}
+    assert {job.exact_plan for job in jobs} == {True, False}
     deaths = [fault for config in drawn for fault in config.faults if fault.kind is FaultKind.PROCESS_DEATH]
     assert {fault.job >= 0 for fault in deaths} == {True, False}
 

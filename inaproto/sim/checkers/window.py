@@ -19,7 +19,7 @@ class WindowKept(Checker):
         self._in_flight: dict[tuple[RingOperations, int], int] = {}
 
     def posted(self, ring: RingOperations, msg_id: int) -> None:
-        if ring.is_chain and msg_id & 1:
+        if ring.sums_itself and msg_id & 1:
             return  # a result that is passed on; the accumulators before it were the contribution
         key = ring, ring.ring_id
         in_flight = self._in_flight[key] = self._in_flight.get(key, 0) + 1
@@ -32,7 +32,7 @@ class WindowKept(Checker):
             self._world.mark("a window was full")
 
     def received(self, ring: RingOperations, msg_id: int) -> None:
-        if ring.is_chain and not msg_id & 1:
+        if ring.sums_itself and not msg_id & 1:
             return
         key = ring, ring.ring_id
         in_flight = self._in_flight[key] = self._in_flight.get(key, 0) - 1
