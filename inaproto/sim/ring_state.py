@@ -191,7 +191,7 @@ class RingState:
             host.nic,
             slots=self._slots,
             slot_bytes=slot_bytes,
-            stages=self._recover_ns > 0 or path != "switch" or len(self.ranks) > 1,
+            stages=self._recover_ns > 0 or self.job.path != "auto" or len(self.ranks) > 1,
             first_psn=host.world.first_psn,
             clock=lambda: host.now,
         )
