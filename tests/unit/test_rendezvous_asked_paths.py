@@ -9,11 +9,12 @@ import pytest
 from inaproto.core.accelerator import RingRefused
 from inaproto.core.accumulators import Accumulators
 from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import MemberLeft, Noted, RendezvousAction
+from inaproto.core.rendezvous_types import MemberBroken, MemberHalted, MemberLeft, Noted, RendezvousAction
 from inaproto.units import S
-from inaproto.wire.control_messages import Error, Failed, Halt, Left, PathAsked, Ring, Start
+from inaproto.wire.control_messages import Broken, Error, Failed, Halt, Halted, Left, PathAsked, Ring, Start
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from tests.unit.rendezvous_hosts import PAIRS, World, failure, refusal, sent
+from tests.unit.rendezvous_members import member
 
 THREE = {0: (0, 3), 1: (1,), 2: (2,)}
 CROSSED = ReductionPlan(((0, 2), 1))
@@ -121,6 +122,20 @@ def test_a_rank_that_is_lost_before_the_first_ring_ends_the_job(path: PathAsked)
     lost = world.gone(2)
     assert failure(lost) == "rank_lost: rank 2 (h2, pid 1002) of job 'train' is lost: it was killed"
     assert {failed.ring_id for _, failed in sent(lost, Failed)} == {halts[0][1].ring_id}
+
+
+def test_what_a_host_said_of_a_ring_of_the_life_before_is_late_not_wrong() -> None:
+    world = World(THREE)
+    halts = sent(asks_all(world, path="ring"), Halt)
+    before = halts[0][1].ring_id
+    world.gone(2)
+    world.asks(0, path="ring")
+    link = member(0)
+    halted = Halted(job="train", rank=0, ring_id=before, progress=0, out=link.out, into=link.into)
+    assert world.step(MemberHalted(world.session[0], halted, 8)) == []
+    broken = Broken(job="train", rank=0, ring_id=before, progress=0, reason="its queue pair failed")
+    assert world.step(MemberBroken(world.session[0], broken)) == []
+    assert world.job.phase == "joining"
 
 
 def test_a_host_that_is_away_before_the_first_ring_is_waited_for() -> None:
