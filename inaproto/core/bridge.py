@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 _GROUP_BIT = 1
+_OF_A_LINK: Final = bytes.fromhex("0180c20000")
+"""Addresses up to 01:80:c2:00:00:0f are for the far end of a link (IEEE 802.1D, table 7-10)."""
 CHANGE_SIGHTINGS: Final = 4
 
 
@@ -74,4 +76,6 @@ class Bridge:
         port = self._port_of.get(mac)
         if port is not None and port in self._ports:
             return () if port == ingress else (port,)
+        if mac[:5] == _OF_A_LINK and mac[5] < 16:
+            return ()
         return tuple(other for other in self._ports if other != ingress)

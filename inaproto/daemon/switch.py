@@ -256,6 +256,7 @@ async def run_switch(
                 if switch.session is not None:
                     nursery.start_soon(switch.session.run)
                 if switch.trunks is not None:
+                    nursery.start_soon(switch.trunks.keep_alive)
                     for name, trunk_listener in below.items():
                         nursery.start_soon(switch.trunks.accept, name, trunk_listener)
                     if connect_port is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ log = logging.getLogger("inaproto.switch")
 
 ACCEPT_RETRY_S = 0.5
 """Pause when the process has no descriptor left for another port."""
+CLOSED_HERE = "closed on this side"
 
 
 class PortListener(Protocol):
@@ -107,7 +109,7 @@ class PortBoard:
         """Until the port closes, here or there; returns why. It is up once ``greet`` has returned."""
         if self._wrap_port is not None:
             port = self._wrap_port(port, name)
-        reason = "closed on this side"
+        reason = CLOSED_HERE
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(port.run)
@@ -149,6 +151,18 @@ class PortBoard:
 
     def is_up(self, port_id: PortId) -> bool:
         return port_id in self._ports
+
+    def frames_in(self, port_id: PortId) -> int | None:
+        """How many have come on a port; None if it is down."""
+        port = self._ports.get(port_id)
+        return None if port is None else port.counters.frames_in
+
+    def send(self, port_id: PortId, frames: Frames) -> None:
+        """Past the accelerator; nowhere if the port is down."""
+        port = self._ports.get(port_id)
+        if port is not None:
+            with suppress(PortClosed):  # its own task hears of it, too
+                port.send_nowait(frames)
 
     def _take_up(self, port_id: PortId, port: FramePort, scope: trio.CancelScope) -> None:
         if not self.is_open:

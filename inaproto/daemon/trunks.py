@@ -4,10 +4,12 @@ Each switch listens for each one below it; the one below dials, and dials again 
 says first who it is and which control plane has admitted it (:mod:`inaproto.wire.trunk_hello`), and the port
 is up when both agree. A trunk that is down loses frames, as a cable does: rings ride it out by
 retransmission. Each then announces the hosts on its side: what they send ends at their first switch, which
-sums it, so those behind a new trunk would flood every ACK for them.
+sums it, so those behind a new trunk would flood every ACK for them. Each says its hello again every
+``ALIVE_S``, which no bridge passes on: a connection can stand though whatever carries it is stuck.
 
 Invariants: no frame passes between switches that different control planes have admitted, or none; there is
-one trunk for each pair, the one that was dialled last; tries are never closer than ``RETRY_FIRST_S``.
+one trunk for each pair, the one that was dialled last; one on which nothing comes for ``DEAD_S`` is dropped;
+tries are never closer than ``RETRY_FIRST_S``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 import trio
 
 from inaproto.daemon.fabric_file import Place
-from inaproto.daemon.switch_ports import ACCEPT_RETRY_S, ConnectPort, PortBoard, PortListener
+from inaproto.daemon.switch_ports import ACCEPT_RETRY_S, CLOSED_HERE, ConnectPort, PortBoard, PortListener
 from inaproto.errors import ConfigError, DecodeError, FabricError
 from inaproto.ports import FramePort, PortClosed
 from inaproto.sim.announcement import announcement
@@ -32,6 +34,8 @@ from inaproto.wire.trunk_hello import TrunkHello
 log = logging.getLogger("inaproto.switch")
 
 HELLO_S = 1.0
+ALIVE_S = 2.0
+DEAD_S = 10.0
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0
 GREETINGS_MAX = 8
@@ -68,7 +72,15 @@ class Trunks:
         self._serial = 0
         self._greetings = 0
         self._ports = place.fabric.trunk_ports(place.name)
-        self._trunks = {name: _Trunk("not tried yet", changed_s=trio.current_time()) for name in self._ports}
+        self._trunks = {
+            name: _Trunk(
+                "not tried yet"
+                if name == place.entry.above
+                else f"{name} has not dialled it; its log says why",
+                changed_s=trio.current_time(),
+            )
+            for name in self._ports
+        }
         self._admitted = trio.Event()
 
     def admitted(self) -> None:
@@ -122,6 +134,29 @@ class Trunks:
             retry_s = RETRY_FIRST_S if trunk.ups > ups else min(2 * retry_s, RETRY_LAST_S)
             await trio.sleep(retry_s)
 
+    async def keep_alive(self) -> None:
+        """Say on each trunk that this side lives, and drop those whose far side does not; until cancelled."""
+        heard = dict.fromkeys(self._ports, (0, 0, 0.0))
+        while True:
+            await trio.sleep(ALIVE_S)
+            boot, now = self._control_boot(), trio.current_time()
+            for peer, port_id in self._ports.items():
+                frames = self._board.frames_in(port_id)
+                if frames is None or not boot:
+                    continue
+                ups = self._trunks[peer].ups
+                if heard[peer][:2] != (ups, frames):
+                    heard[peer] = (ups, frames, now)
+                if now - heard[peer][2] >= DEAD_S:
+                    self._board.drop(port_id)
+                    self._down(peer, f"nothing came on it for {DEAD_S:g} s")
+                else:
+                    self._board.send(port_id, self._hello(peer, boot))
+
+    def _hello(self, peer: str, boot: str) -> Frames:
+        hello = TrunkHello(mac=self._place.address.mac, switch=self._place.name, peer=peer, boot_id=boot)
+        return np.frombuffer(hello.encode(), dtype=np.uint8).reshape(1, -1)
+
     async def _serve(self, peer: str, port: FramePort, answers: bool) -> None:
         self._serial += 1  # in the name, so that weather does not do the same to each hello
         name = f"trunk-{peer}.{self._serial}"
@@ -133,8 +168,7 @@ class Trunks:
         boot = self._control_boot()
         if not boot:
             raise PortClosed("this switch is not admitted")
-        hello = TrunkHello(mac=self._place.address.mac, switch=self._place.name, peer=peer, boot_id=boot)
-        frame = np.frombuffer(hello.encode(), dtype=np.uint8).reshape(1, -1)
+        frame = self._hello(peer, boot)
         if not answers:
             port.send_nowait(frame)
         self._greetings += 1
@@ -176,6 +210,8 @@ class Trunks:
         if self._board.is_up(self._ports[peer]):
             return  # another connection has taken its place
         trunk = self._trunks[peer]
+        if trunk.error and reason == CLOSED_HERE:
+            return  # why was said when it was closed
         if trunk.error != reason:
             log.log(
                 logging.INFO if not self._control_boot() else logging.WARNING,

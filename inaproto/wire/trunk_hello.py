@@ -1,4 +1,5 @@
 """The first frame on a trunk, each way: who is at its end, and which control plane has admitted it.
+Later the same frame says from time to time that this end lives.
 
 A trunk may join two switches only while the control plane that runs now has admitted both: what one sends
 for a ring must meet another that knows the ring (:mod:`inaproto.core.tree_control`). Both ends compare what

@@ -45,16 +45,18 @@ class RunningFabric:
             return port
 
         async def serve() -> None:
-            with scope:
-                await run_switch(
-                    SwitchSettings.model_validate({"dir": place.entry.dir, "name": name, **options}),
-                    place=place,
-                    open_port_listener=self._frames.listen,
-                    connect_port=connect_port,
-                    stop=trio.Event(),
-                    announce=lambda line: ready.set(),
-                )
-            ended.set()
+            try:
+                with scope:
+                    await run_switch(
+                        SwitchSettings.model_validate({"dir": place.entry.dir, "name": name, **options}),
+                        place=place,
+                        open_port_listener=self._frames.listen,
+                        connect_port=connect_port,
+                        stop=trio.Event(),
+                        announce=lambda line: ready.set(),
+                    )
+            finally:
+                ended.set()
 
         self._nursery.start_soon(serve)
         await ready.wait()

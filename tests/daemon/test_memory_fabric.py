@@ -15,8 +15,10 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.fabric_file import fabric_of
 from inaproto.errors import ConfigError, JobError, RankLost
+from inaproto.wire.control_messages import Status, StatusReply
 from inaproto_adapters.memory import MemoryFramePort
 from tests.daemon import test_memory_recovery as recovery
 from tests.daemon.fabrics import NESTED, SEATS, Nested, nested_reference, spine_and_leaves
@@ -176,6 +178,32 @@ def test_a_host_at_no_switch_of_the_fabric_is_told_so() -> None:
 
 def test_paths_of_the_fabric() -> None:
     assert FABRIC.by_name["leaf1"].trunk == Path("/memory/trunk-leaf1.sock")
+
+
+def test_a_trunk_that_is_stuck_is_dialled_again() -> None:
+    """Its connection stands, but nothing comes through it, nor through those dialled meanwhile."""
+
+    async def trunks(cluster: MemoryCluster) -> list[dict[str, Any]]:
+        path = FABRIC.by_name["leaf1"].control_path
+        stream = ControlStream(cluster.network.node("status").dial(path))
+        await stream.send(Status(id=1))
+        answer = await stream.receive()
+        stream.close()
+        assert isinstance(answer, StatusReply)
+        return list(answer.body["trunks"])
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        await Job(cluster, 4, "before").run()
+        cluster.network.partition("leaf1", "spine", kinds=(MemoryFramePort,))
+        await trio.sleep(20)
+        (trunk,) = await trunks(cluster)
+        assert not trunk["is_up"]
+        cluster.network.partition("leaf1", "spine", kinds=(MemoryFramePort,), is_cut=False)
+        await trio.sleep(5)
+        (trunk,) = await trunks(cluster)
+        assert (trunk["is_up"], trunk["times_up"]) == (True, 2)
+
+    run_world("fabric/stuck", scenario, hosts=4, fabric=FABRIC, seats=SEATS)
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 from trio.testing import MockClock
 
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.ring_records import install_message
+from inaproto.daemon.trunks import DEAD_S
 from inaproto.daemon.unix_sockets import listen_unix
 from inaproto.ports import FramePort, PortClosed
 from inaproto.units import Frames
@@ -266,6 +268,30 @@ async def test_a_trunk_that_says_nothing_is_closed(runtime_dir: Path, autojump_c
             await port.receive()
         (trunk, _) = (await running.status("spine"))["trunks"]
         assert trunk["error"] == "leaf0 said nothing for 1 s"
+
+
+async def test_a_trunk_on_which_nothing_comes_any_more_is_dropped(
+    runtime_dir: Path, autojump_clock: MockClock
+) -> None:
+    """Its connection may stand: whatever carries it can be stuck."""
+    async with running_fabric(spine_and_leaves(runtime_dir), start=False) as running:
+        await running.start("spine")
+        boot = (await running.status("spine"))["boot_id"]
+        host = await running.plug(runtime_dir / "ports.sock")
+        port = await running.plug(runtime_dir / "trunk-leaf0.sock")
+        hello = as_frames(TrunkHello(mac=MAC, switch="leaf0", peer="spine", boot_id=boot))
+        port.send_nowait(hello)
+        await running.trunks_up("spine", up=1)
+        up = trio.current_time()
+        while trio.current_time() < up + 1.4 * DEAD_S:
+            await received(port, 1)  # the far side lives, too
+            port.send_nowait(hello)
+        assert (await running.status("spine"))["trunks"][0]["is_up"]
+        assert host.counters.frames_in == 0, "what is said on a trunk is for nobody else"
+        with pytest.raises(PortClosed):
+            await received(port, 1000)
+        (trunk, _) = (await running.status("spine"))["trunks"]
+        assert trunk["error"] == f"nothing came on it for {DEAD_S:g} s"
 
 
 async def test_what_comes_right_after_the_hello_is_taken(runtime_dir: Path) -> None:

@@ -37,6 +37,13 @@ def test_a_frame_never_leaves_on_the_port_it_came_from() -> None:
     assert made.egress(A, 2) == ()
 
 
+def test_what_is_for_the_far_end_of_a_link_goes_no_further() -> None:
+    """IEEE 802.1D, table 7-10."""
+    made = bridge()
+    assert made.egress(bytes.fromhex("0180c200000e"), 1) == ()
+    assert made.egress(bytes.fromhex("0180c2000010"), 1) == (0, 2)
+
+
 def test_group_addresses_are_flooded_and_never_learnt() -> None:
     made = bridge()
     for group in (BROADCAST, MULTICAST):
