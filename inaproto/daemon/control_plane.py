@@ -226,7 +226,7 @@ class ControlPlane:
     def _tell_switch(self, switch: str, message: Message) -> None:
         session = self._switches.get(switch)
         if session is not None:
-            self.server.send(session, message)
+            self.server.order(session, message)
 
     # --- hosts
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import trio
@@ -67,6 +69,8 @@ log = logging.getLogger("inaproto.switch")
 
 DEAD_S = 10.0
 FLUSH_S = 1.0
+ORDERS_MAX = 1 << 14
+"""For one switch, not sent yet; one that returns hears of every ring that it may have had."""
 ACCEPT_RETRY_S = 0.5
 BAD_MESSAGE = "bad_message"
 UNKNOWN_MESSAGE = "unknown_message"
@@ -94,6 +98,9 @@ class _Session:
     ended: bool = False
     switch: str = ""
     """Which switch of the fabric it is of; empty for others."""
+    orders: deque[Message] = field(default_factory=deque)
+    """Of a switch: they go to its stream as it takes them."""
+    has_orders: trio.Event = field(default_factory=trio.Event)
 
 
 class ControlServer:
@@ -130,6 +137,17 @@ class ControlServer:
             session.stream.send_nowait(message)
         except EndOfChannel as end:
             log.info("host %s: %s", _name(session), end.reason)
+
+    def order(self, session_id: SessionId, message: Message) -> None:
+        """To a switch, in order; a burst of orders may be more than its stream queues."""
+        session = self._sessions.get(session_id)
+        if session is None or session.ended:
+            return
+        if len(session.orders) >= ORDERS_MAX:
+            session.stream.close(f"closed: its peer left {len(session.orders)} orders unread")
+            return
+        session.orders.append(message)
+        session.has_orders.set()
 
     def hello_of(self, session_id: SessionId) -> Hello | None:
         session = self._sessions.get(session_id)
@@ -185,6 +203,7 @@ class ControlServer:
                 return
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.stream.run)
+                nursery.start_soon(_feed, session)
                 reason = await self._converse(session_id, session)
                 nursery.cancel_scope.cancel()
         except EndOfChannel as end:
@@ -340,6 +359,16 @@ class ControlServer:
 
 def _name(session: _Session) -> str:
     return session.hello.host if session.hello else "(unnamed)"
+
+
+async def _feed(session: _Session) -> None:
+    """Give a switch its orders, until cancelled or its stream ends; the task that receives hears of that."""
+    with suppress(EndOfChannel):
+        while True:
+            await session.has_orders.wait()
+            session.has_orders = trio.Event()
+            while session.orders:
+                await session.stream.send(session.orders.popleft())
 
 
 async def _flush(stream: ControlStream) -> None:

@@ -74,9 +74,7 @@ class Trunks:
         self._ports = place.fabric.trunk_ports(place.name)
         self._trunks = {
             name: _Trunk(
-                "not tried yet"
-                if name == place.entry.above
-                else f"{name} has not dialled it; its log says why",
+                "not tried yet" if name == place.entry.above else f"{name} has not dialled; its log says why",
                 changed_s=trio.current_time(),
             )
             for name in self._ports
