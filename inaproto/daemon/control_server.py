@@ -236,6 +236,8 @@ class ControlServer:
                 text = f"not a control message: {error}; the connection is closed"
                 self.send(session_id, Error(code=BAD_MESSAGE, message=text))
                 return f"it sent what is no message: {error}"
+            if session.ended:
+                return "it has been replaced"  # what it said before has come too late
             self._dispatch(session_id, session, message)
 
     def _dispatch(self, session_id: SessionId, session: _Session, message: Message) -> None:

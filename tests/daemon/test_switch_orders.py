@@ -1,10 +1,11 @@
-"""A switch that returns hears of every ring that it may have had, however much that is to say."""
+"""Sessions at the control plane: what it has to say, however much that is, and what comes too late."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.core.tree_control_types import HostSeen, RingGone, RingWanted, SwitchArrived, SwitchLost
@@ -14,12 +15,14 @@ from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.switch import Switch
 from inaproto.daemon.unix_sockets import connect_unix, listen_unix
 from inaproto.units import Rank
-from inaproto.wire.control_messages import encode_message
+from inaproto.wire.control_messages import Welcome, encode_message
 from inaproto.wire.switch_messages import RingInstall, RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 from tests.daemon.fabrics import spine_and_leaves
+from tests.unit.rendezvous_members import hello
 
 RANKS = 1000
 RINGS = 150
+ROUNDS = 20
 DEADLINE_S = 60
 
 
@@ -61,5 +64,29 @@ async def test_more_is_said_than_fits_in_a_queue(runtime_dir: Path) -> None:
             assert isinstance(await stream.receive(), SwitchAdmit)
             assert size > OUTPUT_BYTES_MAX
             stream.close()
+            bound.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_a_replaced_session_still_said_is_not_heard(runtime_dir: Path) -> None:
+    """Which of two sessions is read first is chance, hence the rounds."""
+    switch = Switch(SwitchSettings(dir=runtime_dir))
+    path = runtime_dir / "control.sock"
+    bound = await listen_unix(path, "test")
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(switch.server.accept_sessions, bound)
+            for _ in range(ROUNDS):
+                old, new = [ControlStream(await connect_unix(path, "test")) for _ in range(2)]
+                await old.send(hello(0))
+                assert isinstance(await old.receive(), Welcome)
+                await wait_all_tasks_blocked()
+                new.send_nowait(hello(0))
+                old.send_nowait(hello(5))
+                old.close()
+                assert isinstance(await new.receive(), Welcome)
+                new.close()
+                await wait_all_tasks_blocked()
+                assert switch.status()["hosts"] == []
             bound.close()
             nursery.cancel_scope.cancel()
