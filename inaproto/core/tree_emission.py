@@ -10,7 +10,8 @@ Rings of one switch are :class:`~inaproto.core.emission.Emission`'s alone. For t
   senders repeat, one of them is heeded (``TreeRegion.to_ask_again``).
 - Later results that come down before one whose sum is complete here are a sign of loss: the sum goes up
   again at once, once for each hole. Where only another rack is late, that is one packet in vain.
-- A connection that begins here and ends elsewhere gets notes: a message opens, a host repeats, a gap.
+- A connection that begins here and ends elsewhere gets notes: a message opens, a host repeats, a gap. That
+  it opens is told again with what a repeat brought (``TreeRegion.to_note_again``).
 - On a connection that begins elsewhere results wait until the note of their message has come.
 """
 
@@ -147,9 +148,8 @@ class TreeEmission(Emission):
         elif not flow.below:
             # In this order: what a first OPENS sets free need not be sent twice.
             self._tell(ring, flow, NoteKind.REPEATS, low, end - begin, actions)
-            if begin == 0:
-                region.noted.discard(flow.row)
-                self._tell_openings(ring, region, actions)
+            if region.to_note_again(flow.row, begin):
+                self._tell(ring, flow, NoteKind.OPENS, low - begin, 0, actions)
         else:
             spans = region.answered(begin, end)
             self._counters.results_down_again += self._send(ring, [flow.link], region, spans, actions)
@@ -254,7 +254,7 @@ class TreeEmission(Emission):
         for flow in ring.told:
             row = flow.row
             if row not in region.noted and region.seen[row, 0]:
-                region.noted.add(row)
+                region.note(row)
                 self._tell(ring, flow, NoteKind.OPENS, region.serial * ring.spec.message_packets, 0, actions)
 
     def _tell_gaps(self, ring: TreeRing, actions: list[Action]) -> None:
