@@ -281,7 +281,7 @@ class JobLife:
         self, job: Job, event: MemberReady | MemberBroken | MemberHalted | OperationStalled
     ) -> list[RendezvousAction]:
         if isinstance(event, MemberBroken | MemberHalted) and event.message.ring_id != job.ring_id:
-            return self._too_late(job, event)  # of a ring of the life before: it crossed the job's failure
+            return []  # of a ring of the life before: it crossed the job's failure
         rule = f"{event.message.TYPE} while {job.phase.value}"
         return [self._blame(event.session, rule, f"rank {event.message.rank} of job {job.name}")]
 

@@ -166,6 +166,23 @@ def test_who_left_is_no_survivor() -> None:
     assert world.regrouping.awaited == (1, 2)
 
 
+def test_a_host_whose_next_link_cannot_be_used_has_no_survivors() -> None:
+    world = Elastic()
+    world.running()
+    world.broken(0)
+    assert "rank_lost" in failure(world.halted(0, 4, slots=3))
+    assert world.regrouping.awaited == (2, 3)
+
+
+def test_a_rank_in_whose_place_another_process_came_is_no_survivor() -> None:
+    world = Elastic()
+    world.running()
+    world.goes_away(1)
+    world.arrives(1)
+    world.asks(2, pid=77, progress=4)
+    assert world.regrouping.awaited == (0, 1, 3)
+
+
 def test_a_job_that_loses_all_its_ranks_is_not_kept() -> None:
     world = Elastic({0: (0,)})
     world.running()
@@ -289,7 +306,8 @@ def test_a_host_that_comes_back_hears_why_its_job_has_failed() -> None:
     world.goes_away(1)
     world.gone(0)
     world.arrives(1)
-    assert error(world.asks(2, progress=4, boot_id="")) == f"rank_lost: {KILLED}"
+    told = Error(id=102, code="rank_lost", message=KILLED, of=102)
+    assert sent(world.asks(2, progress=4, boot_id=""), Error) == [(11, told)]
     world.regroups(2)
     world.regroups(3)
     assert len(answers(world.regroups(1))) == 3
@@ -438,7 +456,7 @@ def test_the_name_of_an_elastic_job_leaves_room_for_a_generation() -> None:
     world = Elastic()
     long = "the name of an elastic job has at most 117 characters"
     assert refusal(world.asks(0, job="a" * 118), 0) == long
-    assert world.asks(0, job="a" * 117)
+    assert sent(world.asks(0, job="a" * 117), Error) == []
     assert world.asks(1, job="b" * 128, elastic=False)
 
 
