@@ -33,6 +33,8 @@ INTERPRETED: Final = {
     "inaproto.sim.swarm": "reads its records from logs by their annotations, as pydantic does",
     "inaproto.wire.control_fields": "reads annotations and their metadata at run time",
     "inaproto.wire.control_messages": "its annotations have metadata that is read at run time",
+    "inaproto.wire.control_types": "interpreted messages derive from its own",
+    "inaproto.wire.switch_messages": "as inaproto.wire.control_messages",
     "inaproto_adapters.softnic.nic": "the shell around the NIC, which no world runs",
 }
 """Modules that are left as they are, and why; all ``__init__`` are as well."""
