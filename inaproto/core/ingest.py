@@ -103,17 +103,16 @@ class Ingest:
 
     def single(self, port: PortId, packet: Packet) -> Flow | None:
         """One packet that its rank has not sent before, with nothing to object to; else None."""
-        data, dst_mac, src_mac, src_ip, dst_ip, qp, opcode, psn, _, header_bytes, payload_bytes, _ = packet
-        flow = self._table.get(src_ip, dst_ip, qp)
+        flow, opcode = self._table.get(packet.src_ip, packet.dst_ip, packet.dest_qp), packet.opcode
         if flow is None or opcode not in DATA_OPCODES or flow.replay_next is not None:
             return None
         ring = self._rings[flow.ring_id]
-        if ring.failed or not payload_bytes:
+        if ring.failed or not packet.payload_bytes:
             return None
         share = packet.header_share()
         if share is None:
             return None
-        psn &= flow.psn_mask
+        psn, src_mac = packet.psn & flow.psn_mask, packet.src_mac
         if opcode not in OPENING_OPCODES:
             if flow.ingress != port or flow.src_mac != src_mac:
                 return None
@@ -122,17 +121,19 @@ class Ingest:
         found = flow.find(psn)
         if found is None:
             return None
-        (serial, _, _), offset = found
+        entry, offset = found
+        serial = entry.serial
         rank = flow.row
         region = ring.array.region_of(serial)
         if region.serial != serial or not self._fits(ring, region, offset, packet):
             return None
+        data, header_bytes = packet.data, packet.header_bytes
         if not region.store_single(rank, offset, data[:header_bytes], packet.tail, share):
             return None
         if offset == 0:
             region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
         self._counters.aggregated_in += 1
-        flow.settle(port, src_mac, dst_mac)
+        flow.settle(port, src_mac, packet.dst_mac)
         ring.dirty[serial] = region
         return flow
 

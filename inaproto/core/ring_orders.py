@@ -163,9 +163,8 @@ class RingOrders(Generic[PayloadT]):
 
     def take(self, action: TakeResult) -> None:
         """Copy a result to where its operation's tensors are."""
-        slot, op_index, offset, nbytes = action
-        result = self._link.result(slot, nbytes)
-        for view in self._tensors.views(op_index, offset, nbytes):
+        result = self._link.result(action.slot, action.nbytes)
+        for view in self._tensors.views(action.op_index, action.offset, action.nbytes):
             view[:] = result
 
 

@@ -135,20 +135,21 @@ class RingOperations(RingState):
         link = self._link
         if self.engine is None or link is None or self.phase in WITHOUT_RING:
             return
-        _, kind, wr_id, status, imm, nbytes = completion
+        status = completion.status
         if status is not _SUCCESS:
             if self._recover_ns:
                 self._break(f"{self}: {status.value}")
             else:
                 self.lose(FabricLost(f"{self}: {status.value}"))
-        elif kind is _SEND:
-            self._step(SendCompleted(wr_id))
+        elif completion.kind is _SEND:
+            self._step(SendCompleted(completion.wr_id))
         else:
+            imm, nbytes = completion.imm, completion.nbytes
             for hook in self.host.world.hooks.received:
                 hook(self, imm)
             self._step(ResultArrived(imm, nbytes, link.result_header(imm, nbytes)))
             if link.is_open:
-                link.post_receive(wr_id)
+                link.post_receive(completion.wr_id)
 
     def _step(self, event: RingEvent) -> None:
         engine, world = self.engine, self.host.world
@@ -187,11 +188,10 @@ class RingOperations(RingState):
                         how = "ring of hosts" if self.is_rotated else "chain"
                         world.mark(f"a {how} was given the sum of several ranks")
                 case TakeResult():
-                    slot, op_index, offset, nbytes = action  # sooner than the pattern would
                     orders.take(action)
                     for taken in world.hooks.taken:
                         for rank in self.ranks:
-                            taken(rank, slot, op_index, offset, nbytes)
+                            taken(rank, action.slot, action.op_index, action.offset, action.nbytes)
                 case OperationDone(op_index):
                     self._done(op_index)
                     has_done = True

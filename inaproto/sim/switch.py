@@ -261,7 +261,7 @@ class SimSwitch:
         world.steps.accelerator += 1
         for action in self.accelerator.step(FramesArrived(port, blocks), world.agenda.now):
             if type(action) is EmitFrames:
-                egress, frames = action
+                egress, frames = action.port, action.frames
                 for sent in hooks.switch_sent:
                     sent(self, egress, frames)
                 if egress in self._trunk_of:

@@ -381,8 +381,7 @@ class SoftNicEngine:
                 case Place():
                     self._place(action, run)
                 case Deliver():
-                    wr_id, imm, nbytes = action  # sooner than the pattern would
-                    self._complete(qp, _RECEIVE_IMM, wr_id, _SUCCESS, imm, nbytes)
+                    self._complete(qp, _RECEIVE_IMM, action.wr_id, _SUCCESS, action.imm, action.nbytes)
                 case Reply():
                     append_reply(connection.replies, action)
                     self._repliers[qp.address.qpn] = connection
@@ -420,13 +419,13 @@ class SoftNicEngine:
                 case Transmit():
                     self._output.transmit(connection, action)
                 case Complete():
-                    wr_id, outcome, message = action
+                    message, outcome = action.message, action.outcome
                     nbytes = 0
                     if message is not None:
                         del connection.gathers[message.serial]
                         nbytes = message.write.nbytes
                     status = _SUCCESS if outcome is _DONE else Status[outcome.name]
-                    self._complete(qp, _SEND, wr_id, status, 0, nbytes)
+                    self._complete(qp, _SEND, action.wr_id, status, 0, nbytes)
                 case Blame():
                     self._counters.blames += 1
                 case Failed():

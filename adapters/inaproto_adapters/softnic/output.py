@@ -43,15 +43,15 @@ class Output:
 
     def acknowledge(self, connection: Connection) -> None:
         """Queue the acknowledge packets that a connection owes."""
-        for psn, syndrome, msn in connection.replies:
+        for reply in connection.replies:
             self.emit(
                 connection.builder.build(
                     opcode=_ACK,
-                    psn=psn,
+                    psn=reply.psn,
                     ack_requests=_NO_REQUEST,
                     ip_id=self._ip_id,
                     payload=b"",
-                    aeth=(syndrome, msn),
+                    aeth=(reply.syndrome, reply.msn),
                 )
             )
             self._ip_id = (self._ip_id + 1) & 0xFFFF

@@ -58,9 +58,10 @@ def build_frames(
     builder: PacketBuilder, transmit: Transmit, gather: GatherList, *, mtu: int, ip_id: int
 ) -> list[Frames]:
     """The frames of a transmit order, in order; each block of one opcode. IP ids count on from ``ip_id``."""
-    message, begin, packets, begin_psn, asking = transmit
+    message, begin, begin_psn = transmit.message, transmit.first_packet, transmit.psn
+    asking = transmit.ack_packets
     write = message.write
-    last, end = message.packets - 1, begin + packets
+    last, end = message.packets - 1, begin + transmit.count
 
     def block(first: int, stop: int, row_bytes: int, opcode: Opcode) -> Frames:
         count = stop - first

@@ -27,7 +27,6 @@ from typing import Any, Final
 
 from inaproto.errors import InaprotoError
 from inaproto_hil.compiled import extensions
-from inaproto_hil.compiled.rewrite import rewrite
 from inaproto_hil.compiled.sources import ENTRY_NAME, fingerprint_of, packages
 
 KEPT: Final = 4
@@ -173,8 +172,6 @@ def _copy(folder: Path, fingerprint: str) -> None:
 def _make(source: Path, folder: Path, modules: Sequence[str]) -> None:
     began = time.monotonic()
     shutil.copytree(source, folder)
-    for path in folder.rglob("*.py"):
-        path.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
     jobs = len(os.sched_getaffinity(0))
     run_first_on_path(folder, "inaproto_hil.compiled.extensions", str(folder), str(jobs), *modules)
     for by_product in ("c", "build", extensions.CACHE_NAME):

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from inaproto_hil.compiled.rewrite import rewrite
+
 ROOTS: Final = (
     "inaproto.sim.world",
     "inaproto.sim.kinds",
@@ -39,6 +41,7 @@ INTERPRETED: Final = {
 }
 """Modules that are left as they are, and why; all ``__init__`` are as well."""
 
+CONFIGURATION_NAME: Final = "mypy.ini"
 CACHE_NAME: Final = "mypy-cache"
 GROUP: Final = "inaproto_world"
 OPTIMISATION: Final = "3"
@@ -93,14 +96,22 @@ def _run(command: list[str]) -> None:
         raise SystemExit(f"{' '.join(command[:1])} ended with {done.returncode} on {command[-1]}\n{said}")
 
 
+def prepare(names: Iterable[str]) -> list[str]:
+    """The files of modules below the current folder, which are rewritten now."""
+    sources = [name.replace(".", "/") + ".py" for name in names]
+    for path in map(Path, sources):
+        path.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
+    Path(CONFIGURATION_NAME).write_text(_CONFIGURATION, encoding="utf-8")
+    return sources
+
+
 def compile_group(names: Sequence[str], jobs: int) -> None:
     """Compile modules below the current folder, each to an extension module beside its source."""
     from mypyc.build import mypycify
 
-    Path("mypy.ini").write_text(_CONFIGURATION, encoding="utf-8")
-    sources = [name.replace(".", "/") + ".py" for name in names]
+    sources = prepare(names)
     extensions = mypycify(
-        ["--config-file", "mypy.ini", *sources],
+        ["--config-file", CONFIGURATION_NAME, *sources],
         opt_level=OPTIMISATION,
         debug_level="0",
         multi_file=True,

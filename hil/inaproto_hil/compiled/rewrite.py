@@ -1,4 +1,4 @@
-"""What the compiled copy has different from the source: three things that mypyc gets wrong, spelt anew.
+"""What the compiled copy has different from the source: what mypyc gets wrong, or slow, spelt anew.
 
 - mypyc evaluates the annotation of a dataclass field when the module is imported. It has no object for some
   builtin classes (``memoryview``: ``KeyError``), and none for a class that is imported for type checking
@@ -6,8 +6,9 @@
   so such a field's ``X`` becomes ``X | X``, which mypyc takes for ``X`` when it compiles.
 - It makes no native class that derives from a named tuple: such a class is marked as an ordinary one.
 - It takes a named slice of bytes for an index (``TypeError``): the slice is written where it is used.
+- Dataclasses and named tuples are made slowly: ``records`` says how they are spelt instead.
 
-Lines keep their numbers: the mark takes the place of the empty line before the class.
+Lines keep their numbers: what is new takes the place of the empty line before a class or below it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from inaproto_hil.compiled.records import is_dataclass, records
+
 _NO_OBJECT: Final = frozenset({"memoryview"})
 """Builtin classes that mypyc has no object for."""
 _FUTURE: Final = "from __future__ import annotations"
-_IMPORT: Final = "; from mypy_extensions import mypyc_attr"
+_IMPORTS: Final = "; from mypy_extensions import mypyc_attr; from dataclasses import dataclass"
 _MARK: Final = "@mypyc_attr(native_class=False)\n"
 
 
@@ -34,23 +37,30 @@ class _Edit:
     text: str
 
     @classmethod
-    def of(cls, name: ast.Name, text: str) -> _Edit:
-        assert name.end_col_offset is not None, "parsed from a text"
-        return cls(name.lineno - 1, name.col_offset, name.end_col_offset, text)
+    def of(cls, node: ast.expr, text: str) -> _Edit:
+        """Instead of a node that does not run over its line."""
+        assert node.end_col_offset is not None, "parsed from a text"
+        return cls(node.lineno - 1, node.col_offset, node.end_col_offset, text)
 
 
 def rewrite(source: str) -> str:
     """The source of one module as it is to be compiled."""
     tree = ast.parse(source)
     lines = [line.encode() for line in source.splitlines(keepends=True)]
-    for edit in sorted({*_unions(tree), *_slices(tree)}, reverse=True):  # the columns before it stay right
+    spelt = list(records(tree))
+    edits = {*_unions(tree), *_slices(tree), *(_Edit.of(*record.edit) for record in spelt)}
+    for edit in sorted(edits, reverse=True):  # the columns before it stay right
         line = lines[edit.line]
         lines[edit.line] = line[: edit.begin] + edit.text.encode() + line[edit.end :]
-    marked = [number for number in map(_line_before, _of_named_tuples(tree)) if not lines[number].strip()]
-    for number in marked:
-        lines[number] = _MARK.encode()
+    new = {_line_before(node): _MARK for node in _of_named_tuples(tree)}
+    new |= {_line_before(record.node): record.mark for record in spelt if record.mark}
+    new |= {_line_below(record.node): record.init for record in spelt}
+    lines += [b"\n"] * (max(new, default=0) + 1 - len(lines))
+    for number, text in new.items():
+        assert not lines[number].strip(), f"line {number + 1} is not empty, as it is in formatted source"
+        lines[number] = text.encode()
     text = b"".join(lines).decode()
-    return text.replace(_FUTURE, _FUTURE + _IMPORT, 1) if marked else text
+    return text.replace(_FUTURE, _FUTURE + _IMPORTS, 1) if new else text
 
 
 # --- annotations of dataclass fields that have no object
@@ -59,7 +69,7 @@ def rewrite(source: str) -> str:
 def _unions(tree: ast.Module) -> Iterator[_Edit]:
     unknown = _NO_OBJECT | set(_typing_only(tree))
     for node in _classes(tree):
-        if not any(map(_is_dataclass, node.decorator_list)):
+        if not any(map(is_dataclass, node.decorator_list)):
             continue
         for statement in node.body:
             match statement:
@@ -80,11 +90,6 @@ def _typing_only(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-def _is_dataclass(decorator: ast.expr) -> bool:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return isinstance(called, ast.Name) and called.id == "dataclass"
-
-
 # --- classes that derive from a named tuple of their module
 
 
@@ -100,6 +105,11 @@ def _of_named_tuples(tree: ast.Module) -> Iterator[ast.ClassDef]:
 
 def _line_before(node: ast.ClassDef) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 2
+
+
+def _line_below(node: ast.ClassDef) -> int:
+    assert node.end_lineno is not None, "parsed from a text"
+    return node.end_lineno
 
 
 def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
