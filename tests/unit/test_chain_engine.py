@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from inaproto.core.accumulators import Accumulators
-from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, Place, PostSlot
+from inaproto.core.chain_engine import ChainEngine, Combine, Place, PostSlot
 from inaproto.core.operation_queue import OperationQueue, Source
 from inaproto.core.operations import (
     Fail,
-    Operation,
     OperationDone,
     OperationFailed,
     Overdue,
@@ -33,11 +32,9 @@ from inaproto.core.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.host_header import HostHeader, Kind
-from inaproto.wire.ina_header import FLAG_LAST, INA_HEADER_BYTES, Dtype, InaHeader, Op
+from inaproto.wire.ina_header import Dtype, Op
+from tests.unit.host_arrivals import FULL, NOW, kinds, message_at, operation
 from tests.unit.ideal_ring import ring_config
-
-NOW = Instant(0)
-FULL = 2 * 256 - INA_HEADER_BYTES
 
 
 def engine(rank: int, size: int = 3, plan: PlanList = (), **changes: int) -> ChainEngine:
@@ -45,35 +42,11 @@ def engine(rank: int, size: int = 3, plan: PlanList = (), **changes: int) -> Cha
     return ChainEngine(ring_config(rank, size, **changes), Accumulators(ReductionPlan(lists)))
 
 
-def operation(index: int = 0, nbytes: int = FULL, dtype: Dtype = Dtype.I32) -> Operation:
-    return Operation(OpIndex(index), dtype, Op.SUM, nbytes, 0x1234)
-
-
 def arrival(
     at: ChainEngine, kind: Kind, serial: int, nbytes: int = FULL, index: int = 0, **fields: Any
 ) -> ResultArrived:
-    """What the predecessor sends; ``nbytes`` of payload, of an operation that ends with it."""
-    config = at.config
-    header = InaHeader(
-        dtype=Dtype.I32,
-        op=Op.SUM,
-        flags=FLAG_LAST,
-        ring_id=config.ring_id,
-        epoch=config.epoch,
-        op_index=index,
-        msg_id=2 * serial + (kind is Kind.RESULT),
-        rank=(config.rank - 1) % config.ring_size,
-        ring_size=config.ring_size,
-        msg_len=-(-(INA_HEADER_BYTES + nbytes) // config.mtu),
-        signature=0x1234,
-        key=config.key,
-    )
-    data = HostHeader(kind, replace(header, **fields)).encode()
-    return ResultArrived(header.msg_id, INA_HEADER_BYTES + nbytes, data)
-
-
-def kinds(actions: list[ChainAction]) -> list[type]:
-    return [type(action) for action in actions]
+    """The last message of operation ``index``."""
+    return message_at(at.config, kind, serial, nbytes, **({"last": True, "op_index": index} | fields))
 
 
 # --- the way of a message

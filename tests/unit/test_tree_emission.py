@@ -15,7 +15,7 @@ from inaproto.core.aggregation_tree import TreeSwitch
 from inaproto.wire.tree_note import NoteKind, TreeNote
 from tests.unit.switched_ring import NOW, SwitchedRing, by_port, mac
 from tests.unit.switched_tree import Carried, SwitchedTree, data_of
-from tests.unit.test_accelerator_hierarchy import note_of, send_note
+from tests.unit.tree_records import note_of, send_note
 
 ALL = range(4)
 

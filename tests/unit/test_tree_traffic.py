@@ -15,11 +15,11 @@ from inaproto.units import PortId
 from inaproto.wire.crc import crc32
 from inaproto.wire.ina_header import InaHeader
 from inaproto.wire.roce import Aeth, Bth, Opcode, RocePacket
-from inaproto.wire.tree_note import NoteKind, TreeNote
+from inaproto.wire.tree_note import NoteKind
 from tests.unit.switched_ring import NOW, block, into_qp, ip, mac, ring_of
 from tests.unit.switched_tree import Carried, SwitchedTree, data_of
+from tests.unit.tree_records import STEERED, note_of
 
-STEERED = TreeSwitch("S", (TreeSwitch("X", (0, 1), aggregates=False), TreeSwitch("L", (2, 3))))
 STEERED_LAST = TreeSwitch("S", (TreeSwitch("L", (0, 1)), TreeSwitch("X", (2, 3), aggregates=False)))
 ABOVE_L1 = "10.9.0.0 to queue pair 8388615"
 """S, as L1 sees it."""
@@ -63,12 +63,6 @@ def with_key(frame: bytes, key: int) -> bytes:
 
 def damaged(frame: bytes) -> bytes:
     return frame[:-9] + bytes([frame[-9] ^ 1]) + frame[-8:]
-
-
-def note_of(tree: SwitchedTree, **changes: Any) -> TreeNote:
-    spec = tree.hosts.spec
-    known: dict[str, Any] = {"rank": 3, "ring_id": spec.ring_id, "epoch": spec.epoch, "msg_id": 0}
-    return TreeNote(**{"kind": NoteKind.GAP, "offset": 1, "key": spec.key, **known, **changes})
 
 
 def from_s(tree: SwitchedTree, record: bytes, **changes: Any) -> bytes:
