@@ -31,8 +31,8 @@ lint: $(STAMP) ## Format, lint and import rules
 types: $(STAMP) ## mypy --strict over everything
 	$(PY) -m mypy
 
-unit: $(STAMP) ## The tests alone; for some of them: make unit ARGS='tests/unit -k psn'
-	$(PY) -m pytest $(ARGS)
+unit: $(STAMP) ## The tests alone, on all cores; for some of them: make unit ARGS='tests/unit -k psn'
+	$(PY) -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 coverage: $(STAMP) ## The tests with branch coverage of wire and core
 	$(PY) -m coverage run -m pytest $(ARGS)
