@@ -86,6 +86,8 @@ class RingRefused:
 
     ring_id: int
     reason: str
+    until_room: bool = False
+    """Trying again is of no use before it is said that there is room."""
 
 
 Action = EmitFrames | Blame | RingFault | RingRefused

@@ -8,7 +8,7 @@ the rank that is ahead was (:mod:`inaproto.core.recovery`), on a path that is ch
 - a ring that broke is made again on the same path; if it breaks again where it broke before, on another;
   if every path that the job may take breaks there, the job fails;
 - one that the switches refused is summed by its hosts, and the switches are tried again after a while,
-  doubled each time, or when another ring has made room;
+  doubled each time, or when another ring has made room; only then, if they said that trying helps no sooner;
 - a job that asked for a path by the hosts keeps it: the switches are never asked.
 
 Invariants: a job waits for its ranks no longer than ``recover_ns``; every change of path has a reason, which
@@ -48,6 +48,8 @@ class JobRecovery:
     """When waiting for ranks ends."""
     return_at: Instant | None = None
     """When the switches are to be tried again."""
+    waits_for_room: bool = False
+    """They are not tried again before that was made."""
     _return_ns: int = RETURN_FIRST_NS
     _breaks: dict[RingPath, int] = field(default_factory=dict)
     """Of each path, since the job came past ``_broke_at``."""
@@ -71,10 +73,11 @@ class JobRecovery:
         self.deadline = None
         self.wait(now, recover_ns)
 
-    def refused(self, reason: str, path: RingPath) -> None:
+    def refused(self, reason: str, path: RingPath, *, until_room: bool = False) -> None:
         """The switches do not take the ring: the hosts sum themselves, on ``path``."""
         self.path = path
         self.fallback = reason
+        self.waits_for_room = until_room
 
     def broke(self, reason: str, progress: int, paths: Sequence[RingPath]) -> bool:
         """The ring broke, where a rank had come as far as ``progress``; ``paths`` are all that it may take.
@@ -99,15 +102,18 @@ class JobRecovery:
         self.deadline = None
         if self.path == "switch":
             self.fallback = ""
-        elif not self.is_asked:
+            self.waits_for_room = False
+        elif not self.is_asked and not self.waits_for_room:
             self.return_at = Instant(now + self._return_ns)
             self._return_ns = min(2 * self._return_ns, RETURN_LAST_NS)
 
     def room_made(self, now: Instant) -> None:
         """Another ring has ended: the switches may take this one now."""
-        if self.return_at is not None:
+        is_running = self.deadline is None
+        if self.return_at is not None or (self.waits_for_room and is_running):
             self.return_at = now
             self._return_ns = RETURN_FIRST_NS
+        self.waits_for_room = False
 
     def return_to_switch(self) -> None:
         self.path = "switch"

@@ -54,6 +54,7 @@ from inaproto.core.rendezvous_types import (
     RendezvousAction,
     RendezvousEvent,
     RendezvousView,
+    RoomMade,
     Send,
     SessionEnded,
     SessionId,
@@ -122,6 +123,10 @@ class Rendezvous(RingEnds):
                 return self._member_event(event)
             case MemberRegroups():
                 return self._regroupings.asked(event, self._hello(event.session), now)
+            case RoomMade():
+                for job in self._jobs.values():
+                    job.recovery.room_made(now)
+                return []
             case Woke():
                 return self._woke()
 

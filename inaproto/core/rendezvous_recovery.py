@@ -53,7 +53,7 @@ class RingEnds(JobLife):
     def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
         path = job.host_path
         if self._config.recover_ns and path is not None:
-            job.recovery.refused(event.reason, path)
+            job.recovery.refused(event.reason, path, until_room=event.until_room)
             self._counters["fallbacks"] += 1
             return self._halt(job, f"the switch cannot sum for it: {event.reason}")
         text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"

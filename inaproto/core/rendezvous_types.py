@@ -141,6 +141,11 @@ class MemberRegroups:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomMade:
+    """The switches may take rings now that they have refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """The deadline may have passed."""
 
@@ -161,6 +166,7 @@ RendezvousEvent = (
     | MemberRegroups
     | RingFault
     | RingRefused
+    | RoomMade
     | Woke
     | ShuttingDown
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.aggregation_tree import SwitchAddress
-from inaproto.core.rendezvous_types import Send
+from inaproto.core.rendezvous_types import RoomMade, Send
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId, S
@@ -42,6 +42,8 @@ class TreeControlConfig:
     """How long a switch that restarts is told of a ring that it had."""
     retired_max: int = 1024
     """Rings that are remembered for that; the oldest makes room."""
+    wait_ns: int = 5 * S
+    """How long a ring waits for a switch or a trunk without which its ranks cannot reach each other."""
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -65,6 +67,22 @@ class SwitchArrived:
     """A switch has a control session (again); it has no ring."""
 
     switch: str
+    is_trunk_up: bool = True
+    """To the switch above, until ``TrunkSaid``; switches that will say it come with False."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrunkSaid:
+    """What a switch that is connected says of its trunk to the one above."""
+
+    switch: str
+    error: str
+    """Why it is down; empty: it is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The deadline may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +161,7 @@ class Faulted:
 
 
 RingEvent = Installed | Refused | Faulted | StartAsked | RingGone
-TreeEvent = SwitchArrived | SwitchLost | HostSeen | RingWanted | RingEvent
+TreeEvent = SwitchArrived | SwitchLost | TrunkSaid | TimePassed | HostSeen | RingWanted | RingEvent
 
 
 # --- actions
@@ -168,7 +186,7 @@ class Admit:
 class Tell:
     """An event for the rendezvous."""
 
-    event: RingFault | RingRefused
+    event: RingFault | RingRefused | RoomMade
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +211,17 @@ class TreeView:
     switches: tuple[str, ...]
     missing: tuple[str, ...]
     """Those that have not said yet that they have the ring."""
+    waits_for: str = ""
+    """Why it is not being installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeControlView:
     present: tuple[str, ...]
+    """Switches."""
     rings: tuple[TreeView, ...]
     counters: Mapping[str, int] = field(default_factory=dict)
-    """Monotonic: ``trees_made``, ``trees_refused``, ``switches_lost``."""
+    """Monotonic: ``trees_made``, ``trees_refused``, ``trees_waited`` (for a switch or a trunk),
+    ``switches_lost``, ``trunks_down`` (said to be)."""
+    trunks_down: Mapping[str, str] = field(default_factory=dict)
+    """Why, by the lower of its switches."""

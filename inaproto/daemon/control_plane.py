@@ -6,8 +6,8 @@ for it; where there is only one switch, the rendezvous' orders go straight to it
 
 Invariants: the cores are stepped from synchronous code only, so no step sees another half done; what one
 core or the accelerator says to another goes through a queue and is never a call back into a running step. A
-host is welcome, and stays, only while the switch at which its NIC is has its ports open. Only the rendezvous
-has a deadline; one task keeps it.
+host is welcome, and stays, only while the switch at which its NIC is has its ports open. One task keeps the
+deadlines of both cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, assert_never
 
 import trio
@@ -51,17 +51,20 @@ from inaproto.core.tree_control_types import (
     SwitchArrived,
     SwitchLost,
     Tell,
+    TimePassed,
     TreeAction,
+    TreeControlView,
     TreeEvent,
+    TrunkSaid,
 )
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_server import ControlServer
-from inaproto.daemon.fabric_file import Place
+from inaproto.daemon.fabric_file import FabricEntry, Place
 from inaproto.daemon.ring_records import install_message
 from inaproto.daemon.switch_ports import current_instant
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
-from inaproto.units import MS, US, S
+from inaproto.units import MS, US, Instant, S
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Start, Welcome
 from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 
@@ -69,6 +72,8 @@ log = logging.getLogger("inaproto.switch")
 
 SESSIONS_SPARE = 32
 """Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
+TRUNK_WAIT_S = 5.0
+"""How long a ring waits for a trunk where rings that end are not recovered (``recover_ms`` is 0)."""
 ControlEvent = RendezvousEvent | TreeEvent
 
 
@@ -93,7 +98,10 @@ class ControlPlane:
         self._order = order
         self._blame = blame
         self._switch_lost = switch_lost
-        self._trees = None if place is None else TreeControl(place.fabric.tree_config())
+        self._trees = None
+        if place is not None:
+            wait_ns = settings.recover_ms * MS or round(TRUNK_WAIT_S * S)
+            self._trees = TreeControl(replace(place.fabric.tree_config(), wait_ns=wait_ns))
         self._rendezvous = Rendezvous(
             RendezvousConfig(
                 jobs_max=settings.rings_max,
@@ -109,6 +117,10 @@ class ControlPlane:
         """Of the other switches that are connected; the root needs no session."""
         self._since_s: dict[str, float] = {} if place is None else {place.name: trio.current_time()}
         """When each switch came or was lost."""
+        self._trunk_since_s: dict[str, float] = {}
+        """When each last said whether its trunk is up."""
+        self._said_down: dict[str, None] = {}
+        """Switches that have said last that it is not."""
         self._why_away: dict[str, str] = {}
         self._open: dict[str, None] = {} if place is None else {place.name: None}
         """Switches whose ports are open."""
@@ -129,14 +141,19 @@ class ControlPlane:
         if self._handling:
             return
         self._handling = True
-        deadline = self._rendezvous.deadline
+        deadline = self._deadline
         try:
             while self._events:
                 self._step(self._events.popleft())
         finally:
             self._handling = False
-        if self._rendezvous.deadline != deadline:
+        if self._deadline != deadline:
             self._deadline_changed.set()
+
+    @property
+    def _deadline(self) -> Instant | None:
+        of_trees = None if self._trees is None else self._trees.deadline
+        return min((at for at in (self._rendezvous.deadline, of_trees) if at is not None), default=None)
 
     def _step(self, event: ControlEvent) -> None:
         now = current_instant()
@@ -148,16 +165,17 @@ class ControlPlane:
                 self._perform_of_trees(order)
 
     async def keep_deadlines(self) -> None:
-        """Wake the rendezvous when its deadline has passed, until cancelled."""
+        """Wake the cores when a deadline has passed, until cancelled."""
         while True:
             self._deadline_changed = trio.Event()
-            deadline = self._rendezvous.deadline
+            deadline = self._deadline
             # A microsecond more, so that the float clock is past the deadline for sure.
             at = math.inf if deadline is None else (deadline + US) / S
             with trio.move_on_at(at):
                 await self._deadline_changed.wait()
             if deadline is not None and current_instant() >= deadline:
                 self.handle(Woke())
+                self.handle(TimePassed())
 
     def shut_down(self, reason: str) -> None:
         """Tell whoever has a ring."""
@@ -280,19 +298,31 @@ class ControlPlane:
         if name == place.name or name not in place.fabric.by_name:
             return f"switch {name!r} is not below {place.name} in the fabric"
         if name in self._switches:
-            return f"another switch {name!r} is connected"
+            return f"another switch {name!r} is connected; give each switch daemon its own --name"
         return ""
 
     def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None:
         name = hello.switch
         log.info("switch %s is here, boot %s", name, hello.boot_id)
         self._switches[name] = session
-        self._since_s[name] = trio.current_time()
+        self._since_s[name] = self._trunk_since_s[name] = trio.current_time()
         self.server.send(session, SwitchWelcome(id=hello.id, boot_id=self._boot_id))
-        self.handle(SwitchArrived(name))
+        self.handle(SwitchArrived(name, is_trunk_up=False))
 
     def switch_opened(self, switch: str) -> None:
         self._open[switch] = None
+
+    def trunk_said(self, switch: str, error: str) -> None:
+        above = "" if self._place is None else self._place.fabric.by_name[switch].above
+        if error:  # of one that stays down the reason may change from try to try
+            level = logging.INFO if switch in self._said_down else logging.WARNING
+            log.log(level, "the trunk between %s and %s is down: %s", switch, above, error)
+            self._said_down[switch] = None
+        else:
+            log.info("the trunk between %s and %s is up", switch, above)
+            self._said_down.pop(switch, None)
+        self._trunk_since_s[switch] = trio.current_time()
+        self.handle(TrunkSaid(switch, error))
 
     def switch_said(self, switch: str, said: RingFault | RingRefused | Installed) -> None:
         match said:
@@ -308,6 +338,7 @@ class ControlPlane:
     def switch_ended(self, switch: str, reason: str) -> None:
         log.warning("switch %s is lost: %s", switch, reason)
         del self._switches[switch]
+        self._said_down.pop(switch, None)
         self._open.pop(switch, None)
         self._since_s[switch] = trio.current_time()
         self._why_away[switch] = reason
@@ -329,6 +360,14 @@ class ControlPlane:
             found["fabric"] = self._fabric_status(self._trees, self._place)
         return found
 
+    def _trunk_status(self, entry: FabricEntry, view: TreeControlView) -> dict[str, Any] | None:
+        """Of its trunk to the switch above, as it says; None if there is none, or the switch is away."""
+        if entry.above is None or entry.name not in view.present:
+            return None
+        error = view.trunks_down.get(entry.name, "")
+        since_s = round(trio.current_time() - self._trunk_since_s[entry.name], 3)
+        return {"is_up": not error, "error": error, "since_s": since_s}
+
     def _fabric_status(self, trees: TreeControl, place: Place) -> dict[str, Any]:
         view = trees.view()
         now = trio.current_time()
@@ -345,6 +384,7 @@ class ControlPlane:
                     if entry.name in self._since_s
                     else None,
                     "error": "" if entry.name in view.present else self._why_away.get(entry.name, ""),
+                    "trunk": self._trunk_status(entry, view),
                 }
                 for entry in place.fabric.entries
             ],
@@ -354,6 +394,7 @@ class ControlPlane:
                     "phase": ring.phase,
                     "switches": list(ring.switches),
                     "missing": list(ring.missing),
+                    "waits_for": ring.waits_for,
                 }
                 for ring in view.rings
             ],

@@ -63,6 +63,7 @@ from inaproto.wire.switch_messages import (
     RingInstalled,
     SwitchHello,
     SwitchOpened,
+    TrunkReport,
 )
 
 log = logging.getLogger("inaproto.switch")
@@ -87,6 +88,7 @@ class Desk(Protocol):
     def refusal_of_switch(self, hello: SwitchHello) -> str: ...
     def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None: ...
     def switch_opened(self, switch: str) -> None: ...
+    def trunk_said(self, switch: str, error: str) -> None: ...
     def switch_said(self, switch: str, said: RingFault | RingRefused | Installed) -> None: ...
     def switch_ended(self, switch: str, reason: str) -> None: ...
 
@@ -331,6 +333,8 @@ class ControlServer:
         match message:
             case SwitchOpened():
                 desk.switch_opened(switch)
+            case TrunkReport(error=error):
+                desk.trunk_said(switch, error)
             case RingInstalled(ring_id=ring_id):
                 desk.switch_said(switch, Installed(switch, ring_id))
             case InstallRefused(ring_id=ring_id, reason=reason):

@@ -86,17 +86,27 @@ def _fabric(fabric: Mapping[str, Any]) -> Iterable[RenderableType]:
     for switch in fabric["switches"]:
         if switch["error"]:
             yield Text(f"  {switch['name']} is away: {switch['error']}")
+        if _lacks_trunk(switch):
+            yield Text(
+                f"  {switch['name']} sums for no other switch, its trunk to {switch['above']} is down: "
+                f"{switch['trunk']['error']}"
+            )
     if fabric["rings"]:
         rings = (
             (ring["ring_id"], ring["phase"], ", ".join(ring["switches"]), ", ".join(ring["missing"]) or "-")
             for ring in fabric["rings"]
         )
         yield _table("trees", ("ring", "phase", "switches", "waiting for"), rings)
+        for ring in fabric["rings"]:
+            if ring.get("waits_for"):
+                yield Text(f"  ring {ring['ring_id']} waits: {ring['waits_for']}")
     yield Text(f"  trees: {_counts(counters)}")
 
 
 def _member(switch: Mapping[str, Any]) -> tuple[object, ...]:
     state = "here" if switch["is_open"] else "starting" if switch["is_present"] else "away"
+    if switch["is_open"] and _lacks_trunk(switch):
+        state = "no trunk"
     if not switch["aggregates"]:
         state += ", steers"
     return (
@@ -106,6 +116,12 @@ def _member(switch: Mapping[str, Any]) -> tuple[object, ...]:
         _seconds(switch["since_s"]),
         switch["dir"],
     )
+
+
+def _lacks_trunk(switch: Mapping[str, Any]) -> bool:
+    """As the switch has told the root; of one that is away nothing is known."""
+    trunk = switch.get("trunk")
+    return trunk is not None and not trunk["is_up"]
 
 
 def _trunk(trunk: Mapping[str, Any]) -> tuple[object, ...]:

@@ -137,6 +137,10 @@ class Switch:
         if self.trunks is not None:
             self.trunks.admitted()
 
+    async def report_trunk(self, say: Callable[[str], None]) -> None:
+        if self.trunks is not None:
+            await self.trunks.report_above(say)
+
     def session_ended(self) -> None:
         """The control plane is gone, and with it all rings."""
         self.ports.close()

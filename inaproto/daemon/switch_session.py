@@ -8,6 +8,7 @@ another one begins; one from which nothing is heard for ``DEAD_S`` has ended.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ from inaproto.wire.switch_messages import (
     SwitchHello,
     SwitchOpened,
     SwitchWelcome,
+    TrunkReport,
 )
 
 log = logging.getLogger("inaproto.switch")
@@ -50,6 +52,10 @@ class Ordered(Protocol):
         ...
 
     def admitted(self) -> None: ...
+
+    async def report_trunk(self, say: Callable[[str], None]) -> None:
+        """Say why the trunk to the switch above is down, or nothing if it is up, whenever that changes."""
+        ...
 
     def session_ended(self) -> None:
         """The switch forgets its rings and closes its ports."""
@@ -112,6 +118,7 @@ class SwitchSession:
                 taken = not reason
                 if taken:
                     nursery.start_soon(self._heartbeat, stream)
+                    nursery.start_soon(self._switch.report_trunk, self._say_of_trunk)
                     reason = await self._obey(stream)
                 nursery.cancel_scope.cancel()
         finally:
@@ -199,6 +206,9 @@ class SwitchSession:
             self._tell(Ping(id=next(self._ids)))
             await trio.sleep(HEARTBEAT_S)
         stream.close(f"silent for {DEAD_S:g} s")
+
+    def _say_of_trunk(self, error: str) -> None:
+        self._tell(TrunkReport(error=error))
 
     def _tell(self, message: Message) -> None:
         if self._stream is None:

@@ -6,6 +6,8 @@ is up when both agree. A trunk that is down loses frames, as a cable does: rings
 retransmission. Each then announces the hosts on its side: what they send ends at their first switch, which
 sums it, so those behind a new trunk would flood every ACK for them. Each says its hello again every
 ``ALIVE_S``, which no bridge passes on: a connection can stand though whatever carries it is stuck.
+The control plane hears from the lower switch whether its trunk is up: at once when it is, and when it has
+been down for ``DOWN_S``.
 
 Invariants: no frame passes between switches that different control planes have admitted, or none; there is
 one trunk for each pair, the one that was dialled last; one on which nothing comes for ``DEAD_S`` is dropped;
@@ -38,6 +40,8 @@ ALIVE_S = 2.0
 DEAD_S = 10.0
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0
+DOWN_S = 1.0
+"""Shorter breaks cost frames only, and are not reported: so one that flaps makes no storm."""
 GREETINGS_MAX = 8
 """Connections from below that have not said yet who they are; others have to try again."""
 
@@ -80,6 +84,8 @@ class Trunks:
             for name in self._ports
         }
         self._admitted = trio.Event()
+        self._changed = trio.Event()
+        """The state of a trunk did, or the reason why it is down."""
 
     def admitted(self) -> None:
         """The switch has been: try now."""
@@ -151,6 +157,26 @@ class Trunks:
                 else:
                     self._board.send(port_id, self._hello(peer, boot))
 
+    async def report_above(self, say: Callable[[str], None]) -> None:
+        """Say of the trunk to the switch above why it is down, or nothing if it is up; until cancelled."""
+        if self._place.entry.above is None:
+            return
+        trunk = self._trunks[self._place.entry.above]
+        said: str | None = None
+        while True:
+            with trio.move_on_after(DOWN_S):
+                while trunk.error:
+                    await self._changed.wait()
+            if trunk.error != said:
+                said = trunk.error
+                say(said)
+            while trunk.error == said:
+                await self._changed.wait()
+
+    def _has_changed(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
     def _hello(self, peer: str, boot: str) -> Frames:
         hello = TrunkHello(mac=self._place.address.mac, switch=self._place.name, peer=peer, boot_id=boot)
         return np.frombuffer(hello.encode(), dtype=np.uint8).reshape(1, -1)
@@ -203,6 +229,7 @@ class Trunks:
         trunk.error = ""
         trunk.ups += 1
         trunk.changed_s = trio.current_time()
+        self._has_changed()
 
     def _down(self, peer: str, reason: str) -> None:
         if self._board.is_up(self._ports[peer]):
@@ -220,6 +247,7 @@ class Trunks:
         if not trunk.error:
             trunk.changed_s = trio.current_time()
         trunk.error = reason
+        self._has_changed()
 
     def status(self) -> list[dict[str, Any]]:
         """One record for each neighbour, the one above first."""

@@ -51,6 +51,7 @@ from inaproto.core.tree_control_types import (
     SwitchArrived,
     SwitchLost,
     Tell,
+    TimePassed,
     TreeAction,
     TreeControlConfig,
     TreeEvent,
@@ -330,7 +331,8 @@ class ControlPlane:
         self._arm()
 
     def _arm(self) -> None:
-        deadline = self.rendezvous.deadline
+        cores = [self.rendezvous.deadline, None if self.trees is None else self.trees.deadline]
+        deadline = min((at for at in cores if at is not None), default=None)
         if deadline is not None and deadline != self._wake_at:
             self._wake_at = deadline
             self._world.agenda.at(deadline, self._woke, (self.boots, deadline))
@@ -339,6 +341,8 @@ class ControlPlane:
         if planned == (self.boots, self._wake_at) and self._world.switch.is_up:
             self._wake_at = None
             self.handle(Woke())
+            if self.trees is not None:
+                self.handle(TimePassed())
 
     def _handle(self, event: RendezvousEvent | TreeEvent) -> None:
         world = self._world

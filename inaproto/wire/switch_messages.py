@@ -1,6 +1,7 @@
 """Control messages between switches and the control plane at the root of their fabric (NetReduce 3.3).
 
-switch -> root: SwitchHello, SwitchOpened, RingInstalled, InstallRefused, RingFaulted, Ping, Pong, Status.
+switch -> root: SwitchHello, SwitchOpened, TrunkReport, RingInstalled, InstallRefused, RingFaulted, Ping,
+Pong, Status.
 root -> switch: SwitchWelcome, RingInstall, RingRemove, SwitchAdmit, Error, Ping, Pong, StatusReply.
 
 A switch says hello, is told of every ring that it has or may have had, and is admitted: only then do its
@@ -124,6 +125,15 @@ class SwitchOpened(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrunkReport(Message):
+    """Of the trunk to the switch above: whether rings may need it."""
+
+    TYPE: ClassVar[str] = "trunk_report"
+    error: Explanation = ""
+    """Why it is down; empty: it is up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RingInstall(Message):
     """The switch gets a ring; ``flows`` are those of its ranks, in order."""
 
@@ -178,6 +188,7 @@ SWITCH_MESSAGES: Final[tuple[type[Message], ...]] = (
     SwitchWelcome,
     SwitchAdmit,
     SwitchOpened,
+    TrunkReport,
     RingInstall,
     RingRemove,
     RingInstalled,

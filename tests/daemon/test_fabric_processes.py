@@ -164,7 +164,17 @@ async def test_the_sum_of_two_racks_and_what_status_shows() -> None:
             ("leaf0", True),
             ("leaf1", True),
         ]
-        assert root["fabric"]["counters"] == {"trees_made": 1, "trees_refused": 0, "switches_lost": 0}
+        counters = root["fabric"]["counters"]
+        assert {name: counters[name] for name in ("trees_made", "trees_refused", "switches_lost")} == {
+            "trees_made": 1,
+            "trees_refused": 0,
+            "switches_lost": 0,
+        }
+        assert [one["trunk"] and one["trunk"]["is_up"] for one in root["fabric"]["switches"]] == [
+            None,
+            True,
+            True,
+        ]
         assert [(trunk["switch"], trunk["way"], trunk["is_up"]) for trunk in root["trunks"]] == [
             ("leaf0", "down", True),
             ("leaf1", "down", True),
@@ -222,6 +232,36 @@ async def test_a_trunk_that_is_cut_for_a_second_loses_frames_only() -> None:
         root = await processes.status("spine")
         assert root["rendezvous"]["recoveries"] == 0
         assert root["fabric"]["counters"]["switches_lost"] == 0
+
+
+async def test_a_wrong_trunk_address_is_named_to_every_rank_and_at_the_root() -> None:
+    async with fabric() as processes:
+        relay = TrunkRelay(processes.directory / "relay.sock", processes.root / "trunk-leaf1.sock")
+        processes.write_fabric(trunk=relay.path)  # nobody listens there
+        await processes.start_all("--recover-ms", "1500")
+        words = f"the trunk between leaf1 and spine is down: cannot connect to {relay.path}: "
+        errors: list[JobError] = []
+
+        async def one(rank: int) -> None:
+            with pytest.raises(JobError) as caught:
+                await processes.connect(rank)
+            errors.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            for rank in range(4):
+                nursery.start_soon(one, rank)
+        assert len(errors) == 4
+        assert all(words in str(error) for error in errors), errors
+        assert processes.log("spine").count(f"WARNING inaproto.switch: {words}") == 1, processes.log("spine")
+        show = partial(run, "status", "--dir", str(processes.root))
+        shown = " ".join((await trio.to_thread.run_sync(show)).stdout.split())
+        assert "leaf1 sums for no other switch, its trunk to spine is down: cannot connect to" in shown
+        leaf = await processes.status("leaf1")
+        assert str(relay.path) in leaf["trunks"][0]["error"]
+        await processes.nursery.start(relay.run)
+        assert await train(processes, 4) == {"switch"}
+        root = await processes.status("spine")
+        assert root["fabric"]["switches"][2]["trunk"]["is_up"]
 
 
 async def test_a_leaf_that_does_not_come_back_is_named() -> None:

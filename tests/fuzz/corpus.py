@@ -37,6 +37,7 @@ from inaproto.wire.switch_messages import (
     RingInstall,
     RoleRecord,
     SwitchHello,
+    TrunkReport,
 )
 from inaproto.wire.tree_note import NoteKind, TreeNote
 from inaproto.wire.trunk_hello import TrunkHello
@@ -233,6 +234,7 @@ _MESSAGES: Final = (
             steered=(),
         ),
     ),
+    TrunkReport(error="cannot connect to /run/trunk-leaf1.sock: there is no such socket"),
     RingFaulted(id=10, ring_id=7, rank=1, rule="operations differ", evidence="rank 1 has another shape"),
 )
 _FRAMED: Final = (

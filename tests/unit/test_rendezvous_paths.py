@@ -14,6 +14,7 @@ from inaproto.core.rendezvous_types import (
     MemberLeft,
     MemberReady,
     Noted,
+    RoomMade,
 )
 from inaproto.units import S
 from inaproto.wire.control_messages import (
@@ -86,6 +87,59 @@ def test_it_returns_at_once_when_another_ring_has_made_room() -> None:
         world.step(MemberLeft(world.session[rank], Left(job="other", rank=rank, operations=1)))
     assert world.core.deadline == 0
     assert {halt.path for _, halt in sent(world.woke_at(0), Halt)} == {"switch"}
+
+
+def deadline(world: World) -> int | None:
+    return world.core.deadline
+
+
+def until_room(world: World) -> None:
+    world.step(RingRefused(world.job.ring_id, REFUSED, until_room=True))
+
+
+def test_a_refusal_until_room_is_made_is_not_tried_again_before() -> None:
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    until_room(world)
+    world.all_halted()
+    world.ready()
+    assert deadline(world) is None
+    assert world.step(RoomMade()) == []
+    assert world.core.deadline == world.now
+    actions = world.woke_at(world.now)
+    assert {halt.path for _, halt in sent(actions, Halt)} == {"switch"}
+    world.all_halted()
+    world.refused()
+    world.all_halted()
+    world.ready()
+    assert world.core.deadline == world.now + S, "another refusal is tried again after a while"
+
+
+def test_room_that_is_made_while_the_hosts_connect_is_not_missed() -> None:
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    until_room(world)
+    world.step(RoomMade())
+    world.all_halted()
+    world.ready()
+    assert world.core.deadline == world.now + S
+
+
+def test_the_switch_that_a_chain_was_left_for_is_tried_again_as_ever() -> None:
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    until_room(world)
+    world.all_halted()
+    world.ready()
+    for path, progress in (("chain", 0), ("switch", 0), ("switch", 9), ("chain", 9)):
+        world.broken(1, progress=progress)
+        world.all_halted()
+        assert world.job.path == path
+        world.ready()
+    assert world.core.deadline == world.now + S
 
 
 def test_a_path_that_breaks_twice_at_one_place_is_left_and_then_the_job_fails() -> None:

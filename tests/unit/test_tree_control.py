@@ -261,8 +261,9 @@ def test_the_fault_names_the_lowest_rank_of_the_lost_switch_if_it_has_one() -> N
     assert other.step(SwitchLost("mid", "x")) == [Tell(RingFault(RING, 0, SWITCH_LOST, "mid is gone: x"))]
 
 
-def test_a_switch_that_is_away_refuses() -> None:
-    world = Controlled(["leaf0", "leaf1"])
+def test_a_switch_that_is_away_and_above_all_ranks_refuses() -> None:
+    """They reach each other below it."""
+    world = Controlled(["leaf0", "leaf0"], fabric(mid=False, leaf=False))
     world.step(SwitchLost("mid", "x"))
     assert world.step(RingWanted(spec(2))) == [Tell(RingRefused(RING, "switch mid is not connected"))]
     assert world.core.view().rings == ()
@@ -334,8 +335,10 @@ def test_rings_that_are_remembered_are_bounded() -> None:
     assert orders == [RemoveRing(3), RemoveRing(4)]
 
 
-def test_it_has_no_timers() -> None:
-    assert Controlled(["leaf0"]).core.deadline is None
+def test_it_has_no_timers_but_of_rings_that_wait() -> None:
+    world = Controlled(["leaf0", "leaf1"])
+    world.stand()
+    assert world.core.deadline is None
 
 
 # --- hosts that are seen
@@ -389,6 +392,12 @@ def test_trees_refusals_and_losses_are_counted() -> None:
         control.step(SwitchLost(name, "gone"))
         assert counts() == [2, 2, lost]
     for refused in (3, 4):
-        control.step(RingWanted(spec(2)))
+        control.step(RingWanted(spec(3)))
         assert counts() == [2, refused, 2]
-    assert set(control.core.view().counters) == {"trees_made", "trees_refused", "switches_lost"}
+    assert dict(control.core.view().counters) == {
+        "trees_made": 2,
+        "trees_refused": 4,
+        "trees_waited": 0,
+        "switches_lost": 2,
+        "trunks_down": 0,
+    }

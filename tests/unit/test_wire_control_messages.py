@@ -118,8 +118,8 @@ def test_all_messages_of_the_protocol() -> None:
         "join joined buffer ok all_reduce done leave status status_reply error hello welcome member ring "
         "ready start op_started job_status broken halt halted gone regroup regrouped left closed failed "
         "ping pong "
-        "switch_hello switch_welcome switch_admit switch_opened ring_install ring_remove ring_installed "
-        "install_refused ring_faulted"
+        "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
+        "ring_installed install_refused ring_faulted"
     )
     assert list(MESSAGES) == names.split()
 
