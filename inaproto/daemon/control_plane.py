@@ -70,6 +70,8 @@ from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, 
 
 log = logging.getLogger("inaproto.switch")
 
+REFUSED_MAX = 32
+"""Names of switches that were not welcome; the one heard longest ago makes room."""
 SESSIONS_SPARE = 32
 """Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
 TRUNK_WAIT_S = 5.0
@@ -122,6 +124,8 @@ class ControlPlane:
         self._said_down: dict[str, None] = {}
         """Switches that have said last that it is not."""
         self._why_away: dict[str, str] = {}
+        self._refused: dict[str, tuple[str, float]] = {}
+        """Why switches were not welcome, by the name that they gave, and when they were last heard."""
         self._open: dict[str, None] = {} if place is None else {place.name: None}
         """Switches whose ports are open."""
         self._deadline_changed = trio.Event()
@@ -287,6 +291,15 @@ class ControlPlane:
 
     def refusal_of_switch(self, hello: SwitchHello) -> str:
         """Empty: it is welcome."""
+        reason = self._why_refused(hello)
+        if reason:
+            self._refused.pop(hello.switch, None)
+            self._refused[hello.switch] = (reason, trio.current_time())
+            while len(self._refused) > REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
+        return reason
+
+    def _why_refused(self, hello: SwitchHello) -> str:
         place, name = self._place, hello.switch
         if place is None:
             return "this switch is alone: it was started without a fabric file (--fabric)"
@@ -303,6 +316,7 @@ class ControlPlane:
 
     def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None:
         name = hello.switch
+        self._refused.pop(name, None)
         log.info("switch %s is here, boot %s", name, hello.boot_id)
         self._switches[name] = session
         self._since_s[name] = self._trunk_since_s[name] = trio.current_time()
@@ -387,6 +401,10 @@ class ControlPlane:
                     "trunk": self._trunk_status(entry, view),
                 }
                 for entry in place.fabric.entries
+            ],
+            "refused": [
+                {"switch": name, "reason": reason, "since_s": round(now - heard_s, 3)}
+                for name, (reason, heard_s) in self._refused.items()
             ],
             "rings": [
                 {

@@ -8,6 +8,7 @@ that ends; a session from which nothing is heard for ``DEAD_S`` is ended (hosts 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -70,6 +71,9 @@ log = logging.getLogger("inaproto.switch")
 
 DEAD_S = 10.0
 FLUSH_S = 1.0
+REFUSAL_LOG_S = 60.0
+"""Who is refused tries again, every second; one reason is logged this often."""
+REFUSALS_MAX = 256
 ORDERS_MAX = 1 << 14
 """For one switch, not sent yet; one that returns hears of every ring that it may have had."""
 ACCEPT_RETRY_S = 0.5
@@ -127,6 +131,8 @@ class ControlServer:
         self._random_bits = random_bits
         self._sessions: dict[SessionId, _Session] = {}
         self._serial = 0
+        self._refusals: dict[str, float] = {}
+        """When each was logged."""
 
     # --- what the rendezvous orders
 
@@ -159,8 +165,19 @@ class ControlServer:
         self.send(session_id, error)
         session = self._sessions.get(session_id)
         if session is not None:
-            log.log(logging.DEBUG if error.code == SWITCH_AWAY else logging.WARNING, "%s", error.message)
+            self._log_refusal(error)
             session.stream.close("refused")
+
+    def _log_refusal(self, error: Error) -> None:
+        now = trio.current_time()
+        is_news = now - self._refusals.get(error.message, -math.inf) >= REFUSAL_LOG_S
+        is_problem = is_news and error.code != SWITCH_AWAY
+        log.log(logging.WARNING if is_problem else logging.DEBUG, "%s", error.message)
+        if is_news:
+            self._refusals.pop(error.message, None)
+            self._refusals[error.message] = now
+            while len(self._refusals) > REFUSALS_MAX:
+                del self._refusals[next(iter(self._refusals))]
 
     def end_hosts(self, switch: str, reason: str) -> None:
         """Of that switch: they can do nothing until it is back."""

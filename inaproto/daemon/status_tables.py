@@ -48,6 +48,8 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         for trunk in status["trunks"]:
             if trunk["error"]:
                 yield Text(f"  trunk to {trunk['switch']}: {trunk['error']}")
+            if trunk.get("refused") and trunk["refused"] != trunk["error"]:
+                yield Text(f"  trunk to {trunk['switch']}, not taken: {trunk['refused']}")
     if status["ports"]:
         yield _table(
             "ports",
@@ -83,6 +85,8 @@ def _control(control: Mapping[str, Any]) -> str:
 def _fabric(fabric: Mapping[str, Any]) -> Iterable[RenderableType]:
     counters = fabric["counters"]
     yield _table("fabric", ("switch", "above", "state", "for", "directory"), map(_member, fabric["switches"]))
+    for switch in fabric.get("refused", ()):
+        yield Text(f"  refused {switch['since_s']:.0f} s ago: {switch['reason']}")
     for switch in fabric["switches"]:
         if switch["error"]:
             yield Text(f"  {switch['name']} is away: {switch['error']}")

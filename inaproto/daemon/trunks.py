@@ -54,6 +54,8 @@ class _Trunk:
     """Why it is down, or was last."""
     changed_s: float = 0.0
     ups: int = 0
+    refused: str = ""
+    """Why the last one that came for it and was another switch was not taken."""
 
 
 class Trunks:
@@ -207,8 +209,14 @@ class Trunks:
             said = TrunkHello.decode(blocks[0][0].tobytes())
         except DecodeError as error:
             raise PortClosed(f"the far side is no switch of this fabric: {error}") from None
-        if (said.switch, said.peer) != (peer, self._place.name):
-            raise PortClosed(f"the far side is {said.switch}, which wants {said.peer}; {peer} was expected")
+        name = self._place.name
+        if (said.switch, said.peer) != (peer, name):
+            if answers:
+                port.send_nowait(frame)  # that it may say which socket it has dialled
+            who = f"the far side is {said.switch}, which wants {said.peer}"
+            wrong = f"{who}; {peer} was expected, wanting {name}"
+            self._refuse(peer, wrong)
+            raise PortClosed(wrong)
         if said.boot_id != boot or boot != self._control_boot():
             raise PortClosed(f"{peer} is admitted by control plane {said.boot_id}, this switch by {boot}")
         if answers:
@@ -216,6 +224,12 @@ class Trunks:
         self._announce(peer, port)
         self._up(peer)
         return [block for block in (blocks[0][1:], *blocks[1:]) if len(block)]
+
+    def _refuse(self, peer: str, reason: str) -> None:
+        trunk = self._trunks[peer]
+        if trunk.refused != reason and self._board.is_up(self._ports[peer]):
+            log.warning("a connection for the trunk to %s, which is up, is not taken: %s", peer, reason)
+        trunk.refused = reason
 
     def _announce(self, peer: str, port: FramePort) -> None:
         """Say what is on this side: the switch, and all that it knows elsewhere than behind ``peer``."""
@@ -261,6 +275,7 @@ class Trunks:
                 "since_s": round(trio.current_time() - trunk.changed_s, 3),
                 "times_up": trunk.ups,
                 "error": "" if self._board.is_up(self._ports[peer]) else trunk.error or "lost",
+                "refused": trunk.refused,
             }
             for peer, trunk in self._trunks.items()
         ]

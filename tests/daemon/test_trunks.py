@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,8 +248,9 @@ async def test_a_trunk_opens_to_whom_the_same_control_plane_has_admitted(
         right, wrong = (TrunkHello(mac=MAC, **(fields | other)) for other in ({}, changes))
         port = await running.plug(runtime_dir / "trunk-leaf0.sock")
         port.send_nowait(as_frames(wrong))
-        with pytest.raises(PortClosed):
-            await port.receive()
+        answers = [TrunkHello.decode(one) for one in await until_closed(port)]
+        names = [(one.switch, one.peer) for one in answers]
+        assert names == ([] if "boot_id" in changes else [("spine", "leaf0")]), "nothing else may pass"
         (trunk, _) = (await running.status("spine"))["trunks"]
         assert not trunk["is_up"]
         assert words in trunk["error"]
@@ -258,6 +260,15 @@ async def test_a_trunk_opens_to_whom_the_same_control_plane_has_admitted(
         told = TrunkHello.decode(first.tobytes())
         assert (told.switch, told.peer, told.boot_id) == ("spine", "leaf0", boot)
         await running.trunks_up("spine", up=1)
+
+
+async def until_closed(port: FramePort) -> list[bytes]:
+    heard: list[bytes] = []
+    try:
+        while True:
+            heard += [one.tobytes() for block in await port.receive() for one in block]
+    except PortClosed:
+        return heard
 
 
 async def test_a_trunk_that_says_nothing_is_closed(runtime_dir: Path, autojump_clock: MockClock) -> None:
@@ -331,3 +342,54 @@ async def test_a_new_trunk_knows_at_once_who_is_behind_it(runtime_dir: Path) -> 
 
 def as_frames(told: TrunkHello) -> Frames:
     return np.frombuffer(told.encode(), dtype=np.uint8).reshape(1, -1)
+
+
+async def test_a_leaf_that_dials_the_socket_of_another_is_named_at_both_ends(
+    runtime_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = {"leaf1": runtime_dir / "trunk-leaf0.sock"}
+    with caplog.at_level(logging.INFO):
+        async with running_fabric(spine_and_leaves(runtime_dir, trunks=wrong), start=False) as running:
+            await running.start("spine")
+            await running.start("leaf0")
+            await running.trunks_up("spine", up=1)
+            await running.start("leaf1")
+            of_leaf = "the far side is spine, which wants leaf0; spine was expected, wanting leaf1"
+            of_root = "the far side is leaf1, which wants spine; leaf0 was expected, wanting spine"
+            await running.until("leaf1", lambda told: told["trunks"][0]["error"] == of_leaf)
+            await running.until(
+                "spine", lambda told: told["fabric"]["switches"][2]["trunk"]["error"] == of_leaf
+            )
+            (trunk, _) = (await running.status("spine"))["trunks"]
+            assert (trunk["is_up"], trunk["refused"]) == (True, of_root)
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count(f"no trunk to spine, it is tried again: {of_leaf}") == 1
+    assert said.count(f"the trunk between leaf1 and spine is down: {of_leaf}") == 1
+    assert sum(of_root in text for text in said) == 1
+
+
+async def test_a_switch_that_is_refused_is_named_at_the_root(
+    runtime_dir: Path, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    """It tries again every second, and that is said once."""
+    async with running_fabric(spine_and_leaves(runtime_dir), start=False) as running:
+        await running.start("spine")
+        other = spine_and_leaves(runtime_dir, steers=["leaf1"])
+        await running.start("leaf0", fabric=other)
+        began = trio.current_time()
+        await trio.sleep(20)
+        (refused,) = (await running.status("spine"))["fabric"]["refused"]
+        assert refused["switch"] == "leaf0"
+        assert "has another fabric file than spine, the root" in refused["reason"]
+        assert refused["since_s"] < trio.current_time() - began
+        assert sum("another fabric file" in record.getMessage() for record in caplog.records) == 2
+        await running.end("leaf0")
+        await running.start("leaf0")
+        await until_open(running, "spine", "leaf0")
+        assert (await running.status("spine"))["fabric"]["refused"] == []
+        second = await answer(running, "spine", switch_hello(running, "leaf0"))
+        assert isinstance(second, Error)
+        (refused,) = (await running.status("spine"))["fabric"]["refused"]
+        assert refused["reason"] == (
+            "another switch 'leaf0' is connected; give each switch daemon its own --name"
+        )

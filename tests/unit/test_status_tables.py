@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 
 from inaproto.daemon.status import Report
@@ -43,7 +45,7 @@ def test_a_host_s_ranks_fit_a_narrow_terminal() -> None:
     assert "…" not in text, "nothing is cut"
 
 
-ROOT = {
+ROOT: dict[str, Any] = {
     "name": "spine",
     "dir": "/run/inaproto",
     "pid": 1,
@@ -117,6 +119,41 @@ def test_the_root_shows_its_fabric() -> None:
     assert "leaf1 spine away, steers - /run/leaf1" in rows
     assert "77 installing spine, leaf0 leaf0" in rows
     assert "leaf0 down 1 down 2 s 1" in rows
+
+
+def test_the_root_shows_trunks_rings_that_wait_and_whom_it_refuses() -> None:
+    (spine, leaf0, leaf1) = ROOT["fabric"]["switches"]
+    trunk = {"is_up": False, "error": "nobody listens there", "since_s": 4.0}
+    ring = {
+        "ring_id": 78,
+        "phase": "waiting",
+        "switches": [],
+        "missing": [],
+        "waits_for": "no trunk",
+    }
+    fabric = ROOT["fabric"] | {
+        "switches": [
+            spine | {"trunk": None},
+            leaf0 | {"is_present": True, "is_open": True, "error": "", "trunk": trunk},
+            leaf1 | {"is_present": True, "is_open": True, "trunk": trunk | {"is_up": True, "error": ""}},
+        ],
+        "rings": [ring],
+        "refused": [{"switch": "leaf7", "reason": "switch 'leaf7' is not below spine", "since_s": 0.5}],
+    }
+    trunks = [ROOT["trunks"][0] | {"is_up": True, "error": "", "refused": "the far side is leaf1"}]
+    text = shown(ROOT | {"fabric": fabric, "trunks": trunks})
+    for line in (
+        "leaf0 sums for no other switch, its trunk to spine is down: nobody listens there",
+        "ring 78 waits: no trunk",
+        "refused 0 s ago: switch 'leaf7' is not below spine",
+        "trunk to leaf0, not taken: the far side is leaf1",
+    ):
+        assert line in text
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "spine - here 5 s /run/spine" in rows
+    assert "leaf0 spine no trunk 2 s /run/leaf0" in rows
+    assert "leaf1 spine here, steers - /run/leaf1" in rows
+    assert "leaf1 sums for no other" not in text
 
 
 def test_a_leaf_shows_its_session() -> None:
