@@ -78,6 +78,7 @@ class JobRecovery:
         self.path = path
         self.fallback = reason
         self.waits_for_room = until_room
+        self._breaks["switch"] = BREAKS_MAX  # no help for a path that breaks here
 
     def broke(self, reason: str, progress: int, paths: Sequence[RingPath]) -> bool:
         """The ring broke, where a rank had come as far as ``progress``; ``paths`` are all that it may take.

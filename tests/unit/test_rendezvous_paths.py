@@ -142,6 +142,23 @@ def test_the_switch_that_a_chain_was_left_for_is_tried_again_as_ever() -> None:
     assert world.core.deadline == world.now + S
 
 
+def test_a_chain_that_breaks_while_the_switches_refuse_is_no_endless_round() -> None:
+    world = World()
+    for rank in range(3):
+        world.asks(rank)
+    world.refused()
+    world.all_halted()
+    world.ready()
+    for path in ("chain", "switch"):
+        world.broken(1)
+        world.all_halted()
+        assert world.job.path == path
+    world.refused()
+    world.all_halted()
+    world.ready()
+    assert "makes no progress by any path" in failure(world.broken(1))
+
+
 def test_a_path_that_breaks_twice_at_one_place_is_left_and_then_the_job_fails() -> None:
     world = World().running()
     paths = []
