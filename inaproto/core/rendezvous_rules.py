@@ -15,6 +15,8 @@ ELASTIC_NAME_MAX: Final = 117
 _JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GENERATION: Final = re.compile(r"~[1-9][0-9]{0,9}\Z")
 """Of a job that goes on without a lost rank."""
+_RING: Final = re.compile(r"#(0|[1-9][0-9]*)/[1-9][0-9]*\Z")
+"""Of one of the parallel rings of a job (NetReduce section 3.4); each is a job by itself here."""
 _PARAMETERS: Final = ("mtu", "window_messages", "message_packets")
 _WISHES: Final = ("path", "exact_plan")
 
@@ -34,7 +36,7 @@ def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
 def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
     """What this switch cannot serve, whoever asks."""
     window, packets = member.window_messages, member.message_packets
-    name = _GENERATION.sub("", member.job)
+    name = _RING.sub("", _GENERATION.sub("", member.job))
     if not _JOB_NAME.fullmatch(name):
         return "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
     if member.elastic and not config.recover_ns:

@@ -92,7 +92,10 @@ class ClientSession:
         """Returns why the connection has ended."""
         while True:
             try:
-                self._handle(await self._stream.receive())
+                message = await self._stream.receive()
+                if isinstance(message, Leave) and message.reason:
+                    return f"process {self._pid} has given up: {message.reason}"
+                self._handle(message)
             except EndOfChannel as end:
                 return f"process {self._pid} ended without leaving (its connection was {end.reason})"
             except DecodeError as error:

@@ -122,5 +122,5 @@ def check_request(request: AllReduce, buffer: SharedBuffer | None) -> Operation:
         raise JobError(
             f"{name}: shape {request.shape} of {dtype.name} has {nbytes} bytes, it says {request.nbytes}"
         )
-    digest = signature(dtype, op, request.shape)
+    digest = signature(dtype, op, request.shape if request.whole is None else request.whole)
     return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest)

@@ -154,6 +154,9 @@ class AllReduce(Message):
     dtype: DtypeCode
     op: OpCode
     shape: Shape
+    whole: Shape | None = None
+    """Of the tensor that this is a slice of, which is reduced by parallel rings: ranks that call different
+    all-reduces are told by its digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,8 @@ class Done(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave(Message):
     TYPE: ClassVar[str] = "leave"
+    reason: Explanation = ""
+    """Not in good order: why this rank cannot go on. It is lost to its job, and the connection ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,6 +212,10 @@ SMALL = RendezvousConfig(mtu_max=2048, ranks_max=3, ring_packets_max=680, ranks_
             {"job": "no good"},
             "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit",
         ),
+        (
+            {"job": "train#01/2"},
+            "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit",
+        ),
         ({"mtu": 4096}, "mtu is 4096; this switch takes 256, 512, 1024, 2048 (host daemon: --mtu)"),
         (
             {"window_messages": 6},
@@ -266,6 +270,7 @@ def test_a_refused_rank_is_told_why(change: dict[str, object], reason: str) -> N
         replace(member(0), into=replace(member(0).into, slot_bytes=1 << 20)),
         replace(member(0), window_messages=1, into=replace(member(0).into, slots=2)),
         replace(member(0), job="a" * 128),
+        replace(member(0), job="train#10/11"),  # of parallel rings
     ],
 )
 def test_a_rank_at_every_limit_is_taken(member_at_the_limit: Member) -> None:

@@ -221,6 +221,10 @@ def test_enumerations_travel_as_numbers() -> None:
 
 
 def test_optional_fields() -> None:
+    operation = AllReduce(op_index=0, segment=0, offset=0, nbytes=4, dtype=0, op=0, shape=(1,))
+    assert "whole" not in record_of(operation)
+    for whole in ((), (2, 1)):
+        assert decode_message(record_of(replace(operation, whole=whole))) == replace(operation, whole=whole)
     assert "op_index" not in record_of(Error(code="timeout", message="late"))
     error = decode_message({"v": 1, "type": "error", "id": 3, "code": "timeout", "message": "late"})
     assert error == Error(id=3, code="timeout", message="late", of=0, op_index=None)

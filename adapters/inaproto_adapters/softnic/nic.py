@@ -112,7 +112,8 @@ class SoftNic:
         return self._engine.take_completions()
 
     def statistics(self) -> dict[str, int]:
-        return self._engine.statistics()
+        port = self._port.counters
+        return self._engine.statistics() | {"bytes_sent": port.bytes_out, "bytes_received": port.bytes_in}
 
     # ---- running ---------------------------------------------------------------------------------
 
