@@ -8,13 +8,10 @@ and to one process: it survives neither ``fork`` nor pickling.
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -22,16 +19,24 @@ import numpy as np
 import trio
 from numpy.typing import DTypeLike, NDArray
 
+from inaproto.client.arguments import check_arguments, check_sockets
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
-from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, connecting, leaving, waiting
+from inaproto.client.channel import Clock, Steps
+from inaproto.client.drivers import TrioDriver, drive_blocking
 from inaproto.client.memory import Region
+from inaproto.client.parallel_rings import (
+    RankChannel,
+    SlicedOperation,
+    joining_rings,
+    leaving_all,
+    waiting_for,
+)
 from inaproto.client.protocol import PendingOperation
 from inaproto.client.shrinking import FIRST, Survivors, shrinking
 from inaproto.client.unix_stream import dial_unix
-from inaproto.client.wishes import JobWishes, check_wishes
+from inaproto.client.wishes import check_wishes
 from inaproto.errors import LocalMisuse
 from inaproto.ports import Dial
-from inaproto.units import UNIX_PATH_BYTES_MAX
 from inaproto.wire.control_messages import PathAsked
 
 RECORDS_MAX = 1024
@@ -73,7 +78,7 @@ class _Work:
     def __init__(
         self,
         communicator: _Communicator,
-        operation: PendingOperation,
+        operation: PendingOperation | SlicedOperation,
         array: NDArray[Any],
         shared: NDArray[Any] | None,
         region: Region,
@@ -97,7 +102,7 @@ class _Work:
     def _waiting(self, timeout: float | None) -> Steps[NDArray[Any]]:
         communicator, operation = self._communicator, self._operation
         began = communicator.now_ns()
-        yield from waiting(communicator.channel, operation, timeout, communicator.clock)
+        yield from waiting_for(communicator.channel, operation, timeout, communicator.clock)
         if self._region is not None:
             if self._shared is not None:
                 np.copyto(self._result, self._shared)
@@ -110,7 +115,7 @@ class _Communicator:
     """What both kinds share: everything that does not wait."""
 
     def __init__(
-        self, channel: Channel, clock: Clock, dial: Dial = dial_unix, survivors: Survivors = FIRST
+        self, channel: RankChannel, clock: Clock, dial: Dial = dial_unix, survivors: Survivors = FIRST
     ) -> None:
         self.channel = channel
         self.clock = clock
@@ -157,7 +162,7 @@ class _Communicator:
     @property
     def operations_done(self) -> int:
         """All-reduces that have their results, as far as this process has read."""
-        return self.channel.protocol.operations_done
+        return self.channel.operations_done
 
     def buffer(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """An array of zeros in memory shared with the host daemon: ``all_reduce`` copies none of it.
@@ -178,7 +183,7 @@ class _Communicator:
             nbytes *= length
         self.channel.require_usable()
         region = self.channel.memory.register(nbytes)
-        self._announce()
+        self.channel.announce()
         return region.array(lengths, kind)
 
     def statistics(self) -> CommunicatorStatistics:
@@ -194,7 +199,9 @@ class _Communicator:
     def now_ns(self) -> int:
         return int(self.clock() * 1e9)
 
-    def note(self, operation: PendingOperation, nbytes: int, submitted_ns: int, wait_ns: int) -> None:
+    def note(
+        self, operation: PendingOperation | SlicedOperation, nbytes: int, submitted_ns: int, wait_ns: int
+    ) -> None:
         """Record an operation that has its result."""
         ended = self.now_ns()
         self._operations += 1
@@ -207,14 +214,9 @@ class _Communicator:
             )
         )
 
-    def _announce(self) -> None:
-        """Send new segments to the daemon, before the first operation that uses them."""
-        for segment, descriptor in self.channel.memory.take_unannounced():
-            self.channel.send(self.channel.protocol.buffer(segment.number, segment.nbytes), descriptor)
-
     def _start(
         self, array: object, op: str, out: object
-    ) -> tuple[PendingOperation, NDArray[Any], NDArray[Any] | None, Region]:
+    ) -> tuple[PendingOperation | SlicedOperation, NDArray[Any], NDArray[Any] | None, Region]:
         """(operation, where the result goes, where the daemon puts it if elsewhere, its region)."""
         source = check_array(array, "array")
         dtype, operator = wire_dtype(source.dtype), wire_op(op)
@@ -237,17 +239,8 @@ class _Communicator:
             result = source
         else:
             shared = source
-        self._announce()
-        operation, data = channel.protocol.all_reduce(
-            segment=region.segment.number,
-            offset=region.offset,
-            nbytes=source.nbytes,
-            dtype=dtype,
-            op=operator,
-            shape=source.shape,
-            memory=region,
-        )
-        channel.send(data)
+        channel.announce()
+        operation = channel.all_reduce(region, source.nbytes, dtype, operator, source.shape)
         return operation, result, shared, region
 
 
@@ -271,7 +264,7 @@ class Communicator(_Communicator):
     """One rank of a job, for Trio programs; made by :func:`connect`."""
 
     def __init__(
-        self, channel: Channel, driver: _TrioDriver, dial: Dial, survivors: Survivors = FIRST
+        self, channel: RankChannel, driver: TrioDriver, dial: Dial, survivors: Survivors = FIRST
     ) -> None:
         super().__init__(channel, trio.current_time, dial, survivors)
         self._driver = driver
@@ -325,7 +318,7 @@ class Communicator(_Communicator):
     async def aclose(self) -> None:
         """Leave the job. Operations that have not ended are lost, for all ranks."""
         with trio.CancelScope(shield=True):  # bounded: the daemon gets LEAVE_S to answer
-            await self._driver.drive(leaving(self.channel, self.clock))
+            await self._driver.drive(leaving_all(self.channel, self.clock))
 
     async def __aenter__(self) -> Self:
         return self
@@ -339,63 +332,13 @@ class Communicator(_Communicator):
             self.channel.close()
 
 
-class _TrioDriver:
-    """Whoever waits first reads for all; the others park until it has read."""
-
-    def __init__(self) -> None:
-        self._reading = False
-        self._followers = trio.lowlevel.ParkingLot()
-
-    async def drive(self, steps: Steps[T]) -> T:
-        await trio.lowlevel.checkpoint()
-        try:
-            while True:
-                await self._wait(next(steps))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            steps.close()
-
-    async def _wait(self, wait: Wait) -> None:
-        until = float("inf") if wait.until is None else wait.until
-        with trio.move_on_at(until):
-            if wait.channel is None:
-                await trio.sleep_forever()
-            elif self._reading:
-                await self._followers.park()
-            else:
-                self._reading = True
-                try:
-                    await _ready(wait.channel)
-                except trio.ClosedResourceError:
-                    pass  # closed by another task: the next step finds the error that this leaves
-                finally:
-                    self._reading = False
-                    self._followers.unpark_all()
-
-
-async def _ready(channel: Channel) -> None:
-    if not channel.has_output:
-        await channel.wait_receivable()
-        return
-    async with trio.open_nursery() as nursery:
-        for ready in (channel.wait_receivable, channel.wait_sendable):
-            nursery.start_soon(_first, ready, nursery.cancel_scope)
-
-
-async def _first(ready: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
-    await ready()
-    scope.cancel()
-
-
 async def connect(
     job: str,
     rank: int,
     *,
     size: int,
     key: str = "",
-    socket: str | os.PathLike[str] | None = None,
+    socket: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     timeout: float | None = 30.0,
     path: PathAsked | None = None,
     exact_plan: bool = True,
@@ -405,10 +348,13 @@ async def connect(
     """Join ``job`` as ``rank`` of ``size``, and wait until all ranks have joined.
 
     ``socket`` is that of the host daemon on this machine; by default ``$INAPROTO_HOST_SOCKET``, else the
-    only one in the run directory. Daemons and ranks may start in any order within ``timeout`` seconds.
-    With ``elastic``, which all ranks must say, the others may go on when a rank is lost
-    (:meth:`Communicator.shrink`). ``dial`` connects to that socket; another than the default reaches daemons
-    in this very program.
+    only one in the run directory. A machine with several NICs has a host daemon for each, and ``socket``
+    lists theirs (the variable: with colons between them): each tensor is then cut into as many slices, which
+    are reduced at the same time, each by a ring of its own (NetReduce section 3.4). All ranks of the job
+    give equally many, those of one machine the same in the same order. Daemons and ranks may start in any
+    order within ``timeout`` seconds. With ``elastic``, which all ranks must say, the others may go on when a
+    rank is lost (:meth:`Communicator.shrink`); not with several sockets. ``dial`` connects to a socket;
+    another than the default reaches daemons in this very program.
 
     ``path`` and ``exact_plan`` say how the job is to be summed, the same on all ranks. Whatever they are, all
     ranks get the same bytes. ``path`` is by default ``$INAPROTO_PATH``, else "auto":
@@ -428,13 +374,14 @@ async def connect(
     ``exact_plan=False`` its hosts go on as a ring, and back when the switches can: one job, one result for
     all ranks, but which bits depends on what happened. "chain" and "ring" never change.
 
-    Raises ``LocalMisuse``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
+    Raises ``LocalMisuse``, ``Unsupported``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.
     """
     wishes = check_wishes(path, exact_plan, elastic, os.environ)
-    who, at = _check_arguments(job, rank, size, key, socket, timeout, wishes)
-    driver = _TrioDriver()
-    steps = connecting(at, who, timeout=timeout, clock=trio.current_time, dial=dial)
+    who = check_arguments(job, rank, size, key, timeout, wishes)
+    sockets = check_sockets(socket, who, os.environ)
+    driver = TrioDriver()
+    steps = joining_rings(sockets, who, timeout=timeout, clock=trio.current_time, dial=dial)
     return Communicator(await driver.drive(steps), driver, dial)
 
 
@@ -446,7 +393,7 @@ class BlockingWork(_Work):
 
     def wait(self, timeout: float | None = None) -> NDArray[Any]:
         """The result. Raises the job's error, or ``OperationTimeout``: the operation then still runs."""
-        return _drive_blocking(self._waiting(timeout))
+        return drive_blocking(self._waiting(timeout))
 
 
 class BlockingCommunicator(_Communicator):
@@ -461,12 +408,12 @@ class BlockingCommunicator(_Communicator):
     def shrink(self, timeout: float | None = 30.0) -> BlockingCommunicator:
         """As :meth:`Communicator.shrink`."""
         steps = shrinking(self.channel, timeout=timeout, clock=self.clock, dial=self._dial)
-        channel, survivors = _drive_blocking(steps)
+        channel, survivors = drive_blocking(steps)
         return BlockingCommunicator(channel, self.clock, self._dial, survivors)
 
     def close(self) -> None:
         """Leave the job. Operations that have not ended are lost, for all ranks."""
-        _drive_blocking(leaving(self.channel, self.clock))
+        drive_blocking(leaving_all(self.channel, self.clock))
 
     def __enter__(self) -> Self:
         return self
@@ -480,31 +427,13 @@ class BlockingCommunicator(_Communicator):
             self.channel.close()
 
 
-def _drive_blocking(steps: Steps[T]) -> T:
-    try:
-        while True:
-            wait = next(steps)
-            left = None if wait.until is None else max(0.0, wait.until - time.monotonic())
-            poll = select.poll()
-            if wait.channel is not None:
-                poll.register(
-                    wait.channel, select.POLLIN | (select.POLLOUT if wait.channel.has_output else 0)
-                )
-            poll.poll(None if left is None else left * 1000 + 1)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
-
-
 def connect_blocking(
     job: str,
     rank: int,
     *,
     size: int,
     key: str = "",
-    socket: str | os.PathLike[str] | None = None,
+    socket: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     timeout: float | None = 30.0,
     path: PathAsked | None = None,
     exact_plan: bool = True,
@@ -512,39 +441,7 @@ def connect_blocking(
 ) -> BlockingCommunicator:
     """As :func:`connect`, for programs without an event loop."""
     wishes = check_wishes(path, exact_plan, elastic, os.environ)
-    who, at = _check_arguments(job, rank, size, key, socket, timeout, wishes)
-    steps = connecting(at, who, timeout=timeout, clock=time.monotonic, dial=dial_unix)
-    return BlockingCommunicator(_drive_blocking(steps), time.monotonic)
-
-
-def _check_arguments(
-    job: object, rank: Any, size: Any, key: object, socket: object, timeout: object, wishes: JobWishes
-) -> tuple[JobRank, Path | None]:
-    if not isinstance(job, str) or not 0 < len(job.encode()) <= 128:
-        raise LocalMisuse(f"connect: job is {job!r:.200}; it must be a name of 1 to 128 bytes")
-    if not _is_integer(size) or not 0 < size < 1 << 16:
-        raise LocalMisuse(f"connect: size is {size!r:.200}; it must be the number of ranks, 1 to 65535")
-    if not _is_integer(rank) or not 0 <= rank < size:
-        raise LocalMisuse(f"connect: rank is {rank!r:.200}; ranks of a job of {size} are 0 to {size - 1}")
-    if not isinstance(key, str) or len(key.encode()) > 256:
-        raise LocalMisuse("connect: key must be text of at most 256 bytes")
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
-        raise LocalMisuse(f"connect: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")
-    who = JobRank(job, int(rank), int(size), key, wishes)
-    if socket is None:
-        return who, None
-    if not isinstance(socket, str | os.PathLike):
-        raise LocalMisuse(
-            f"connect: socket is {socket!r:.200}; it must be the path of the host daemon's socket"
-        )
-    path = Path(socket)
-    if len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX:
-        raise LocalMisuse(
-            f"connect: the socket path {path} is longer than {UNIX_PATH_BYTES_MAX} bytes; use a shorter one"
-        )
-    return who, path
-
-
-def _is_integer(value: object) -> bool:
-    """Also numpy's integers; not booleans."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    who = check_arguments(job, rank, size, key, timeout, wishes)
+    sockets = check_sockets(socket, who, os.environ)
+    steps = joining_rings(sockets, who, timeout=timeout, clock=time.monotonic, dial=dial_unix)
+    return BlockingCommunicator(drive_blocking(steps), time.monotonic)

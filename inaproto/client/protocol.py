@@ -36,6 +36,8 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.ina_header import Dtype, Op
 
+REASON_CHARACTERS_MAX = 1000
+
 
 @dataclass(slots=True)
 class PendingOperation:
@@ -140,8 +142,12 @@ class ClientProtocol:
         op: Op,
         shape: tuple[int, ...],
         memory: object,
+        whole: tuple[int, ...] | None = None,
     ) -> tuple[PendingOperation, bytes]:
-        """Raises ``LocalMisuse`` for one more operation than the daemon keeps."""
+        """``whole``: the shape of the tensor that this is a part of.
+
+        Raises ``LocalMisuse`` for one more operation than the daemon keeps.
+        """
         self.require_room()
         index = self._next_op
         data = encode_message(
@@ -154,10 +160,12 @@ class ClientProtocol:
                 dtype=dtype,
                 op=op,
                 shape=shape,
+                whole=whole,
             )
         )
         self._next_op += 1
-        call = f"{Op(op).name.lower()} of {Dtype(dtype).name.lower()} {tuple(shape)}"
+        called = shape if whole is None else whole
+        call = f"{Op(op).name.lower()} of {Dtype(dtype).name.lower()} {tuple(called)}"
         operation = PendingOperation(index, memory, call)
         if self.failure is not None:
             operation.end(self.failure)
@@ -182,9 +190,10 @@ class ClientProtocol:
             )
         )
 
-    def leave(self) -> bytes:
+    def leave(self, reason: str = "") -> bytes:
+        """``reason``: this rank cannot go on, and the others are to be told why."""
         self._leave_id = next(self._ids)
-        return encode_message(Leave(id=self._leave_id))
+        return encode_message(Leave(id=self._leave_id, reason=reason[:REASON_CHARACTERS_MAX]))
 
     # --- in
 

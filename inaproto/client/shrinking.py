@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from inaproto.client.channel import Channel, Clock, Steps, joining, reach_daemon, wait_until
+from inaproto.client.channel import Channel, Clock, Steps, wait_until
+from inaproto.client.joining import joining, reach_daemon
+from inaproto.client.parallel_rings import ParallelRings, RankChannel
 from inaproto.errors import JobError, JoinRefused, LocalMisuse, OperationTimeout, RankLost
 from inaproto.ports import Dial
 from inaproto.wire.control_messages import Regrouped
@@ -22,16 +24,17 @@ FIRST = Survivors()
 
 
 def shrinking(
-    channel: Channel, *, timeout: float | None, clock: Clock, dial: Dial
+    channel: RankChannel, *, timeout: float | None, clock: Clock, dial: Dial
 ) -> Steps[tuple[Channel, Survivors]]:
     """Ask who goes on, and join the next job with them. Closes ``channel`` unless it raises ``LocalMisuse``.
 
     The question goes by the old connection: while that is open the host daemon vouches that this process is
     there. It is closed when the next job has begun.
     """
-    who, protocol = channel.who, channel.protocol
-    if not who.wishes.elastic:
+    who = channel.who
+    if not who.wishes.elastic or isinstance(channel, ParallelRings):
         raise LocalMisuse(f"shrink: {who} was joined without elastic=True")
+    protocol = channel.protocol
     channel.pump()
     if not isinstance(protocol.failure, RankLost):
         has = "has not failed" if protocol.failure is None else f"has failed otherwise: {protocol.failure}"

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
-from inaproto.client.channel import Channel, JobRank, Wait, explain_join, find_socket
+from inaproto.client.channel import Channel, JobRank, Wait
 from inaproto.client.communicator import BlockingCommunicator, connect_blocking
+from inaproto.client.joining import find_socket
 from inaproto.client.memory import ALIGNMENT, SharedMemory
 from inaproto.client.protocol import ClientProtocol, PendingOperation
+from inaproto.client.waits import explain_join
 from inaproto.errors import (
     DaemonUnreachable,
     JobError,

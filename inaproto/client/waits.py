@@ -1,0 +1,148 @@
+"""What a rank waits for by its channel, and, where it waits in vain, what for: the daemon is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, again, wait_until
+from inaproto.client.protocol import PendingOperation
+from inaproto.client.ring_names import parse_ring_job
+from inaproto.errors import DaemonUnreachable, JobError, OperationTimeout, SwitchUnreachable
+
+EXPLAIN_S = 3.0
+"""A wait in vain may take this much longer, to learn what it was for."""
+EXPLAIN_AGAIN_S = 0.05
+LEAVE_S = 1.0
+
+
+def waiting(
+    channel: Channel, operation: PendingOperation, timeout: float | None, clock: Clock
+) -> Steps[None]:
+    """Wait for an operation's end. Raises its error, or ``OperationTimeout``: it then still runs."""
+    until = None if timeout is None else clock() + timeout
+    ended = yield from wait_until(channel, lambda: operation.ended, until, clock)
+    if not ended:
+        late = yield from explain_operation(channel, operation, timeout, clock)
+        if late is not None:
+            raise late
+    if operation.error is not None:
+        raise again(operation.error)
+
+
+def leaving(channel: Channel, clock: Clock) -> Steps[None]:
+    """Tell the daemon that this rank is finished, and close.
+
+    The daemon confirms when all ranks have left and the job's name is free again; a rank that leaves
+    long before the others does not wait for them.
+    """
+    try:
+        if channel.protocol.failure is None:
+            channel.send(channel.protocol.leave())
+            yield from wait_until(channel, lambda: channel.protocol.has_left, clock() + LEAVE_S, clock)
+    finally:
+        channel.close()
+
+
+def ask_status(channel: Channel, until: float, clock: Clock) -> Steps[dict[str, Any] | None]:
+    """The daemon's status; None if it does not answer in time."""
+    protocol = channel.protocol
+    channel.send(protocol.ask_status())
+    yield from wait_until(
+        channel,
+        lambda: protocol.status is not None or protocol.failure is not None,
+        until,
+        clock,
+    )
+    return protocol.status
+
+
+def my_ring(status: dict[str, Any], who: JobRank) -> dict[str, Any]:
+    for ring in status.get("rings", []):
+        if isinstance(ring, dict) and ring.get("job") == who.job:
+            ranks = [rank.get("rank") for rank in ring.get("ranks", [])]
+            if who.rank in ranks:
+                return ring
+    return {}
+
+
+def _ranks(ring: dict[str, Any]) -> str:
+    ranks = [str(rank) for rank in ring.get("waiting_for", [])]
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(ranks) if ranks else ""
+
+
+def rings_of(status: dict[str, Any], job: str) -> Iterator[dict[str, Any]]:
+    """The daemon's rings of ``job``, whatever their number."""
+    for ring in status.get("rings", []):
+        if isinstance(ring, dict) and parse_ring_job(str(ring.get("job"))).job == job:
+            yield ring
+
+
+def _elsewhere(status: dict[str, Any], who: JobRank) -> str:
+    """Words for ranks of this host that do not agree on the number of rings, or may be unseen."""
+    mine = parse_ring_job(who.job)
+    for ring in rings_of(status, mine.job):
+        rings = parse_ring_job(ring["job"]).rings
+        if rings != mine.rings:
+            names = ", ".join(str(rank.get("rank")) for rank in ring.get("ranks", []))
+            return (
+                f". Rank {names} of this host has another number of sockets ({rings}, here {mine.rings}): "
+                "give all ranks a host daemon for each ring"
+            )
+    if mine.rings > 1:
+        return f". Ranks with another number of sockets than {mine.rings} join other rings"
+    return ""
+
+
+def explain_join(channel: Channel, timeout: float | None, clock: Clock) -> Steps[JobError | None]:
+    """None if the last rank came meanwhile."""
+    who = channel.who
+    until = clock() + EXPLAIN_S
+    status: dict[str, Any] | None = None
+    while True:
+        status = (yield from ask_status(channel, until, clock)) or status  # one that answered once is there
+        if channel.protocol.joined is not None or channel.protocol.failure is not None:
+            return channel.protocol.failure
+        if status is None:
+            text = f"{who}: the daemon at {channel.path} takes connections but does not answer"
+            return DaemonUnreachable(text)
+        ranks = _ranks(my_ring(status, who))
+        if ranks or not status.get("switch", {}).get("connected") or clock() >= until:
+            break
+        yield Wait((), clock() + EXPLAIN_AGAIN_S)  # the switch has yet to say who is missing
+    switch = status.get("switch", {})
+    if not switch.get("connected"):
+        return SwitchUnreachable(
+            f"{who}: the host daemon {status.get('name')} has no switch: {switch.get('error')}. Start one "
+            "(`inaproto switch --help`) with the same --dir"
+        )
+    ranks = ranks or "other ranks"
+    return OperationTimeout(
+        f"{who}: joined on host {status.get('name')}, but {ranks} of {who.size} did not within "
+        f"{timeout:g} s; start them, or give a longer timeout{_elsewhere(status, who)}"
+    )
+
+
+def explain_operation(
+    channel: Channel, operation: PendingOperation, timeout: float | None, clock: Clock
+) -> Steps[JobError | None]:
+    """None if the operation ended meanwhile."""
+    who = channel.who
+    what = f"all-reduce {operation.op_index} of {who} did not end within {timeout:g} s"
+    status = yield from ask_status(channel, clock() + EXPLAIN_S, clock)
+    if operation.ended:
+        return None
+    if status is None:
+        return OperationTimeout(f"{what}: the host daemon does not answer either")
+    ring = my_ring(status, who)
+    running = ring.get("operation") or {}
+    if not ring:
+        why = "the host daemon does not know the job any more"
+    elif not running:
+        why = "it has not started"
+    elif running.get("op_index") != operation.op_index:
+        why = f"it waits for all-reduce {running.get('op_index')}, submitted before"
+    else:
+        why = f"{running.get('results')} of {running.get('messages')} result messages are here"
+    ranks = _ranks(ring)
+    return OperationTimeout(f"{what}: {why}" + (f"; waits for {ranks}" if ranks else ""))

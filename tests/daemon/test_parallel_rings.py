@@ -1,0 +1,333 @@
+"""Parallel rings when something fails: whatever ring it is, all ranks get an error that names it, in time.
+
+Every test is one seeded run of real daemons in virtual time (:mod:`tests.daemon.memory_cluster`). What rings
+do when nothing fails: ``tests/paper/test_netreduce_3_4_rings_of_nics.py``.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+import inaproto
+from inaproto.errors import (
+    DaemonUnreachable,
+    JobError,
+    JoinRefused,
+    OperationTimeout,
+    RankLost,
+    TensorMismatch,
+)
+from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
+from tests.daemon.parallel_hosts import MACHINES, connect_at, connect_machines, connect_rank, host_of
+from tests.daemon.test_allreduce_end_to_end import draw, nested_reference
+from tests.daemon.test_memory_cluster import open_things
+from tests.daemon.test_memory_recovery import FAULTS, WEATHER, daemon
+from tests.daemon.test_memory_recovery_orders import close_all, reduce_once
+from tests.daemon.test_ranks_per_host import as_new
+from tests.seeds import seeds
+
+TOLD_S = 2.0
+"""In virtual time, from a failure to the error of the last rank: no deadline of a daemon is met."""
+
+
+async def reduce_often(comm: inaproto.Communicator) -> None:
+    for _ in range(100):
+        await comm.all_reduce(np.ones(20_000, np.float32))
+
+
+async def errors_of(
+    comms: list[inaproto.Communicator], fault: Callable[[], Awaitable[None]], *, calling: set[int]
+) -> dict[int, JobError]:
+    """What the ranks ``calling`` get from an all-reduce that ``fault`` strikes, each in time."""
+    found: dict[int, JobError] = {}
+
+    async def one(rank: int) -> None:
+        with pytest.raises(JobError) as info:
+            await reduce_often(comms[rank])
+        found[rank] = info.value
+
+    with trio.fail_after(TOLD_S):
+        async with trio.open_nursery() as nursery:
+            for rank in calling:
+                nursery.start_soon(one, rank)
+            await trio.sleep(0.02)
+            await fault()
+    return found
+
+
+@pytest.mark.parametrize("ring", [0, 1])
+def test_a_daemon_that_is_killed_is_named_to_every_rank_in_time(ring: int) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, MACHINES, 2)
+        killed = host_of(1, ring, 2)
+        found = await errors_of(comms, cluster.hosts[killed].crash, calling=set(range(6)))
+        for rank, error in found.items():
+            assert f"ring {ring} of 2 (host daemon at /memory/h{killed}.sock)" in str(error), rank
+            assert "the host daemon is gone" in str(error)
+            assert isinstance(error, DaemonUnreachable if rank > 2 else RankLost)
+            assert error.operations_done == comms[rank].operations_done
+        for comm in comms:  # and stays so
+            with pytest.raises(JobError, match=f"ring {ring} of 2"):
+                comm.all_reduce(np.ones(9, np.float32))
+        await trio.sleep(20)
+        as_new_but(cluster, killed)
+
+    run_world(f"killed/{ring}", scenario, hosts=4)
+
+
+def as_new_but(cluster: MemoryCluster, killed: int) -> None:
+    life = cluster.hosts.pop(killed)
+    as_new(cluster)
+    cluster.hosts[killed] = life
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_process_that_dies_is_named_to_all(place: int) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, MACHINES, 2)
+
+        async def dies() -> None:
+            comms[place].channel.close()
+
+        found = await errors_of(comms, dies, calling=set(range(6)) - {place})
+        for error in found.values():
+            assert isinstance(error, RankLost)
+            assert re.search(
+                rf"rank {place} \(h\d, pid \d+\) of job 'train#[01]/2' is lost: process \d+ ended", str(error)
+            )
+        await trio.sleep(1)
+        as_new(cluster)
+        again = await connect_machines(cluster, MACHINES, 2)
+        await reduce_once(again)
+        await close_all(again)
+
+    run_world(f"dies/{place}", scenario, hosts=4)
+
+
+def test_ranks_that_have_called_nothing_hear_of_it_when_they_call() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, MACHINES, 2)
+        await cluster.hosts[3].crash()
+        with pytest.raises(DaemonUnreachable, match=r"ring 1 of 2 .*h3\.sock.*is gone"):
+            await comms[3].all_reduce(np.ones(5000, np.float32))
+        await trio.sleep(0.1)
+        for rank in (0, 4):
+            with pytest.raises(JobError, match=r"ring 1 of 2 .*h3\.sock.*is gone"):
+                await comms[rank].all_reduce(np.ones(5000, np.float32))
+
+    run_world("idle", scenario, hosts=4)
+
+
+# --- joining
+
+
+def test_a_rank_that_gives_fewer_sockets_is_named_on_its_host_and_all_ranks_get_an_error() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        found: dict[int, JobError] = {}
+
+        async def one(rank: int, rings: int) -> None:
+            sockets = [DIRECTORY / f"h{host_of(rank // 2, ring, 2)}.sock" for ring in range(rings)]
+            with pytest.raises(OperationTimeout) as info:
+                await connect_at(cluster, rank, 4, sockets, timeout=2.0)
+            found[rank] = info.value
+
+        with trio.fail_after(6):
+            async with trio.open_nursery() as nursery:
+                for rank, rings in enumerate((2, 1, 2, 2)):
+                    nursery.start_soon(one, rank, rings)
+        assert "Rank 1 of this host has another number of sockets (1, here 2)" in str(found[0])
+        assert "Rank 0 of this host has another number of sockets (2, here 1)" in str(found[1])
+        for rank in (2, 3):
+            assert re.search(
+                r"ring 0 of 2 .*rank 1 of 4 did not within 2 s.* another number of sockets than 2 join other",
+                str(found[rank]),
+            )
+        await trio.sleep(1)
+        as_new(cluster)
+
+    run_world("fewer", scenario, hosts=4)
+
+
+@pytest.mark.parametrize("orders", [((0, 1), (1, 0)), ((0, 1), (0, 2)), ((0, 1), (2, 1))])
+def test_processes_that_list_sockets_in_another_order_are_refused(
+    orders: tuple[tuple[int, int], tuple[int, int]],
+) -> None:
+    """Their slices would be added up in another order than a whole tensor."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        async def one(rank: int, order: tuple[int, int]) -> None:
+            sockets = [DIRECTORY / f"h{host_of(rank // 2, ring, 3)}.sock" for ring in order]
+            with pytest.raises(
+                JobError, match=r"all processes of a host must list the same sockets in the same"
+            ):
+                await connect_and_call(rank, sockets)
+
+        async def connect_and_call(rank: int, sockets: list[Path]) -> None:
+            comm = await connect_at(cluster, rank, 4, sockets)
+            assert rank > 1  # those of the other host are told, perhaps by their first call
+            await comm.all_reduce(np.ones(5000, np.float32))
+
+        with trio.fail_after(6):
+            async with trio.open_nursery() as nursery:
+                for rank, order in enumerate((*orders, (0, 1), (0, 1))):
+                    nursery.start_soon(one, rank, order)
+
+    run_world(f"order/{orders}", scenario, hosts=6)
+
+
+def test_a_daemon_that_is_not_there_is_named_within_the_timeout() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await cluster.hosts[1].stop()
+        with trio.fail_after(3.0), pytest.raises(DaemonUnreachable, match=r"h1\.sock: .*waited 2 s"):
+            await connect_rank(cluster, 0, (0, 0), 2, timeout=2.0)
+        await trio.sleep(0.1)
+        await cluster.start_host(1)
+        await close_all(await connect_machines(cluster, (0, 0), 2))
+        as_new(cluster)
+
+    run_world("not there", scenario, hosts=2)
+
+
+def test_a_key_that_one_ring_refuses_ends_the_join_in_all() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect_rank, cluster, 0, (0, 1), 2)
+            await trio.sleep(0.1)
+            with pytest.raises(JoinRefused, match=r"ring [01] of 2 .*key"):
+                await connect_at(cluster, 1, 2, [DIRECTORY / f"h{host}.sock" for host in (2, 3)], key="wrong")
+            await connect_rank(cluster, 1, (0, 1), 2)
+
+    run_world("key", scenario, hosts=4)
+
+
+# --- calls that differ
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        ((6, 64), (64, 6)),
+        ((128,), (112,)),  # the first slices are equal, in bytes
+        ((16,), (32,)),
+        ((1,), (17,)),
+    ],
+)
+def test_calls_that_differ_are_told_with_the_shape_of_the_whole(
+    mine: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, (0, 1), 2)
+        works = [
+            comm.all_reduce(np.ones(shape, np.float32))
+            for comm, shape in zip(comms, (mine, other), strict=True)
+        ]
+        for work, shape in zip(works, (mine, other), strict=True):
+            with pytest.raises(TensorMismatch) as info:
+                await work
+            assert f"all-reduce 0 of this rank is sum of f32 {shape}" in str(info.value)
+
+    run_world(f"differ/{mine}/{other}", scenario, hosts=4)
+
+
+def test_a_wait_in_vain_says_in_which_ring_for_whom() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, (0, 1), 2)
+        work = comms[0].all_reduce(np.ones(5000, np.float32))
+        with pytest.raises(
+            OperationTimeout, match=r"ring 0 of 2 .*h0\.sock.*all-reduce 0 .*waits for rank 1"
+        ):
+            await work.wait(timeout=2.0)
+        assert not work.done
+        late = comms[1].all_reduce(np.ones(5000, np.float32))
+        for waited in (work, late):
+            assert (await waited == 2).all()
+        assert [comm.operations_done for comm in comms] == [1, 1]
+
+    run_world("in vain", scenario, hosts=4)
+
+
+# --- one ring recovers, the other goes on
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_job_goes_on_whatever_ends_one_of_its_rings(name: str, seed: int) -> None:
+    draws = random.Random(f"{name}/{seed}")
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, MACHINES, 2)
+
+        async def one(comm: inaproto.Communicator) -> None:
+            for index in range(12):
+                inputs = [draw(np.dtype(np.float16), (2000 + index,), (index, rank)) for rank in range(6)]
+                result = await comm.all_reduce(inputs[comm.rank])
+                assert result.tobytes() == nested_reference(inputs, MACHINES, "sum").tobytes()
+
+        async with trio.open_nursery() as nursery:
+            for comm in comms:
+                nursery.start_soon(one, comm)
+            for _ in range(2):
+                await trio.sleep(draws.uniform(0, 0.03))
+                await FAULTS[name](cluster, draws)
+        await close_all(comms)
+
+    run_world(f"goes on/{name}/{seed}", scenario, hosts=4, weather=WEATHER)
+
+
+# --- memory
+
+
+def test_registered_buffers_are_read_and_written_in_place_by_all_daemons() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, MACHINES, 2)
+        buffers = [comm.buffer((40, 50), np.int32) for comm in comms]
+        for turn in range(3):
+            for rank, buffer in enumerate(buffers):
+                buffer[:] = np.arange(2000).reshape(40, 50) * (rank + turn)
+            for work, buffer in zip(
+                [comm.all_reduce(b) for comm, b in zip(comms, buffers, strict=True)], buffers, strict=True
+            ):
+                assert await work is buffer
+                assert (buffer == np.arange(2000).reshape(40, 50) * (15 + 6 * turn)).all()
+        for host in range(4):
+            (ring,) = daemon(cluster, host).status()["rings"]
+            assert [rank["segments"] for rank in ring["ranks"]] == [1, 1, 1]
+            assert ring["bytes_reduced"] == 3 * (63, 62)[host % 2] * 64  # cache lines
+        assert comms[0].statistics().shared_bytes == 1 << 20
+        await close_all(comms)
+
+    run_world("buffers", scenario, hosts=4)
+
+
+def test_nothing_is_left_of_a_job_whose_daemon_was_killed() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_machines(cluster, MACHINES, 2)
+        await errors_of(comms, cluster.hosts[2].crash, calling={0, 1, 2, 5})
+
+    run_world("warm up", scenario, hosts=4)
+    before = open_things()
+    run_world("left", scenario, hosts=4)
+    assert open_things() == before
+
+
+def test_status_says_which_ring_a_daemon_carries() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await connect_machines(cluster, MACHINES, 2)
+        for machine, ring in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            (status,) = daemon(cluster, host_of(machine, ring, 2)).status()["rings"]
+            assert status["job"] == f"train#{ring}/2"
+            assert [rank["rank"] for rank in status["ranks"]] == [
+                3 * machine,
+                3 * machine + 1,
+                3 * machine + 2,
+            ]
+            assert status["peers"] == [f"h{ring}", f"h{2 + ring}"]
+
+    run_world("status", scenario, hosts=4)
