@@ -53,6 +53,22 @@ def test_messages_of_other_shapes_and_operations(tmp_path: Path) -> None:
     assert "# wrong elements: 0 OK" in done.stdout
 
 
+def test_parallel_rings_share_the_traffic() -> None:
+    small = ("--begin", "64K", "--end", "64K", "--iterations", "4", "--dtype", "float32", "--rings", "2")
+    done = run_bench(*small, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["wrong"], found["config"]["rings"]) == (0, 2)
+    assert [row["path"] for row in found["rows"]] == ["switch"]
+    first, second = found["rings"]
+    assert [first["ring"], second["ring"]] == [0, 1]
+    least = 2 * 5 * (64 << 10) / 2  # two hosts, five all-reduces, a half of each
+    for name in ("bytes_sent", "bytes_received"):
+        assert least < first[name] < 1.2 * least
+        assert abs(first[name] - second[name]) < 0.02 * least
+    assert f"# ring 1: its NICs sent {second['bytes_sent']} bytes" in done.stderr
+
+
 def test_a_refused_setting_is_named() -> None:
     done = run_bench("--mtu", "1000")
     assert done.returncode == 1

@@ -39,7 +39,7 @@ def sockets_of(cluster: LocalCluster, rank: int) -> list[Path]:
 def test_scripts_get_the_same_sums_by_two_rings(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The blocking client, in a thread for each rank; the first machine has its sockets in the environment."""
+    """The blocking client, in a thread for each rank; the first machine by the environment."""
     calls = [(dtype, count) for dtype in ("float32", "bfloat16", "float16", "int64") for count in (5, 9000)]
     first = os.pathsep.join(map(str, sockets_of(cluster, 0)))
     monkeypatch.setenv("INAPROTO_HOST_SOCKET", first)

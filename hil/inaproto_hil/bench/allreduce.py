@@ -10,10 +10,7 @@ nothing about the speed of a network (data-path measurements of the core alone:
 from __future__ import annotations
 
 import json
-import queue
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,15 +25,15 @@ from inaproto.daemon.config import HostSettings
 from inaproto_hil import environment
 from inaproto_hil.bench import comparison, report
 from inaproto_hil.bench.allreduce_memory import FABRICS, HOSTS_MAX, MemoryConfig, run_memory
+from inaproto_hil.bench.allreduce_ranks import Ranks
 from inaproto_hil.bench.allreduce_worker import WorkerPlan
 from inaproto_hil.bench.comparison import turns
 from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX
-from inaproto_hil.cluster import Child, ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
+from inaproto_hil.bench.ring_traffic import RingTraffic, by_ring
+from inaproto_hil.cluster import ClusterConfig, ClusterError, LocalCluster, signals_as_interrupt
 
 DEFAULT_DTYPES = ("float32", "bfloat16", "int32")
 ELEMENT_BYTES_MAX = max(dtype.itemsize for dtype in DTYPES.values())
-CHECK_TIMEOUT_S = 60.0
-"""What a rank may take beside its operation: start-up, making data, checking it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +53,8 @@ class Config:
     seed: int
     timeout_s: float
     paths: tuple[str, ...] = ("auto",)
+    rings: int = 1
+    """NICs of each host, hence host daemons and parallel rings."""
 
     def plan(self) -> WorkerPlan:
         rows = [
@@ -81,59 +80,11 @@ class Config:
             "--message-packets": self.message_packets,
         }
         return ClusterConfig(
-            hosts=self.hosts,
+            hosts=self.hosts * self.rings,
             weather=self.weather,
             seed=self.seed,
             host_options=tuple(text for pair in host_options.items() for text in map(str, pair)),
         )
-
-
-class _Ranks:
-    """The worker processes, stepped from operation to operation."""
-
-    def __init__(self, cluster: LocalCluster, plan: WorkerPlan) -> None:
-        self._cluster = cluster
-        self._timeout_s = plan.timeout_s + CHECK_TIMEOUT_S
-        self._lines: queue.SimpleQueue[tuple[Child, str | None]] = queue.SimpleQueue()
-        self._messages: list[deque[dict[str, Any]]] = [deque() for _ in range(plan.ranks)]
-        """Ranks run ahead of each other: one may be at the next row when another reports this one."""
-        module = [sys.executable, "-m", "inaproto_hil.bench.allreduce_worker"]
-        self._ranks = {
-            cluster.start_worker(
-                f"rank{rank}",
-                [*module, str(rank), str(cluster.host_socket(rank)), plan.encode()],
-                sink=lambda child, line: self._lines.put((child, line)),
-            ): rank
-            for rank in range(plan.ranks)
-        }
-
-    def collect(self, wanted: str, what: str) -> list[dict[str, Any]]:
-        """The next message of each rank, in rank order; it must have the field ``wanted``."""
-        deadline = time.monotonic() + self._timeout_s
-        while not all(self._messages):
-            try:
-                child, line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                missing = [rank for rank, messages in enumerate(self._messages) if not messages]
-                message = f"ranks {missing} did not reach {what} within {self._timeout_s:.0f} s"
-                raise self._cluster.failure(message) from None
-            if line is None:
-                status = child.process.wait()
-                if status == 0 and self._messages[self._ranks[child]]:
-                    continue  # it said all it had to say
-                raise self._cluster.failure(f"{child.name} ended with status {status} before {what}")
-            if line.startswith("{"):
-                self._messages[self._ranks[child]].append(json.loads(line))
-            else:
-                child.log(line)
-        found = [messages.popleft() for messages in self._messages]
-        if not all(wanted in message for message in found):
-            raise self._cluster.failure(f"the ranks are out of step at {what}: {found}")
-        return found
-
-    def go(self) -> None:
-        for child in self._ranks:
-            child.send_line("go")
 
 
 def measure(
@@ -143,7 +94,7 @@ def measure(
     plan = config.plan()
     rows = []
     with LocalCluster(config.cluster()) as cluster:
-        ranks = _Ranks(cluster, plan)
+        ranks = Ranks(cluster, plan, config.rings)
         for number, (dtype, count) in enumerate(plan.rows):
             spent_s = dict.fromkeys(plan.paths, 0.0)
             began_s, measured = 0.0, ""
@@ -164,7 +115,9 @@ def measure(
                 rows.append(_row(plan, path, dtype, count, of_path, spent_s[path]))
                 on_row(rows[-1])
         hosts = {host.name: cluster.host_status(index)["nic"] for index, host in enumerate(cluster.hosts)}
-        return rows, {"switch": cluster.switch_status(), "nics": hosts}
+        traffic = by_ring(list(hosts.values()), config.rings)
+        counters = {"rings": [asdict(ring) for ring in traffic]}
+        return rows, {"switch": cluster.switch_status(), "nics": hosts} | counters
 
 
 def _row(
@@ -288,6 +241,13 @@ def _host_default(field: str) -> Any:
     show_default=True,
     help="auto: the switch. chain, ring: the hosts sum themselves.",
 )
+@click.option(
+    "--rings",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="NICs of each host: parallel rings, each with a slice of the tensor.",
+)
 @click.option("--compare", is_flag=True, help="All paths in turns, and how many times longer the hosts take.")
 @click.option(
     "--json", "json_path", metavar="PATH", help="Write the report here; - is stdout (the table: stderr)."
@@ -314,6 +274,7 @@ def allreduce(
     seed: int,
     timeout: float,
     path: str,
+    rings: int,
     compare: bool,
     json_path: str | None,
 ) -> None:
@@ -325,6 +286,9 @@ def allreduce(
     Loopback runs prove that results are right, never how fast a network would be: all processes
     share this machine's cores. Exits with 1 when any element is wrong. The values are small integers, whose
     sums are exact in every element type and order of additions: the check is as strict on every --path.
+
+    With --rings each host has so many NICs, a host daemon for each; the report says what the NICs of each
+    ring have sent and received.
 
     With --compare each round is one all-reduce on each path, and the times of a round are compared: the
     median of their ratios over --iterations rounds, and the least and the greatest.
@@ -341,6 +305,8 @@ def allreduce(
         raise click.UsageError("--compare runs all paths: leave --path out")
     if is_memory and (compare or path != "auto"):
         raise click.UsageError("--path and --compare are for --fabric daemons")
+    if is_memory and rings > 1:
+        raise click.UsageError("--rings is for --fabric daemons")
     if not is_memory and (topology is not None or sizes):
         raise click.UsageError("--topology and --sizes are for --fabric memory")
     if is_memory:
@@ -388,6 +354,7 @@ def allreduce(
         seed=seed,
         timeout_s=timeout,
         paths=comparison.PATHS if compare else (path,),
+        rings=rings,
     )
     env = environment.describe()
     table = sys.stderr if json_path == "-" else sys.stdout
@@ -406,6 +373,9 @@ def allreduce(
         Path(json_path).write_text(text + "\n")
     for ratio in ratios:
         print(ratio.line(), file=table)
+    if rings > 1:
+        for ring in counters["rings"]:
+            print(RingTraffic(**ring).line(), file=table)
     wrong = sum(row.wrong for row in rows)
     print(f"# wrong elements: {wrong} {'OK' if wrong == 0 else 'FAILED'}", file=table)
     for row in rows:
@@ -419,7 +389,8 @@ def _with_progress(
 ) -> tuple[list[report.Row], dict[str, Any]]:
     bound = report.bounds(mtu=config.mtu, ranks=config.hosts)
     print(
-        f"# inaproto bench allreduce: {config.hosts} hosts, window {config.window_messages} messages of "
+        f"# inaproto bench allreduce: {config.hosts} hosts, "
+        f"{config.rings} ring{'s' * (config.rings > 1)}, window {config.window_messages} messages of "
         f"{config.message_packets} packets of {config.mtu} B, weather: {config.weather or 'clear'}\n"
         f"# {env['cpu']}, {env['cores_usable']} cores shared by all: checks results, not a network's speed\n"
         f"# bound: {100 * bound['ina']:.0f} % of a line (payload/frame); "

@@ -8,6 +8,7 @@ is not another rank's waiting; after each row it prints the row's samples.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -83,7 +84,7 @@ class _Results:
     """By which its operations were summed, each once."""
 
 
-def run(plan: WorkerPlan, rank: int, socket: str) -> None:
+def run(plan: WorkerPlan, rank: int, sockets: list[str]) -> None:
     import inaproto
 
     communicators = {
@@ -91,7 +92,7 @@ def run(plan: WorkerPlan, rank: int, socket: str) -> None:
             plan.job if len(plan.paths) == 1 else f"{plan.job}-{path}",
             rank,
             size=plan.ranks,
-            socket=socket,
+            socket=sockets,
             timeout=plan.timeout_s,
             path=cast("PathAsked", path),
         )
@@ -128,9 +129,9 @@ def run(plan: WorkerPlan, rank: int, socket: str) -> None:
 
 
 def main() -> None:
-    rank, socket, plan = sys.argv[1:]
+    rank, sockets, plan = sys.argv[1:]
     try:
-        run(WorkerPlan.decode(plan), int(rank), socket)
+        run(WorkerPlan.decode(plan), int(rank), sockets.split(os.pathsep))
     except InaprotoError as error:
         sys.exit(f"rank {rank}: {type(error).__name__}: {error}")
 
