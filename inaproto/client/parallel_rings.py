@@ -146,12 +146,16 @@ class ParallelRings:
             ring.protocol.require_room()
 
     def announce(self) -> None:
-        """As :meth:`Channel.announce`, to all daemons."""
+        """As :meth:`Channel.announce`, to all daemons. Raises ``JobError`` where descriptors run out."""
         for segment, descriptor in self.memory.take_unannounced():
-            for ring in self.rings[1:]:
-                ring.send(ring.protocol.buffer(segment.number, segment.nbytes), os.dup(descriptor))
-            first = self.rings[0]
-            first.send(first.protocol.buffer(segment.number, segment.nbytes), descriptor)
+            try:
+                copies = _copies(descriptor, len(self.rings))
+            except OSError as error:
+                why = JobError(f"{self.who}: cannot share memory with all host daemons: {error.strerror}")
+                self.fail(why)
+                raise why from None
+            for ring, copy in zip(self.rings, copies, strict=True):
+                ring.send(ring.protocol.buffer(segment.number, segment.nbytes), copy)
 
     def all_reduce(
         self, region: Region, nbytes: int, dtype: Dtype, op: Op, shape: tuple[int, ...]
@@ -284,6 +288,19 @@ class ParallelRings:
                 )
         finally:
             self.close()
+
+
+def _copies(descriptor: int, count: int) -> list[int]:
+    """``descriptor`` and duplicates of it. Raises ``OSError`` and closes all."""
+    found = [descriptor]
+    try:
+        while len(found) < count:
+            found.append(os.dup(descriptor))
+    except OSError:
+        for each in found:
+            os.close(each)
+        raise
+    return found
 
 
 def _words(ranks: Sequence[int]) -> str:

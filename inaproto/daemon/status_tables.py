@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from inaproto.client.ring_names import parse_ring_job
 from inaproto.daemon.ring_words import name_ranks
 from inaproto.daemon.status import Report
 
@@ -23,6 +24,18 @@ def show_report(report: Report) -> RenderableType:
     for host in report.hosts:
         parts += _host(host)
     return Group(*parts)
+
+
+def _parallel_rings(jobs: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
+    """A line for each job that has several rings, each of which the switch knows as a job."""
+    found: dict[tuple[str, int], dict[int, str]] = {}
+    for job in jobs:
+        name = parse_ring_job(job["name"])
+        if name.rings > 1:
+            found.setdefault((name.job, name.rings), {})[name.ring] = _summed_by(job["path"])
+    for (title, rings), paths in found.items():
+        told = (f"{ring} {paths.get(ring, 'not there')}" for ring in range(rings))
+        yield Text(f"  {title} has {rings} parallel rings, summed by: {', '.join(told)}")
 
 
 def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -65,6 +78,7 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         for job in status["jobs"]:
             for note in filter(None, (fallback_note(job), recovery_note(job))):
                 yield Text(f"  {note}")
+        yield from _parallel_rings(status["jobs"])
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")

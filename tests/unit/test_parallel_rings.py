@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -179,8 +180,10 @@ class Machine:
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
+def machine() -> Iterator[Machine]:
+    made = Machine()
+    yield made
+    made.close()
 
 
 def test_every_daemon_gets_the_same_memory_and_its_slice_of_every_operation() -> None:
@@ -207,6 +210,21 @@ def test_every_daemon_gets_the_same_memory_and_its_slice_of_every_operation() ->
     machine.close()
 
 
+def test_a_process_that_has_no_descriptor_left_leaves_all_rings(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", full)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        with pytest.raises(JobError, match="cannot share memory with all host daemons: Too many open files"):
+            machine.comm.buffer(10)
+    assert len(os.listdir("/proc/self/fd")) == before - 2 + 1  # without sockets, with a mapping
+    assert [[type(message) for message in daemon.take()] for daemon in machine.daemons] == [[Leave], [Leave]]
+
+
 def test_an_operation_has_its_result_when_all_slices_have(machine: Machine) -> None:
     work = machine.comm.all_reduce(np.ones(64, np.float32))
     machine.daemons[1].say(Done(op_index=0, path="chain", ns=70))
@@ -218,7 +236,6 @@ def test_an_operation_has_its_result_when_all_slices_have(machine: Machine) -> N
     assert machine.comm.operations_done == 1
     (record,) = machine.comm.statistics().recent
     assert (record.path, record.daemon_ns, record.nbytes) == ("chain+switch", 70, 256)
-    machine.close()
 
 
 def test_private_memory_comes_back_when_no_daemon_uses_it(machine: Machine) -> None:
@@ -237,7 +254,6 @@ def test_private_memory_comes_back_when_no_daemon_uses_it(machine: Machine) -> N
             gc.collect()
     assert offsets[0] != offsets[1]
     assert offsets[2] in offsets[:2]
-    machine.close()
 
 
 def test_what_a_ring_fails_with_ends_all_and_is_told_to_the_other_rings(machine: Machine) -> None:
@@ -260,7 +276,6 @@ def test_what_a_ring_fails_with_ends_all_and_is_told_to_the_other_rings(machine:
     for refused in (lambda: machine.comm.all_reduce(np.ones(1, np.float32)), lambda: machine.comm.buffer(9)):
         with pytest.raises(RankLost, match="ring 1 of 2"):
             refused()
-    machine.close()
 
 
 def test_a_daemon_that_ends_is_found_by_whoever_submits(machine: Machine) -> None:
@@ -268,7 +283,6 @@ def test_a_daemon_that_ends_is_found_by_whoever_submits(machine: Machine) -> Non
     work = machine.comm.all_reduce(np.ones(64, np.float32))
     with pytest.raises(JobError, match=r"ring 1 of 2 .*the host daemon is gone"):
         work.wait()
-    machine.close()
 
 
 def test_where_one_ring_has_no_room_none_is_asked() -> None:
@@ -299,7 +313,6 @@ def test_a_wait_in_vain_asks_the_daemon_whose_slice_is_late(machine: Machine) ->
     asked = [[type(message) for message in daemon.take()] for daemon in machine.daemons]
     assert Status in asked[1]
     assert Status not in asked[0]
-    machine.close()
 
 
 def test_leaving_is_confirmed_by_all(machine: Machine) -> None:
@@ -312,7 +325,6 @@ def test_leaving_is_confirmed_by_all(machine: Machine) -> None:
     assert all(daemon.is_closed for daemon in machine.daemons)
     with pytest.raises(JobError, match="was closed; connect again"):
         machine.comm.all_reduce(np.ones(1, np.float32))
-    machine.close()
 
 
 def test_a_child_process_neither_uses_nor_leaves_the_rings(
@@ -324,7 +336,6 @@ def test_a_child_process_neither_uses_nor_leaves_the_rings(
         machine.comm.all_reduce(np.ones(1, np.float32))
     monkeypatch.undo()
     assert machine.daemons[1].take() == []
-    machine.close()
 
 
 async def test_a_channel_that_closes_while_output_waits_wakes_whoever_waits() -> None:

@@ -156,6 +156,16 @@ def test_the_root_shows_trunks_rings_that_wait_and_whom_it_refuses() -> None:
     assert "leaf1 sums for no other" not in text
 
 
+def test_parallel_rings_of_a_job_are_told_together() -> None:
+    job = {"phase": "running", "ring_id": 7, "recoveries": 0, "ranks": [], "missing": [], "fallback": ""}
+    paths = {"train#1/2": "chain", "train#0/2": "switch", "train#2/3": "switch", "alone": "switch"}
+    jobs = [{"name": name, "path": path, "last_recovery": ""} | job for name, path in paths.items()]
+    lines = [line.strip() for line in shown(ROOT | {"jobs": jobs}).splitlines()]
+    assert "train has 2 parallel rings, summed by: 0 switch, 1 hosts (chain)" in lines
+    assert "train has 3 parallel rings, summed by: 0 not there, 1 not there, 2 switch" in lines
+    assert not any("alone has" in line for line in lines)
+
+
 def test_a_leaf_shows_its_session() -> None:
     control = {"path": "/run/control.sock", "since_s": 3.0, "control_boot": "b0", "error": "it is gone"}
     leaf = {key: value for key, value in ROOT.items() if key != "fabric"}
