@@ -6,6 +6,7 @@ do when nothing fails: ``tests/paper/test_netreduce_3_4_rings_of_nics.py``.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections.abc import Awaitable, Callable
@@ -123,6 +124,58 @@ def test_ranks_that_have_called_nothing_hear_of_it_when_they_call() -> None:
                 await comms[rank].all_reduce(np.ones(5000, np.float32))
 
     run_world("idle", scenario, hosts=4)
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("what", ["kill", "stop", "rank"])
+def test_whenever_a_daemon_or_rank_ends_nobody_waits_and_no_two_results_differ(what: str, seed: int) -> None:
+    draws = random.Random(f"{what}/{seed}")
+    timeout_s = 3.0
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        results: dict[int, set[bytes]] = {}
+        ended: list[int] = []
+        dying = draws.randrange(6)
+        is_dead = trio.Event()
+
+        async def one(rank: int) -> None:
+            with contextlib.suppress(JobError):
+                comm = await connect_rank(cluster, rank, MACHINES, 2, timeout=timeout_s)
+                if rank == dying and what == "rank":
+                    with trio.CancelScope() as scope:
+                        stop.append(scope)
+                        await call_all(comm)
+                    comm.channel.close()
+                else:
+                    await call_all(comm)
+            ended.append(rank)
+
+        async def call_all(comm: inaproto.Communicator) -> None:
+            for index in range(30):
+                array = draw(np.dtype(np.float32), (900,), (seed, index, comm.rank))
+                result = await comm.all_reduce(array)
+                results.setdefault(index, set()).add(result.tobytes())
+            await is_dead.wait()
+
+        stop: list[trio.CancelScope] = []
+        host = cluster.hosts[draws.randrange(4)]
+        with trio.fail_after(timeout_s * 2 + 4):
+            async with trio.open_nursery() as nursery:
+                for rank in range(6):
+                    nursery.start_soon(one, rank)
+                await trio.sleep(draws.uniform(0, 0.05))
+                if what == "kill":
+                    await host.crash()
+                elif what == "stop":
+                    await host.stop()
+                else:
+                    for scope in stop:
+                        scope.cancel()
+                is_dead.set()
+        assert sorted(ended) == list(range(6))
+        assert all(len(each) == 1 for each in results.values())
+
+    run_world(f"whenever/{what}/{seed}", scenario, hosts=4, weather=WEATHER)
 
 
 # --- joining
