@@ -12,6 +12,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.client.channel import Channel
 from inaproto.errors import JobError, JoinRefused, LocalMisuse, OperationTimeout, RankLost
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery import daemon
@@ -84,6 +85,17 @@ async def close(comms: Mapping[int, inaproto.Communicator]) -> None:
     await all_of({rank: comm.aclose for rank, comm in comms.items()})
 
 
+def the_channel(comm: inaproto.Communicator) -> Channel:
+    assert isinstance(comm.channel, Channel)
+    return comm.channel
+
+
+def ask_to_regroup(comm: inaproto.Communicator) -> None:
+    """As shrink does, without waiting for the answer."""
+    channel = the_channel(comm)
+    channel.send(channel.protocol.regroup(job="train", rank=2))
+
+
 def run(name: str, scenario: Callable[[MemoryCluster], Awaitable[None]], **options: Any) -> None:
     run_world(f"shrink/{name}", scenario, **({"hosts": 2} | options))
 
@@ -152,7 +164,7 @@ def test_it_is_agreed_how_many_operations_all_survivors_have() -> None:
         comms = await connect_all(cluster, PAIRS)
         for _ in range(2):
             await reduce_exactly(comms)
-        comms[3].channel.protocol.operations_done = 1  # as if the last one had not been told to it
+        the_channel(comms[3]).protocol.operations_done = 1  # as if the last one had not been told to it
         await lose(comms, 0)
         left = await shrink(comms)
         assert {comm.agreed_operations for comm in left.values()} == {1}
@@ -217,7 +229,7 @@ def test_a_rank_that_dies_between_the_answer_and_its_join_is_left_out_as_well() 
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
-            dying.channel.send(dying.channel.protocol.regroup(job="train", rank=2))
+            ask_to_regroup(dying)
             await trio.sleep(1)
             dying.channel.close()
         assert trio.current_time() - began < 2
@@ -234,7 +246,7 @@ def test_a_survivor_that_never_joins_is_named() -> None:
         comms = await connect_all(cluster, PAIRS)
         await lose(comms, 0)
         idle = comms.pop(2)
-        idle.channel.send(idle.channel.protocol.regroup(job="train", rank=2))
+        ask_to_regroup(idle)
         for error in (await shrink(comms, timeout=3)).values():
             assert isinstance(error, OperationTimeout)
             assert "of job 'train~1': joined on" in str(error)

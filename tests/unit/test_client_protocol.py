@@ -389,7 +389,7 @@ def test_a_closed_channel_closes_the_descriptors_that_it_is_given() -> None:
     comm, daemon = communicator()
     comm.channel.close()
     descriptor = os.memfd_create("test")
-    comm.channel.send(b"x", descriptor)
+    the_channel(comm).send(b"x", descriptor)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     daemon.close()
@@ -405,7 +405,7 @@ def test_a_daemon_that_has_answered_once_is_not_said_to_be_silent() -> None:
 
     def explain() -> Generator[Wait, None, None]:
         nonlocal error
-        error = yield from explain_join(comm.channel, 5.0, lambda: now)
+        error = yield from explain_join(the_channel(comm), 5.0, lambda: now)
 
     for number, wait in enumerate(explain()):
         assert wait.until is not None
@@ -417,6 +417,11 @@ def test_a_daemon_that_has_answered_once_is_not_said_to_be_silent() -> None:
     assert "joined on host h7, but other ranks of 2 did not within 5 s" in str(error)
     daemon.close()
     comm.channel.close()
+
+
+def the_channel(comm: BlockingCommunicator) -> Channel:
+    assert isinstance(comm.channel, Channel)
+    return comm.channel
 
 
 def communicator() -> tuple[BlockingCommunicator, socket.socket]:
