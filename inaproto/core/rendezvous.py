@@ -245,6 +245,8 @@ class Rendezvous(RingEnds):
         if isinstance(event, MemberGone) and self._config.recover_ns:
             regrouping = self._regroupings.gone(event, self._hello(event.session), self._now)
             return self._gone_while_away(event) if regrouping is None else regrouping
+        if isinstance(event, MemberLeft):
+            return self._regroupings.left(event, self._hello(event.session), self._now)
         if not isinstance(event, OperationStalled):
             return []
         said = event.message

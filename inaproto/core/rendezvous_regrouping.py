@@ -23,6 +23,7 @@ from inaproto.core.rendezvous_jobs import Job, Seat
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberGone,
+    MemberLeft,
     MemberRegroups,
     Noted,
     RegroupingView,
@@ -33,7 +34,7 @@ from inaproto.core.rendezvous_types import (
 )
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.units import Instant
-from inaproto.wire.control_messages import Gone, Hello, Member, Regroup, Regrouped, error_message
+from inaproto.wire.control_messages import Gone, Hello, Left, Member, Regroup, Regrouped, error_message
 
 _RING_IDS = 1 << 32
 
@@ -157,6 +158,14 @@ class Regroupings:
         ended.asked.pop(said.rank, None)
         return self._step(ended, Lost(said.rank, said.reason), now)
 
+    def left(self, event: MemberLeft, hello: Hello | None, now: Instant) -> list[RendezvousAction]:
+        """A rank had all its results, and said so before it heard that its job has failed."""
+        said = event.message
+        ended = self._find(said, None if hello is None else hello.host, None)
+        if ended is None or ended.has_begun:
+            return []
+        return self._step(ended, Lost(said.rank, "it left"), now)
+
     def started(self, name: str) -> None:
         """The survivors may have their next job."""
         for ended in self._kept:
@@ -170,7 +179,9 @@ class Regroupings:
         ended = None if member.progress is None else self._find(member, member.host, None)
         return None if ended is None else ended.error
 
-    def _find(self, of: Regroup | Gone | Member, host: str | None, ring_id: int | None) -> _Ended | None:
+    def _find(
+        self, of: Regroup | Gone | Left | Member, host: str | None, ring_id: int | None
+    ) -> _Ended | None:
         """The last job that had this survivor, on this host, and that ring."""
         for ended in reversed(self._kept):
             seat = ended.seats.get(of.rank)

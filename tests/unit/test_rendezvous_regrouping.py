@@ -11,6 +11,7 @@ import pytest
 from inaproto.core.rendezvous_types import (
     MemberAsked,
     MemberGone,
+    MemberLeft,
     MemberReady,
     MemberRegroups,
     Noted,
@@ -24,6 +25,7 @@ from inaproto.wire.control_messages import (
     Error,
     Failed,
     Gone,
+    Left,
     Member,
     OpStarted,
     Ready,
@@ -222,6 +224,22 @@ def test_survivors_that_die_meanwhile_are_not_waited_for() -> None:
     text = "rank 1 of job 'train' cannot go on with the others: it was killed, too"
     assert sent(world.regroups(1), Error) == [(0, Error(id=201, code="join_refused", message=text, of=201))]
     world.gone_late(3)
+    assert world.core.view().regroupings == ()
+
+
+def test_who_left_before_it_heard_that_its_job_has_failed_is_not_waited_for() -> None:
+    world = lost()
+    assert world.regroups(1) == world.regroups(3) == []
+    actions = world.step(MemberLeft(world.at(2), Left(job="train", rank=2, operations=3)))
+    assert [ranks for _, _, _, ranks, _ in answers(actions)] == [(1, 3), (1, 3)]
+
+
+def test_who_left_a_job_that_nobody_goes_on_from_is_not_missed() -> None:
+    world = Elastic()
+    world.running()
+    world.gone(0)
+    for rank in (1, 2, 3):
+        world.step(MemberLeft(world.at(rank), Left(job="train", rank=rank, operations=3)))
     assert world.core.view().regroupings == ()
 
 
