@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from inaproto.sim.streams import Seed, named_bits
-from inaproto.sim.weather import HEADER_BYTES, Draw, Weather, draw, scaled, thresholds
+from inaproto.sim.weather import HEADER_BYTES, Draw, Weather, corrupt_bit, draw, scaled, thresholds
 
 _BLOCK_FRAMES: Final = 256
 
@@ -97,7 +97,7 @@ class DrawnFates:
         return Fate(
             delay_ns=self._delay(draws[Draw.DELAY]) if late else 0,
             copy_delay_ns=(self._delay(draws[Draw.COPY_DELAY]) if copy_late else 0) if twice else -1,
-            corrupt_bit=scaled(draws[Draw.CORRUPT_AT], 8 * left) if corrupt else -1,
+            corrupt_bit=corrupt_bit(self._weather, draws[Draw.CORRUPT_AT], left) if corrupt else -1,
             cut_bytes=left if shorter else -1,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from inaproto.sim.kinds import WorldKind
+from inaproto.sim.weather import UNCOVERED
 from inaproto.sim.world import WorldResult
 
 _SEEDS_MIN: Final = dict.fromkeys(WorldKind, 1000) | {WorldKind.SINGLE: 2000}
@@ -39,6 +40,7 @@ DECLARED: Final[dict[str, str]] = {
     "weather: duplicated": "a frame came twice",
     "weather: duplicate overtook": "the copy of a frame came before the frame",
     "weather: bit flipped": "a bit of a frame was flipped",
+    "weather: bit flipped where no ICRC looks": "in addresses, or what routers may change",
     "weather: cut off": "a frame was cut off",
     "frames arrived together": "a part was handed several blocks at once",
     # RoCEv2 transport
@@ -200,6 +202,7 @@ def seen_in(result: WorldResult) -> dict[str, int]:
                 "weather: duplicated": fate.copy_delay_ns >= 0,
                 "weather: duplicate overtook": 0 <= fate.copy_delay_ns < fate.delay_ns,
                 "weather: bit flipped": fate.corrupt_bit >= 0,
+                "weather: bit flipped where no ICRC looks": fate.corrupt_bit >> 3 in UNCOVERED,
                 "weather: cut off": fate.cut_bytes >= 0,
             }
             for name, is_so in named.items():

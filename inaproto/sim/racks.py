@@ -23,6 +23,7 @@ from inaproto.sim.swarm import (
     draw_job,
     draw_link,
     draw_weather,
+    with_addresses,
 )
 from inaproto.sim.topology import SwitchConfig, Topology, map_trunks
 from inaproto.units import MS, US, S
@@ -76,7 +77,7 @@ def draw_racks(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
         topology=topology,
     )
     draws = Draws(seed, "swarm/racks/recovery")
-    return recovering(config, draws) if draws.chance(3, 5) else config
+    return with_addresses(recovering(config, draws) if draws.chance(3, 5) else config)
 
 
 def _draw_topology(draws: Draws, racks: int, hosts: int) -> Topology:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from inaproto.sim.streams import Draws, Seed
-from inaproto.sim.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig, draw_world
+from inaproto.sim.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig, draw_world, with_addresses
 from inaproto.units import MS, US, S
 
 SWARM: Final = Swarm(ranks_max=8, packets_max=800)
@@ -29,7 +29,7 @@ _ENDS_RINGS: Final = (
 
 def draw_recovery(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     """The world of one switch of ``seed``."""
-    return recovering(draw_world(seed, swarm or SWARM), Draws(seed, "swarm/recovery"))
+    return with_addresses(recovering(draw_world(seed, swarm or SWARM), Draws(seed, "swarm/recovery")))
 
 
 def recovering(config: WorldConfig, draws: Draws) -> WorldConfig:

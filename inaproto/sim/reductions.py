@@ -26,7 +26,7 @@ Fates = tuple[tuple[str, int, Fate], ...]
 _CLEAR: Final = Weather()
 _PLAIN_LINK: Final = LinkConfig()
 _PLAIN_FATE: Final = Fate()
-_PROBABILITIES: Final = ("drop", "duplicate", "reorder", "corrupt", "truncate")
+_PROBABILITIES: Final = ("drop", "duplicate", "reorder", "corrupt", "truncate", "addresses")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from inaproto.errors import ConfigError
 from inaproto.sim.streams import Draws, Seed
-from inaproto.sim.topology import LinkConfig, Topology
+from inaproto.sim.topology import LinkConfig, Topology, map_trunks
 from inaproto.sim.weather import Weather
 from inaproto.units import MS, US, S
 from inaproto.wire.control_messages import PathAsked
@@ -305,6 +305,30 @@ def draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
         delay_ns=draws.magnitude(500, 200 * US),
         queue_frames_max=draws.choice((32, 128, 512, 512)),
         weather=weather,
+    )
+
+
+def with_addresses(config: WorldConfig) -> WorldConfig:
+    """``config``; in one world of five, most damage hits what no ICRC covers, as addresses are.
+
+    From a stream of its own, so that everything else that is drawn stays as it is.
+    """
+    draws = Draws(config.seed, "swarm/addresses")
+    if not draws.chance(1, 5):
+        return config
+    share = draws.choice((0.5, 0.95))
+
+    def hit(weather: Weather) -> Weather:
+        return replace(weather, addresses=share) if weather.corrupt else weather
+
+    def on(link: LinkConfig) -> LinkConfig:
+        return replace(link, weather=hit(link.weather))
+
+    return replace(
+        config,
+        links=tuple(map(on, config.links)),
+        faults=tuple(replace(fault, weather=hit(fault.weather)) for fault in config.faults),
+        topology=None if config.topology is None else map_trunks(config.topology, on),
     )
 
 

@@ -15,7 +15,9 @@ Invariants:
 Reordering is delay: a frame that is hit arrives ``delay`` later, and those behind it overtake. A
 duplicate carries what the first copy carries, damage included, and is itself reordered or not.
 Corruption flips one bit anywhere in the frame; the wire has no FCS, so a flipped bit in the Ethernet
-header arrives, as one does from a faulty bridge. Truncation leaves at least an Ethernet header.
+header arrives, as one does from a faulty bridge. Truncation leaves at least an Ethernet header. The share
+``addresses`` of the flipped bits lies where no ICRC looks (Ethernet addresses and type, and what it masks of
+IP, UDP and BTH): such a packet is taken for intact, and anywhere in a frame these bits are hit too seldom.
 """
 
 from __future__ import annotations
@@ -31,11 +33,15 @@ from numpy.typing import NDArray
 from inaproto.errors import ConfigError
 from inaproto.sim.streams import Seed, named_bits
 from inaproto.units import MS, US, Frames, Instant, S
+from inaproto.wire.icrc import MASKED_OFFSETS
 
 DELAY_NS_MAX: Final = 60 * S
 HEADER_BYTES: Final = 14
 _DRAW_BITS: Final = 53
 _PROBABILITIES: Final = ("drop", "duplicate", "reorder", "corrupt", "truncate")
+_SHARES: Final = (*_PROBABILITIES, "addresses")
+UNCOVERED: Final = (*range(HEADER_BYTES), *MASKED_OFFSETS)
+"""Frame offsets that no ICRC covers."""
 _DURATION_UNITS: Final = {"ns": 1, "us": US, "ms": MS, "s": S}
 _EXAMPLE: Final = "drop=0.01,duplicate=0.001,reorder=0.01,delay=1ms"
 
@@ -51,9 +57,11 @@ class Weather:
     truncate: float = 0.0
     delay_min_ns: int = MS
     delay_max_ns: int = MS
+    addresses: float = 0.0
+    """Of the flipped bits, how many lie where no ICRC looks."""
 
     def __post_init__(self) -> None:
-        for field in _PROBABILITIES:
+        for field in _SHARES:
             value = getattr(self, field)
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"weather: {field}={value}: a probability lies between 0 and 1")
@@ -86,16 +94,16 @@ class Weather:
                 first, _, last = value.partition("..")
                 values["delay_min_ns"] = _parse_duration(first)
                 values["delay_max_ns"] = _parse_duration(last or first)
-            elif field in _PROBABILITIES:
+            elif field in _SHARES:
                 values[field] = _parse_probability(field, value)
             else:
-                known = ", ".join((*_PROBABILITIES, "delay"))
+                known = ", ".join((*_SHARES, "delay"))
                 raise ConfigError(f"weather: there is no field {field!r}; the fields are {known}")
         return cls(**values)
 
     def __str__(self) -> str:
         """The text form; ``parse`` gives the same weather back."""
-        words = [f"{field}={getattr(self, field)!r}" for field in _PROBABILITIES if getattr(self, field)]
+        words = [f"{field}={getattr(self, field)!r}" for field in _SHARES if getattr(self, field)]
         if not words and self == Weather():
             return "clear"
         delay = _duration_text(self.delay_min_ns)
@@ -178,6 +186,17 @@ def scaled(number: np.uint64 | int, below: int) -> int:
     return int(number) * below >> _DRAW_BITS
 
 
+def corrupt_bit(weather: Weather, number: np.uint64 | int, nbytes: int) -> int:
+    """Which of the ``nbytes`` bytes that arrive is hit, as a bit number."""
+    below: int = round(weather.addresses * (1 << _DRAW_BITS))
+    if int(number) >= below:
+        return (int(number) - below) * 8 * nbytes // ((1 << _DRAW_BITS) - below)
+    uncovered: list[int] = [offset for offset in UNCOVERED if offset < nbytes]
+    at = int(number) * 8 * len(uncovered) // below
+    bit: int = 8 * uncovered[at >> 3] + (at & 7)
+    return bit
+
+
 class WeatherStream:
     """The weather over one direction of one wire."""
 
@@ -256,11 +275,10 @@ class WeatherStream:
             now + weather.delay_min_ns + scaled(number, weather.delay_max_ns - weather.delay_min_ns + 1)
         )
 
-    @staticmethod
-    def _flip_bit(frame: NDArray[np.uint8], draws: NDArray[np.uint64], *, cut: bool) -> None:
+    def _flip_bit(self, frame: NDArray[np.uint8], draws: NDArray[np.uint64], *, cut: bool) -> None:
         # Only bits that arrive are flipped, so that a corrupted and truncated frame is both.
         arriving = _cut_bytes(len(frame), draws) if cut else len(frame)
-        bit = scaled(draws[Draw.CORRUPT_AT], 8 * arriving)
+        bit = corrupt_bit(self.weather, draws[Draw.CORRUPT_AT], arriving)
         frame[bit >> 3] ^= 1 << (bit & 7)
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from inaproto.errors import ConfigError
 from inaproto.sim.streams import named_bits
-from inaproto.sim.weather import DelayLine, Weather, WeatherStream
+from inaproto.sim.weather import UNCOVERED, DelayLine, Weather, WeatherStream
 from inaproto.units import MS, US, Frames, Instant, S
+from inaproto.wire.icrc import seal, verify
 
 STORM = Weather(0.2, 0.2, 0.3, 0.2, 0.2, delay_min_ns=10, delay_max_ns=15)
 NOW = Instant(1_000)
@@ -64,12 +65,43 @@ def replay(weather: Weather, seed: int, purpose: str, frames: Frames, now: int =
         if happens(4, weather.truncate) and len(data) > 14:
             del data[14 + unit[9] * (len(data) - 14) // 2**53 :]
         if happens(3, weather.corrupt):
-            bit = unit[8] * 8 * len(data) // 2**53
+            below, here = round(weather.addresses * 2**53), [at for at in UNCOVERED if at < len(data)]
+            if unit[8] < below:
+                at = unit[8] * 8 * len(here) // below
+                bit = 8 * here[at // 8] + at % 8
+            else:
+                bit = (unit[8] - below) * 8 * len(data) // (2**53 - below)
             data[bit // 8] ^= 1 << bit % 8
         arrivals.append(Arrival(now + (delay(5) if happens(2, weather.reorder) else 0), bytes(data)))
         if happens(1, weather.duplicate):
             arrivals.append(Arrival(now + (delay(7) if happens(6, weather.reorder) else 0), bytes(data)))
     return sorted(arrivals, key=lambda arrival: arrival.at)
+
+
+@pytest.mark.parametrize("length", [14, 23, 1082])
+def test_damaged_addresses_are_where_no_icrc_looks(length: int) -> None:
+    frames = np.zeros((2000, length), np.uint8)
+    got = fall(WeatherStream(Weather(corrupt=1, addresses=1), 3, "wire"), [frames])
+    hit = {at for arrival in got for at, byte in enumerate(arrival.frame) if byte}
+    assert hit == {at for at in UNCOVERED if at < length}
+
+
+def test_a_share_of_the_damage_is_anywhere() -> None:
+    frames = np.zeros((2000, 1000), np.uint8)
+    got = fall(WeatherStream(Weather(corrupt=1, addresses=0.5), 3, "wire"), [frames])
+    hit = [next(at for at, byte in enumerate(arrival.frame) if byte) for arrival in got]
+    assert 900 < sum(at in UNCOVERED for at in hit) < 1150
+    assert {at // 100 for at in hit} == set(range(10))
+
+
+def test_damage_where_no_icrc_looks_passes_for_none() -> None:
+    packet = bytearray(72)
+    packet[38:40] = (72 - 34).to_bytes(2, "big")
+    seal(packet)
+    for at in set(UNCOVERED):
+        damaged = bytearray(packet)
+        damaged[at] ^= 0xFF
+        assert verify(damaged)
 
 
 @given(
@@ -97,6 +129,7 @@ def test_fate_of_each_frame_is_its_own_however_frames_are_batched(
         *[st.sampled_from([0.0, 0.1, 0.5, 1.0])] * 5,
         delay_min_ns=st.integers(1, 5),
         delay_max_ns=st.integers(5, 9),
+        addresses=st.sampled_from([0.0, 0.3, 1.0]),
     )
 )
 def test_any_weather_is_replayed_exactly(weather: Weather) -> None:
@@ -191,6 +224,7 @@ def test_late_frames_are_overtaken() -> None:
         ("drop=0.01,duplicate=0.001,reorder=0.01", Weather(drop=0.01, duplicate=0.001, reorder=0.01)),
         ("drop=1%, delay=2ms", Weather(drop=0.01, delay_min_ns=2 * MS, delay_max_ns=2 * MS)),
         ("reorder=1,delay=50us..1.5ms", Weather(reorder=1.0, delay_min_ns=50 * US, delay_max_ns=1500 * US)),
+        ("corrupt=0.5,addresses=50%", Weather(corrupt=0.5, addresses=0.5)),
         ("corrupt=1e-3,truncate=0,delay=7ns..1s", Weather(corrupt=1e-3, delay_min_ns=7, delay_max_ns=S)),
     ],
 )
@@ -217,10 +251,14 @@ def test_text_form_loses_nothing(weather: Weather) -> None:
         ("drop=1.5", r"drop=1.5: a probability lies between 0 and 1"),
         ("reorder=-0.1", r"reorder=-0.1: a probability"),
         ("truncate=nan", r"truncate=nan: a probability"),
+        ("corrupt=1%,addresses=2", r"addresses=2.0: a probability"),
         ("corrupt=101%", r"corrupt=1.01: a probability"),
         ("duplicate=often", r"duplicate=often: not a number; write for example duplicate=0.01"),
         ("duplicate=%", r"duplicate=%: not a number"),
-        ("loss=0.1", r"no field 'loss'; the fields are drop, duplicate, reorder, corrupt, truncate, delay"),
+        (
+            "loss=0.1",
+            r"no field 'loss'; the fields are drop, duplicate, reorder, corrupt, truncate, addresses, delay",
+        ),
         ("drop", r"'drop' has no value; write for example drop=0.01,"),
         ("drop=", r"'drop=' has no value"),
         ("drop=0.1,", r"'' has no value"),
