@@ -23,6 +23,7 @@ from inaproto.core.rendezvous_types import (
     MemberHalted,
     MemberLeft,
     MemberReady,
+    MemberRegroups,
     Noted,
     OperationStalled,
     RefuseHost,
@@ -75,6 +76,7 @@ from inaproto.wire.control_messages import (
     Message,
     OpStarted,
     Ready,
+    Regroup,
     Start,
     Welcome,
     decode_message,
@@ -249,6 +251,8 @@ class ControlPlane:
                 self.handle(MemberBroken(number, message))
             case Halted():
                 self.handle(MemberHalted(number, message, self._draws.raw()))
+            case Regroup():
+                self.handle(MemberRegroups(number, message))
             case OpStarted():
                 self.handle(OperationStalled(number, message))
             case _:
@@ -407,6 +411,8 @@ class ControlPlane:
     def _send(self, number: SessionId, message: Message) -> None:
         session = self._sessions.get(number)
         if session is not None:
+            for hook in self._world.hooks.told:
+                hook(session.host, message)
             session.to_host(message)
 
 

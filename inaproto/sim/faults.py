@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from inaproto.errors import FabricLost
-from inaproto.sim.swarm import Fault, FaultKind, JobConfig, WorldConfig
+from inaproto.sim.swarm import Fault, FaultKind, WorldConfig
 from inaproto.sim.topology import node_names
 from inaproto.sim.weather import Weather
 
@@ -44,9 +44,9 @@ class Faults:
                 self._waiting.setdefault(key, []).append(fault)
         agenda.at(config.weather_until_ns, self._heal)
 
-    def called(self, job: JobConfig, op_index: int) -> None:
+    def called(self, job: str, op_index: int) -> None:
         """A rank called an all-reduce: the first time, faults wait for it."""
-        for fault in self._waiting.pop((job.name, op_index), ()):
+        for fault in self._waiting.pop((job, op_index), ()):
             self._world.agenda.after(fault.at_ns, self._strike, fault)
 
     # --- one fault

@@ -19,10 +19,11 @@ from inaproto.sim.nic import NicEngine
 from inaproto.sim.rank import SimRank
 from inaproto.sim.ring_operations import RingOperations
 from inaproto.units import Frames, Instant
-from inaproto.wire.control_messages import Error, Hello, Message, Welcome
+from inaproto.wire.control_messages import Error, Hello, Message, Regrouped, Welcome
 
 if TYPE_CHECKING:
     from inaproto.sim.control_plane import Session
+    from inaproto.sim.elastic_process import ElasticProcess
     from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
 
@@ -62,6 +63,8 @@ class SimHost:
         self._waiting: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.frames_waiting = 0
         """In the receive ring, while the host is paused."""
+        self.regrouping: dict[int, ElasticProcess] = {}
+        """Who waits to hear who goes on, by the id of its request."""
         self._owners: dict[int, RingOperations] = {}
         self._nic_wake_at: int | None = None
 
@@ -71,6 +74,11 @@ class SimHost:
     @property
     def ranks(self) -> list[SimRank]:
         return [rank for ring in self.rings for rank in ring.ranks]
+
+    @property
+    def is_reachable(self) -> bool:
+        """What it says reaches the switch, and the other way round."""
+        return self.is_welcome and self.session is not None and self.session.is_open and not self._pauses
 
     # --- time
 
@@ -138,6 +146,7 @@ class SimHost:
         self._pauses.clear()
         self._lose_waiting_frames("host is down")
         self._waiting.clear()
+        self.regrouping.clear()
         for ring in self.rings:
             ring.die()
         self._drop_nic()
@@ -235,6 +244,13 @@ class SimHost:
             self.boot_id = message.boot_id
             for ring in self.rings:
                 ring.welcomed()
+            for process in list(self.regrouping.values()):
+                process.ask()
+            return
+        if isinstance(message, Regrouped) or (isinstance(message, Error) and message.of in self.regrouping):
+            asking = self.regrouping.pop(message.of if isinstance(message, Error) else message.id, None)
+            if asking is not None:  # else its process has ended
+                asking.answered(message)
             return
         if isinstance(message, Error) and message.code == "hello_refused":
             # The switch has not noticed yet that this host's last session is over.

@@ -263,6 +263,9 @@ class HostRing(RingJoining):
         self._close()
         self._forget_engine()
         self.phase = Phase.FINISHED
+        self._report_finished()
+
+    def _report_finished(self) -> None:
         self.host.world.ring_finished(self)
 
     def leave(self, rank: SimRank) -> None:

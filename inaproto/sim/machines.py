@@ -4,6 +4,7 @@ They draw from streams of their own, so all other worlds stay as they are. Ranks
 job has: the order of its hosts stays, their ranks may be numbered in any way. Some jobs are on one host; some
 want their hosts to sum, in a chain or an ordinary ring. Beside all that befalls other worlds, training
 processes die alone. Three in ten worlds have several switches; in half of all, jobs go on when a ring ends.
+Half of these jobs are elastic: they go on without ranks that are lost.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from typing import Final
 from inaproto.sim.racks import draw_racks
 from inaproto.sim.recovering import draw_recovery, is_in_rank_order
 from inaproto.sim.streams import Draws, Seed
-from inaproto.sim.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig, draw_world
+from inaproto.sim.swarm import Fault, FaultKind, JobConfig, Swarm, WorldConfig, draw_world, with_addresses
 from inaproto.units import MS, US
 
 RANKS_MAX: Final = 16
+_MEANWHILE: Final = (
+    *(FaultKind.SWITCH_REBOOT, FaultKind.SWITCH_REBOOT, FaultKind.HOST_CRASH),
+    *(FaultKind.SESSION_LOSS, FaultKind.NIC_RESET, FaultKind.PAUSE),
+)
 SWARM: Final = Swarm(ranks_max=6, jobs_max=2, packets_max=600)
 """Of the worlds that are changed: at most so many hosts of a job."""
 
@@ -26,9 +31,40 @@ def draw_machines(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     """The world of ``seed``; at least one host has several ranks of a job."""
     draws = Draws(seed, "swarm/machines")
     draw = draws.choice((draw_world,) * 3 + (draw_recovery,) * 4 + (draw_racks,) * 3)
-    config = with_machines(draw(seed, swarm or SWARM), draws)
+    config = with_addresses(with_machines(draw(seed, swarm or SWARM), draws))
     draws = Draws(seed, "swarm/machines/paths")
-    return replace(config, jobs=tuple(_draw_path(job, config, draws) for job in config.jobs))
+    config = replace(config, jobs=tuple(_draw_path(job, config, draws) for job in config.jobs))
+    return with_elastic(config, Draws(seed, "swarm/machines/elastic"))
+
+
+def with_elastic(config: WorldConfig, draws: Draws) -> WorldConfig:
+    """``config``; where jobs go on when a ring ends, half of them also go on without ranks that are lost."""
+    if not config.recover_ns:
+        return config
+    jobs = tuple(replace(job, elastic=draws.chance(1, 2)) for job in config.jobs)
+    config = replace(config, jobs=jobs)
+    losses = [_draw_losses(config, index, draws) for index, job in enumerate(jobs) if job.elastic]
+    faults = [*config.faults, *(fault for found in losses for fault in found)]
+    faults.sort(key=lambda fault: (fault.at_ns, fault.kind, fault.target))
+    return replace(config, faults=tuple(faults))
+
+
+def _draw_losses(config: WorldConfig, job: int, draws: Draws) -> list[Fault]:
+    """Processes that die one soon after another; something else may happen while the others agree."""
+    of = config.jobs[job]
+    operation, at = draws.below(len(of.elements)), draws.magnitude(1, 2 * MS)
+    meanwhile_ns = 8 * config.control_delay_ns + of.think_ns + 4 * MS
+    kinds = [FaultKind.PROCESS_DEATH] * draws.choice((0, 1, 1, 1, 2, 2, 3))
+    if kinds and draws.chance(1, 3):
+        kinds.append(draws.choice(_MEANWHILE))
+    found = []
+    for kind in kinds:
+        duration = draws.magnitude(10 * US, min(config.weather_until_ns // 2, 200 * MS))
+        host, process = draws.choice(of.hosts), draws.below(RANKS_MAX)
+        target = 0 if kind is FaultKind.SWITCH_REBOOT else host
+        found.append(Fault(at, kind, target, duration, job=job, operation=operation, process=process))
+        at += draws.magnitude(1, meanwhile_ns)
+    return found
 
 
 def with_machines(config: WorldConfig, draws: Draws) -> WorldConfig:

@@ -106,6 +106,7 @@ _FURTHER: Final = {
     "a mismatch was explained": "a rank was told which ranks call different all-reduces",
     "the switch blamed: ": "the accelerator found a late packet of a ring that is gone, or the like",
     "a rank was told: ": "a rank's job failed with this code",
+    "a rank could not go on: ": "a rank of an elastic job ended with this code",
 }
 """Of marks that are not declared, or of all that begin so."""
 
@@ -154,6 +155,21 @@ _OF_MACHINES: Final = {
     "a process died while others of its job were missing": "it was joining; nobody depended on it yet",
     "a host came back with several ranks": "it had lost the switch, and its ranks went on",
     "an all-reduce on one host": "the host added for all ranks of the job",
+    # elastic jobs
+    "a job was shrunk": "it had lost a rank, and the others went on as another job",
+    "a job was shrunk twice": "that job lost a rank as well, and went on as a third one",
+    "several ranks were lost at once": "and all others went on",
+    "one survivor went on alone": "all other ranks of the job were lost, or had left",
+    "several ranks of a host survived": "and are in the next job together",
+    "survivors had different results": "some had the result of an all-reduce that others lacked",
+    "a rank died while its job was regrouping": "it was to go on, and was lost as well",
+    "survivors agreed once more, on another job": "one was lost before the job that followed had begun",
+    "a job that was to follow did not begin": "a survivor heard of it from the job before",
+    "a host came back, and its survivors asked again": "it had lost its control connection while they waited",
+    "survivors were refused after a restart of the switch": "it had forgotten who might go on",
+    "a rank could not go on: join_refused": "the switch did not take it, or the next job could not be",
+    "a rank could not go on: timeout": "it waited in vain for another survivor to join",
+    "a job was started anew, for nobody went on": "all its ranks had ended, each with a named error",
 }
 _NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})
 """Declared of worlds of one switch; in others they are too rare."""

@@ -82,7 +82,7 @@ class SimProcess:
         rank.tensor(op_index)[:] = data.tobytes()
         signature = zlib.crc32(f"{job.dtype} {job.op} {elements}".encode()) & 0xFFFF
         operation = Operation(OpIndex(op_index), job.dtype, job.op, data.nbytes, signature)
-        world.faults.called(job, op_index)
+        world.faults.called(*rank.ring.origin_of(op_index))
         for hook in world.hooks.submitted:
             hook(rank, op_index)
         rank.call(operation)

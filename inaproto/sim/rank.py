@@ -38,6 +38,7 @@ class SimRank:
         self.has_joined = self.has_left = False
         self.running: dict[int, Operation] = {}
         """Called and not ended."""
+        self.operations_done = 0
         self.tensors: RankTensors | None = None
         self.process.begin()
 

@@ -42,12 +42,16 @@ class RingJoining(RingOperations):
             return
         if not self.host.is_welcome:  # the host daemon keeps the request until the switch knows it
             return
-        rank.pid = self.host.world.new_pid()
+        rank.pid = self._pid_of(rank)
         rank.has_joined = True
         if self.phase is Phase.IDLE:
             self._open("switch", "")
             self.phase = Phase.JOINING
         self._announce(rank)
+
+    def _pid_of(self, rank: SimRank) -> int:
+        """Of the process that joins."""
+        return self.host.world.new_pid()
 
     def _announce(self, rank: SimRank) -> None:
         job, link = self.job, self._link
@@ -71,6 +75,7 @@ class RingJoining(RingOperations):
                 boot_id=self._boot_id,
                 path=job.path,
                 exact_plan=job.exact_plan,
+                elastic=job.elastic,
             )
         )
 

@@ -25,7 +25,7 @@ class RankTensors:
     def __init__(self, sizes: Sequence[int], nic: NicEngine) -> None:
         ends = list(accumulate(sizes))
         self._offsets = [end - size for end, size in zip(ends, sizes, strict=True)]
-        self._memory = memoryview(bytearray(ends[-1]))
+        self._memory = memoryview(bytearray(max(1, sum(sizes))))
         self.whole = [self._memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         self.register(nic)
 

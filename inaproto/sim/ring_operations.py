@@ -227,6 +227,7 @@ class RingOperations(RingState):
             for done in world.hooks.done:
                 done(rank, op_index)
             del rank.running[op_index]
+            rank.operations_done += 1
         if self._tensors is not None:
             self._tensors.end(op_index)
         for rank in self.ranks:

@@ -120,6 +120,10 @@ class RingState:
         numbers = ", ".join(str(rank.index) for rank in self.ranks)
         return f"rank {numbers}" if len(self.ranks) == 1 else f"ranks {numbers}"
 
+    def origin_of(self, op_index: int) -> tuple[str, int]:
+        """The job as the world's configuration has it, and which of its all-reduces this is."""
+        return self.job.name, op_index
+
     @property
     def sums_itself(self) -> bool:
         """Whether its present ring is summed by the hosts."""

@@ -105,6 +105,8 @@ class JobConfig:
     """By which its ranks want to be summed."""
     exact_plan: bool = True
     """Whether it takes only results that follow the reduction plan, where the path is ``auto``."""
+    elastic: bool = False
+    """Whether its ranks go on without one that is lost."""
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -153,6 +155,8 @@ class WorldConfig:
         for job in self.jobs:
             if len(job.hosts) < 2:
                 raise ConfigError(f"world: job {job.name}: it has two ranks or more")
+            if job.elastic and not self.recover_ns:
+                raise ConfigError(f"world: job {job.name}: it is elastic, and recover_ns is 0")
             if any(not 0 <= host < len(self.links) for host in job.hosts):
                 raise ConfigError(f"world: job {job.name}: hosts are 0 to {len(self.links) - 1}")
         for fault in self.faults:

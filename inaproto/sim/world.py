@@ -26,6 +26,7 @@ from inaproto.sim.checkers import all_checkers
 from inaproto.sim.checkers.checker import Checker, Violated
 from inaproto.sim.checkers.hooks import Hooks
 from inaproto.sim.control_plane import ControlPlane, fabric_of
+from inaproto.sim.elastic import ElasticJob
 from inaproto.sim.fates import Fate, LinkFates
 from inaproto.sim.faults import Faults
 from inaproto.sim.host import SimHost
@@ -159,9 +160,17 @@ class World:
             recorder.begin({switch.ip: switch.name for switch in self.switches}, names)
         for switch in self.switches:
             switch.boot()
+        self.elastic: dict[str, ElasticJob] = {}
+        """By the name that a job is started with."""
         for job in config.jobs:
-            for number in job.positions:
-                self.hosts[number].rings.append(HostRing(self.hosts[number], job))
+            for ring in self._rings_of(job):
+                ring.host.rings.append(ring)
+
+    def _rings_of(self, job: JobConfig) -> Sequence[HostRing]:
+        if not job.elastic:
+            return [HostRing(self.hosts[number], job) for number in job.positions]
+        elastic = self.elastic[job.name] = ElasticJob(self, job)
+        return elastic.rings
 
     @property
     def switch(self) -> SimSwitch:
@@ -271,13 +280,13 @@ class World:
 
     def first_psn_of(self, flow: FlowSpec) -> int | None:
         """The PSN with which the sender of a flow begins; None if it is gone already."""
-        rings = {(ring.job.name, ring.position): ring for host in self.hosts for ring in host.rings}
+        open_rings = [ring for host in self.hosts for ring in host.rings if ring.holds_queue_pairs]
+        rings = {(ring.job.name, ring.position): ring for ring in open_rings}
         for (job, position), ring in rings.items():
-            successor = rings[job, (position + 1) % len(ring.job.positions)]
+            successor = rings.get((job, (position + 1) % len(ring.job.positions)))
             if (
                 (ring.host.ip, position) == (flow.src_ip, flow.rank)
-                and ring.holds_queue_pairs
-                and successor.holds_queue_pairs
+                and successor is not None
                 and successor.into_qpn == flow.dst_qp
             ):
                 return ring.out_psn
@@ -288,10 +297,22 @@ class World:
 
     def ring_connected(self, job: JobConfig, ring_id: int) -> None:
         self._first_ring.setdefault(job.name, ring_id)
-        self._rings[job.name].add(ring_id)
+        self._rings.setdefault(job.name, set()).add(ring_id)
 
     def is_first_ring(self, job: JobConfig, ring_id: int) -> bool:
         return self._first_ring.get(job.name) == ring_id
+
+    def add_job(self, job: JobConfig) -> None:
+        """Some processes of an elastic job have another."""
+        self._oracles[job.name] = oracle_of(self.config, job)
+
+    def elastic_job_closed(self, job: JobConfig) -> None:
+        """All ranks of one that followed it, or its own, have left."""
+        self._closed.add(job.name)
+
+    def elastic_job_ended(self, job: JobConfig) -> None:
+        """And nobody goes on."""
+        self._unfinished -= len(job.hosts)
 
     def is_closed(self, job: JobConfig) -> bool:
         """Whether all its ranks have left in good order."""

@@ -14,6 +14,7 @@ from inaproto.sim.checkers.one_result import OneResult
 from inaproto.sim.checkers.overdue import NothingStuck
 from inaproto.sim.checkers.psn_order import PsnOrder
 from inaproto.sim.checkers.slots import SlotsApart
+from inaproto.sim.checkers.survivors import SurvivorsTogether
 from inaproto.sim.checkers.window import WindowKept
 
 __all__ = ["Checker", "Violated", "all_checkers"]
@@ -34,4 +35,5 @@ def all_checkers() -> list[Checker]:
         AllLeft(),
         OneNakPerGap(),
         NicsBlameNobody(),
+        SurvivorsTogether(),
     ]

@@ -13,11 +13,15 @@ from inaproto.wire.icrc import verify
 
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
+    from inaproto.sim.elastic_process import ElasticProcess
+    from inaproto.sim.elastic_ring import ElasticRing
+    from inaproto.sim.host import SimHost
     from inaproto.sim.rank import SimRank
     from inaproto.sim.ring_operations import RingOperations
     from inaproto.sim.switch import SimSwitch
     from inaproto.sim.world import World
     from inaproto.units import Frames, PortId
+    from inaproto.wire.control_messages import Message
 
 
 def is_intact(frame: bytes) -> bool:
@@ -76,6 +80,18 @@ class Checker:
 
     def closed(self, rank: SimRank) -> None:
         """A rank that left is told that all have."""
+
+    def told(self, host: SimHost, message: Message) -> None:
+        """The control plane sends a host that."""
+
+    def regroups(self, process: ElasticProcess) -> None:
+        """A survivor asks who goes on; also again, by another connection of its host."""
+
+    def began(self, ring: ElasticRing) -> None:
+        """A job that is elastic, or follows one, has begun on a host."""
+
+    def gave_up(self, process: ElasticProcess, code: str) -> None:
+        """A process of an elastic job was told that it cannot go on, or waited too long."""
 
     def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
         """Just before its accelerator is told."""

@@ -10,10 +10,14 @@ from inaproto.sim.checkers.checker import Checker
 
 if TYPE_CHECKING:
     from inaproto.core.ring_spec import RingSpec
+    from inaproto.sim.elastic_process import ElasticProcess
+    from inaproto.sim.elastic_ring import ElasticRing
+    from inaproto.sim.host import SimHost
     from inaproto.sim.rank import SimRank
     from inaproto.sim.ring_operations import RingOperations
     from inaproto.sim.switch import SimSwitch
     from inaproto.units import Frames
+    from inaproto.wire.control_messages import Message
 
 
 @dataclass(slots=True)
@@ -29,6 +33,10 @@ class Hooks:
     died: list[Callable[[SimRank], None]] = field(default_factory=list)
     left: list[Callable[[SimRank, int], None]] = field(default_factory=list)
     closed: list[Callable[[SimRank], None]] = field(default_factory=list)
+    told: list[Callable[[SimHost, Message], None]] = field(default_factory=list)
+    regroups: list[Callable[[ElasticProcess], None]] = field(default_factory=list)
+    began: list[Callable[[ElasticRing], None]] = field(default_factory=list)
+    gave_up: list[Callable[[ElasticProcess, str], None]] = field(default_factory=list)
     ring_installed: list[Callable[[SimSwitch, RingSpec], None]] = field(default_factory=list)
     ring_removed: list[Callable[[SimSwitch, int], None]] = field(default_factory=list)
     switch_rebooted: list[Callable[[SimSwitch], None]] = field(default_factory=list)
