@@ -61,8 +61,8 @@ HOST_FAULTS: Final = (
         (
             Change(
                 RingOrders.take,
-                "self._tensors.views(op_index, offset, nbytes)",
-                "self._tensors.views(op_index, offset, nbytes)[:1]",
+                "self._tensors.views(action.op_index, action.offset, action.nbytes)",
+                "self._tensors.views(action.op_index, action.offset, action.nbytes)[:1]",
             ),
         ),
         shape=crowded,
