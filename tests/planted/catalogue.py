@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
+from tests.planted.address_faults import ADDRESS_FAULTS
 from tests.planted.control_faults import CONTROL_FAULTS
+from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
 from tests.planted.planting import PlantedFault
 from tests.planted.receiver_faults import RECEIVER_FAULTS
@@ -27,6 +29,8 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *CONTROL_FAULTS,
         *RECOVERY_FAULTS,
         *HOST_FAULTS,
+        *ELASTIC_FAULTS,
+        *ADDRESS_FAULTS,
     )
 }
 

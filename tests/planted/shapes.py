@@ -10,6 +10,7 @@ from inaproto.sim.racks import draw_racks
 from inaproto.sim.recovering import recovering
 from inaproto.sim.streams import Draws
 from inaproto.sim.swarm import Fault, FaultKind, WorldConfig
+from inaproto.sim.topology import LinkConfig, map_trunks
 from inaproto.sim.weather import Weather
 from inaproto.units import MS, US, S
 from inaproto.wire.ina_header import Dtype, Op
@@ -98,6 +99,41 @@ def crowded_chain(config: WorldConfig) -> WorldConfig:
 def crowded_bfloat16(config: WorldConfig) -> WorldConfig:
     """The same, of a type in which rounding twice shows."""
     return sums_of(Dtype.BF16)(crowded(config))
+
+
+def elastic(config: WorldConfig) -> WorldConfig:
+    """Hosts have several ranks, and of each job two die, soon after one another, while an all-reduce runs."""
+    config = replace(crowded(config), recover_ns=S, weather_until_ns=2 * S)
+    jobs = tuple(
+        replace(job, elastic=True, path="auto", elements=(400,) * 6, depth=4, stall_ns=100 * MS)
+        for job in config.jobs
+    )
+    draws = Draws(config.seed, "planted/elastic")
+    faults = []
+    for index, job in enumerate(jobs):
+        at, operation = draws.between(1, 2 * MS), draws.below(6)
+        for _ in range(2):
+            target, process = draws.choice(job.hosts), draws.below(16)
+            death = Fault(at, FaultKind.PROCESS_DEATH, target, MS, job=index, operation=operation)
+            faults.append(replace(death, process=process))
+            at += draws.between(1, 8 * config.control_delay_ns + 4 * MS)
+    return replace(config, jobs=jobs, faults=tuple(faults))
+
+
+def damaged_addresses(config: WorldConfig) -> WorldConfig:
+    """Several switches, no faults, and three frames of a hundred damaged, most of them in their addresses."""
+    racks = draw_racks(config.seed)
+    assert racks.topology is not None
+
+    def damaged(link: LinkConfig) -> LinkConfig:
+        return replace(link, weather=replace(link.weather, corrupt=0.03, addresses=0.95))
+
+    return replace(
+        racks,
+        links=tuple(map(damaged, racks.links)),
+        topology=map_trunks(racks.topology, damaged),
+        faults=(),
+    )
 
 
 def alone(config: WorldConfig) -> WorldConfig:
