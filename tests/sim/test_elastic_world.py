@@ -91,7 +91,7 @@ def test_whenever_another_dies_the_rest_go_on(after_ns: int) -> None:
 
 
 def test_survivors_of_whom_one_dies_before_they_began_agree_once_more() -> None:
-    seen = set()
+    seen: set[str] = set()
     for after_ns in range(1_000_000, 4_000_000, 100_000):
         seen |= run(elastic(death(1, 0), death(1, 1, after_ns=after_ns)))[1].marks.keys()
     assert "survivors agreed once more, on another job" in seen
@@ -117,7 +117,7 @@ def test_a_switch_that_restarts_has_forgotten_the_survivors_and_all_are_told(aft
 
 @pytest.mark.parametrize("kind", [FaultKind.SESSION_LOSS, FaultKind.NIC_RESET])
 def test_a_host_that_loses_its_connection_comes_back_to_the_others(kind: FaultKind) -> None:
-    seen = set()
+    seen: set[str] = set()
     for after_ns in range(100_000, 3_000_000, 200_000):
         world, result = run(elastic(death(1, 0), during(kind, 1, 2, after_ns=after_ns)))
         assert ANEW not in result.marks
