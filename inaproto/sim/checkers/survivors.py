@@ -93,6 +93,7 @@ class SurvivorsTogether(Checker):
         lost = self._lost.get(held.name)
         if lost is None:
             lost = self._lost[held.name] = _Lost(-1, self._world.control.boots, frozenset())
+        is_news = message.job not in lost.told
         first = lost.told.setdefault(message.job, said)
         if first != said:
             raise Violated(self.name, f"{message.job}: {said} for {process}, {first} for others")
@@ -103,9 +104,9 @@ class SurvivorsTogether(Checker):
                 self.name, f"{process} is to go on as {message.job}; others have begun {lost.begun}"
             )
         since_ns = lost.at_ns if lost.told_at_ns < 0 else lost.told_at_ns
-        if len(lost.told) > 1 and first is said:
+        if is_news and len(lost.told) > 1:
             self._world.mark("survivors agreed once more, on another job")
-        if first is said:
+        if is_news:
             lost.told_at_ns = self._world.agenda.now
             self._look_at_outcome(held, message, lost, since_ns)
 
