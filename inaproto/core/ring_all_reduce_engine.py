@@ -35,27 +35,20 @@ Nothing waits for ever while the transport delivers and completes: of the first 
 has not taken, whoever has its accumulators may add to it, and what began at one rank stays in its order, on
 every link.
 
-Slots: those of :mod:`inaproto.core.host_messages`; staging slots have the numbers of the header slots with
-which they are sent. The last rank of a message combines into the receive slot in which others get the result.
-
-Invariants: those of the operations (:mod:`inaproto.core.operation_queue`); nothing is combined, taken or
-passed on unless every field of its header is the expected one; a header slot, and a slot that this rank
-writes, is used again only when the send that used it is complete; after a failure, or once halted, nothing
-is sent, combined or taken any more.
+Slots and invariants: those of :mod:`inaproto.core.hosts_engine`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from inaproto.core.accumulators import RotatedAccumulators
-from inaproto.core.chain_engine import ChainAction, Combine, Place, PostSlot
-from inaproto.core.host_messages import HostMessages
-from inaproto.core.operation_queue import FROM_THE_START, OperationQueue, Part, RingView
-from inaproto.core.operations import Fail, ResultArrived, RingConfig, RingEvent, SendCompleted, Submit, Woke
+from inaproto.core.hosts_engine import HostsAction, HostsEngine
+from inaproto.core.operation_queue import FROM_THE_START, OperationQueue, Part
+from inaproto.core.operations import ResultArrived, RingConfig
 from inaproto.core.recovery import Recovery
-from inaproto.errors import Blame, FabricLost, LocalMisuse
+from inaproto.errors import Blame
 from inaproto.units import Instant
 from inaproto.wire.host_header import Kind
 
@@ -65,12 +58,8 @@ class _Forward(NamedTuple):
     part: Part
 
 
-class RingAllReduceEngine:
-    """One rank of one ring; see the module for its invariants.
-
-    ``operations`` are those of a ring that was halted. They go on by this one from ``resume`` on; what other
-    ranks send sooner waits.
-    """
+class RingAllReduceEngine(HostsEngine):
+    """One rank of one ring; see the module for its invariants."""
 
     def __init__(
         self,
@@ -79,14 +68,9 @@ class RingAllReduceEngine:
         operations: OperationQueue | None = None,
         recovery: Recovery = FROM_THE_START,
     ) -> None:
-        self._messages = HostMessages(config, accumulators)
-        self._config = config
-        self._accumulators = accumulators
-        self._last_turn = config.ring_size - 1
-        self._operations = OperationQueue(config) if operations is None else operations
-        self._operations.resume(config, recovery)
-        self._next = self._first = self._due = max(0, recovery.progress - config.window_messages)
-        """Serials: not looked up yet; the first of this ring; the next result to be taken."""
+        super().__init__(config, accumulators, operations, recovery)
+        self._next = self._first
+        """Serial of the first message that was not looked up yet."""
         self._parts: dict[int, Part] = {}
         """By serial, from ``due`` to ``next``."""
         self._owed: deque[int] = deque()
@@ -103,87 +87,20 @@ class RingAllReduceEngine:
         """The next serial to come, by the rank at which messages begin; those that come to this one."""
         self._results_due = {start: due for start, due in started.items() if start != completed_here}
         """The same of results: they do not come to the rank that completes them."""
-        self._runs = operations is None
-        self._is_halted = False
 
     @property
-    def config(self) -> RingConfig:
-        return self._config
-
-    @property
-    def slot_bytes(self) -> int:
-        """Size of receive and staging slots."""
-        return self._accumulators.slot_bytes(self._config.tensor_bytes)
-
-    @property
-    def deadline(self) -> Instant | None:
-        """When the running operation will have stalled (again), or be overdue."""
-        return self._operations.deadline
-
-    @property
-    def operations_queued(self) -> int:
-        """As ``view`` has it, for who asks at every operation."""
-        return len(self._operations)
-
-    @property
-    def progress(self) -> int:
-        """Results taken since the job began, by all rings."""
-        return self._operations.progress
-
-    def view(self) -> RingView:
-        """``messages_sent`` and ``messages_received`` count contributions and results taken."""
-        return RingView.of(
-            self._operations,
-            sent=self._next - self._first - len(self._owed),
-            received=self._due - self._first,
-            unacknowledged=self._messages.unacknowledged,
-        )
-
-    def step(self, event: RingEvent, now: Instant) -> list[ChainAction]:
-        """Apply ``event``; the actions are to be performed in their order."""
-        match event:
-            case Submit(operation):
-                return [*self._operations.submit(operation), *self._advance(now)]
-            case ResultArrived():
-                return [] if self._is_over else [*self._arrival(event, now), *self._advance(now)]
-            case SendCompleted(msg_id):
-                return [] if self._is_over else [*self._send_completed(msg_id), *self._advance(now)]
-            case Fail():
-                return [*self._operations.fail(event)]
-            case Woke():
-                return [*self._operations.woke(now)]
-            case _:
-                assert_never(event)
-
-    def halt(self) -> OperationQueue:
-        """Take and send nothing more: this ring has ended. What it gives goes on by another one.
-
-        Until that one is there, this engine takes submissions, failures and wake-ups as before.
-        """
-        self._is_halted = True
-        return self._operations
-
-    def resume(self, now: Instant) -> list[ChainAction]:
-        """All ranks have connected: let the operations go on where those of the halted ring were."""
-        if self._runs:
-            raise LocalMisuse(f"ring {self._config.ring_id} runs already")
-        self._runs = True
-        return self._advance(now)
-
-    @property
-    def _is_over(self) -> bool:
-        return self._is_halted or self._operations.failure is not None
+    def _contributed(self) -> int:
+        return self._next - self._first - len(self._owed)
 
     # --- what this rank can do now
 
-    def _advance(self, now: Instant) -> list[ChainAction]:
-        """Start operations, pass on and contribute, until that has to wait for something."""
-        actions: list[ChainAction] = []
+    def _advance(self, now: Instant) -> list[HostsAction]:
+        actions: list[HostsAction] = []
         while self._runs and not self._is_over:
             actions += self._operations.start_next(now)
             self._look_up_parts()
             if self._forwards and self._messages.may_send(Kind.RESULT, self._forwards[0].serial):
-                actions.append(self._forward())
+                actions.append(self._pass_on(*self._forwards.popleft()))
                 continue
             serial = self._contributable()
             if serial is None:
@@ -213,54 +130,23 @@ class RingAllReduceEngine:
                 return serial if self._messages.may_send(kind, serial) else None
         return None
 
-    def _contribute(self, serial: int, now: Instant) -> list[ChainAction]:
-        part, turn = self._parts[serial], self._turn(serial)
+    def _contribute(self, serial: int, now: Instant) -> list[HostsAction]:
         self._owed.remove(serial)
-        if turn == 0:
-            return [part.post(*self._messages.send(Kind.ACCUMULATOR, serial, part, part.nbytes))]
-        came = self._accumulators_bytes(turn - 1, part)
-        wrong = self._messages.contradiction(self._arrived.pop(serial), Kind.ACCUMULATOR, serial, part, came)
-        if wrong is not None:
-            return self._break(*wrong)
-        is_complete = turn == self._last_turn
-        if is_complete:
-            kind, place, goes = Kind.RESULT, Place.RECEIVED, part.nbytes
-        else:
-            kind, place, goes = Kind.ACCUMULATOR, Place.STAGED, self._accumulators_bytes(turn, part)
-        out = self._messages.slot(kind, serial)
-        received = self._messages.slot(Kind.ACCUMULATOR, serial)
-        operation, offset, nbytes, _, source, _ = part
-        actions: list[ChainAction] = [
-            Combine(received, came, place, out, goes, operation, source, offset, nbytes)
-        ]
-        if is_complete:
-            actions += self._take(serial, now)
-        actions.append(PostSlot(*self._messages.send(kind, serial, part, goes), place, out, goes))
-        return actions
+        turn = self._turn(serial)
+        return self._add(serial, self._parts[serial], turn, self._arrived.pop(serial) if turn else None, now)
 
-    def _take(self, serial: int, now: Instant) -> list[ChainAction]:
-        """Result ``serial`` is in its receive slot: take it and those that waited for it, or let it wait."""
+    def _has_result(self, serial: int, part: Part, now: Instant) -> list[HostsAction]:
+        """Take it and those that waited for it, or let it wait."""
         self._results.add(serial)
-        operations, actions = self._operations, list[ChainAction]()
+        actions: list[HostsAction] = []
         while self._due in self._results:
             self._results.remove(self._due)
-            part, slot = self._parts.pop(self._due), self._messages.slot(Kind.RESULT, self._due)
-            self._due += 1
-            if not part.is_new:
-                continue
-            actions.append(operations.take(self._config.ring_id, slot, now))
-            if part.is_last:
-                actions.append(operations.end(part.operation))
+            actions += self._take(self._parts.pop(self._due), now)
         return actions
-
-    def _forward(self) -> PostSlot:
-        serial, part = self._forwards.popleft()
-        sent = self._messages.send(Kind.RESULT, serial, part, part.nbytes)
-        return PostSlot(*sent, Place.RECEIVED, sent.slot, part.nbytes)
 
     # --- what comes in
 
-    def _arrival(self, event: ResultArrived, now: Instant) -> list[ChainAction]:
+    def _arrival(self, event: ResultArrived, now: Instant) -> list[HostsAction]:
         if event.imm & 1:
             kind, since, due = Kind.RESULT, self._due, self._results_due
         else:
@@ -280,7 +166,7 @@ class RingAllReduceEngine:
             return self._break(*contradiction)
         if self._turn(serial) < self._last_turn - 1:
             self._forwards.append(_Forward(serial, part))
-        return self._take(serial, now)
+        return self._has_result(serial, part, now)
 
     def _out_of_turn(
         self, imm: int, kind: Kind, serial: int, since: int, due: dict[int, int]
@@ -302,17 +188,3 @@ class RingAllReduceEngine:
         if kind is Kind.RESULT and (serial in self._owed or serial >= self._next):
             return Blame("predecessor", "result of a message not sent", evidence)
         return None
-
-    def _send_completed(self, msg_id: int) -> list[ChainAction]:
-        wrong = self._messages.send_completed(msg_id)
-        return [] if wrong is None else self._break(wrong)
-
-    def _accumulators_bytes(self, turn: int, part: Part) -> int:
-        return self._accumulators.stack_bytes(turn, part.operation.dtype, part.operation.op, part.nbytes)
-
-    # --- failures
-
-    def _break(self, blame: Blame, code: str = FabricLost.code) -> list[ChainAction]:
-        if self._config.outlived:
-            self._is_halted = True
-        return [*self._operations.break_ring(self._config, blame, code=code)]

@@ -62,8 +62,9 @@ from inaproto.core.operations import (
     TakeResult,
     Woke,
 )
+from inaproto.core.path_engine import PathEngine
 from inaproto.core.recovery import Recovery
-from inaproto.errors import Blame, DecodeError, InvariantBroken, LocalMisuse
+from inaproto.errors import Blame, DecodeError, InvariantBroken
 from inaproto.units import Instant, MsgId
 from inaproto.wire.ina_header import (
     FLAG_LAST,
@@ -104,11 +105,8 @@ RingAction = (
 )
 
 
-class RingEngine:
-    """One rank of one ring; see the module for its invariants.
-
-    ``operations`` are those of a ring that was halted. They go on by this one from ``resume`` on.
-    """
+class RingEngine(PathEngine):
+    """One rank of one ring; see the module for its invariants."""
 
     def __init__(
         self,
@@ -116,33 +114,10 @@ class RingEngine:
         operations: OperationQueue | None = None,
         recovery: Recovery = FROM_THE_START,
     ) -> None:
-        self._config = config
         self._window = MessageWindow(WindowConfig(config.window_messages, config.id_bits))
-        self._operations = OperationQueue(config) if operations is None else operations
-        self._operations.resume(config, recovery)
+        super().__init__(config, operations, recovery)
         self._expected: deque[tuple[bytes, int, bool]] = deque()
         """Header and bytes of the results that must come, in order, and whether this rank lacks them."""
-        self._runs = operations is None
-        self._is_halted = False
-
-    @property
-    def config(self) -> RingConfig:
-        return self._config
-
-    @property
-    def deadline(self) -> Instant | None:
-        """When the running operation will have stalled (again), or be overdue."""
-        return self._operations.deadline
-
-    @property
-    def operations_queued(self) -> int:
-        """As ``view`` has it, for who asks at every operation."""
-        return len(self._operations)
-
-    @property
-    def progress(self) -> int:
-        """Results taken since the job began, by all rings."""
-        return self._operations.progress
 
     def view(self) -> RingView:
         window = self._window.view()
@@ -166,19 +141,9 @@ class RingEngine:
             case _:
                 assert_never(event)
 
-    def halt(self) -> OperationQueue:
-        """Take and send nothing more: this ring has ended. What it gives goes on by another one.
-
-        Until that one is there, this engine takes submissions, failures and wake-ups as before.
-        """
-        self._is_halted = True
-        return self._operations
-
     def resume(self, now: Instant) -> list[RingAction]:
         """All ranks have connected: let the operations go on where those of the halted ring were."""
-        if self._runs:
-            raise LocalMisuse(f"ring {self._config.ring_id} runs already")
-        self._runs = True
+        self._connected()
         return [*self._offer(self._operations.unsent, now), *self._start_next(now)]
 
     def _start_next(self, now: Instant) -> list[RingAction]:
@@ -238,8 +203,8 @@ class RingEngine:
         return part.post(msg_id, slot, header)
 
     def _result(self, event: ResultArrived, now: Instant) -> list[RingAction]:
-        if self._operations.failure is not None or self._is_halted:
-            return []  # a late result of an operation that has already failed, or of a ring that has ended
+        if self._is_over:
+            return []
         if not self._expected:
             return self._break(Blame("predecessor", "result of a message not sent", f"result {event.imm}"))
         wrong = self._contradiction(event)
@@ -296,9 +261,7 @@ class RingEngine:
     def _break(self, blame: Blame) -> list[RingAction]:
         advice = _ADVICE_NOT_AGGREGATED if blame.rule == NOT_AGGREGATED else ADVICE
         self._expected.clear()
-        if self._config.outlived:
-            self._is_halted = True
-        return [*self._operations.break_ring(self._config, blame, advice)]
+        return [*self._break_ring(blame, advice=advice)]
 
     def _fail(self, failure: Fail) -> list[RingAction]:
         self._expected.clear()

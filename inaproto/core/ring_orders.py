@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar, assert_never
 import numpy as np
 
 from inaproto.core.accumulators import Accumulators
-from inaproto.core.chain_engine import Combine, Place, PostSlot
+from inaproto.core.hosts_engine import Combine, Place, PostSlot
 from inaproto.core.local_reduction import reduce_parts
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.operation_queue import KeptResult, Source

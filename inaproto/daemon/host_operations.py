@@ -22,8 +22,9 @@ from enum import Enum
 from typing import Any, assert_never
 
 from inaproto.core.accumulators import Accumulators, RotatedAccumulators, accumulators_on
-from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, PostSlot
+from inaproto.core.chain_engine import ChainEngine
 from inaproto.core.gathering import Gathering
+from inaproto.core.hosts_engine import Combine, HostsAction, PostSlot
 from inaproto.core.local_reduction import SlicedReduction
 from inaproto.core.operation_queue import FROM_THE_START
 from inaproto.core.operations import (
@@ -332,7 +333,7 @@ class HostOperations:
             self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
             self.lose(FabricLost(f"{self}: a fault in the host daemon ended it: {fault}; please report it"))
 
-    def _perform(self, actions: Sequence[RingAction | ChainAction]) -> None:
+    def _perform(self, actions: Sequence[RingAction | HostsAction]) -> None:
         orders = RingOrders(self._link, self._kept, self._tensors)
         has_done = False
         for action in actions:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, assert_never
 
-from inaproto.core.chain_engine import ChainAction, Combine, PostSlot
 from inaproto.core.host_messages import TENSORS_DIFFER
+from inaproto.core.hosts_engine import Combine, HostsAction, PostSlot
 from inaproto.core.local_reduction import SlicedReduction
 from inaproto.core.operation_queue import Source
 from inaproto.core.operations import PostKept, PostNeutral
@@ -162,7 +162,7 @@ class RingOperations(RingState):
         if self._wake_at is None:  # else it wakes in time: the deadline of an engine only moves away
             self._arm()
 
-    def _perform(self, actions: Sequence[RingAction | ChainAction]) -> None:
+    def _perform(self, actions: Sequence[RingAction | HostsAction]) -> None:
         world, orders = self.host.world, self._orders
         if orders is None:
             raise InvariantBroken(f"{self} has orders and no ring")

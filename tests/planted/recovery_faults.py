@@ -106,7 +106,7 @@ RECOVERY_FAULTS: Final = (
         (
             Change(
                 RingEngine._result,
-                "if self._operations.failure is not None or self._is_halted:",
+                "if self._is_over:",
                 "if self._operations.failure is not None:",
             ),
         ),
@@ -176,7 +176,7 @@ RECOVERY_FAULTS: Final = (
         "takes a result for the one that is due because it came",
         (
             Change(
-                RingAllReduceEngine._take,
+                RingAllReduceEngine._has_result,
                 "self._results.add(serial)",
                 "self._results.add(self._due)",
             ),

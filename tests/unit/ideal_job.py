@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.accumulators import Accumulators, RotatedAccumulators
-from inaproto.core.chain_engine import ChainAction, ChainEngine, Combine, Place, PostSlot
+from inaproto.core.chain_engine import ChainEngine
+from inaproto.core.hosts_engine import Combine, HostsAction, Place, PostSlot
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.operation_queue import OperationQueue, Source
 from inaproto.core.operations import (
@@ -149,7 +150,7 @@ class IdealJob:
 
     # --- what the shell does
 
-    def perform(self, rank: int, actions: list[RingAction] | list[ChainAction]) -> None:
+    def perform(self, rank: int, actions: list[RingAction] | list[HostsAction]) -> None:
         member = self.members[rank]
         for action in actions:
             match action:

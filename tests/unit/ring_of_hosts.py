@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inaproto.core.accumulators import RotatedAccumulators
-from inaproto.core.chain_engine import ChainAction, PostSlot
+from inaproto.core.hosts_engine import HostsAction, PostSlot
 from inaproto.core.operations import PostMessage, ResultArrived
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
@@ -31,5 +31,5 @@ def arrival(
     return message_at(at.config, kind, serial, nbytes, last=last, **fields)
 
 
-def posted(actions: list[ChainAction]) -> list[int]:
+def posted(actions: list[HostsAction]) -> list[int]:
     return [action.msg_id for action in actions if isinstance(action, PostMessage | PostSlot)]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from inaproto.core.accumulators import Accumulators
-from inaproto.core.chain_engine import ChainEngine, Combine, Place, PostSlot
+from inaproto.core.chain_engine import ChainEngine
+from inaproto.core.hosts_engine import Combine, Place, PostSlot
 from inaproto.core.operation_queue import OperationQueue, Source
 from inaproto.core.operations import (
     Fail,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.chain_engine import Combine, Place, PostSlot
+from inaproto.core.hosts_engine import Combine, Place, PostSlot
 from inaproto.core.operation_queue import OperationQueue, Source
 from inaproto.core.operations import (
     Fail,

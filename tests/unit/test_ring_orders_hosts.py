@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inaproto.core.accumulators import Accumulators
-from inaproto.core.chain_engine import Combine, Place
+from inaproto.core.hosts_engine import Combine, Place
 from inaproto.core.operation_queue import KeptResult, Source
 from inaproto.core.operations import Operation, PostKept, PostMessage, PostNeutral, TakeResult
 from inaproto.core.reduction_plan import ReductionPlan
