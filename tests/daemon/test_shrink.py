@@ -96,6 +96,26 @@ def ask_to_regroup(comm: inaproto.Communicator) -> None:
     channel.send(channel.protocol.regroup(job="train", rank=2))
 
 
+async def told_lost(work: Mapping[int, inaproto.Work], who: str) -> None:
+    for error in (await all_of({rank: one.wait for rank, one in work.items()})).values():
+        assert isinstance(error, RankLost), error
+        assert who in str(error)
+
+
+async def go_on(comms: Mapping[int, inaproto.Communicator]) -> None:
+    """All that are left shrink, have an exact sum, and leave."""
+    left = await shrink(comms)
+    assert {rank: comm.former_ranks for rank, comm in left.items()} == dict.fromkeys(comms, tuple(comms))
+    await reduce_exactly(left)
+    await close(left)
+
+
+def unplug(cluster: MemoryCluster, host: int) -> None:
+    fabric = daemon(cluster, host).fabric
+    assert fabric is not None
+    fabric._lose("its cable was pulled")
+
+
 def run(name: str, scenario: Callable[[MemoryCluster], Awaitable[None]], **options: Any) -> None:
     run_world(f"shrink/{name}", scenario, **({"hosts": 2} | options))
 
@@ -363,9 +383,7 @@ def test_survivors_on_a_host_that_loses_its_connection_ask_again() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(others)
             await trio.sleep(0.5)
-            fabric = daemon(cluster, 1).fabric
-            assert fabric is not None
-            fabric._lose("its cable was pulled")
+            unplug(cluster, 1)
             await trio.sleep(0.01)
             found[1] = await late.shrink()
         assert found[1].former_ranks == (1, 2, 3)
@@ -380,19 +398,11 @@ def test_a_rank_that_dies_while_its_host_has_no_switch() -> None:
         comms = await connect_all(cluster, PAIRS)
         await reduce_exactly(comms)
         work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
-        fabric = daemon(cluster, 0).fabric
-        assert fabric is not None
-        fabric._lose("its cable was pulled")
+        unplug(cluster, 0)
         await trio.lowlevel.checkpoint()
         kill(comms, 0)
-        errors = await all_of({rank: work[rank].wait for rank in comms})
-        for error in errors.values():
-            assert isinstance(error, RankLost), error
-            assert "rank 0 (h0" in str(error)
-        left = await shrink(comms)
-        assert left[3].former_ranks == (1, 2, 3)
-        await reduce_exactly(left)
-        await close(left)
+        await told_lost({rank: work[rank] for rank in comms}, "rank 0 (h0")
+        await go_on(comms)
 
     run("no switch", scenario)
 
@@ -404,18 +414,10 @@ def test_a_rank_that_dies_elsewhere_while_a_host_is_away() -> None:
         comms = await connect_all(cluster, PAIRS)
         await reduce_exactly(comms)
         work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
-        fabric = daemon(cluster, 0).fabric
-        assert fabric is not None
         kill(comms, 3)
-        fabric._lose("its cable was pulled")
-        errors = await all_of({rank: work[rank].wait for rank in comms})
-        for error in errors.values():
-            assert isinstance(error, RankLost), error
-            assert "rank 3 (h1" in str(error)
-        left = await shrink(comms)
-        assert left[0].former_ranks == (0, 1, 2)
-        await reduce_exactly(left)
-        await close(left)
+        unplug(cluster, 0)
+        await told_lost({rank: work[rank] for rank in comms}, "rank 3 (h1")
+        await go_on(comms)
 
     run("away", scenario)
 
@@ -426,14 +428,8 @@ def test_a_host_daemon_that_is_killed_takes_its_ranks_with_it() -> None:
         await reduce_exactly(comms)
         work = {rank: comm.all_reduce(np.ones(50_000, np.int64)) for rank, comm in comms.items()}
         await cluster.hosts[1].crash()
-        errors = await all_of({rank: work[rank].wait for rank in (0, 1)})
-        for error in errors.values():
-            assert isinstance(error, RankLost), error
-            assert "host h1 (ranks 2, 3)" in str(error)
-        left = await shrink({rank: comms[rank] for rank in (0, 1)})
-        assert left[1].former_ranks == (0, 1)
-        await reduce_exactly(left)
-        await close(left)
+        await told_lost({rank: work[rank] for rank in (0, 1)}, "host h1 (ranks 2, 3)")
+        await go_on({rank: comms[rank] for rank in (0, 1)})
 
     run("host", scenario)
 
