@@ -21,16 +21,16 @@ from typing import Any
 
 from examples.digits.display import Display
 from examples.digits.runs import (
-    EXTRA_ELEMENTS,
     TRAIN,
-    digests,
-    first_difference,
+    Outcomes,
+    Trained,
     on_stage,
     percentile,
     slowest_s,
     two_digits,
+    weights_differ,
 )
-from examples.digits.watch import SwitchWatch, WireSample
+from examples.digits.watch import SwitchWatch
 from inaproto_hil import environment
 from inaproto_hil.cluster import ClusterConfig, LocalCluster
 
@@ -50,30 +50,22 @@ class Config:
     """Step at which the switch is killed, and another started in its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What the processes left behind: outcomes as ``train.py`` writes them, and their weights."""
-
-    ranks: list[dict[str, Any]]
-    reference: dict[str, Any]
-    weights: list[bytes]
-    reference_weights: bytes
-    wire: list[WireSample]
-    wall_s: dict[str, float]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Trained):
     switch_kills: int = 0
 
     @property
-    def identical(self) -> bool:
-        """Whether the weights of every rank are the reference's, byte for byte."""
-        return all(weights == self.reference_weights for weights in self.weights)
+    def wall_s(self) -> dict[str, float]:
+        """Of the training, all ranks, and of the process that trains alone."""
+        return {
+            "training": max(rank["wall_s"] for rank in self.ranks),
+            "one_process": self.reference["wall_s"],
+        }
 
 
 def run(config: Config, out: Path, display: Display) -> Result:
     """Train through the switch, then alone; returns what both left. Raises ``ClusterError``."""
-    outcomes = [out / f"rank{rank}.json" for rank in range(config.ranks)]
-    reference = out / "reference.json"
-    for path in (*outcomes, reference):
-        path.unlink(missing_ok=True)
+    outcomes = Outcomes.prepared(out, config.ranks)
     shared = [f"--{name}={value}" for name, value in _training_options(config).items()]
     train = [sys.executable, str(TRAIN), *shared]
     display.stage("starting the switch and the hosts")
@@ -93,7 +85,7 @@ def run(config: Config, out: Path, display: Display) -> Result:
             kill_switch_at=config.kill_switch_at,
         )
         display.stage("training")
-        for rank, path in enumerate(outcomes):
+        for rank, path in enumerate(outcomes.ranks):
             argv = [*train, f"--rank={rank}", f"--socket={cluster.host_socket(rank)}", f"--out={path}"]
             cluster.start_worker(f"rank{rank}", argv, sink=watch.line)
         watch.until_ended(cluster.workers)
@@ -101,20 +93,10 @@ def run(config: Config, out: Path, display: Display) -> Result:
         kills = watch.switch_kills
         display.stage("training the same in one process")
         alone = cluster.start_worker(
-            "reference", [*train, "--one-process", f"--out={reference}"], sink=watch.line
+            "reference", [*train, "--one-process", f"--out={outcomes.reference}"], sink=watch.line
         )
         watch.until_ended([alone])
-    ranks = [json.loads(path.read_text()) for path in outcomes]
-    lone = json.loads(reference.read_text())
-    return Result(
-        ranks=ranks,
-        reference=lone,
-        weights=[path.with_suffix(".weights").read_bytes() for path in outcomes],
-        reference_weights=reference.with_suffix(".weights").read_bytes(),
-        wire=watch.wire,
-        switch_kills=kills,
-        wall_s={"training": max(rank["wall_s"] for rank in ranks), "one_process": lone["wall_s"]},
-    )
+    return Result(**outcomes.read(), wire=watch.wire, switch_kills=kills)
 
 
 def _training_options(config: Config) -> dict[str, Any]:
@@ -129,27 +111,15 @@ def _training_options(config: Config) -> dict[str, Any]:
 
 def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, Any]:
     """``summary.json``: measured values only."""
-    first, last = result.ranks[0], result.wire[-1]
+    first = result.ranks[0]
     slowest = slowest_s(result.ranks)
     return {
         "version": SUMMARY_VERSION,
         "config": asdict(config),
         "env": env,
-        "identical": result.identical,
-        "first_different_epoch": first_difference(result.ranks, result.reference),
-        "accuracy": first["accuracy"][-1],
-        "reference_accuracy": result.reference["accuracy"][-1],
-        "parameters": first["parameters"],
+        **result.summary(),
         "train_samples": first["train_samples"],
         "test_samples": first["test_samples"],
-        "allreduces": len(first["steps"]),
-        "allreduce_bytes": 4 * (first["parameters"] + EXTRA_ELEMENTS),
-        "frames": last.frames,
-        "frames_lost": last.frames_lost,
-        "duplicated": last.duplicated,
-        "reordered": last.reordered,
-        "retransmits": last.retransmits,
-        "retransmits_by_host": last.retransmits_by_host,
         "switch_kills": result.switch_kills,
         "latency_ms": {
             **{f"p{percent}": 1e3 * percentile(slowest, percent) for percent in (50, 90, 99)},
@@ -158,7 +128,6 @@ def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, 
             "mean": 1e3 * sum(slowest) / len(slowest),
         },
         "wall_s": result.wall_s,
-        "weights_sha256": digests(result.ranks, result.reference),
     }
 
 
@@ -182,10 +151,7 @@ def series(result: Result) -> dict[str, Any]:
 
 def verdict(summary: dict[str, Any]) -> list[str]:
     """What is wrong with a finished run; empty when all is well."""
-    problems = []
-    if not summary["identical"]:
-        where = summary["first_different_epoch"]
-        problems.append(f"the weights differ from those of one process, first after epoch {where}")
+    problems = weights_differ(summary)
     if summary["config"]["kill_switch_at"] is not None and not summary["switch_kills"]:
         problems.append("the switch was to be killed, and was not: the training has too few steps")
     if summary["config"]["weather"]:

@@ -25,18 +25,17 @@ from typing import Any
 from examples.digits.display import Display
 from examples.digits.racks_watch import HALTED, RETURNED, Event, PathSample, RacksWatch
 from examples.digits.runs import (
-    EXTRA_ELEMENTS,
     TRAIN,
-    digests,
-    first_difference,
+    Outcomes,
+    Trained,
     on_stage,
     percentile,
     slowest_s,
     two_digits,
+    weights_differ,
 )
 from examples.digits.scenario import Job, Scenario, Timing
 from examples.digits.train import Nested
-from examples.digits.watch import WireSample
 from inaproto_hil import environment
 from inaproto_hil.fabric_cluster import FabricCluster, FabricConfig
 
@@ -73,19 +72,12 @@ class Config:
         return [hosts[first : first + self.hosts_per_rack] for first in racks]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What the processes left behind: outcomes as ``train.py`` writes them, their weights, what was seen."""
-
-    ranks: list[dict[str, Any]]
-    reference: dict[str, Any]
-    weights: list[bytes]
-    reference_weights: bytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Trained):
     start_s: float
     """Of the watch, on the clock of ``started_s``."""
     events: list[Event]
     paths: list[PathSample]
-    wire: list[WireSample]
     sums: list[dict[str, int]]
     plan: str
     job: Job | None
@@ -93,11 +85,6 @@ class Result:
     rendezvous: dict[str, int]
     """Counters at the end."""
     cuts: int
-
-    @property
-    def identical(self) -> bool:
-        """Whether the weights of every rank are the reference's, byte for byte."""
-        return all(weights == self.reference_weights for weights in self.weights)
 
     @property
     def summed_after_return(self) -> dict[str, int]:
@@ -121,10 +108,7 @@ class Result:
 
 def run(config: Config, out: Path, display: Display) -> Result:
     """Play the act, then train alone; returns what both left. Raises ``ClusterError``."""
-    outcomes = [out / f"rank{rank}.json" for rank in range(config.ranks)]
-    reference = out / "reference.json"
-    for path in (*outcomes, reference):
-        path.unlink(missing_ok=True)
+    outcomes = Outcomes.prepared(out, config.ranks)
     options = {"size": config.ranks, "seed": config.seed, "batch": config.batch, "timeout": config.timeout_s}
     train = [sys.executable, str(TRAIN), *(f"--{name}={value}" for name, value in options.items())]
     display.stage("starting the switches and the hosts")
@@ -147,7 +131,7 @@ def run(config: Config, out: Path, display: Display) -> Result:
             idle_timeout_s=2 * config.timeout_s,
         )
         display.stage("training")
-        for rank, path in enumerate(outcomes):
+        for rank, path in enumerate(outcomes.ranks):
             socket = cluster.host_socket(rank // config.ranks_per_host)
             argv = [*train, f"--rank={rank}", f"--socket={socket}", f"--out={path}", "--told"]
             watch.workers.append(cluster.start_worker(f"rank{rank}", argv, sink=watch.line))
@@ -155,13 +139,11 @@ def run(config: Config, out: Path, display: Display) -> Result:
         watch.sample()
         display.stage("training the same in one process")
         argv = [*train, "--one-process", f"--nested={json.dumps(config.nested)}", f"--epochs={watch.epochs}"]
-        watch.until_ended([cluster.start_worker("reference", [*argv, f"--out={reference}"], sink=watch.line)])
+        argv.append(f"--out={outcomes.reference}")
+        watch.until_ended([cluster.start_worker("reference", argv, sink=watch.line)])
         cuts = cluster.links[FLAPPING].cuts
     return Result(
-        ranks=[json.loads(path.read_text()) for path in outcomes],
-        reference=json.loads(reference.read_text()),
-        weights=[path.with_suffix(".weights").read_bytes() for path in outcomes],
-        reference_weights=reference.with_suffix(".weights").read_bytes(),
+        **outcomes.read(),
         start_s=watch.start_s,
         events=watch.events,
         paths=watch.paths,
@@ -199,7 +181,7 @@ def steps_of(result: Result) -> list[dict[str, Any]]:
 
 def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, Any]:
     """``summary.json``: measured values only."""
-    first, last, steps = result.ranks[0], result.wire[-1], steps_of(result)
+    steps = steps_of(result)
     by_path = {
         path: [step["sum_s"] for step in steps if step["path"] == path] for path in ("switch", "chain")
     }
@@ -207,8 +189,7 @@ def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, 
         "version": SUMMARY_VERSION,
         "config": asdict(config),
         "env": env,
-        "identical": result.identical,
-        "first_different_epoch": first_difference(result.ranks, result.reference),
+        **result.summary(),
         "fallbacks": result.rendezvous["fallbacks"],
         "returns": result.rendezvous["returns"],
         "returned": result.returned,
@@ -217,23 +198,11 @@ def summarise(config: Config, result: Result, env: dict[str, Any]) -> dict[str, 
         "nested": config.nested,
         "plan": result.plan,
         "summed_after_return": result.summed_after_return,
-        "accuracy": first["accuracy"][-1],
-        "reference_accuracy": result.reference["accuracy"][-1],
-        "parameters": first["parameters"],
-        "allreduces": len(steps),
-        "allreduce_bytes": 4 * (first["parameters"] + EXTRA_ELEMENTS),
         "steps_by_path": {path: len(waits) for path, waits in by_path.items()},
         "p50_ms_by_path": {path: 1e3 * percentile(waits, 50) for path, waits in by_path.items() if waits},
         "longest_ms": 1e3 * max(step["sum_s"] for step in steps),
-        "frames": last.frames,
-        "frames_lost": last.frames_lost,
-        "duplicated": last.duplicated,
-        "reordered": last.reordered,
-        "retransmits": last.retransmits,
-        "retransmits_by_host": last.retransmits_by_host,
         "events": [asdict(event) for event in result.events],
         "wall_s": max(rank["wall_s"] for rank in result.ranks),
-        "weights_sha256": digests(result.ranks, result.reference),
     }
 
 
@@ -251,10 +220,7 @@ def series(result: Result) -> dict[str, Any]:
 
 def verdict(summary: dict[str, Any]) -> list[str]:
     """What is wrong with a finished run; empty when all is well."""
-    problems = []
-    if not summary["identical"]:
-        where = summary["first_different_epoch"]
-        problems.append(f"the weights differ from those of one process, first after epoch {where}")
+    problems = weights_differ(summary)
     if summary["plan"] != str(summary["nested"]):
         problems.append(f"the switches added in the order {summary['plan']}, not {summary['nested']}")
     if not summary["fallbacks"]:
