@@ -14,17 +14,11 @@ from itertools import count
 from typing import Any
 
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, LocalMisuse, TensorMismatch
+from inaproto.wire.client_messages import AllReduce, Buffer, Done, Join, Joined, Leave, Ok
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
-    AllReduce,
-    Buffer,
-    Done,
     Error,
-    Join,
-    Joined,
-    Leave,
     Message,
-    Ok,
     PathAsked,
     Regroup,
     Regrouped,

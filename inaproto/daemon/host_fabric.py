@@ -35,6 +35,7 @@ from inaproto.errors import (
 )
 from inaproto.ports import Nic, PortClosed, RandomBits, StreamNetwork
 from inaproto.units import US, Instant, S
+from inaproto.wire.client_messages import Join
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     SWITCH_UNKNOWN,
@@ -44,7 +45,6 @@ from inaproto.wire.control_messages import (
     Halt,
     Hello,
     JobStatus,
-    Join,
     Message,
     Ping,
     Pong,

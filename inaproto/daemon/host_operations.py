@@ -69,14 +69,8 @@ from inaproto.ports import (
     Status,
 )
 from inaproto.units import MS, Epoch, Instant, Rank, RingId
-from inaproto.wire.control_messages import (
-    AllReduce,
-    DonePath,
-    JobStatus,
-    Message,
-    OpStarted,
-    Ring,
-)
+from inaproto.wire.client_messages import AllReduce, DonePath
+from inaproto.wire.control_messages import JobStatus, Message, OpStarted, Ring
 
 Engine = RingEngine | ChainEngine | RingAllReduceEngine
 

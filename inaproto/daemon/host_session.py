@@ -21,16 +21,9 @@ from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
+from inaproto.wire.client_messages import AllReduce, Buffer, Done, DonePath, Join, Joined, Leave, Ok
 from inaproto.wire.control_messages import (
-    AllReduce,
-    Buffer,
-    Done,
-    DonePath,
-    Join,
-    Joined,
-    Leave,
     Message,
-    Ok,
     Regroup,
     Regrouped,
     Status,

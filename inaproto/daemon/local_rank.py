@@ -16,7 +16,8 @@ from inaproto.daemon.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import JobError
 from inaproto.ports import Nic
 from inaproto.units import Instant
-from inaproto.wire.control_messages import AllReduce, DonePath, Gone, Join, Regrouped
+from inaproto.wire.client_messages import AllReduce, DonePath, Join
+from inaproto.wire.control_messages import Gone, Regrouped
 
 if TYPE_CHECKING:
     from inaproto.daemon.host_ring import HostRing

@@ -23,7 +23,7 @@ from inaproto.core.ring_engine import Operation
 from inaproto.errors import JobError, LocalMisuse
 from inaproto.ports import MemoryRegion, Nic
 from inaproto.units import OpIndex
-from inaproto.wire.control_messages import AllReduce
+from inaproto.wire.client_messages import AllReduce
 from inaproto.wire.ina_header import Dtype, Op, signature
 
 SEGMENT_BYTES_MAX = 1 << 40

@@ -9,8 +9,8 @@ Rules (``protocol.md`` section 8): unknown fields are ignored; an unknown type b
 ``UnknownMessage``, to be answered with an error; a missing field is a ``DecodeError`` that names it
 unless it has a default. ``id`` is a serial number of the sender; a reply carries the id of its request.
 
-client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Regroup, Status.
-host daemon -> client: Joined, Ok, Done, Regrouped, StatusReply, Error.
+Between client and host daemon: :mod:`inaproto.wire.client_messages`, and Regroup, Regrouped, Status,
+StatusReply and Error.
 host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Regroup, Status, Ping,
 Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
+from inaproto.wire.client_messages import CLIENT_MESSAGES
 from inaproto.wire.control import ControlRecord, encode_control
 from inaproto.wire.control_fields import FreeMap, OneOf, Record, Refused, give_fields, take_fields
 from inaproto.wire.control_types import (
@@ -32,7 +33,7 @@ from inaproto.wire.control_types import (
     U24,
     U32,
     U64,
-    DtypeCode,
+    AskedField,
     Explanation,
     Flag,
     Ip,
@@ -40,27 +41,20 @@ from inaproto.wire.control_types import (
     Mtu,
     Name,
     Names,
-    OpCode,
     Path,
     Positive16,
-    Positive32,
     RankGroups,
     Ranks,
     Secret,
-    Shape,
 )
 from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who sends one finds it here
+from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
 
 RingPath = Literal["switch", "chain", "ring"]
 """How a ring's operations are summed: in the switches, along the chain of its hosts, or by an ordinary ring
 all-reduce of them, which follows no plan."""
 PathField = Annotated[RingPath, OneOf(("switch", "chain", "ring"))]
-PathAsked = Literal["auto", "chain", "ring"]
-"""Which path a job wants: ``auto`` is the switches, and the hosts while these cannot."""
-AskedField = Annotated[PathAsked, OneOf(("auto", "chain", "ring"))]
-DonePath = Literal["switch", "chain", "ring", "local"]
-"""By which path an operation was summed; ``local``: all ranks of its job are on one host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,84 +90,6 @@ class UnknownMessage(Message):
     """A well-formed message of a type that this side does not know; only for receiving."""
 
     type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Join(Message):
-    """A process becomes a rank of a job."""
-
-    TYPE: ClassVar[str] = "join"
-    job: Name
-    rank: U16
-    size: Positive16
-    key: Secret = field(repr=False)
-    pid: U32
-    path: AskedField = "auto"
-    exact_plan: Flag = True
-    elastic: Flag = False
-    """As in ``Member``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined(Message):
-    """All ranks are there. The limits are the daemon's, for the client to keep to."""
-
-    TYPE: ClassVar[str] = "joined"
-    ring_id: U32
-    rank: U16
-    size: Positive16
-    operations_max: Positive32 = 4096
-    """All-reduces that were submitted and have not ended."""
-    segments_max: Positive32 = 256
-    """Segments of shared memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer(Message):
-    """A segment of shared memory; its memfd comes beside the message (SCM_RIGHTS)."""
-
-    TYPE: ClassVar[str] = "buffer"
-    segment: U32
-    nbytes: U64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ok(Message):
-    TYPE: ClassVar[str] = "ok"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce(Message):
-    """Reduce ``nbytes`` at ``offset`` of a segment with all ranks, in place."""
-
-    TYPE: ClassVar[str] = "all_reduce"
-    op_index: U32
-    segment: U32
-    offset: U64
-    nbytes: U64
-    dtype: DtypeCode
-    op: OpCode
-    shape: Shape
-    whole: Shape | None = None
-    """Of the tensor that this is a slice of, which is reduced by parallel rings: ranks that call different
-    all-reduces are told by its digest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done(Message):
-    """The operation has its result; ``ns`` is how long it took in the host daemon."""
-
-    TYPE: ClassVar[str] = "done"
-    op_index: U32
-    path: Annotated[DonePath, OneOf(("switch", "chain", "ring", "local"))]
-    ns: U64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave(Message):
-    TYPE: ClassVar[str] = "leave"
-    reason: Explanation = ""
-    """Not in good order: why this rank cannot go on. It is lost to its job, and the connection ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,13 +388,7 @@ class Pong(Message):
 
 
 _ALL: Final[tuple[type[Message], ...]] = (
-    Join,
-    Joined,
-    Buffer,
-    Ok,
-    AllReduce,
-    Done,
-    Leave,
+    *CLIENT_MESSAGES,
     Status,
     StatusReply,
     Error,

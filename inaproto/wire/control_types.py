@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from inaproto.wire.control_fields import Boolean, Integer, Many, Octets, Text
+from inaproto.wire.control_fields import Boolean, Integer, Many, Octets, OneOf, Text
 from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
 
 U8 = Annotated[int, Integer(0, 0xFF)]
@@ -30,6 +30,9 @@ Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
 RankGroups = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, 0xFFFF), 1 << 16), 1 << 16)]
 Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
 Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
+PathAsked = Literal["auto", "chain", "ring"]
+"""Which path a job wants: ``auto`` is the switches, and the hosts while these cannot."""
+AskedField = Annotated[PathAsked, OneOf(("auto", "chain", "ring"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,19 +25,8 @@ from inaproto.daemon.host import run_host
 from inaproto.daemon.unix_sockets import connect_unix
 from inaproto.errors import ConfigError, JoinRefused, OperationTimeout, SwitchUnreachable, TensorMismatch
 from inaproto.ports import Nic
-from inaproto.wire.control_messages import (
-    AllReduce,
-    Buffer,
-    Done,
-    Error,
-    Hello,
-    Join,
-    Joined,
-    Message,
-    Ok,
-    Status,
-    StatusReply,
-)
+from inaproto.wire.client_messages import AllReduce, Buffer, Done, Join, Joined, Ok
+from inaproto.wire.control_messages import Error, Hello, Message, Status, StatusReply
 from inaproto.wire.ina_header import Dtype, Op
 from tests.daemon.in_process_cluster import Cluster, RunningHost, open_cluster
 

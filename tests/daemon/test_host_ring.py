@@ -13,7 +13,8 @@ from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.units import Instant
-from inaproto.wire.control_messages import DonePath, Gone, Halt, Halted, Join, Message, Ready, Regrouped, Ring
+from inaproto.wire.client_messages import DonePath, Join
+from inaproto.wire.control_messages import Gone, Halt, Halted, Message, Ready, Regrouped, Ring
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery_orders import fabric_of

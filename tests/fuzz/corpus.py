@@ -6,18 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.wire.client_messages import AllReduce, Done, Join, Joined, Leave
 from inaproto.wire.control import LENGTH_BYTES, encode_control
 from inaproto.wire.control_messages import (
-    AllReduce,
-    Done,
     Error,
     Failed,
     Hello,
     IntoAddress,
     JobStatus,
-    Join,
-    Joined,
-    Leave,
     Member,
     OutAddress,
     Ping,

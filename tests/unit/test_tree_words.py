@@ -21,7 +21,8 @@ from inaproto.core.tree_control_types import (
     TreeControlConfig,
 )
 from inaproto.errors import DecodeError, LocalMisuse
-from inaproto.wire.control_messages import Ok, Start
+from inaproto.wire.client_messages import Ok
+from inaproto.wire.control_messages import Start
 from inaproto.wire.tree_note import NOTE_BYTES, NoteKind, TreeNote
 from tests.unit.test_tree_control import RING, Controlled, spec
 from tests.unit.test_wire_tree_note import FIRST, NOTE, OPENS

@@ -19,20 +19,17 @@ from inaproto.errors import (
     TensorMismatch,
 )
 from inaproto.wire import control_fields
+from inaproto.wire.client_messages import AllReduce, Done, Join, Ok
 from inaproto.wire.control import ControlDecoder, ControlRecord
 from inaproto.wire.control_messages import (
     MESSAGES,
-    AllReduce,
-    Done,
     Error,
     Failed,
     Hello,
     IntoAddress,
     JobStatus,
-    Join,
     Member,
     Message,
-    Ok,
     OutAddress,
     Ping,
     Ring,

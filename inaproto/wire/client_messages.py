@@ -1,0 +1,114 @@
+"""Control messages between a training process and the daemon of its host.
+
+client -> host daemon: Join, Buffer (one memfd beside it), AllReduce, Leave, Regroup, Status.
+host daemon -> client: Joined, Ok, Done, Regrouped, StatusReply, Error.
+
+What is not here is in :mod:`inaproto.wire.control_messages`: it is said to switches too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Final, Literal
+
+from inaproto.wire.control_fields import OneOf
+from inaproto.wire.control_types import (
+    U16,
+    U32,
+    U64,
+    AskedField,
+    DtypeCode,
+    Explanation,
+    Flag,
+    Message,
+    Name,
+    OpCode,
+    Positive16,
+    Positive32,
+    Secret,
+    Shape,
+)
+
+DonePath = Literal["switch", "chain", "ring", "local"]
+"""By which path an operation was summed; ``local``: all ranks of its job are on one host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Message):
+    """A process becomes a rank of a job."""
+
+    TYPE: ClassVar[str] = "join"
+    job: Name
+    rank: U16
+    size: Positive16
+    key: Secret = field(repr=False)
+    pid: U32
+    path: AskedField = "auto"
+    exact_plan: Flag = True
+    elastic: Flag = False
+    """As in ``Member``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined(Message):
+    """All ranks are there. The limits are the daemon's, for the client to keep to."""
+
+    TYPE: ClassVar[str] = "joined"
+    ring_id: U32
+    rank: U16
+    size: Positive16
+    operations_max: Positive32 = 4096
+    """All-reduces that were submitted and have not ended."""
+    segments_max: Positive32 = 256
+    """Segments of shared memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer(Message):
+    """A segment of shared memory; its memfd comes beside the message (SCM_RIGHTS)."""
+
+    TYPE: ClassVar[str] = "buffer"
+    segment: U32
+    nbytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ok(Message):
+    TYPE: ClassVar[str] = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce(Message):
+    """Reduce ``nbytes`` at ``offset`` of a segment with all ranks, in place."""
+
+    TYPE: ClassVar[str] = "all_reduce"
+    op_index: U32
+    segment: U32
+    offset: U64
+    nbytes: U64
+    dtype: DtypeCode
+    op: OpCode
+    shape: Shape
+    whole: Shape | None = None
+    """Of the tensor that this is a slice of, which is reduced by parallel rings: ranks that call different
+    all-reduces are told by its digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Message):
+    """The operation has its result; ``ns`` is how long it took in the host daemon."""
+
+    TYPE: ClassVar[str] = "done"
+    op_index: U32
+    path: Annotated[DonePath, OneOf(("switch", "chain", "ring", "local"))]
+    ns: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Message):
+    TYPE: ClassVar[str] = "leave"
+    reason: Explanation = ""
+    """Not in good order: why this rank cannot go on. It is lost to its job, and the connection ends."""
+
+
+CLIENT_MESSAGES: Final[tuple[type[Message], ...]] = (Join, Joined, Buffer, Ok, AllReduce, Done, Leave)
