@@ -21,7 +21,8 @@ import trio
 
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.host_fabric import Fabric, HelloRefused, NoFabric, OpenNic, open_fabric
+from inaproto.daemon.fabric_opening import HelloRefused, NoFabric, OpenNic, open_fabric
+from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.unix_sockets import UNIX

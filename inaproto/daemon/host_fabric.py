@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -25,25 +23,21 @@ from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank, Owner
 from inaproto.errors import (
-    ConfigError,
     DecodeError,
-    FabricError,
     FabricLost,
     InvariantBroken,
     JoinRefused,
     SwitchUnreachable,
 )
-from inaproto.ports import Nic, PortClosed, RandomBits, StreamNetwork
+from inaproto.ports import Nic, PortClosed, RandomBits
 from inaproto.units import US, Instant, S
 from inaproto.wire.client_messages import Join
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
-    SWITCH_UNKNOWN,
     Closed,
     Error,
     Failed,
     Halt,
-    Hello,
     JobStatus,
     Message,
     Ping,
@@ -58,23 +52,11 @@ from inaproto.wire.control_messages import (
 
 HEARTBEAT_S = 2.0
 DEAD_S = 10.0
-WELCOME_S = 5.0
 NIC_CLOSE_S = 0.5
 LAST_WORDS_S = 0.25
 """How long a lost link waits for the control channel to say why: a switch that stops closes both."""
 
 log = logging.getLogger("inaproto.host")
-
-OpenNic = Callable[[str], Awaitable[Nic]]
-"""Opens a NIC whose port is attached at the switch's ``port_path``."""
-
-
-class NoFabric(Exception):
-    """The switch cannot be reached now."""
-
-
-class HelloRefused(NoFabric):
-    """The switch is there and does not want this host."""
 
 
 def now() -> Instant:
@@ -82,7 +64,7 @@ def now() -> Instant:
 
 
 class Fabric:
-    """Made by :func:`open_fabric`; :meth:`run` it until it ends."""
+    """Made by :mod:`inaproto.daemon.fabric_opening`; :meth:`run` it until it ends."""
 
     def __init__(
         self,
@@ -441,69 +423,3 @@ def _why_not_beside(holder: LocalRank) -> str:
     if holder.has_left:
         return f"process {pid} has left it, but other ranks have not yet; try again when they have"
     return f"the rank is held by process {pid} on this host; end that process or take another rank"
-
-
-async def open_fabric(
-    settings: HostSettings,
-    open_nic: OpenNic,
-    *,
-    network: StreamNetwork,
-    random_bits: RandomBits,
-    instance: str = "",
-) -> Fabric:
-    """Connect to the switch; ``instance`` names the daemon that does.
-
-    Raises ``NoFabric``; ``ConfigError`` when they can never work together.
-    """
-    path = settings.control_path
-    try:
-        stream = ControlStream(network.dial(path))
-    except OSError as error:
-        raise NoFabric(f"cannot connect to {path}: {error.strerror}") from None
-    try:
-        welcome = await _introduce(settings, stream, path, instance)
-        nic = await _open_nic(settings, open_nic, welcome)
-    except BaseException:
-        stream.close()
-        raise
-    return Fabric(settings, stream, nic, welcome, random_bits=random_bits)
-
-
-async def _introduce(settings: HostSettings, stream: ControlStream, path: Path, instance: str) -> Welcome:
-    try:
-        with trio.fail_after(WELCOME_S):
-            mac, ip = settings.mac_bytes, settings.ip_bytes
-            name, switch = settings.name, settings.switch
-            await stream.send(Hello(id=1, host=name, mac=mac, ip=ip, instance=instance, switch=switch))
-            answer = await stream.receive()
-    except trio.TooSlowError:
-        raise NoFabric(f"{path} takes connections but does not answer within {WELCOME_S:g} s") from None
-    except EndOfChannel as end:
-        raise NoFabric(f"{path}: {end.reason}") from None
-    except DecodeError as error:
-        raise NoFabric(f"{path}: whatever listens there is no inaproto switch: {error}") from None
-    match answer:
-        case Welcome():
-            return answer
-        case Error(code=code) if code == SWITCH_AWAY:
-            raise NoFabric(answer.message)
-        case Error(code=code) if code == SWITCH_UNKNOWN:
-            raise ConfigError(f"dir, switch or ip: {answer.message}")
-        case Error():
-            raise HelloRefused(answer.message)
-        case _:
-            raise NoFabric(f"{path}: answered hello by {answer.TYPE!r}; is it an inaproto switch?")
-
-
-async def _open_nic(settings: HostSettings, open_nic: OpenNic, welcome: Welcome) -> Nic:
-    try:
-        nic = await open_nic(welcome.port_path)
-    except PortClosed as closed:
-        raise NoFabric(f"cannot attach to {welcome.port_path}: {closed.reason}") from None
-    except (FabricError, OSError) as error:
-        raise NoFabric(f"cannot attach to {welcome.port_path}: {error}") from None
-    mtu_max = min(welcome.mtu_max, nic.capabilities.mtu_max)
-    if settings.mtu > mtu_max:
-        await nic.aclose()
-        raise ConfigError(f"mtu: {settings.mtu} is too large; the switch and the NIC take {mtu_max}")
-    return nic

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.daemon import host, host_fabric
+from inaproto.daemon import fabric_opening, host
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.errors import JobError, OperationTimeout, RankLost
 from inaproto.wire.control_messages import Start
@@ -26,7 +26,7 @@ from tests.seeds import seeds
 
 def away_from_until(monkeypatch: pytest.MonkeyPatch, since_s: float, until_s: float) -> None:
     """Hosts find no switch in that time."""
-    open_fabric = host_fabric.open_fabric
+    open_fabric = fabric_opening.open_fabric
 
     async def late(*args: Any, **options: Any) -> Fabric:
         if trio.current_time() >= since_s:
