@@ -88,12 +88,11 @@ class ChainEngine(HostsEngine):
     def _contribute(self, now: Instant) -> list[HostsAction]:
         rank, part, serial = self._config.rank, self._operations.next_part(), self._begun
         self._begun += 1
-        if rank < self._last_turn:
-            self._parts.append(part)
+        self._parts.append(part)
         return self._add(serial, part, rank, self._arrived.popleft() if rank else None, now)
 
-    def _has_result(self, serial: int, part: Part, now: Instant) -> list[HostsAction]:
-        return self._take(part, now)
+    def _has_result(self, serial: int, now: Instant) -> list[HostsAction]:
+        return self._take(serial, self._parts.popleft(), now)
 
     # --- what comes in
 
@@ -119,7 +118,6 @@ class ChainEngine(HostsEngine):
         wrong = self._messages.contradiction(event, kind, due, part, part.nbytes)
         if wrong is not None:
             return self._break(*wrong)
-        self._parts.popleft()
         if rank < self._last_turn - 1:
             self._forwards.append(_Forward(due, part))
-        return self._take(part, now)
+        return self._has_result(due, now)

@@ -172,17 +172,18 @@ class HostsEngine(PathEngine):
             Combine(received, came, place, out, goes, operation, source, offset, nbytes)
         ]
         if kind is Kind.RESULT:
-            actions += self._has_result(serial, part, now)
+            actions += self._has_result(serial, now)
         actions.append(PostSlot(*self._messages.send(kind, serial, part, goes), place, out, goes))
         return actions
 
-    def _take(self, part: Part, now: Instant) -> list[HostsAction]:
-        """The result that is due, that of ``part``, is in its receive slot."""
-        slot = self._messages.slot(Kind.RESULT, self._due)
-        self._due += 1
+    def _take(self, serial: int, part: Part, now: Instant) -> list[HostsAction]:
+        """Take the result that is due, that of ``part``, from its receive slot."""
+        self._due = serial + 1
         if not part.is_new:
             return []
-        actions: list[HostsAction] = [self._operations.take(self._config.ring_id, slot, now)]
+        actions: list[HostsAction] = [
+            self._operations.take(self._config.ring_id, self._messages.slot(Kind.RESULT, serial), now)
+        ]
         if part.is_last:
             actions.append(self._operations.end(part.operation))
         return actions
@@ -217,6 +218,6 @@ class HostsEngine(PathEngine):
         """A message came in, of a ring that is not over."""
         raise NotImplementedError
 
-    def _has_result(self, serial: int, part: Part, now: Instant) -> list[HostsAction]:
-        """This rank has completed the message: its result is in the receive slot of results."""
+    def _has_result(self, serial: int, now: Instant) -> list[HostsAction]:
+        """The result of a message to which this rank has contributed is in its receive slot."""
         raise NotImplementedError

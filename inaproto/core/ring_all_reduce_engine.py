@@ -135,13 +135,13 @@ class RingAllReduceEngine(HostsEngine):
         turn = self._turn(serial)
         return self._add(serial, self._parts[serial], turn, self._arrived.pop(serial) if turn else None, now)
 
-    def _has_result(self, serial: int, part: Part, now: Instant) -> list[HostsAction]:
+    def _has_result(self, serial: int, now: Instant) -> list[HostsAction]:
         """Take it and those that waited for it, or let it wait."""
         self._results.add(serial)
         actions: list[HostsAction] = []
         while self._due in self._results:
             self._results.remove(self._due)
-            actions += self._take(self._parts.pop(self._due), now)
+            actions += self._take(self._due, self._parts.pop(self._due), now)
         return actions
 
     # --- what comes in
@@ -166,7 +166,7 @@ class RingAllReduceEngine(HostsEngine):
             return self._break(*contradiction)
         if self._turn(serial) < self._last_turn - 1:
             self._forwards.append(_Forward(serial, part))
-        return self._has_result(serial, part, now)
+        return self._has_result(serial, now)
 
     def _out_of_turn(
         self, imm: int, kind: Kind, serial: int, since: int, due: dict[int, int]
