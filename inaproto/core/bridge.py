@@ -28,7 +28,7 @@ class Bridge:
         self._mac_of: dict[bytes, bytes] = {}
         """By IP address."""
         self._doubted: dict[bytes, tuple[bytes, int]] = {}
-        """By IP address: another address that it came with, and how often in a row."""
+        """By IP address in ``_mac_of``: another address that it came with, and how often in a row."""
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -67,7 +67,9 @@ class Bridge:
             self._doubted[ip] = mac, sightings
             return False
         if ip not in self._mac_of and len(self._mac_of) >= self._addresses_max:
-            del self._mac_of[next(iter(self._mac_of))]
+            oldest = next(iter(self._mac_of))
+            del self._mac_of[oldest]
+            self._doubted.pop(oldest, None)
         self._mac_of[ip] = mac
         return True
 

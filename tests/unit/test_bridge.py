@@ -161,3 +161,13 @@ def test_the_table_is_bounded_and_egress_is_sound(
         out = made.egress(mac, port)
         assert port not in out
         assert set(out) <= set(made.ports)
+
+
+def test_doubts_about_hosts_that_are_forgotten_are_forgotten_too() -> None:
+    """A stranger can name any number of IP addresses, each with two of Ethernet."""
+    made = bridge(addresses_max=2)
+    for host in range(100):
+        for mac in (A, B):
+            made.learn(mac, 0, bytes([10, 0, 1, host]))
+    assert len(made._mac_of) == 2
+    assert set(made._doubted) <= set(made._mac_of)
