@@ -138,12 +138,17 @@ class RotatedAccumulators(Accumulators):
 def accumulators_on(path: RingPath, plan: str, size: int) -> Accumulators:
     """Those of a ring of ``size`` hosts on ``chain`` or ``ring``; ``plan`` as in the message ``Ring``.
 
-    Raises ``LocalMisuse`` for a plan that is none, or in whose order they cannot add; ``ValueError`` for no
-    JSON.
+    Raises ``LocalMisuse`` for a plan that is none, or in whose order they cannot add.
     """
     if path == "ring":
         return RotatedAccumulators(ReductionPlan.flat(size))
-    return Accumulators(ReductionPlan.from_lists(json.loads(plan)) if plan else ReductionPlan.flat(size))
+    if not plan:
+        return Accumulators(ReductionPlan.flat(size))
+    try:
+        lists = json.loads(plan)
+    except (ValueError, RecursionError) as error:
+        raise LocalMisuse(f"a reduction plan is nested lists in JSON: {error}") from None
+    return Accumulators(ReductionPlan.from_lists(lists))
 
 
 def _turns(children: PlanList, outer: tuple[int, ...], closing: int) -> list[_Turn]:

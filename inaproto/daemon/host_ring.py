@@ -132,11 +132,15 @@ class HostRing(HostOperations):
         return self.phase is Phase.AWAY
 
     def _open_link(self, nic: Nic, path: RingPath, plan: str) -> RingLink:
-        """Queue pairs and slots for the next ring. Raises ``JoinRefused`` if there is no room for them."""
+        """Queue pairs and slots for the next ring. Raises ``JoinRefused`` if there can be none."""
         settings = self._settings
         slot_bytes = settings.message_packets * settings.mtu
         if path != "switch":  # all hosts take the same size, though one may not know yet how many there are
-            accumulators = accumulators_on(path, plan, self._size)
+            try:
+                accumulators = accumulators_on(path, plan, self._size)
+            except LocalMisuse as error:
+                text = f"{self}: the path {path} that its switch names cannot be used here: {error}"
+                raise JoinRefused(text) from None
             slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
         try:
             return RingLink(

@@ -209,6 +209,23 @@ def test_a_rank_that_was_refused_for_its_size_does_not_change_the_slots_of_a_cha
     on_a_host(scenario)
 
 
+@pytest.mark.parametrize("plan", ["[0, 1", "[1, 0]", "[" * 8000], ids=["no JSON", "other order", "deep"])
+def test_a_plan_that_no_chain_can_follow_ends_its_job_and_nothing_else(plan: str) -> None:
+    """It was said by a switch of another version, or a broken one; the host has other jobs."""
+
+    def scenario(host: Host) -> None:
+        host.join(0)
+        host.ring.halt(Halt(job="j", ring_id=7, path="chain", reason="test", plan=plan))
+        [process] = host.processes
+        [error] = process.errors
+        assert isinstance(error, JoinRefused)
+        assert "the path chain that its switch names cannot be used here" in str(error)
+        assert host.ring.phase is Phase.ENDED
+        assert [rank for rank, _ in host.gone] == [0]
+
+    on_a_host(scenario)
+
+
 def test_a_process_that_joined_anew_is_withdrawn_with_the_link_that_a_failed_ring_was_to_have() -> None:
     """The switch holds its rank in the job's next life, with the addresses of that link."""
 

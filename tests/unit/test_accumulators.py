@@ -199,6 +199,9 @@ def test_a_chain_follows_the_plan_that_its_ring_names() -> None:
     assert accumulators_on("chain", "", 3) == Accumulators(ReductionPlan.flat(3))
     with pytest.raises(LocalMisuse, match="the ranks in another order"):
         accumulators_on("chain", "[[0, 2], 1]", 3)
+    for plan in ("[0, 1", "[" * 8000, "[" * 65 + "0" + "]" * 65, "2"):
+        with pytest.raises(LocalMisuse, match="plan"):
+            accumulators_on("chain", plan, 2)
 
 
 def test_the_ring_has_the_rotated_ones_whatever_the_plan() -> None:
