@@ -92,6 +92,14 @@ class RingSpec:
             raise LocalMisuse(
                 f"ring {self.ring_id}: the connection of rank {silent[0]} ends elsewhere, and no note says so"
             )
+        beside = [*role.children, role.parent]
+        lost = [(rank, link) for rank, link in role.notes if link not in beside]
+        if lost:
+            rank, link = lost[0]
+            raise LocalMisuse(
+                f"ring {self.ring_id}: notes of rank {rank} go to {link.peer}, which is not next to this "
+                "switch in its tree"
+            )
 
     @property
     def size(self) -> int:

@@ -148,6 +148,14 @@ STEERS_ONLY = "a switch without inputs steers, to a port, and does no more"
             Role(inputs=(0, 1, 2), delivers=(0,), notes=((1, link(1)),)),
             "the connection of rank 2 ends elsewhere, and no note says so",
         ),
+        (
+            Role(inputs=(0, link(1)), parent=link(3), delivers=(0,), notes=((1, link(1)), (2, link(2)))),
+            "notes of rank 2 go to switch 2, which is not next to this switch in its tree",
+        ),
+        (
+            Role(inputs=(0,), delivers=(), notes=((0, link(3)),)),
+            "notes of rank 0 go to switch 3, which is not next to this switch in its tree",
+        ),
     ],
 )
 def test_what_no_switch_can_do_for_a_ring(role: Role, message: str) -> None:
