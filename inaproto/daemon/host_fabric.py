@@ -53,6 +53,8 @@ from inaproto.wire.control_messages import (
 HEARTBEAT_S = 2.0
 DEAD_S = 10.0
 NIC_CLOSE_S = 0.5
+HEARD_OF_MAX = 4096
+"""Jobs whose rings are remembered: more than can be under way."""
 LAST_WORDS_S = 0.25
 """How long a lost link waits for the control channel to say why: a switch that stops closes both."""
 
@@ -87,7 +89,10 @@ class Fabric:
         self._regrouping: dict[int, Owner] = {}
         """Who waits for the answer to that request."""
         self._heard_of: dict[str, int] = {}
-        """The last ring of each job that it was told of, until it is told that the job is over."""
+        """The last ring of each job that it was told of, until it is told that the job is over.
+
+        It is not told of all ends: what it does not hear of any more makes room for others.
+        """
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
         self._submitted = trio.Event()
@@ -330,7 +335,10 @@ class Fabric:
         return [ring for ring in self.rings() if ring.job == job]
 
     def _answered(self, request: int, message: Ring) -> None:
+        self._heard_of.pop(message.job, None)
         self._heard_of[message.job] = message.ring_id
+        while len(self._heard_of) > HEARD_OF_MAX:
+            del self._heard_of[next(iter(self._heard_of))]
         rank = self._asked.get(request)
         if rank is None or rank.ring is None:
             return

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from inaproto.core.accumulators import Accumulators
 from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.daemon.host_fabric import HEARD_OF_MAX
 from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank
@@ -224,6 +226,32 @@ def test_a_plan_that_no_chain_can_follow_ends_its_job_and_nothing_else(plan: str
         assert [rank for rank, _ in host.gone] == [0]
 
     on_a_host(scenario)
+
+
+def test_a_host_does_not_remember_all_jobs_whose_end_it_is_not_told() -> None:
+    """A host is not told of the end of a job that it has ended itself, by the death of its only rank."""
+
+    async def run(cluster: MemoryCluster) -> None:
+        await cluster.job("warm-up", 1)
+        fabric = fabric_of(cluster, 0)
+        link = Host(cluster).ring
+        rank = LocalRank(Join(id=1, job="j", rank=0, size=1, key="", pid=1), Process(), "h0")
+        link.add(rank)
+        member = link.member_message(rank, 1)
+        answer = Ring(job="", ring_id=0, epoch=1, ring_key=1, position=0, successor=member.into,
+                      predecessor=member.out, peers=("h0",), ranks=((0,),))  # fmt: skip
+        for ring_id in range(HEARD_OF_MAX + 10):
+            fabric._handle(replace(answer, job=f"j{ring_id}", ring_id=ring_id))
+        fabric._handle(replace(answer, job="j10", ring_id=1))
+        fabric._handle(replace(answer, job="new", ring_id=2))
+        assert len(fabric._heard_of) == HEARD_OF_MAX
+        assert not fabric._has_heard_of("j9", 9)
+        assert fabric._has_heard_of("j10", 1), "this one was heard of again"
+        assert not fabric._has_heard_of("j11", 11)
+        assert fabric._has_heard_of("j12", 12)
+        link.close()
+
+    run_world("heard of", run, hosts=1)
 
 
 def test_a_process_that_joined_anew_is_withdrawn_with_the_link_that_a_failed_ring_was_to_have() -> None:
