@@ -19,6 +19,8 @@ from inaproto.ports import Nic, PortClosed, RandomBits, StreamNetwork
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Welcome
 
 WELCOME_S = 5.0
+NIC_OPEN_S = 5.0
+"""Nothing answers the switch meanwhile, which gives a silent host 10 s."""
 
 OpenNic = Callable[[str], Awaitable[Nic]]
 """Opens a NIC whose port is attached at the switch's ``port_path``."""
@@ -86,7 +88,10 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: Path, 
 
 async def _open_nic(settings: HostSettings, open_nic: OpenNic, welcome: Welcome) -> Nic:
     try:
-        nic = await open_nic(welcome.port_path)
+        with trio.fail_after(NIC_OPEN_S):
+            nic = await open_nic(welcome.port_path)
+    except trio.TooSlowError:
+        raise NoFabric(f"cannot attach to {welcome.port_path}: no NIC within {NIC_OPEN_S:g} s") from None
     except PortClosed as closed:
         raise NoFabric(f"cannot attach to {welcome.port_path}: {closed.reason}") from None
     except (FabricError, OSError) as error:

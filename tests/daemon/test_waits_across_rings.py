@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.daemon import fabric_opening, host
+from inaproto.daemon import host
+from inaproto.daemon.fabric_opening import NoFabric, open_fabric
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.errors import JobError, OperationTimeout, RankLost
+from inaproto.ports import Nic
 from inaproto.wire.control_messages import Start
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery import daemon
@@ -26,7 +28,6 @@ from tests.seeds import seeds
 
 def away_from_until(monkeypatch: pytest.MonkeyPatch, since_s: float, until_s: float) -> None:
     """Hosts find no switch in that time."""
-    open_fabric = fabric_opening.open_fabric
 
     async def late(*args: Any, **options: Any) -> Fabric:
         if trio.current_time() >= since_s:
@@ -34,6 +35,23 @@ def away_from_until(monkeypatch: pytest.MonkeyPatch, since_s: float, until_s: fl
         return await open_fabric(*args, **options)
 
     monkeypatch.setattr(host, "open_fabric", late)
+
+
+def test_a_nic_that_does_not_open_is_tried_again() -> None:
+    """Else the host would never look for its switch again, which forgets it meanwhile."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        await cluster.job("warm-up", 1)
+        settings = fabric_of(cluster, 0).settings.model_copy(update={"name": "h9", "ip": "10.0.0.9"})
+
+        async def stuck(port_path: str) -> Nic:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        with trio.fail_after(60), pytest.raises(NoFabric, match=r"cannot attach to .*: no NIC within 5 s"):
+            await open_fabric(settings, stuck, network=cluster.network.node("h9"), random_bits=lambda bits: 1)
+
+    run_world("stuck", scenario, hosts=1)
 
 
 def test_a_wait_that_begins_when_a_sum_on_the_host_ends_has_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
