@@ -25,15 +25,10 @@ from inaproto.client.ring_names import RingName, parse_ring_job, ring_job
 from inaproto.client.unix_stream import dial_unix
 from inaproto.client.wishes import JobWishes
 from inaproto.errors import JobError, LocalMisuse, OperationTimeout, RankLost, Unsupported
+from inaproto.wire.client_messages import AllReduce, Buffer, Done, Joined, Leave, Ok
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
-    AllReduce,
-    Buffer,
-    Done,
-    Joined,
-    Leave,
     Message,
-    Ok,
     Status,
     StatusReply,
     decode_message,
