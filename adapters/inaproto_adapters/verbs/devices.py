@@ -1,0 +1,108 @@
+"""Which RDMA devices this machine has, under which addresses, and why one cannot be used."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from inaproto.errors import Unsupported
+from inaproto_adapters.verbs.library import verbs
+
+_SYSFS: Final = Path("/sys/class/infiniband")
+_MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
+_ACTIVE: Final = 4
+_PORT_STATES: Final = {0: "no state", 1: "down", 2: "initialising", 3: "armed", 4: "active", 5: "deferred"}
+_ROCE_V2: Final = "RoCE v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One port of a device, under one address."""
+
+    name: str
+    port: int
+    ip: bytes
+    """4 bytes; empty if it has no RoCEv2 address of IPv4."""
+    mac: bytes
+    """6 bytes; empty where it has no Ethernet interface."""
+    interface: str
+    gid_index: int
+    mtu: int
+    """Bytes of payload that the port takes in a packet now."""
+    why_not: str = ""
+    """Why it cannot be used; empty if it can."""
+
+    @property
+    def address(self) -> str:
+        return str(ipaddress.IPv4Address(self.ip)) if self.ip else ""
+
+
+def list_devices() -> list[Device]:
+    """All of this machine, usable or not. Raises ``Unsupported`` without pyverbs or RDMA in the kernel."""
+    module = verbs("device")
+    error_type = verbs("pyverbs_error").PyverbsError
+    try:
+        listed = module.get_device_list()
+    except error_type as error:
+        raise Unsupported("RoCE through verbs", f"the kernel has no RDMA devices to list ({error})") from None
+    names = sorted(item.name.decode() for item in listed)
+    return [device for name in names for device in _ports(name)]
+
+
+def find_device(ip: bytes) -> Device:
+    """The one that has this IPv4 address. Raises ``Unsupported``, which names those that there are."""
+    devices = list_devices()
+    wanted = str(ipaddress.IPv4Address(ip))
+    for device in devices:
+        if device.ip == ip:
+            if device.why_not:
+                raise Unsupported(f"the RoCE device {device.name} with {wanted}", device.why_not)
+            return device
+    seen = ", ".join(f"{one.name} ({one.address or one.why_not})" for one in devices) or "none at all"
+    raise Unsupported(f"a RoCE device with the address {wanted}", f"the devices here are: {seen}")
+
+
+def _ports(name: str) -> Iterator[Device]:
+    context = verbs("device").Context(name=name)
+    try:
+        attributes = context.query_device()
+        for port in range(1, attributes.phys_port_cnt + 1):
+            yield from _addresses(name, port, context.query_port(port))
+    finally:
+        context.close()
+
+
+def _addresses(name: str, port: int, state: Any) -> Iterator[Device]:
+    """From sysfs, which all kernels and devices have alike: GID, its type and its interface, by index."""
+    folder = _SYSFS / name / "ports" / str(port)
+    mtu = _MTUS.get(state.active_mtu, 0)
+    why = ""
+    if _read(folder / "link_layer") != "Ethernet":
+        why = "its link layer is InfiniBand, which is not supported yet"
+    elif state.state != _ACTIVE:
+        why = f"port {port} is {_PORT_STATES.get(state.state, state.state)}; is its network interface up?"
+    found = False
+    for path in sorted((folder / "gids").glob("*"), key=lambda one: int(one.name)):
+        index = int(path.name)
+        kind = _read(folder / "gid_attrs" / "types" / path.name)
+        mapped = ipaddress.IPv6Address(_read(path) or "::").ipv4_mapped
+        if kind != _ROCE_V2 or mapped is None:
+            continue
+        found = True
+        interface = _read(folder / "gid_attrs" / "ndevs" / path.name)
+        mac = bytes.fromhex(_read(Path("/sys/class/net") / interface / "address").replace(":", ""))
+        yield Device(name, port, mapped.packed, mac, interface, index, mtu, why)
+    if not found:
+        why = why or "it has no RoCEv2 address; give its network interface an IPv4 address"
+        yield Device(name, port, b"", b"", "", 0, mtu, why)
+
+
+def _read(path: Path) -> str:
+    """Empty for a file that is not there, or an entry of the GID table that is not in use."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,312 @@
+"""A RoCE device as ``inaproto.ports.Nic``: RC queue pairs, RDMA WRITE WITH IMMEDIATE, completions under Trio.
+
+One completion queue with a channel serves all queue pairs. Whoever waits for completions polls the queue;
+the task in ``run`` waits for the channel's descriptor, asks for the next event, and wakes them to poll
+*again*: what came before it asked makes no event.
+
+Invariants: verbs are called from one thread; connecting resolves the peer first (``neighbours``), so none of
+them waits for the network for long; they are taken down in the order that they want, queue pairs first, the
+device last; a buffer stays alive while its region is registered.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from inaproto.errors import LocalMisuse
+from inaproto.ports import (
+    Completion,
+    MemoryRegion,
+    NicCapabilities,
+    PortClosed,
+    QpAddress,
+    QpAttributes,
+    Segment,
+    Status,
+)
+from inaproto_adapters.verbs import statuses
+from inaproto_adapters.verbs.devices import Device, find_device
+from inaproto_adapters.verbs.library import verbs
+from inaproto_adapters.verbs.neighbours import resolve
+from inaproto_adapters.verbs.queue_pair import VerbsQueuePair
+from inaproto_adapters.verbs.statistics import DeviceCounters
+
+log = logging.getLogger("inaproto.verbs")
+
+PSN_BITS: Final = 24
+_LOCAL_WRITE, _REMOTE_WRITE = 1, 2
+_WRITE_IMM: Final = 1
+_SIGNALED: Final = 2
+_EVENT_LINK: Final = "anon_inode:[infinibandevent]"
+_POLLED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class VerbsConfig:
+    qps_max: int = 1024
+    requests_max: int = 512
+    """Sends, and receives, that a queue pair holds."""
+    segments_max: int = 16
+    completions_max: int = 1 << 15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Registered:
+    region: MemoryRegion
+    mr: Any
+    lkey: int
+    data: NDArray[np.uint8]
+    """The caller's bytes, kept alive."""
+
+
+class VerbsNic:
+    """A device under one of its addresses; see ``inaproto.ports.Nic``."""
+
+    def __init__(self, device: Device, config: VerbsConfig) -> None:
+        self.device: Final = device
+        self._config = config
+        module = verbs("device")
+        self._context = module.Context(name=device.name)
+        limits = self._context.query_device()
+        self._qps_max = min(config.qps_max, limits.max_qp)
+        self._requests_max = min(config.requests_max, limits.max_qp_wr)
+        self._segments_max = min(config.segments_max, limits.max_sge)
+        self._pd = verbs("pd").PD(self._context)
+        self._channel, self._fd = _open_channel(self._context)
+        depth = min(config.completions_max, limits.max_cqe)
+        self._cq = verbs("cq").CQ(self._context, depth, None, self._channel, 0)
+        self._cq.req_notify()
+        self._queue_pairs: dict[int, VerbsQueuePair] = {}
+        self._regions: dict[int, _Registered] = {}
+        # pyverbs wants a segment with each request; of a write with immediate none has anything in it here.
+        self._nothing = self.register_memory(memoryview(bytearray(1)))
+        segment = Segment(self._nothing.key, self._nothing.va, 0)
+        self._no_bytes = verbs("wr").SGE(segment.va, 0, self._lkey(segment))
+        self._receive = verbs("wr").RecvWR(num_sge=1, sg=[self._no_bytes])
+        self._counters = DeviceCounters(device.name, device.port)
+        self._done: list[Completion] = []
+        """Of queue pairs that were destroyed."""
+        self._serial = 0
+        self._completed = trio.lowlevel.ParkingLot()
+        self._run_scope: trio.CancelScope | None = None
+        self._closed: str | None = None
+
+    @property
+    def capabilities(self) -> NicCapabilities:
+        return NicCapabilities(
+            name=f"verbs {self.device.name}",
+            mac=self.device.mac,
+            ip=self.device.ip,
+            mtu_max=self.device.mtu,
+            qps_max=self._qps_max,
+            retry_forever=self.device.name.startswith("rxe"),
+        )
+
+    # --- verbs
+
+    def register_memory(self, buffer: memoryview) -> MemoryRegion:
+        if not buffer.c_contiguous or buffer.nbytes == 0:
+            raise LocalMisuse("only a contiguous buffer of at least one byte can be registered")
+        data = np.frombuffer(buffer.cast("B"), np.uint8)
+        va = int(data.ctypes.data)
+        access = 0 if buffer.readonly else _LOCAL_WRITE | _REMOTE_WRITE
+        mr = verbs("mr").MR(self._pd, buffer.nbytes, access, address=va)
+        region = MemoryRegion(key=mr.rkey, va=va, nbytes=buffer.nbytes)
+        self._regions[region.key] = _Registered(region, mr, mr.lkey, data)
+        return region
+
+    def deregister_memory(self, region: MemoryRegion) -> None:
+        known = self._regions.get(region.key)
+        if known is None or known.region != region:
+            raise LocalMisuse(f"memory region {region} is not registered")
+        del self._regions[region.key]
+        known.mr.close()
+
+    def create_qp(self, *, psn: int) -> QpAddress:
+        if not 0 <= psn < 1 << PSN_BITS:
+            raise LocalMisuse(f"psn {psn} does not fit 24 bits")
+        if len(self._queue_pairs) >= self._qps_max:
+            raise LocalMisuse(f"all {self._qps_max} queue pairs are in use")
+        made = VerbsQueuePair(
+            self._pd,
+            self._cq,
+            requests_max=self._requests_max,
+            segments_max=self._segments_max,
+            psn=psn,
+            port=self.device.port,
+        )
+        self._queue_pairs[made.qpn] = made
+        return QpAddress(self.device.mac, self.device.ip, made.qpn, psn)
+
+    def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None:
+        queue_pair = self._of(qpn)
+        if not queue_pair.is_connected:
+            resolve(self.device.ip, remote.ip, self.device.interface)
+        queue_pair.connect(remote, attributes, gid_index=self.device.gid_index, mtu_max=self.device.mtu)
+
+    def post_receive(self, qpn: int, wr_id: int) -> None:
+        serial = self._next_serial()
+        self._receive.wr_id = serial
+        self._of(qpn).post_receive(serial, wr_id, self._receive)
+
+    def post_write_imm(
+        self,
+        qpn: int,
+        wr_id: int,
+        segments: Sequence[Segment],
+        *,
+        remote_va: int,
+        rkey: int,
+        imm: int,
+    ) -> None:
+        queue_pair = self._of(qpn)
+        if not queue_pair.is_connected:
+            raise LocalMisuse(f"queue pair {qpn} is not connected")
+        module = verbs("wr")
+        gather = [module.SGE(one.va, one.nbytes, self._lkey(one)) for one in segments if one.nbytes]
+        if len(gather) > self._segments_max:
+            raise LocalMisuse(f"{len(gather)} segments in one write, the device takes {self._segments_max}")
+        serial = self._next_serial()
+        request = module.SendWR(
+            wr_id=serial,
+            opcode=_WRITE_IMM,
+            num_sge=len(gather) or 1,
+            imm_data=socket.htonl(imm),
+            sg=gather or [self._no_bytes],
+            send_flags=_SIGNALED,
+        )
+        request.set_wr_rdma(rkey, remote_va)
+        queue_pair.post_send(serial, wr_id, request)
+
+    def destroy_qp(self, qpn: int) -> None:
+        queue_pair = self._of(qpn)
+        self._done += (
+            self.poll()
+        )  # while its completions can still be told from those of the next one of its number
+        queue_pair.close()
+        self._done += self.poll()
+        del self._queue_pairs[qpn]
+        self._done += queue_pair.flushed()
+        self._completed.unpark_all()
+
+    def poll(self) -> list[Completion]:
+        found, self._done = self._done, []
+        while True:
+            count, completed = self._cq.poll(_POLLED)
+            for one in completed:
+                status = statuses.decode(one.status)
+                if status is not Status.SUCCESS and status is not Status.FLUSHED:
+                    log.warning(
+                        "%s: queue pair %d: %s", self.device.name, one.qp_num, statuses.name(one.status)
+                    )
+                queue_pair = self._queue_pairs.get(one.qp_num)
+                if queue_pair is not None:
+                    imm = socket.ntohl(one.imm_data)
+                    found.append(queue_pair.completed(one.wr_id, status, imm, one.byte_len))
+            if count < _POLLED:
+                return found
+
+    async def wait_completions(self) -> list[Completion]:
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self._closed is not None:
+                raise PortClosed(self._closed)
+            found = self.poll()
+            if found:
+                return found
+            await self._completed.park()
+
+    def statistics(self) -> dict[str, int]:
+        return self._counters.read()
+
+    # --- running
+
+    async def run(self) -> None:
+        """Serve until ``aclose``."""
+        if self._closed is not None:
+            return
+        if self._run_scope is not None:
+            raise LocalMisuse("the NIC is running already")
+        with trio.CancelScope() as self._run_scope:
+            while True:
+                await trio.lowlevel.wait_readable(self._fd)
+                self._channel.get_cq_event(self._cq)
+                self._cq.ack_events(1)
+                self._cq.req_notify()
+                self._completed.unpark_all()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._closed is not None:
+            return
+        self._closed = f"the RoCE device {self.device.name} was closed"
+        if self._run_scope is not None:
+            self._run_scope.cancel()
+        self._completed.unpark_all()
+        for queue_pair in self._queue_pairs.values():
+            queue_pair.close()
+        for known in self._regions.values():
+            known.mr.close()
+        self._queue_pairs.clear()
+        self._regions.clear()
+        for part in (self._cq, self._channel, self._pd, self._context):
+            part.close()
+
+    # --- parts
+
+    def _of(self, qpn: int) -> VerbsQueuePair:
+        found = self._queue_pairs.get(qpn)
+        if found is None:
+            raise LocalMisuse(f"there is no queue pair {qpn}")
+        return found
+
+    def _lkey(self, segment: Segment) -> int:
+        known = self._regions.get(segment.key)
+        if known is not None:
+            begin = segment.va - known.region.va
+            if begin >= 0 and segment.nbytes >= 0 and begin + segment.nbytes <= known.region.nbytes:
+                return known.lkey
+        raise LocalMisuse(f"{segment} is not inside a registered memory region")
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+
+def open_nic(*, ip: bytes, **limits: int) -> VerbsNic:
+    """The device that has the IPv4 address ``ip`` (4 bytes); ``limits`` are fields of :class:`VerbsConfig`.
+
+    Raises ``Unsupported``: no pyverbs, no such device, or one that cannot be used, and why.
+    """
+    return VerbsNic(find_device(ip), VerbsConfig(**limits))
+
+
+def _open_channel(context: Any) -> tuple[Any, int]:
+    """A completion channel and its descriptor, which older versions of pyverbs do not tell."""
+    before = _event_descriptors()
+    channel = verbs("cq").CompChannel(context)
+    fd = getattr(channel, "fd", None)
+    if fd is None:
+        (fd,) = _event_descriptors() - before
+    os.set_blocking(fd, False)
+    return channel, fd
+
+
+def _event_descriptors() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == _EVENT_LINK:
+                found.add(int(name))
+        except OSError:
+            continue  # that of the listing itself
+    return found

@@ -1,0 +1,230 @@
+"""A guest: one small virtual machine whose kernel has RoCE hosts, the bench outside as their wire.
+
+QEMU runs it by emulation, without privileges. Each host's NIC is a stream connection to a frame port of
+the bench or of a switch daemon, which must listen before the guest is started. Programs run in the guest by
+way of its agent; the guest ends with the ``async with`` block, whatever happens in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+import trio
+
+from inaproto.errors import InaprotoError
+from inaproto_hil.softroce.image import Image
+from inaproto_hil.softroce.network import (
+    CONTROL_GATEWAY,
+    CONTROL_MAC,
+    CONTROL_NETWORK,
+    ROCE_OVERHEAD,
+    GuestHost,
+    set_up,
+)
+from inaproto_hil.softroce.packages import program
+
+BOOT_S_MAX: Final = 120.0
+MEMORY_MB: Final = 512
+_KERNEL_LINE: Final = "console=ttyS0 quiet panic=-1 tsc=unstable mitigations=off"
+_LINE_BYTES_MAX: Final = 64 << 20
+_LOG_LINES: Final = 30
+
+
+class GuestFailed(InaprotoError):
+    """The guest did not boot, or ended by itself; with the end of its console."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program in the guest ended."""
+
+    rc: int
+    out: str
+    err: str
+
+
+class Guest:
+    """Programs in the guest, several at a time."""
+
+    def __init__(self, hosts: Sequence[GuestHost], stream: trio.SocketStream, console: Path) -> None:
+        self.hosts = hosts
+        self._stream = stream
+        self._console = console
+        self._next = 0
+        self._waiting: dict[int, trio.Event] = {}
+        self._ended: dict[int, Ended] = {}
+        self._sending = trio.Lock()
+        self._gone = False
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path = "/",
+        timeout: float = 120.0,
+    ) -> Ended:
+        """Raises ``GuestFailed`` when the guest ends, or the time is over; the program is ended then."""
+        self._next += 1
+        number = self._next
+        event = self._waiting[number] = trio.Event()
+        try:
+            with trio.fail_after(timeout):
+                await self._send({"id": number, "argv": list(argv), "env": dict(env or {}), "cwd": str(cwd)})
+                await event.wait()
+        except trio.TooSlowError:
+            await self._send({"id": number, "kill": True})
+            said = f"{shlex.join(argv)} was not done after {timeout:g} s"
+            raise GuestFailed(f"{said}{self.console_end()}") from None
+        finally:
+            del self._waiting[number]
+        if number not in self._ended:
+            raise GuestFailed(f"the guest is gone{self.console_end()}")
+        return self._ended.pop(number)
+
+    async def _send(self, request: dict[str, Any]) -> None:
+        if self._gone:
+            raise GuestFailed(f"the guest is gone{self.console_end()}")
+        async with self._sending:
+            await self._stream.send_all(json.dumps(request).encode() + b"\n")
+
+    async def listen(self) -> None:
+        """Take the agent's answers until the guest is gone."""
+        rest = b""
+        with contextlib.suppress(trio.BrokenResourceError):
+            async for data in self._stream:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    answer = json.loads(line)
+                    self._ended[answer["id"]] = Ended(answer["rc"], answer["out"], answer["err"])
+                    if answer["id"] in self._waiting:
+                        self._waiting[answer["id"]].set()
+        self._gone = True
+        for event in self._waiting.values():
+            event.set()
+
+    def console_end(self) -> str:
+        return _end_of(self._console)
+
+
+@asynccontextmanager
+async def boot(
+    image: Image, ports: Sequence[Path], *, mtu: int = 1024, folder: Path | None = None
+) -> AsyncIterator[Guest]:
+    """A running guest, with one host for each of ``ports``: the sockets that their NICs are connected to.
+
+    ``mtu``: of RoCE paths, in bytes. Raises ``GuestFailed``.
+    """
+    hosts = [GuestHost(number) for number in range(1, len(ports) + 1)]
+    with tempfile.TemporaryDirectory(prefix="ina-guest-", dir=folder) as work:
+        console = Path(work, "console.log")
+        token = secrets.token_hex(16)
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        (listener,) = listeners
+        agent_port = listener.socket.getsockname()[1]
+        ethernet_mtu = max(1500, mtu + ROCE_OVERHEAD)
+        job = set_up(hosts, ethernet_mtu=ethernet_mtu) + _agent(agent_port, token)
+        out, log = _shared(Path(work), job, console)
+        command = _command(image, hosts, ports, out, host_mtu=ethernet_mtu)
+        async with trio.open_nursery() as nursery:
+            with log:
+                process: trio.Process = await nursery.start(
+                    partial(
+                        trio.run_process,
+                        command,
+                        stdin=b"",
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        check=False,
+                    )
+                )
+            try:
+                stream = await _agent_of(listener, token, process, console)
+                guest = Guest(hosts, stream, console)
+                nursery.start_soon(guest.listen)
+                yield guest
+            finally:
+                nursery.cancel_scope.cancel()
+
+
+def _shared(work: Path, job: str, console: Path) -> tuple[Path, IO[bytes]]:
+    """The folder that is the guest's ``/out``, and where its console goes."""
+    out = work / "out"
+    out.mkdir()
+    (out / "job.sh").write_text(job, encoding="utf-8")
+    return out, console.open("wb")
+
+
+async def _agent_of(
+    listener: trio.SocketListener, token: str, process: trio.Process, console: Path
+) -> trio.SocketStream:
+    """The connection of the guest's agent; whoever does not know the token is hung up on."""
+    async with trio.open_nursery() as nursery:
+
+        async def fail_at_end() -> None:
+            await process.wait()
+            raise GuestFailed(f"the guest ended while it booted{_end_of(console)}")
+
+        nursery.start_soon(fail_at_end)
+        with trio.move_on_after(BOOT_S_MAX):
+            while True:
+                stream = await listener.accept()
+                said = b""
+                with trio.move_on_after(BOOT_S_MAX):
+                    while not said.endswith(b"\n") and len(said) <= len(token):
+                        more = await stream.receive_some(len(token) + 1 - len(said))
+                        if not more:
+                            break
+                        said += more
+                if secrets.compare_digest(said, token.encode() + b"\n"):
+                    nursery.cancel_scope.cancel()
+                    return stream
+                await stream.aclose()
+        raise GuestFailed(f"the guest did not come up within {BOOT_S_MAX:g} s{_end_of(console)}")
+
+
+def _agent(port: int, token: str) -> str:
+    path = ":".join(sys.path)
+    environment = f"PYTHONPATH={shlex.quote(path)} PYTHONDONTWRITEBYTECODE=1"
+    arguments = f"{CONTROL_GATEWAY} {port} {token}"
+    return f"{environment} exec {shlex.quote(sys.executable)} -P -m inaproto_hil.softroce.agent {arguments}\n"
+
+
+def _command(
+    image: Image, hosts: Sequence[GuestHost], ports: Sequence[Path], out: Path, *, host_mtu: int
+) -> list[str]:
+    command = [
+        program("qemu-system-x86_64"),
+        *("-M", "pc,usb=off", "-accel", "tcg", "-cpu", "max", "-m", str(MEMORY_MB), "-smp", "1"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"),
+        *("-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _KERNEL_LINE),
+        *("-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap"),
+        *("-device", "virtio-9p-pci,fsdev=r,mount_tag=hostroot"),
+        *("-fsdev", f"local,id=o,path={out},security_model=none"),
+        *("-device", "virtio-9p-pci,fsdev=o,mount_tag=hostout"),
+        *("-netdev", f"user,id=control,net={CONTROL_NETWORK},ipv6=off"),
+        *("-device", f"virtio-net-pci,netdev=control,mac={CONTROL_MAC},romfile="),
+    ]
+    for host, port in zip(hosts, ports, strict=True):
+        name = f"n{host.number}"
+        command += ["-netdev", f"stream,id={name},server=off,addr.type=unix,addr.path={port}"]
+        device = f"virtio-net-pci,netdev={name},mac={host.mac},romfile=,host_mtu={host_mtu}"
+        command += ["-device", device]
+    return command
+
+
+def _end_of(console: Path) -> str:
+    lines = console.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    return "; the end of its console:\n" + "\n".join(lines) if lines else "; its console is empty"
