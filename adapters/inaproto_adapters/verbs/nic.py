@@ -22,7 +22,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from inaproto.errors import LocalMisuse
+from inaproto.errors import InvariantBroken, LocalMisuse
 from inaproto.ports import (
     Completion,
     MemoryRegion,
@@ -120,7 +120,12 @@ class VerbsNic:
         va = int(data.ctypes.data)
         access = 0 if buffer.readonly else _LOCAL_WRITE | _REMOTE_WRITE
         mr = verbs("mr").MR(self._pd, buffer.nbytes, access, address=va)
-        region = MemoryRegion(key=mr.rkey, va=va, nbytes=buffer.nbytes)
+        # What peers may not write has no remote key: the local one tells such regions apart.
+        key = mr.lkey if buffer.readonly else mr.rkey
+        if key in self._regions:
+            mr.close()
+            raise InvariantBroken(f"{self.device.name} gave the key {key} to two memory regions")
+        region = MemoryRegion(key=key, va=va, nbytes=buffer.nbytes)
         self._regions[region.key] = _Registered(region, mr, mr.lkey, data)
         return region
 

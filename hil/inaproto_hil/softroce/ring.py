@@ -1,0 +1,156 @@
+"""Runs in the guest: a host daemon on each RoCE device, a rank at each, and all-reduces that are checked.
+
+One process holds all of them: starting Python costs seconds under emulation, and the daemons are the same.
+It is given its plan as JSON and prints one line of JSON for each row, then the counters of the devices.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import trio
+
+import inaproto
+from inaproto.daemon.config import load_host_settings
+from inaproto.daemon.host import run_host
+from inaproto_adapters.verbs import open_nic
+from inaproto_hil.bench.allreduce_worker import differing
+from inaproto_hil.bench.pattern import DTYPES, Pattern, reference
+from inaproto_hil.softroce.network import CONTROL_GATEWAY
+from inaproto_hil.softroce.relay import serve_unix
+
+if TYPE_CHECKING:
+    from inaproto.client import Communicator
+    from inaproto.ports import Nic
+
+
+@dataclass(frozen=True, slots=True)
+class RingPlan:
+    ips: list[str]
+    """Of the devices; the rank at each is its place here, after those of hosts elsewhere."""
+    first_rank: int
+    ranks: int
+    control_port: int
+    """Of the relay to the switch's control socket."""
+    mtu: int
+    timeout: int
+    """Exponent of the transport's timer."""
+    window: int
+    message_packets: int
+    rows: list[tuple[str, int]]
+    """Element type and bytes."""
+    iterations: int
+    seconds: float
+    """That an operation may take."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        fields = json.loads(text)
+        fields["rows"] = [(str(dtype), int(nbytes)) for dtype, nbytes in fields["rows"]]
+        return cls(**fields)
+
+
+async def run(plan: RingPlan, folder: Path) -> None:
+    nics: list[Nic] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_unix, folder / "control.sock", CONTROL_GATEWAY, plan.control_port)
+        for ip in plan.ips:
+            await _start_host(plan, ip, folder, nics, nursery)
+        communicators: list[Communicator | None] = [None] * len(plan.ips)
+
+        async def join(place: int) -> None:
+            communicators[place] = await inaproto.connect(
+                "bench",
+                plan.first_rank + place,
+                size=plan.ranks,
+                socket=folder / f"h{plan.ips[place]}.sock",
+                timeout=plan.seconds,
+            )
+
+        async with trio.open_nursery() as joining:
+            for place in range(len(plan.ips)):
+                joining.start_soon(join, place)
+        joined = [one for one in communicators if one is not None]
+        for dtype, nbytes in plan.rows:
+            await _row(plan, joined, dtype, nbytes)
+        for one in joined:
+            await one.aclose()
+        print(json.dumps({"devices": [nic.statistics() for nic in nics]}), flush=True)
+        nursery.cancel_scope.cancel()
+
+
+async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nursery: trio.Nursery) -> None:
+    async def open_one(port_path: str) -> Nic:
+        nic = open_nic(ip=ipaddress.IPv4Address(ip).packed)
+        nics.append(nic)
+        return nic
+
+    probe = open_nic(ip=ipaddress.IPv4Address(ip).packed)
+    mac = probe.capabilities.mac.hex(":")
+    await probe.aclose()
+    flags = {
+        "name": f"h{ip}",
+        "ip": ip,
+        "mac": mac,
+        "dir": str(folder),
+        "mtu": plan.mtu,
+        "transport_timeout": plan.timeout,
+        "window_messages": plan.window,
+        "message_packets": plan.message_packets,
+        "stall_ms": 20_000,  # an emulated machine is slow, not stuck
+    }
+    settings = load_host_settings(flags, None, {}).settings
+
+    async def serve(task_status: trio.TaskStatus[object]) -> None:
+        await run_host(settings, open_nic=open_one, task_status=task_status)
+
+    await nursery.start(serve)
+
+
+async def _row(plan: RingPlan, joined: list[Communicator], dtype_name: str, nbytes: int) -> None:
+    dtype = DTYPES[dtype_name]
+    count = nbytes // dtype.itemsize
+    pattern = Pattern(count=count, ranks=plan.ranks)
+    wrong, example, seconds, paths = 0, "", [], set()
+    for iteration in range(plan.iterations):
+        inputs = [pattern.values(rank=rank, iteration=iteration).astype(dtype) for rank in range(plan.ranks)]
+        expected = reference(inputs, "sum")
+        began = time.perf_counter()
+        works = [one.all_reduce(inputs[one.rank]) for one in joined]
+        results: list[np.ndarray[Any, Any]] = [await work.wait(plan.seconds) for work in works]
+        seconds.append(time.perf_counter() - began)
+        for one, result in zip(joined, results, strict=True):
+            bad, words = differing(result, expected)
+            wrong += bad
+            example = example or (words and f"rank {one.rank}, iteration {iteration}: {words}")
+            paths.add(one.statistics().recent[-1].path)
+    row = {
+        "dtype": dtype_name,
+        "bytes": count * dtype.itemsize,
+        "iterations": plan.iterations,
+        "wrong": wrong,
+        "wrong_example": example,
+        "seconds": seconds,
+        "paths": sorted(paths),
+    }
+    print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    folder = Path("/run/inaproto")
+    folder.mkdir(parents=True, exist_ok=True)
+    trio.run(run, RingPlan.decode(sys.argv[1]), folder)
+
+
+if __name__ == "__main__":
+    main()
