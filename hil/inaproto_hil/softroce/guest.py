@@ -103,7 +103,7 @@ class Guest:
     async def listen(self) -> None:
         """Take the agent's answers until the guest is gone."""
         rest = b""
-        with contextlib.suppress(trio.BrokenResourceError):
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for data in self._stream:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
@@ -151,10 +151,12 @@ async def boot(
                     )
                 )
             try:
-                stream = await _agent_of(listener, token, process, console)
-                guest = Guest(hosts, stream, console)
-                nursery.start_soon(guest.listen)
-                yield guest
+                async with listener:
+                    stream = await _agent_of(listener, token, process, console)
+                async with stream:
+                    guest = Guest(hosts, stream, console)
+                    nursery.start_soon(guest.listen)
+                    yield guest
             finally:
                 nursery.cancel_scope.cancel()
 

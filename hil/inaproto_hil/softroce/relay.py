@@ -6,6 +6,7 @@ The guest cannot connect to a UNIX socket of the machine; its user network reach
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,9 @@ import trio
 _CHUNK_BYTES = 1 << 16
 
 
-async def serve_unix(path: Path, host: str, port: int, *, task_status: trio.TaskStatus[None]) -> None:
+async def serve_unix(
+    path: Path, host: str, port: int, *, task_status: trio.TaskStatus[list[trio.SocketListener]]
+) -> None:
     """In the guest: what connects to ``path`` is connected to the relay outside."""
     listening = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     await listening.bind(str(path))
@@ -36,10 +39,10 @@ async def serve_tcp(path: Path, *, task_status: trio.TaskStatus[int]) -> None:
         task_status.started(port)
 
 
-async def _joined(near: trio.SocketStream, *, dial: partial[object]) -> None:
+async def _joined(near: trio.SocketStream, *, dial: Callable[[], Awaitable[trio.SocketStream]]) -> None:
     async with near:
         try:
-            far: trio.SocketStream = await dial()  # type: ignore[misc]
+            far = await dial()
         except OSError:
             return  # the near side sees its connection end, as if nobody had listened
         async with far, trio.open_nursery() as nursery:

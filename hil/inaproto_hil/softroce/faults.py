@@ -1,0 +1,88 @@
+"""Faults of the wire, each a function of one frame: see :mod:`~inaproto_hil.softroce.wire`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from inaproto.wire.icrc import seal
+from inaproto_hil.softroce.wire import Fault, Seen, Sent
+
+_ETHERNET, _IP = 14, 34
+_ICRC_BYTES = 4
+
+
+def drop(*numbers: int, data: bool = True) -> Fault:
+    """Data packets, or acknowledgements, of these numbers."""
+    return lambda seen: [] if seen.is_data is data and seen.number in numbers else [Sent(seen.packet.data)]
+
+
+def drop_last_ack(messages: int) -> Fault:
+    """The first time that it comes."""
+    return drop(messages - 1, data=False)
+
+
+def drop_acks(seen: Seen) -> Sequence[Sent]:
+    return [Sent(seen.packet.data)] if seen.is_data else []
+
+
+def duplicate(number: int) -> Fault:
+    def fault(seen: Seen) -> Sequence[Sent]:
+        return [Sent(seen.packet.data)] * (2 if seen.is_data and seen.number == number else 1)
+
+    return fault
+
+
+def delay(number: int, seconds: float) -> Fault:
+    def fault(seen: Seen) -> Sequence[Sent]:
+        late = seen.is_data and seen.number == number
+        return [Sent(seen.packet.data, seconds if late else 0.0)]
+
+    return fault
+
+
+def hold(seconds: float, *, data: bool) -> Fault:
+    """All data packets, or all acknowledgements: a longer path."""
+    return lambda seen: [Sent(seen.packet.data, seconds if seen.is_data is data else 0.0)]
+
+
+def corrupt(number: int) -> Fault:
+    """A bit of the payload, without a new ICRC."""
+
+    def fault(seen: Seen) -> Sequence[Sent]:
+        if not (seen.is_data and seen.number == number):
+            return [Sent(seen.packet.data)]
+        frame = bytearray(seen.packet.data)
+        frame[seen.packet.header_bytes] ^= 1
+        return [Sent(bytes(frame))]
+
+    return fault
+
+
+def add_one(seen: Seen) -> Sequence[Sent]:
+    """To each 32-bit word of data, with a new ICRC: what an accelerator may do to a payload."""
+    if not seen.is_data:
+        return [Sent(seen.packet.data)]
+    frame = bytearray(seen.packet.data)
+    begin = seen.packet.header_bytes
+    words = np.frombuffer(frame, np.uint32, seen.packet.payload_bytes // 4, begin)
+    words += np.uint32(1)
+    del words
+    seal(frame)
+    return [Sent(bytes(frame))]
+
+
+def rewrite_unprotected(seen: Seen) -> Sequence[Sent]:
+    """What the ICRC does not cover: TOS, TTL with the IP checksum that belongs to them, and FECN."""
+    frame = bytearray(seen.packet.data)
+    frame[_ETHERNET + 1] = 3
+    frame[_ETHERNET + 8] -= 1
+    frame[_ETHERNET + 10 : _ETHERNET + 12] = b"\0\0"
+    words = np.frombuffer(frame, ">u2", 10, _ETHERNET).astype(np.uint32).sum()
+    folded = (int(words) & 0xFFFF) + (int(words) >> 16)
+    frame[_ETHERNET + 10 : _ETHERNET + 12] = (~((folded & 0xFFFF) + (folded >> 16)) & 0xFFFF).to_bytes(
+        2, "big"
+    )
+    frame[_IP + 8 + 4] |= 0x80
+    return [Sent(bytes(frame))]

@@ -1,0 +1,80 @@
+"""Two RoCE hosts in a guest and a faulty wire between them: transfers, and what the wire saw of each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from inaproto_hil.softroce.guest import Guest, GuestFailed, boot
+from inaproto_hil.softroce.image import Image
+from inaproto_hil.softroce.transfer import TransferPlan
+from inaproto_hil.softroce.wire import Count, Fault, Wire, unharmed
+
+_START_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """A transfer as its ends and as the wire saw it."""
+
+    ends: dict[str, Any]
+    wire: Count
+
+
+class Pair:
+    def __init__(self, wire: Wire, stream: trio.SocketStream) -> None:
+        self._wire = wire
+        self._stream = stream
+        self._rest = b""
+
+    async def transfer(self, plan: TransferPlan, fault: Fault = unharmed) -> Transferred:
+        self._wire.begin(fault)
+        await self._stream.send_all(plan.encode().encode() + b"\n")
+        with trio.fail_after(plan.seconds + _START_S):
+            line = await self.line()
+        return Transferred(json.loads(line), self._wire.count)
+
+    async def line(self) -> bytes:
+        while b"\n" not in self._rest:
+            data = await self._stream.receive_some()
+            if not data:
+                raise GuestFailed("the transfer program in the guest has ended")
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+@asynccontextmanager
+async def open_pair(image: Image, *, mtu: int = 1024) -> AsyncIterator[Pair]:
+    """A guest of two hosts, ready for transfers."""
+    with tempfile.TemporaryDirectory(prefix="ina-") as folder:
+        wire = Wire(Path(folder, "wire.sock"))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(wire.run)
+            async with boot(image, [wire.path] * 2, mtu=mtu) as guest:
+                (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+                async with listener:
+                    nursery.start_soon(_serve, guest, listener.socket.getsockname()[1])
+                    with trio.fail_after(_START_S):
+                        stream = await listener.accept()
+                async with stream:
+                    pair = Pair(wire, stream)
+                    with trio.fail_after(_START_S):
+                        await pair.line()
+                    yield pair
+                nursery.cancel_scope.cancel()
+
+
+async def _serve(guest: Guest, port: int) -> None:
+    ips = [host.ip for host in guest.hosts]
+    module = "inaproto_hil.softroce.transfer"
+    ended = await guest.run([sys.executable, "-P", "-m", module, str(port), *ips], timeout=3600)
+    raise GuestFailed(f"the transfer program ended with {ended.rc}: {ended.err[-2000:]}")

@@ -1,0 +1,176 @@
+"""The wire between RoCE hosts when no switch is on it: a learning bridge that can do harm to chosen frames.
+
+What crosses it is kept in order, decoded, with what was done to it. A fault looks at each RoCE frame with its
+number on the wire, data packets and acknowledgements counted apart and retransmissions included, and
+says what is to be sent instead, and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import trio
+
+from inaproto.ports import FramePort, PortClosed
+from inaproto.units import Frames
+from inaproto.wire.icrc import verify
+from inaproto.wire.packet import Packet, decode_packet
+from inaproto.wire.roce import Opcode
+from inaproto_adapters.frames import open_frame_listener
+
+_MULTICAST: Final = 1
+NAK: Final = 0x60
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A RoCE frame that came to the wire."""
+
+    packet: Packet
+    number: int
+    """From 0, among frames of its kind."""
+    is_data: bool
+    is_nak: bool
+    is_intact: bool
+    """Its ICRC is right."""
+    psn: int
+    came_s: float
+    is_again: bool
+    """A data packet whose PSN came before on this connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    frame: bytes
+    after_s: float = 0.0
+
+
+Fault = Callable[[Seen], Sequence[Sent]]
+
+
+def unharmed(seen: Seen) -> Sequence[Sent]:
+    return (Sent(seen.packet.data),)
+
+
+@dataclass(slots=True)
+class Count:
+    """What crossed the wire since it was told to begin anew."""
+
+    seen: list[Seen] = field(default_factory=list)
+    other: int = 0
+    """Frames that are no RoCE."""
+    _numbers: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+
+    def number(self, is_data: bool) -> int:
+        """Of the next frame of a kind."""
+        self._numbers[is_data] += 1
+        return self._numbers[is_data] - 1
+
+    @property
+    def data(self) -> int:
+        return sum(one.is_data for one in self.seen)
+
+    @property
+    def acks(self) -> int:
+        return sum(not one.is_data and not one.is_nak for one in self.seen)
+
+    @property
+    def naks(self) -> int:
+        return sum(one.is_nak for one in self.seen)
+
+    @property
+    def again(self) -> int:
+        """Data packets that were sent anew."""
+        return sum(one.is_again for one in self.seen)
+
+
+class Wire:
+    """Frame ports that find each other by source address."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = Count()
+        self.fault: Fault = unharmed
+        self._ports: list[FramePort] = []
+        self._places: dict[bytes, FramePort] = {}
+        self._psns: set[tuple[bytes, bytes, int, int]] = set()
+
+    def begin(self, fault: Fault = unharmed) -> None:
+        """Count from now on; with ``fault``."""
+        self.count = Count()
+        self.fault = fault
+        self._psns.clear()
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until cancelled; started when NICs can connect."""
+        listener = await open_frame_listener(self.path)
+        try:
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    port = await listener.accept()
+                    self._ports.append(port)
+                    nursery.start_soon(port.run)
+                    nursery.start_soon(self._serve, port, nursery)
+        finally:
+            with trio.CancelScope(shield=True):
+                await listener.aclose()
+
+    async def _serve(self, port: FramePort, nursery: trio.Nursery) -> None:
+        try:
+            while True:
+                for block in await port.receive():
+                    for row in block:
+                        self._take(port, bytes(row), nursery)
+        except PortClosed:
+            pass
+        finally:
+            self._ports.remove(port)
+            with trio.CancelScope(shield=True):  # closing does not wait
+                await port.aclose()
+
+    def _take(self, port: FramePort, frame: bytes, nursery: trio.Nursery) -> None:
+        self._places[frame[6:12]] = port
+        packet = decode_packet(frame)
+        if packet is None:
+            self.count.other += 1
+            self._forward(port, frame)
+            return
+        seen = self._look(packet)
+        self.count.seen.append(seen)
+        for sent in self.fault(seen):
+            if sent.after_s:
+                nursery.start_soon(self._later, port, sent)
+            else:
+                self._forward(port, sent.frame)
+
+    def _look(self, packet: Packet) -> Seen:
+        is_data = packet.opcode != Opcode.RC_ACK
+        is_nak = not is_data and packet.data[packet.header_bytes - 4] & 0xE0 == NAK
+        number = self.count.number(is_data)
+        key = (packet.src_ip, packet.dst_ip, packet.dest_qp, packet.psn)
+        is_again = is_data and key in self._psns
+        if is_data:
+            self._psns.add(key)
+        intact = verify(packet.data)
+        return Seen(packet, number, is_data, is_nak, intact, packet.psn, trio.current_time(), is_again)
+
+    async def _later(self, port: FramePort, sent: Sent) -> None:
+        await trio.sleep(sent.after_s)
+        self._forward(port, sent.frame)
+
+    def _forward(self, port: FramePort, frame: bytes) -> None:
+        to = self._places.get(frame[:6])
+        ports = [to] if to is not None and not frame[0] & _MULTICAST else self._ports
+        block = _block(frame)
+        for one in ports:
+            if one is not port:
+                one.send_nowait(block)
+
+
+def _block(frame: bytes) -> Frames:
+    return np.frombuffer(frame, np.uint8).reshape(1, -1)
