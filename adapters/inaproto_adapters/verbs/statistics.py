@@ -29,6 +29,7 @@ class DeviceCounters:
 
     def __init__(self, device: str, port: int) -> None:
         self._folder = _SYSFS / device / "ports" / str(port)
+        self._timeouts = 0
         self._before = self._all()
 
     def read(self) -> dict[str, int]:
@@ -37,8 +38,10 @@ class DeviceCounters:
     def _all(self) -> dict[str, int]:
         found = {name: self._first(files) for name, files in FILES.items()}
         if not (self._folder / FILES["timeouts"][0]).exists():
-            # Soft-RoCE counts a retry whatever made it: those that no NAK asked for were made by the timer.
-            found["timeouts"] = max(0, found["retransmits"] - found["naks_received"])
+            # Soft-RoCE counts a retry whatever made it. Those that no NAK can have asked for were made by the
+            # timer; a NAK that it ignored hides one.
+            self._timeouts = max(self._timeouts, found["retransmits"] - found["naks_received"])
+            found["timeouts"] = self._timeouts
         return found
 
     def _first(self, files: tuple[str, ...]) -> int:

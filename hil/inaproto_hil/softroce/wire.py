@@ -7,6 +7,7 @@ says what is to be sent instead, and when.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,8 @@ class Wire:
         self._ports: list[FramePort] = []
         self._places: dict[bytes, FramePort] = {}
         self._psns: set[tuple[bytes, bytes, int, int]] = set()
+        self._late: list[tuple[float, int, FramePort, bytes]] = []
+        self._order = 0
 
     def begin(self, fault: Fault = unharmed) -> None:
         """Count from now on; with ``fault``."""
@@ -144,7 +147,10 @@ class Wire:
         self.count.seen.append(seen)
         for sent in self.fault(seen):
             if sent.after_s:
-                nursery.start_soon(self._later, port, sent)
+                self._order += 1
+                due = seen.came_s + sent.after_s
+                heapq.heappush(self._late, (due, self._order, port, sent.frame))
+                nursery.start_soon(self._send_due, due)
             else:
                 self._forward(port, sent.frame)
 
@@ -159,9 +165,12 @@ class Wire:
         intact = verify(packet.data)
         return Seen(packet, number, is_data, is_nak, intact, packet.psn, trio.current_time(), is_again)
 
-    async def _later(self, port: FramePort, sent: Sent) -> None:
-        await trio.sleep(sent.after_s)
-        self._forward(port, sent.frame)
+    async def _send_due(self, due: float) -> None:
+        """In the order in which they are due, whichever task is run first."""
+        await trio.sleep_until(due)
+        while self._late and self._late[0][0] <= due:
+            _, _, port, frame = heapq.heappop(self._late)
+            self._forward(port, frame)
 
     def _forward(self, port: FramePort, frame: bytes) -> None:
         to = self._places.get(frame[:6])
