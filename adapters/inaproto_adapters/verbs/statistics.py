@@ -21,6 +21,7 @@ FILES: Final = {
     "duplicates": ("hw_counters/duplicate_request",),
     "out_of_sequence": ("hw_counters/out_of_seq_request", "hw_counters/out_of_sequence"),
     "icrc_errors": ("hw_counters/rx_icrc_encapsulated",),
+    "retry_exceeded": ("hw_counters/retry_exceeded_err", "hw_counters/req_transport_retries_exceeded"),
 }
 
 

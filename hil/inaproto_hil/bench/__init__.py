@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class _LazyGroup(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are imported when they are named: ``inaproto --help`` stays fast."""
 
     def __init__(self, *, commands_at: dict[str, Callable[[], click.Command]], name: str, help: str) -> None:
@@ -41,7 +41,7 @@ def _allreduce() -> click.Command:
     return allreduce
 
 
-bench = _LazyGroup(
+bench = LazyGroup(
     commands_at={"accelerator": _accelerator, "allreduce": _allreduce},
     name="bench",
     help="Measure the accelerator core, or all-reduces through the daemons or simulated switches.",

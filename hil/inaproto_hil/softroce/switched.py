@@ -1,0 +1,97 @@
+"""All-reduces of kernel RoCE hosts in a guest, summed by a switch daemon outside, which is their wire."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from inaproto.daemon.config import load_switch_settings
+from inaproto.daemon.switch import run_switch
+from inaproto.daemon.switch_ports import WrapPort
+from inaproto.ports import load_adapter
+from inaproto_hil.softroce.guest import GuestFailed, boot
+from inaproto_hil.softroce.image import Image
+from inaproto_hil.softroce.relay import serve_tcp
+from inaproto_hil.softroce.ring import RingPlan
+
+PROGRAM_S = 120.0
+"""For Python and the daemons to start in the guest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedConfig:
+    """A ring of ``hosts``, each a RoCE device with a host daemon and one rank."""
+
+    hosts: int
+    mtu: int
+    rows: Sequence[tuple[str, int]]
+    """Element type and bytes."""
+    iterations: int = 3
+    timeout: int = 17
+    window: int = 2
+    message_packets: int = 64
+    seconds: float = 60.0
+    """That an all-reduce may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    rows: list[dict[str, Any]]
+    """As :mod:`~inaproto_hil.softroce.ring` prints them."""
+    devices: list[dict[str, int]]
+    """Counters of each, from the start of its daemon on."""
+
+
+async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort | None = None) -> Switched:
+    """Raises ``GuestFailed``. ``wrap_port`` may put weather on the wire."""
+    with tempfile.TemporaryDirectory(prefix="ina-") as folder:
+        settings = load_switch_settings({"dir": folder}, None, {}).settings
+        stop, ready = trio.Event(), trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                partial(
+                    run_switch,
+                    settings,
+                    open_port_listener=load_adapter("frames").open().listen,
+                    wrap_port=wrap_port,
+                    stop=stop,
+                    announce=lambda line: ready.set(),
+                )
+            )
+            await ready.wait()
+            control_port: int = await nursery.start(serve_tcp, settings.control_path)
+            found = await _in_guest(image, config, settings.ports_path, control_port)
+            nursery.cancel_scope.cancel()
+    return found
+
+
+async def _in_guest(image: Image, config: SwitchedConfig, ports_path: Path, control_port: int) -> Switched:
+    async with boot(image, [ports_path] * config.hosts, mtu=config.mtu) as guest:
+        plan = RingPlan(
+            ips=[host.ip for host in guest.hosts],
+            first_rank=0,
+            ranks=config.hosts,
+            control_port=control_port,
+            mtu=config.mtu,
+            timeout=config.timeout,
+            window=config.window,
+            message_packets=config.message_packets,
+            rows=list(config.rows),
+            iterations=config.iterations,
+            seconds=config.seconds,
+        )
+        longest = PROGRAM_S + config.seconds * config.iterations * len(config.rows)
+        argv = [sys.executable, "-P", "-m", "inaproto_hil.softroce.ring", plan.encode()]
+        ended = await guest.run(argv, timeout=longest)
+        if ended.rc:
+            raise GuestFailed(f"the ring in the guest ended with {ended.rc}: {ended.err[-4000:]}")
+        *rows, last = map(json.loads, ended.out.splitlines())
+        return Switched(rows, last["devices"])
