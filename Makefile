@@ -44,6 +44,9 @@ mutation: $(STAMP) ## Mutation testing of wire and core, some 20 min; what chang
 fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--seconds 5'
 	$(PY) tests/fuzz/run.py $(ARGS)
 
+hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 6 min; no root
+	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
+
 bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the daemons
 	.venv/bin/inaproto bench accelerator
 	.venv/bin/inaproto bench allreduce

@@ -90,9 +90,12 @@ async def run(plan: RingPlan, folder: Path) -> None:
 
 
 async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nursery: trio.Nursery) -> None:
+    is_here = trio.Event()
+
     async def open_one(port_path: str) -> Nic:
         nic = open_nic(ip=ipaddress.IPv4Address(ip).packed)
         nics.append(nic)
+        is_here.set()
         return nic
 
     probe = open_nic(ip=ipaddress.IPv4Address(ip).packed)
@@ -115,6 +118,8 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
         await run_host(settings, open_nic=open_one, task_status=task_status)
 
     await nursery.start(serve)
+    # One after the other: opening a device keeps this process busy for longer than a switch waits for a word.
+    await is_here.wait()
 
 
 async def _row(plan: RingPlan, joined: list[Communicator], dtype_name: str, nbytes: int) -> None:

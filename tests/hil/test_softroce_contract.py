@@ -1,0 +1,41 @@
+"""The contract that every NIC keeps, kept by kernel RoCE devices through verbs: run in the guest."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import trio
+
+import inaproto
+from inaproto_hil.softroce.guest import boot
+from inaproto_hil.softroce.image import Image
+from inaproto_hil.softroce.wire import Wire
+
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+
+TREE = Path(inaproto.__file__).parents[1]
+
+
+async def test_verbs_keep_the_nic_contract(softroce: Image) -> None:
+    with tempfile.TemporaryDirectory(prefix="ina-") as folder:
+        wire = Wire(Path(folder, "wire.sock"))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(wire.run)
+            async with boot(softroce, [wire.path] * 2, mtu=4096) as guest:
+                addresses = ",".join(host.ip for host in guest.hosts)
+                argv = [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "pytest",
+                    "-p",
+                    "no:xdist",
+                    "tests/contract/test_nic_verbs.py",
+                ]
+                env = {"INAPROTO_VERBS_PAIR": addresses}
+                ended = await guest.run(argv, env=env, cwd=TREE, timeout=800)
+            nursery.cancel_scope.cancel()
+    assert ended.rc == 0, ended.out + ended.err
