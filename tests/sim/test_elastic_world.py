@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.core.regrouping import Outcome
 from inaproto.errors import ConfigError, JoinRefused
 from inaproto.sim.elastic_process import State
 from inaproto.sim.log import read_log
@@ -19,7 +18,6 @@ from inaproto.sim.swarm import Fault, FaultKind, JobConfig, WorldConfig
 from inaproto.sim.topology import LinkConfig, leaf_spine
 from inaproto.sim.world import World, WorldResult
 from inaproto.units import MS, S
-from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.sim.third_nak import PRODUCT, PROGRAM
 from tests.sim.worlds import make_nic
 
@@ -147,15 +145,6 @@ def test_survivors_in_a_tree() -> None:
     world, result = run(replace(config, faults=(death(1, 2), death(2, 1))))
     assert result.marks[TWICE]
     assert states(world).count(State.FINISHED) == 3
-
-
-def test_whose_inputs_are_in_no_sum_has_no_say_in_it() -> None:
-    """The checker's account: an outcome from beyond what a survivor has is caught at once."""
-    [fault] = [fault for fault in ELASTIC_FAULTS if fault.name == "agreed_on_the_most"]
-    assert Outcome((0, 1), 3).agreed == 3
-    with fault():
-        found = [World(elastic(death(operation, 0)), make_nic).run().violation for operation in range(1, 5)]
-    assert {violation.rule for violation in found if violation is not None} <= {"survivors go on together"}
 
 
 def test_what_is_drawn() -> None:
