@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 COMMAND_GROUP: Final = "inaproto.commands"
 FRAME_PORT: Final = "frame port"
 NIC: Final = "nic"
+HARDWARE_NIC: Final = "hardware nic"
+"""One of the machine's own, found by its address; it needs no frame port."""
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
 
@@ -197,13 +199,20 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     from inaproto.daemon.host import run_host
     from inaproto.daemon.unix_sockets import make_run_directory
 
-    ports = _adapter(settings.adapter, FRAME_PORT).open()
-    nics = _adapter(settings.nic, NIC)
+    nics = _adapter(settings.nic, NIC, HARDWARE_NIC)
+    if HARDWARE_NIC in nics.kinds:
+        settings = await _at_its_address(settings, nics)
 
-    async def open_nic(port_path: str) -> Nic:
-        port = await ports.connect(port_path)
-        nic: Nic = nics.open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
-        return nic
+        async def open_nic(port_path: str) -> Nic:
+            nic: Nic = nics.open(ip=settings.ip_bytes)
+            return nic
+    else:
+        ports = _adapter(settings.adapter, FRAME_PORT).open()
+
+        async def open_nic(port_path: str) -> Nic:
+            port = await ports.connect(port_path)
+            nic: Nic = nics.open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
+            return nic
 
     make_run_directory(settings.listen_path.parent, "host")
     async with trio.open_nursery() as nursery:
@@ -215,6 +224,16 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
         _announce(f"ready host name={settings.name} listen={settings.listen_path}")
         await stop.wait()
         nursery.cancel_scope.cancel()
+
+
+async def _at_its_address(settings: HostSettings, nics: Adapter) -> HostSettings:
+    """A device has the MAC address that it has. Raises ``Unsupported`` if it cannot be used."""
+    nic: Nic = nics.open(ip=settings.ip_bytes)
+    mac = nic.capabilities.mac
+    await nic.aclose()
+    if settings.mac != "auto" and settings.mac_bytes != mac:
+        raise ConfigError(f"mac: the NIC with {settings.ip} has {mac.hex(':')}; leave mac at auto")
+    return settings.model_copy(update={"mac": mac.hex(":")})
 
 
 cli.add_command(
@@ -294,12 +313,13 @@ def _given(flags: dict[str, str | None]) -> dict[str, object]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def _adapter(name: str, kind: str) -> Adapter:
+def _adapter(name: str, *kinds: str) -> Adapter:
+    """One that is of any of ``kinds``, of which the first names it in messages."""
     from inaproto.ports import load_adapter
 
     adapter = load_adapter(name)
-    if kind not in adapter.kinds:
-        raise Unsupported(f"adapter {name!r} as {kind}", f"it is for {', '.join(sorted(adapter.kinds))}")
+    if not adapter.kinds.intersection(kinds):
+        raise Unsupported(f"adapter {name!r} as {kinds[0]}", f"it is for {', '.join(sorted(adapter.kinds))}")
     return adapter
 
 

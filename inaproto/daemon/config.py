@@ -167,7 +167,7 @@ class HostSettings(Settings):
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     nic: str = "softnic"
-    """Adapter of the NIC."""
+    """Adapter of the NIC: softnic, or verbs for the machine's own RoCE device that has the address ip."""
     mtu: Mtu = 1024
     """RoCE path MTU; all hosts of a job need the same."""
     window_messages: Annotated[int, Field(ge=1, le=1024), AfterValidator(_power_of_two)] = 2

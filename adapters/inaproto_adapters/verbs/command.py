@@ -1,0 +1,67 @@
+"""``inaproto nics``: the RoCE devices of this machine, and why one cannot be used."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from inaproto.errors import Unsupported
+from inaproto_adapters.verbs.devices import Device, list_devices
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def nics(as_json: bool) -> None:
+    """Show the RoCE devices of this machine.
+
+    One line for each address of each port. A device that cannot be used says why. Use one by its address:
+    inaproto host --nic verbs --ip ADDRESS. Exit status 1 if none can be used.
+    """
+    try:
+        devices = list_devices()
+    except Unsupported as error:
+        click.echo(f"inaproto: {error}", err=True)
+        sys.exit(1)
+    if as_json:
+        click.echo(json.dumps([_record(device) for device in devices], indent=2))
+    elif devices:
+        Console().print(_table(devices))
+    else:
+        click.echo("this machine has no RDMA devices; for one without hardware, which needs root:")
+        click.echo("  rdma link add rxe0 type rxe netdev eth0")
+    sys.exit(0 if any(not device.why_not for device in devices) else 1)
+
+
+def _record(device: Device) -> dict[str, Any]:
+    """For ``json.dump``."""
+    return {
+        "name": device.name,
+        "port": device.port,
+        "ip": device.address,
+        "mac": device.mac.hex(":") if device.mac else "",
+        "interface": device.interface,
+        "gid_index": device.gid_index,
+        "mtu": device.mtu,
+        "usable": not device.why_not,
+        "why_not": device.why_not,
+    }
+
+
+def _table(devices: list[Device]) -> Table:
+    table = Table("device", "port", "address", "interface", "GID", "MTU", "usable")
+    for device in devices:
+        table.add_row(
+            device.name,
+            str(device.port),
+            device.address or "-",
+            device.interface or "-",
+            str(device.gid_index) if device.ip else "-",
+            str(device.mtu),
+            f"no: {device.why_not}" if device.why_not else "yes",
+        )
+    return table

@@ -1,0 +1,78 @@
+"""The verbs adapter, as far as it goes without a device; with kernel devices: tests/hil."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from inaproto.errors import Unsupported
+from inaproto.ports import Status
+from inaproto_adapters.verbs import command, devices, library, statistics, statuses
+from inaproto_adapters.verbs.devices import Device
+
+READY = Device("rxe0", 1, b"\x0a\0\0\1", b"\x52\x54\0\0\0\1", "eth0", 1, 1024)
+DOWN = Device("mlx5_1", 1, b"", b"", "", 0, 4096, "port 1 is down; is its network interface up?")
+
+
+def test_statuses_have_names() -> None:
+    assert statuses.decode(0) is Status.SUCCESS
+    assert statuses.decode(12) is Status.RETRY_EXCEEDED
+    assert statuses.decode(4) is Status.REMOTE_OPERATION
+    assert statuses.name(4) == "local protection error"
+    assert statuses.name(99) == "status 99"
+
+
+def test_a_machine_without_pyverbs_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(library, "DISTRIBUTION", tmp_path)
+    library.verbs.cache_clear()
+    with pytest.raises(Unsupported, match="python3-pyverbs"):
+        library.verbs("nothing_of_this_name")
+    built = tmp_path / "pyverbs" / "device.cpython-399-x86_64-linux-gnu.so"
+    built.parent.mkdir()
+    built.touch()
+    with pytest.raises(Unsupported, match="built for cpython-399"):
+        library.verbs("nothing_of_this_name")
+
+
+def test_a_device_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Device("rxe1", 1, b"\x0a\0\0\2", b"", "", 0, 0, "port 1 is down")
+    monkeypatch.setattr(devices, "list_devices", lambda: [READY, DOWN, broken])
+    assert devices.find_device(b"\x0a\0\0\1") is READY
+    with pytest.raises(Unsupported, match=r"rxe1 with 10\.0\.0\.2.*port 1 is down"):
+        devices.find_device(b"\x0a\0\0\2")
+    with pytest.raises(Unsupported, match=r"10\.0\.0\.9.*rxe0 \(10\.0\.0\.1\), mlx5_1 \(port 1 is down"):
+        devices.find_device(b"\x0a\0\0\x09")
+
+
+def test_counters_are_those_since_it_was_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "rxe0" / "ports" / "1" / "hw_counters"
+    folder.mkdir(parents=True)
+    for name, value in {"sent_pkts": 5, "completer_retry_err": 3, "rcvd_seq_err": 1}.items():
+        (folder / name).write_text(f"{value}\n")
+    monkeypatch.setattr(statistics, "_SYSFS", tmp_path)
+    counters = statistics.DeviceCounters("rxe0", 1)
+    assert set(counters.read().values()) == {0}
+    (folder / "sent_pkts").write_text("12\n")
+    (folder / "completer_retry_err").write_text("5\n")
+    (folder / "rcvd_seq_err").write_text("2\n")
+    read = counters.read()
+    assert (read["packets_sent"], read["retransmits"], read["naks_received"], read["timeouts"]) == (
+        7,
+        2,
+        1,
+        1,
+    )
+
+
+def test_nics_shows_devices_and_why_one_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "list_devices", lambda: [READY, DOWN])
+    shown = CliRunner().invoke(command.nics, [], env={"COLUMNS": "160"})
+    assert shown.exit_code == 0
+    assert "10.0.0.1" in shown.output
+    assert "no: port 1 is down" in shown.output
+    monkeypatch.setattr(command, "list_devices", list)
+    assert CliRunner().invoke(command.nics, []).exit_code == 1
