@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint types unit coverage mutation fuzz bench soak lock clean FORCE
+.PHONY: help venv demo test lint types unit coverage mutation fuzz hil bench soak lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks everything. All targets:'
