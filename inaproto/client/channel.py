@@ -197,7 +197,7 @@ class Channel:
             self.protocol.receive(data)
 
     def _stop(self, reason: str) -> None:
-        self.protocol.end_of_stream(reason)
+        self.protocol.end_of_stream(f"{reason}: {self.path}")
         self.close()
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def socket_directory(pid: int) -> Path:
             "rank1",
             r"rank 1 \(h1, pid \d+\) of job '\w+' is lost: process \d+ ended without leaving|rank1 ended",
         ),
-        ("h1", r"h1 ended with status -9|DaemonUnreachable: the host daemon at \S*/h1\.sock"),
+        ("h1", r"h1 ended with status -9|DaemonUnreachable: the host daemon \S.*/h1\.sock"),
         ("switch", r"switch ended with status -9"),
     ],
 )
