@@ -146,6 +146,7 @@ def test_the_next_job_is_joined_by_ordinary_joins_and_gets_a_ring() -> None:
         == f"join_refused: rank 1 of job 'train' cannot go on with the others: {UNKNOWN}"
     )
     assert world.gone_late(1) == []  # its old connection is closed
+    assert world.leaves(1) == []
     assert world.job.phase == "running"
     assert world.woke_at(5 * S) == []
     assert world.core.view().regroupings == ()
@@ -232,6 +233,15 @@ def test_who_left_before_it_heard_that_its_job_has_failed_is_not_waited_for() ->
     assert world.regroups(1) == world.regroups(3) == []
     actions = world.step(MemberLeft(world.at(2), Left(job="train", rank=2, operations=3)))
     assert [ranks for _, _, _, ranks, _ in answers(actions)] == [(1, 3), (1, 3)]
+    assert error(world.regroups(2)).endswith("cannot go on with the others: it left")
+
+
+def test_what_is_said_of_ranks_that_leave_counts_for_survivors_of_that_host_only() -> None:
+    world = lost()
+    left = Left(job="train", rank=1, operations=3)
+    for session, changes in ((1, {}), (9, {}), (0, {"job": "other"}), (0, {"rank": 0})):
+        assert world.step(MemberLeft(SessionId(session), replace(left, **changes))) == []
+    assert world.regrouping.awaited == (1, 2, 3)
 
 
 def test_who_left_a_job_that_nobody_goes_on_from_is_not_missed() -> None:

@@ -213,6 +213,10 @@ SMALL = RendezvousConfig(mtu_max=2048, ranks_max=3, ring_packets_max=680, ranks_
             "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit",
         ),
         (
+            {"job": "#0/2"},
+            "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit",
+        ),
+        (
             {"job": "train#01/2"},
             "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit",
         ),

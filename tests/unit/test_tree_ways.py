@@ -26,6 +26,7 @@ from inaproto.core.tree_control_types import (
 from inaproto.units import Instant, S
 from tests.unit.test_tree_control import RING, Controlled, fabric, spec, start
 
+OTHER_RING = 8
 CUT = "the trunk between leaf1 and mid is down: cut"
 NOT_YET = "the trunk between leaf1 and mid is down: it has not come up yet"
 
@@ -36,6 +37,15 @@ def installs(actions: list[TreeAction]) -> list[str]:
         for action in actions
         if isinstance(action, Order) and isinstance(action.order, InstallRing)
     ]
+
+
+def both_wanted(world: Controlled) -> list[TreeAction]:
+    """Two rings of the same two ranks."""
+    return [action for ring in (RING, OTHER_RING) for action in world.step(RingWanted(spec(2, ring)))]
+
+
+def counter(world: Controlled, name: str) -> int:
+    return world.core.view().counters[name]
 
 
 def cut_world(trunk: str = "leaf1") -> Controlled:
@@ -89,6 +99,25 @@ def test_a_ring_that_waits_in_vain_fails_with_the_trunk_and_both_switches() -> N
     assert installs(world.step(SwitchArrived("leaf1"))) == []
 
 
+def test_a_trunk_that_comes_up_serves_every_ring_that_waits_for_it() -> None:
+    world = cut_world()
+    assert both_wanted(world) == []
+    assert counter(world, "trees_waited") == 2
+    assert installs(world.step(TrunkSaid("leaf1", ""))) == ["mid", "leaf0", "leaf1"] * 2
+    assert [ring.phase for ring in world.core.view().rings] == ["installing", "installing"]
+
+
+def test_all_that_wait_in_vain_fail_also_if_something_else_is_said_then() -> None:
+    world = cut_world()
+    both_wanted(world)
+    assert world.step(TrunkSaid("leaf2", "cut")) == []
+    world.now = Instant(5 * S)
+    evidence = f"{CUT}; it did not come within 5 s, and no other path leads past it"
+    assert world.step(TrunkSaid("leaf2", "still cut")) == [
+        Tell(RingFault(ring, 1, NO_WAY, evidence)) for ring in (RING, OTHER_RING)
+    ]
+
+
 def test_ranks_below_one_switch_need_no_trunk_of_others() -> None:
     world = cut_world("mid")
     assert world.want() == ["mid", "leaf0", "leaf1"]
@@ -128,6 +157,15 @@ def test_a_switch_between_ranks_that_is_away_is_waited_for() -> None:
     assert installs(actions) == ["mid", "leaf0", "leaf1"]
 
 
+def test_a_switch_that_does_not_come_is_named_with_its_lowest_rank() -> None:
+    world = Controlled(["leaf0", "leaf1", "leaf1"])
+    world.step(SwitchLost("leaf1", "x"))
+    assert world.step(RingWanted(spec(3))) == []
+    world.now = Instant(5 * S)
+    evidence = "switch leaf1 is not connected; it did not come within 5 s, and no other path leads past it"
+    assert world.step(TimePassed()) == [Tell(RingFault(RING, 1, NO_WAY, evidence))]
+
+
 def test_a_ring_that_waits_does_not_fail_when_a_switch_goes_and_its_time_goes_on() -> None:
     world = cut_world()
     world.step(RingWanted(spec(2)))
@@ -153,6 +191,20 @@ def test_of_a_switch_that_has_just_come_the_word_is_awaited() -> None:
     world.step(RingWanted(spec(2)))
     told = world.step(TrunkSaid("leaf0", "cut"))
     assert told == [Tell(RingRefused(RING, "the trunk between leaf0 and mid is down: cut", until_room=True))]
+
+
+def test_each_ring_is_refused_and_counted_whether_it_has_waited_or_not() -> None:
+    world = Controlled(["leaf0", "leaf0"], fabric(leaf=False))
+    world.step(SwitchArrived("leaf0", is_trunk_up=False))
+    assert both_wanted(world) == []
+    reason = "the trunk between leaf0 and mid is down: cut"
+    refused = [Tell(RingRefused(ring, reason, until_room=True)) for ring in (RING, OTHER_RING)]
+    assert world.step(TrunkSaid("leaf0", "cut")) == refused
+    assert counter(world, "trees_refused") == 2
+    for ring in (RING, OTHER_RING):
+        world.step(RingGone(ring))
+    assert both_wanted(world) == refused
+    assert counter(world, "trees_refused") == 4
 
 
 @pytest.mark.parametrize("late", [Installed("leaf1", RING), Refused("leaf1", RingRefused(RING, "full"))])
