@@ -73,7 +73,7 @@ async def test_what_kernel_hosts_do(softroce: Image) -> None:
         late = await pair.transfer(TransferPlan(), faults.delay(20, 0.03))
         whole(late)
         assert late.wire.naks == 1
-        assert late.ends["counters"][1]["duplicates"] >= 1
+        assert late.wire.again > 0  # the late copy itself may come when all is done
 
         first_ack = await pair.transfer(TransferPlan(), faults.drop(0, data=False))
         whole(first_ack)
