@@ -37,6 +37,18 @@ async def test_frames_that_are_lost_come_again(softroce: Image) -> None:
     assert sum(one["retry_exceeded"] for one in found.devices) == 0
 
 
+async def test_our_nics_and_the_kernel_s_sum_together(softroce: Image) -> None:
+    """Two userspace NICs outside and two kernel devices in the guest in one ring; the links lose frames."""
+    weather = Weather(drop=0.005)
+    config = SwitchedConfig(
+        hosts=2, own=2, mtu=1024, rows=[("float32", 8 << 10)], iterations=1000, timeout=15, seconds=300
+    )
+    found = await run_switched(softroce, config, partial(_weathered, weather))
+    assert [(row["iterations"], row["wrong"]) for row in found.rows] == [(1000, 0)] * 2
+    assert sum(one["retry_exceeded"] for one in found.devices) == 0
+    assert sum(one["retransmits"] for one in found.devices) > 0
+
+
 def _weathered(weather: Weather, port: FramePort, name: str) -> FramePort:
     wrapped: FramePort = load_adapter("weather").open(port, weather, seed=1, name=name)
     return wrapped

@@ -1,7 +1,9 @@
-"""Runs in the guest: a host daemon on each RoCE device, a rank at each, and all-reduces that are checked.
+"""A host daemon on each of some NICs, a rank at each, and all-reduces that are checked.
 
-One process holds all of them: starting Python costs seconds under emulation, and the daemons are the same.
-It is given its plan as JSON and prints one line of JSON for each row, then the counters of the devices.
+In the guest the NICs are its RoCE devices; outside, in the bench itself, they are our own, for rings of both.
+One process holds all daemons of a side: starting Python costs seconds under emulation, and the daemons are
+the same. In the guest it is given its plan as JSON and prints one line of JSON for each row, then the
+counters of the devices.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import ipaddress
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +23,7 @@ import trio
 import inaproto
 from inaproto.daemon.config import load_host_settings
 from inaproto.daemon.host import run_host
-from inaproto_adapters.verbs import open_nic
+from inaproto.ports import load_adapter
 from inaproto_hil.bench.allreduce_worker import differing
 from inaproto_hil.bench.pattern import DTYPES, Pattern, reference
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
@@ -38,7 +41,7 @@ class RingPlan:
     first_rank: int
     ranks: int
     control_port: int
-    """Of the relay to the switch's control socket."""
+    """Of the relay to the switch's control socket; 0 outside, where the socket is."""
     mtu: int
     timeout: int
     """Exponent of the transport's timer."""
@@ -60,10 +63,16 @@ class RingPlan:
         return cls(**fields)
 
 
-async def run(plan: RingPlan, folder: Path) -> None:
+Report = Callable[[dict[str, Any]], None]
+"""Gets what is told of a row, and at last of the NICs."""
+
+
+async def run(plan: RingPlan, folder: Path, report: Report) -> None:
+    """``folder``: of the sockets of all daemons."""
     nics: list[Nic] = []
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve_unix, folder / "control.sock", CONTROL_GATEWAY, plan.control_port)
+        if plan.control_port:
+            await nursery.start(serve_unix, folder / "control.sock", CONTROL_GATEWAY, plan.control_port)
         for ip in plan.ips:
             await _start_host(plan, ip, folder, nics, nursery)
         communicators: list[Communicator | None] = [None] * len(plan.ips)
@@ -82,25 +91,34 @@ async def run(plan: RingPlan, folder: Path) -> None:
                 joining.start_soon(join, place)
         joined = [one for one in communicators if one is not None]
         for dtype, nbytes in plan.rows:
-            await _row(plan, joined, dtype, nbytes)
+            report(await _row(plan, joined, dtype, nbytes))
         for one in joined:
             await one.aclose()
-        print(json.dumps({"devices": [nic.statistics() for nic in nics]}), flush=True)
+        report({"devices": [nic.statistics() for nic in nics]})
         nursery.cancel_scope.cancel()
 
 
 async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nursery: trio.Nursery) -> None:
     is_here = trio.Event()
 
+    address = ipaddress.IPv4Address(ip).packed
+    device = load_adapter("verbs").open if plan.control_port else None
+
     async def open_one(port_path: str) -> Nic:
-        nic = open_nic(ip=ipaddress.IPv4Address(ip).packed)
+        if device is not None:
+            nic: Nic = device(ip=address)
+        else:
+            port = await load_adapter("frames").open().connect(port_path)
+            nic = load_adapter("softnic").open(port, mac=settings.mac_bytes, ip=address)
         nics.append(nic)
         is_here.set()
         return nic
 
-    probe = open_nic(ip=ipaddress.IPv4Address(ip).packed)
-    mac = probe.capabilities.mac.hex(":")
-    await probe.aclose()
+    mac = "auto"
+    if device is not None:
+        probe: Nic = device(ip=address)
+        mac = probe.capabilities.mac.hex(":")
+        await probe.aclose()
     flags = {
         "name": f"h{ip}",
         "ip": ip,
@@ -122,7 +140,7 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
     await is_here.wait()
 
 
-async def _row(plan: RingPlan, joined: list[Communicator], dtype_name: str, nbytes: int) -> None:
+async def _row(plan: RingPlan, joined: list[Communicator], dtype_name: str, nbytes: int) -> dict[str, Any]:
     dtype = DTYPES[dtype_name]
     count = nbytes // dtype.itemsize
     pattern = Pattern(count=count, ranks=plan.ranks)
@@ -139,7 +157,7 @@ async def _row(plan: RingPlan, joined: list[Communicator], dtype_name: str, nbyt
             wrong += bad
             example = example or (words and f"rank {one.rank}, iteration {iteration}: {words}")
             paths.add(one.statistics().recent[-1].path)
-    row = {
+    return {
         "dtype": dtype_name,
         "bytes": count * dtype.itemsize,
         "iterations": plan.iterations,
@@ -148,13 +166,16 @@ async def _row(plan: RingPlan, joined: list[Communicator], dtype_name: str, nbyt
         "seconds": seconds,
         "paths": sorted(paths),
     }
-    print(json.dumps(row), flush=True)
+
+
+def _say(told: dict[str, Any]) -> None:
+    print(json.dumps(told), flush=True)
 
 
 def main() -> None:
     folder = Path("/run/inaproto")
     folder.mkdir(parents=True, exist_ok=True)
-    trio.run(run, RingPlan.decode(sys.argv[1]), folder)
+    trio.run(run, RingPlan.decode(sys.argv[1]), folder, _say)
 
 
 if __name__ == "__main__":

@@ -20,15 +20,16 @@ from inaproto.ports import load_adapter
 from inaproto_hil.softroce.guest import GuestFailed, boot
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.relay import serve_tcp
-from inaproto_hil.softroce.ring import RingPlan
+from inaproto_hil.softroce.ring import RingPlan, run
 
 PROGRAM_S = 120.0
 """For Python and the daemons to start in the guest."""
+RUN_S_MAX = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchedConfig:
-    """A ring of ``hosts``, each a RoCE device with a host daemon and one rank."""
+    """A ring of ``hosts``, each a RoCE device with a host daemon and a rank, and of ``own`` NICs of ours."""
 
     hosts: int
     mtu: int
@@ -40,14 +41,31 @@ class SwitchedConfig:
     message_packets: int = 64
     seconds: float = 60.0
     """That an all-reduce may take."""
+    own: int = 0
+    """Hosts outside the guest, on userspace NICs; their ranks come first."""
+
+    def plan(self, ips: Sequence[str], *, first_rank: int, control_port: int) -> RingPlan:
+        return RingPlan(
+            ips=list(ips),
+            first_rank=first_rank,
+            ranks=self.hosts + self.own,
+            control_port=control_port,
+            mtu=self.mtu,
+            timeout=self.timeout,
+            window=self.window,
+            message_packets=self.message_packets,
+            rows=list(self.rows),
+            iterations=self.iterations,
+            seconds=self.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Switched:
     rows: list[dict[str, Any]]
-    """As :mod:`~inaproto_hil.softroce.ring` prints them."""
+    """As :mod:`~inaproto_hil.softroce.ring` prints them: those of the guest's ranks, then those of ours."""
     devices: list[dict[str, int]]
-    """Counters of each, from the start of its daemon on."""
+    """Counters of each of the guest's, from the start of its daemon on."""
 
 
 async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort | None = None) -> Switched:
@@ -68,27 +86,21 @@ async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort
             )
             await ready.wait()
             control_port: int = await nursery.start(serve_tcp, settings.control_path)
+            own: list[dict[str, Any]] = []
+            if config.own:
+                ips = [f"10.0.0.{200 + number}" for number in range(config.own)]
+                plan = config.plan(ips, first_rank=0, control_port=0)
+                nursery.start_soon(run, plan, settings.dir, own.append)
             found = await _in_guest(image, config, settings.ports_path, control_port)
             nursery.cancel_scope.cancel()
-    return found
+    return Switched([*found.rows, *(row for row in own if "wrong" in row)], found.devices)
 
 
 async def _in_guest(image: Image, config: SwitchedConfig, ports_path: Path, control_port: int) -> Switched:
     async with boot(image, [ports_path] * config.hosts, mtu=config.mtu) as guest:
-        plan = RingPlan(
-            ips=[host.ip for host in guest.hosts],
-            first_rank=0,
-            ranks=config.hosts,
-            control_port=control_port,
-            mtu=config.mtu,
-            timeout=config.timeout,
-            window=config.window,
-            message_packets=config.message_packets,
-            rows=list(config.rows),
-            iterations=config.iterations,
-            seconds=config.seconds,
-        )
-        longest = PROGRAM_S + config.seconds * config.iterations * len(config.rows)
+        ips = [host.ip for host in guest.hosts]
+        plan = config.plan(ips, first_rank=config.own, control_port=control_port)
+        longest = PROGRAM_S + min(config.seconds * config.iterations * len(config.rows), RUN_S_MAX)
         argv = [sys.executable, "-P", "-m", "inaproto_hil.softroce.ring", plan.encode()]
         ended = await guest.run(argv, timeout=longest)
         if ended.rc:
