@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,13 @@ def runtime_dir() -> Iterator[Path]:
         yield Path(path)
 
 
+def end_without(name: str, why: Unsupported) -> NoReturn:
+    """The test cannot run here, for a typed reason; it fails where ``name`` is required (``.ci/run``)."""
+    if name in REQUIRED:
+        raise why
+    pytest.skip(str(why))  # noqa: TID251  the one place
+
+
 @pytest.fixture
 def program() -> Callable[[str], Path]:
     """``program("tshark")`` is the path of an outside program, or ends the test with a typed reason."""
@@ -36,9 +44,6 @@ def program() -> Callable[[str], Path]:
         path = shutil.which(name)
         if path is not None:
             return Path(path)
-        why = Unsupported(name, f"not on PATH; for example: apt install {name}")
-        if name in REQUIRED:
-            raise why
-        pytest.skip(str(why))  # noqa: TID251  the one place
+        end_without(name, Unsupported(name, f"not on PATH; for example: apt install {name}"))
 
     return find

@@ -324,6 +324,23 @@ class NicContract(ABC):
             right.destroy_qp(there.qpn)
             assert await transfer(left, right, connect(left, right), noise(2000, 2)) == noise(2000, 2)
 
+    async def test_destroying_a_queue_pair_leaves_completions_of_others_as_they_are(
+        self, clock: object
+    ) -> None:
+        """Both of the left side are there, untaken: what the right side was told came after them."""
+        async with self.running() as (left, right):
+            here, there = connect(left, right)
+            lone = left.create_qp(psn=0)
+            left.post_receive(here.qpn, 1)
+            right.post_receive(there.qpn, 2)
+            left.post_write_imm(here.qpn, 3, [], remote_va=0, rkey=0, imm=4)
+            assert [c.wr_id for c in await completions(right, 1)] == [2]
+            right.post_write_imm(there.qpn, 5, [], remote_va=0, rkey=0, imm=6)
+            assert [c.wr_id for c in await completions(right, 1)] == [5]
+            left.destroy_qp(lone.qpn)
+            assert sorted(c.wr_id for c in await completions(left, 2)) == [1, 3]
+            assert left.poll() == []
+
     async def test_a_silent_peer_exhausts_the_retries(self, clock: object) -> None:
         async with self.running() as (left, right):
             here, there = connect(left, right, QpAttributes(timeout=8, retry_count=2))

@@ -84,18 +84,18 @@ async def test_what_kernel_hosts_do(softroce: Image) -> None:
         assert (last_ack.wire.again, last_ack.ends["counters"][1]["duplicates"]) == (64, 64)
 
         # Longer than the timer of 62 ms: whole windows come again; with a longer timer none does.
-        held = await pair.transfer(TransferPlan(), faults.hold(0.2, data=True))
+        held = await pair.transfer(TransferPlan(timeout=14), faults.hold(0.2, data=True))
         whole(held)
         assert held.wire.again > 0
         assert held.wire.naks == 0
         patient = await pair.transfer(TransferPlan(timeout=18), faults.hold(0.2, data=True))
         whole(patient)
         assert (patient.wire.data, patient.wire.again) == (256, 0)
-        held_acks = await pair.transfer(TransferPlan(), faults.hold(0.15, data=False))
+        held_acks = await pair.transfer(TransferPlan(timeout=14), faults.hold(0.15, data=False))
         whole(held_acks)
         assert held_acks.wire.again > 0
 
-        lost = await pair.transfer(TransferPlan(messages=1, retry_count=3), faults.drop_acks)
+        lost = await pair.transfer(TransferPlan(messages=1, timeout=14, retry_count=3), faults.drop_acks)
         assert lost.ends["statuses"] == ["transport retry counter exceeded"]
         assert lost.wire.data == 4 * 64
         assert lost.ends["counters"][0]["timeouts"] == 3

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from inaproto.errors import Unsupported
-from inaproto.ports import Status
+from inaproto import cli
+from inaproto.daemon.config import load_host_settings
+from inaproto.errors import ConfigError, Unsupported
+from inaproto.ports import Adapter, NicCapabilities, Status
 from inaproto_adapters.verbs import command, devices, library, statistics, statuses
 from inaproto_adapters.verbs.devices import Device
 
@@ -76,3 +79,25 @@ def test_nics_shows_devices_and_why_one_is_not_usable(monkeypatch: pytest.Monkey
     assert "no: port 1 is down" in shown.output
     monkeypatch.setattr(command, "list_devices", list)
     assert CliRunner().invoke(command.nics, []).exit_code == 1
+
+
+@dataclass(slots=True)
+class OpenDevice:
+    capabilities: NicCapabilities
+    closed: bool = False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_host_daemon_has_the_address_of_its_device() -> None:
+    capabilities = NicCapabilities("verbs rxe0", READY.mac, READY.ip, 1024, 8, retry_forever=True)
+    device = OpenDevice(capabilities)
+    adapter = Adapter("verbs", frozenset({cli.HARDWARE_NIC}), lambda ip: device)
+    flags = {"name": "h0", "ip": "10.0.0.1", "dir": "/run/none"}
+    settings = load_host_settings(flags, None, {}).settings
+    assert (await cli._at_its_address(settings, adapter)).mac_bytes == READY.mac
+    assert device.closed
+    other = load_host_settings(flags | {"mac": "02:00:00:00:00:09"}, None, {}).settings
+    with pytest.raises(ConfigError, match="52:54:00:00:00:01; leave mac at auto"):
+        await cli._at_its_address(other, adapter)

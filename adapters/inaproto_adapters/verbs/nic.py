@@ -194,13 +194,12 @@ class VerbsNic:
 
     def destroy_qp(self, qpn: int) -> None:
         queue_pair = self._of(qpn)
-        self._done += (
-            self.poll()
-        )  # while its completions can still be told from those of the next one of its number
+        # Taken while they can still be told from those of the next queue pair of this number.
+        found = self.poll()
         queue_pair.close()
-        self._done += self.poll()
+        found += self.poll()
         del self._queue_pairs[qpn]
-        self._done += queue_pair.flushed()
+        self._done = found + queue_pair.flushed()
         self._completed.unpark_all()
 
     def poll(self) -> list[Completion]:

@@ -38,7 +38,6 @@ from inaproto_hil.softroce.packages import program
 BOOT_S_MAX: Final = 120.0
 MEMORY_MB: Final = 512
 _KERNEL_LINE: Final = "console=ttyS0 quiet panic=-1 tsc=unstable mitigations=off"
-_LINE_BYTES_MAX: Final = 64 << 20
 _LOG_LINES: Final = 30
 
 
@@ -108,8 +107,8 @@ class Guest:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     answer = json.loads(line)
-                    self._ended[answer["id"]] = Ended(answer["rc"], answer["out"], answer["err"])
                     if answer["id"] in self._waiting:
+                        self._ended[answer["id"]] = Ended(answer["rc"], answer["out"], answer["err"])
                         self._waiting[answer["id"]].set()
         self._gone = True
         for event in self._waiting.values():

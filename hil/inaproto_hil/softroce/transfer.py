@@ -32,7 +32,8 @@ class TransferPlan:
     nbytes: int = 65536
     """Of each message."""
     mtu: int = 1024
-    timeout: int = 14
+    timeout: int = 17
+    """0.54 s: an emulated machine that stands still for a moment sends nothing again."""
     retry_count: int = 7
     expect_added: int = 0
     """What the wire adds to each 32-bit word."""
