@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from inaproto.errors import Unsupported
 
 REQUIRED = frozenset(os.environ.get("INAPROTO_REQUIRE", "").split())
 """Programs without which this run shall fail instead of skipping what they judge."""
+
+# A shell that runs the tests in the background has them ignore SIGINT, and all that they start would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow or busy machine must not turn a property into a failure: examples count, seconds do not.
 settings.register_profile("inaproto", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -66,8 +66,6 @@ class Result(Trained):
 def run(config: Config, out: Path, display: Display) -> Result:
     """Train through the switch, then alone; returns what both left. Raises ``ClusterError``."""
     outcomes = Outcomes.prepared(out, config.ranks)
-    shared = [f"--{name}={value}" for name, value in _training_options(config).items()]
-    train = [sys.executable, str(TRAIN), *shared]
     display.stage("starting the switch and the hosts")
     # Frames take microseconds here, and a packet lost at the end of a message shows only when the sender's
     # timer expires: 17 ms of it instead of the usual 67.
@@ -78,25 +76,29 @@ def run(config: Config, out: Path, display: Display) -> Result:
         host_options=("--transport-timeout", "12"),
     )
     with LocalCluster(cluster_config, log_dir=out / "logs") as cluster:
-        watch = SwitchWatch(
-            cluster,
-            display,
-            idle_timeout_s=2 * config.timeout_s,
-            kill_switch_at=config.kill_switch_at,
-        )
-        display.stage("training")
-        for rank, path in enumerate(outcomes.ranks):
-            argv = [*train, f"--rank={rank}", f"--socket={cluster.host_socket(rank)}", f"--out={path}"]
-            cluster.start_worker(f"rank{rank}", argv, sink=watch.line)
-        watch.until_ended(cluster.workers)
-        watch.look()
-        kills = watch.switch_kills
-        display.stage("training the same in one process")
-        alone = cluster.start_worker(
-            "reference", [*train, "--one-process", f"--out={outcomes.reference}"], sink=watch.line
-        )
-        watch.until_ended([alone])
-    return Result(**outcomes.read(), wire=watch.wire, switch_kills=kills)
+        watch = train_in(cluster, config, outcomes, display)
+    return Result(**outcomes.read(), wire=watch.wire, switch_kills=watch.switch_kills)
+
+
+def train_in(cluster: LocalCluster, config: Config, outcomes: Outcomes, display: Display) -> SwitchWatch:
+    """All ranks through the switch, rank i at host i, then one process alone. Raises ``ClusterError``."""
+    shared = [f"--{name}={value}" for name, value in _training_options(config).items()]
+    train = [sys.executable, str(TRAIN), *shared]
+    watch = SwitchWatch(
+        cluster, display, idle_timeout_s=2 * config.timeout_s, kill_switch_at=config.kill_switch_at
+    )
+    display.stage("training")
+    for rank, path in enumerate(outcomes.ranks):
+        argv = [*train, f"--rank={rank}", f"--socket={cluster.host_socket(rank)}", f"--out={path}"]
+        cluster.start_worker(f"rank{rank}", argv, sink=watch.line)
+    watch.until_ended(cluster.workers)
+    watch.look()
+    display.stage("training the same in one process")
+    alone = cluster.start_worker(
+        "reference", [*train, "--one-process", f"--out={outcomes.reference}"], sink=watch.line
+    )
+    watch.until_ended([alone])
+    return watch
 
 
 def _training_options(config: Config) -> dict[str, Any]:
@@ -179,6 +181,11 @@ def main(config: Config, out: Path) -> int:
     env = environment.describe()
     with on_stage("demo") as display:
         result = run(config, out, display)
+    return conclude(config, result, env, out)
+
+
+def conclude(config: Config, result: Result, env: dict[str, Any], out: Path) -> int:
+    """Leave the summary and the picture in ``out``; returns the exit status."""
     summary = summarise(config, result, env)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     from examples.digits import plot

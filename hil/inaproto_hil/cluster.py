@@ -157,6 +157,8 @@ def stop_children(children: Sequence[Child], *, timeout_s: float = STOP_TIMEOUT_
 class Cluster(ABC):
     """Use as a context manager: entering starts the daemons and waits until all are ready."""
 
+    ready_timeout_s = READY_TIMEOUT_S
+
     def __init__(self, *, log_dir: Path | None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ina-"))
         self._logs = log_dir if log_dir is not None else self.directory
@@ -218,10 +220,10 @@ class Cluster(ABC):
         self.switches[index] = self._daemon(killed.name, argv, append=True)
 
     def _wait_ready(self, daemons: Sequence[Child]) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        deadline = time.monotonic() + self.ready_timeout_s
         for daemon in daemons:
             if not self._ready[daemon.name].wait(max(0.0, deadline - time.monotonic())):
-                raise self.failure(f"{daemon.name} was not ready within {READY_TIMEOUT_S:.0f} s")
+                raise self.failure(f"{daemon.name} was not ready within {self.ready_timeout_s:.0f} s")
             if daemon.name not in self._ready_names:
                 raise self.failure(
                     f"{daemon.name} ended with status {daemon.process.wait()} before it was ready"

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from inaproto.errors import Unsupported
+
 F = TypeVar("F", bound=Callable[..., Any])
 SEED_MAX = (1 << 63) - 1
 _SEED = click.option(
@@ -24,9 +26,11 @@ _SEED = click.option(
 _BATCH = click.option(
     "--batch", type=click.IntRange(min=2), default=64, help="Samples per step, all workers together."
 )
-_TIMEOUT = click.option(
-    "--timeout", type=click.FloatRange(min=0.1), default=30.0, help="Seconds one all-reduce may take."
-)
+
+
+def _timeout(default: float) -> Callable[[F], F]:
+    seconds = click.FloatRange(min=0.1)
+    return click.option("--timeout", type=seconds, default=default, help="Seconds one all-reduce may take.")
 
 
 def _out(default: str) -> Callable[[F], F]:
@@ -63,7 +67,7 @@ def _require_shards(batch: int, ranks: int) -> None:
     default="drop=0.01,duplicate=0.001,reorder=0.01",
     help="What the switch's ports do to frames; empty for a clean wire.",
 )
-@_TIMEOUT
+@_timeout(30.0)
 @click.option(
     "--kill-switch-at",
     type=click.IntRange(min=1),
@@ -126,7 +130,7 @@ def demo(
 @click.option(
     "--steps", type=click.IntRange(min=1), default=20, help="Of training between one event and the next."
 )
-@_TIMEOUT
+@_timeout(30.0)
 @_out("demo-out/racks")
 def racks(
     *, seed: int, epochs: int, batch: int, weather: str, flaps: int, steps: int, timeout: float, out: Path
@@ -145,3 +149,31 @@ def racks(
     )
     _require_shards(batch, config.ranks)
     sys.exit(act.main(config, out))
+
+
+@demo.command()
+@_SEED
+@click.option("--ranks", type=click.IntRange(2, 8), default=4, help="Workers, each at a RoCE device.")
+@click.option("--epochs", type=click.IntRange(min=1), default=30)
+@_BATCH
+@click.option("--weather", default="", help="What the switch's ports do to frames, e.g. drop=0.001.")
+@_timeout(120.0)
+@_out("demo-out/softroce")
+def softroce(
+    *, seed: int, ranks: int, epochs: int, batch: int, weather: str, timeout: float, out: Path
+) -> None:
+    """Workers at kernel RoCE devices (Soft-RoCE) in a virtual machine; see `inaproto hil softroce`.
+
+    Takes some minutes: daemons and workers are nine processes on one emulated core.
+    """
+    with _source_tree():
+        from examples.digits import demo as act
+        from examples.digits import softroce as guest_act
+    _require_shards(batch, ranks)
+    config = act.Config(
+        seed=seed, ranks=ranks, epochs=epochs, batch=batch, weather=weather, timeout_s=timeout
+    )
+    try:
+        sys.exit(guest_act.main(config, out))
+    except Unsupported as why:
+        raise click.ClickException(str(why)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -36,6 +37,11 @@ async def test_verbs_keep_the_nic_contract(softroce: Image) -> None:
                     "tests/contract/test_nic_verbs.py",
                 ]
                 env = {"INAPROTO_VERBS_PAIR": addresses}
+                nics = [sys.executable, "-P", "-m", "inaproto.cli", "nics", "--json"]
+                listed = await guest.run(nics, cwd=TREE)
                 ended = await guest.run(argv, env=env, cwd=TREE, timeout=800)
             nursery.cancel_scope.cancel()
     assert ended.rc == 0, ended.out + ended.err
+    found = json.loads(listed.out)
+    assert [one["ip"] for one in found] == addresses.split(",")
+    assert all(one["usable"] and one["mac"] and one["interface"] for one in found)

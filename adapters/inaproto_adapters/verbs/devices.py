@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ _SYSFS: Final = Path("/sys/class/infiniband")
 _MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 _ACTIVE: Final = 4
 _PORT_STATES: Final = {0: "no state", 1: "down", 2: "initialising", 3: "armed", 4: "active", 5: "deferred"}
-_ROCE_V2: Final = "RoCE v2"
+_ROCE_V2: Final = 2
+"""Of ``enum ibv_gid_type_entry``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,40 +70,49 @@ def find_device(ip: bytes) -> Device:
 def _ports(name: str) -> Iterator[Device]:
     context = verbs("device").Context(name=name)
     try:
-        attributes = context.query_device()
-        for port in range(1, attributes.phys_port_cnt + 1):
-            yield from _addresses(name, port, context.query_port(port))
+        states = [
+            (port, context.query_port(port)) for port in range(1, context.query_device().phys_port_cnt + 1)
+        ]
+        # In one call: a table may have a thousand entries, and reading sysfs for each takes seconds.
+        table = context.query_gid_table(sum(state.gid_tbl_len for _, state in states))
+        for port, state in states:
+            yield from _addresses(name, port, state, [entry for entry in table if entry.port_num == port])
     finally:
         context.close()
 
 
-def _addresses(name: str, port: int, state: Any) -> Iterator[Device]:
-    """From sysfs, which all kernels and devices have alike: GID, its type and its interface, by index."""
-    folder = _SYSFS / name / "ports" / str(port)
+def _addresses(name: str, port: int, state: Any, table: list[Any]) -> Iterator[Device]:
+    """``table``: the entries of the port that are in use, ``GIDEntry``."""
     mtu = _MTUS.get(state.active_mtu, 0)
     why = ""
-    if _read(folder / "link_layer") != "Ethernet":
+    if _read(_SYSFS / name / "ports" / str(port) / "link_layer") != "Ethernet":
         why = "its link layer is InfiniBand, which is not supported yet"
     elif state.state != _ACTIVE:
         why = f"port {port} is {_PORT_STATES.get(state.state, state.state)}; is its network interface up?"
     found = False
-    for path in sorted((folder / "gids").glob("*"), key=lambda one: int(one.name)):
-        index = int(path.name)
-        kind = _read(folder / "gid_attrs" / "types" / path.name)
-        mapped = ipaddress.IPv6Address(_read(path) or "::").ipv4_mapped
-        if kind != _ROCE_V2 or mapped is None:
+    for entry in sorted(table, key=lambda one: one.gid_index):
+        mapped = ipaddress.IPv6Address(entry.gid_str()).ipv4_mapped
+        if entry.gid_type != _ROCE_V2 or mapped is None:
             continue
         found = True
-        interface = _read(folder / "gid_attrs" / "ndevs" / path.name)
+        interface = _interface(entry.ndev_ifindex)
         mac = bytes.fromhex(_read(Path("/sys/class/net") / interface / "address").replace(":", ""))
-        yield Device(name, port, mapped.packed, mac, interface, index, mtu, why)
+        yield Device(name, port, mapped.packed, mac, interface, entry.gid_index, mtu, why)
     if not found:
         why = why or "it has no RoCEv2 address; give its network interface an IPv4 address"
         yield Device(name, port, b"", b"", "", 0, mtu, why)
 
 
+def _interface(index: int) -> str:
+    """Empty if it is gone."""
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return ""
+
+
 def _read(path: Path) -> str:
-    """Empty for a file that is not there, or an entry of the GID table that is not in use."""
+    """Empty for a file that is not there."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:

@@ -2,7 +2,8 @@
 
 One connection to the bench, which listens outside: first a line with the token, then JSON lines. A request
 is ``{"id": 1, "argv": [...], "env": {...}, "cwd": "/"}``, its answer ``{"id": 1, "rc": 0, "out": "...",
-"err": "..."}``; ``{"id": 1, "kill": true}`` ends a program with SIGTERM. When the connection ends, so does
+"err": "..."}``. With ``"lines": true`` its output is told as it comes, ``{"id": 1, "line": "..."}``, and
+``out`` is empty. ``{"id": 1, "kill": true}`` ends a program with SIGTERM. When the connection ends, so does
 the guest.
 """
 
@@ -13,23 +14,29 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
+
+Say = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 async def serve(stream: trio.SocketStream) -> None:
     running: dict[int, trio.Process] = {}
     lock = trio.Lock()
 
+    async def say(told: dict[str, Any]) -> None:
+        async with lock:
+            await stream.send_all(json.dumps(told).encode() + b"\n")
+
     async def run(request: dict[str, Any], *, task_status: trio.TaskStatus[None]) -> None:
         try:
-            answer = await _run(request, running, task_status)
+            answer = await _run(request, running, say, task_status)
         except OSError as error:
             answer = {"rc": 127, "out": "", "err": str(error)}
             task_status.started()
-        async with lock:
-            await stream.send_all(json.dumps({"id": request["id"], **answer}).encode() + b"\n")
+        await say({"id": request["id"], **answer})
 
     async with trio.open_nursery() as nursery:
         rest = b""
@@ -47,7 +54,7 @@ async def serve(stream: trio.SocketStream) -> None:
 
 
 async def _run(
-    request: dict[str, Any], running: dict[int, trio.Process], task_status: trio.TaskStatus[None]
+    request: dict[str, Any], running: dict[int, trio.Process], say: Say, task_status: trio.TaskStatus[None]
 ) -> dict[str, Any]:
     process = await trio.lowlevel.open_process(
         request["argv"],
@@ -61,16 +68,28 @@ async def _run(
     task_status.started()
     said: dict[str, bytes] = {}
     async with trio.open_nursery() as reading:
-        for name, pipe in (("out", process.stdout), ("err", process.stderr)):
-            assert pipe is not None
-            reading.start_soon(_read, pipe, said, name)
+        if request.get("lines"):
+            reading.start_soon(_tell_lines, process.stdout, request["id"], say)
+        else:
+            reading.start_soon(_read, process.stdout, said, "out")
+        reading.start_soon(_read, process.stderr, said, "err")
     rc = await process.wait()
     del running[request["id"]]
-    return {"rc": rc, **{name: text.decode(errors="replace") for name, text in said.items()}}
+    return {"rc": rc, "out": "", **{name: text.decode(errors="replace") for name, text in said.items()}}
 
 
 async def _read(pipe: Any, said: dict[str, bytes], name: str) -> None:
     said[name] = b"".join([data async for data in pipe])
+
+
+async def _tell_lines(pipe: Any, number: int, say: Say) -> None:
+    rest = b""
+    async for data in pipe:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            await say({"id": number, "line": line.decode(errors="replace")})
+    if rest:
+        await say({"id": number, "line": rest.decode(errors="replace")})
 
 
 async def main(host: str, port: int, token: str) -> None:

@@ -16,6 +16,7 @@ from inaproto.core.rc_types import MTUS
 from inaproto.errors import InaprotoError
 from inaproto_hil.bench.report import parse_size
 from inaproto_hil.environment import describe
+from inaproto_hil.softroce.guest import guest_failure_alone
 from inaproto_hil.softroce.image import Image, open_image
 from inaproto_hil.softroce.network import HOSTS_MAX
 from inaproto_hil.softroce.switched import Switched, SwitchedConfig, run_switched
@@ -68,21 +69,17 @@ def softroce(
     console = Console(stderr=json_file == "-")
     try:
         image = open_image(lambda text: console.print(text, soft_wrap=True, highlight=False))
-        found = {
-            mtu: trio.run(
-                _measure,
-                image,
-                SwitchedConfig(
-                    hosts=hosts,
-                    mtu=mtu,
-                    rows=[(dtype, size) for dtype in DTYPES for size in sizes],
-                    iterations=iterations,
-                    timeout=timeout,
-                ),
-                console,
+        found = {}
+        for mtu in mtus:
+            config = SwitchedConfig(
+                hosts=hosts,
+                mtu=mtu,
+                rows=[(dtype, size) for dtype in DTYPES for size in sizes],
+                iterations=iterations,
+                timeout=timeout,
             )
-            for mtu in mtus
-        }
+            with guest_failure_alone():
+                found[mtu] = trio.run(_measure, image, config, console)
     except InaprotoError as error:
         click.echo(f"inaproto: {error}", err=True)
         sys.exit(1)

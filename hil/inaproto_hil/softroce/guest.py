@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -54,16 +54,36 @@ class Ended:
     err: str
 
 
+@contextlib.contextmanager
+def guest_failure_alone() -> Iterator[None]:
+    """What failed under nurseries comes out as the ``GuestFailed`` that it is, if it is nothing else."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        failed, rest = group.split(GuestFailed)
+        if rest is not None or failed is None:
+            raise
+        first: GuestFailed | ExceptionGroup[GuestFailed] = failed
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
 class Guest:
     """Programs in the guest, several at a time."""
 
-    def __init__(self, hosts: Sequence[GuestHost], stream: trio.SocketStream, console: Path) -> None:
+    def __init__(
+        self, hosts: Sequence[GuestHost], out: Path, stream: trio.SocketStream, console: Path
+    ) -> None:
         self.hosts = hosts
+        self.out = out
+        """What programs in the guest write to ``/out`` is here, for as long as the guest runs."""
         self._stream = stream
         self._console = console
         self._next = 0
         self._waiting: dict[int, trio.Event] = {}
         self._ended: dict[int, Ended] = {}
+        self._sinks: dict[int, Callable[[str], None]] = {}
         self._sending = trio.Lock()
         self._gone = False
 
@@ -74,14 +94,22 @@ class Guest:
         env: Mapping[str, str] | None = None,
         cwd: str | Path = "/",
         timeout: float = 120.0,
+        on_line: Callable[[str], None] | None = None,
     ) -> Ended:
-        """Raises ``GuestFailed`` when the guest ends, or the time is over; the program is ended then."""
+        """Raises ``GuestFailed`` when the guest ends, or the time is over; the program is ended then.
+
+        ``on_line`` gets each line of its output as it comes, and ``Ended.out`` is empty then.
+        """
         self._next += 1
         number = self._next
         event = self._waiting[number] = trio.Event()
+        request = {"id": number, "argv": list(argv), "env": dict(env or {}), "cwd": str(cwd)}
+        if on_line is not None:
+            self._sinks[number] = on_line
+            request["lines"] = True
         try:
             with trio.fail_after(timeout):
-                await self._send({"id": number, "argv": list(argv), "env": dict(env or {}), "cwd": str(cwd)})
+                await self._send(request)
                 await event.wait()
         except trio.TooSlowError:
             await self._send({"id": number, "kill": True})
@@ -89,6 +117,7 @@ class Guest:
             raise GuestFailed(f"{said}{self.console_end()}") from None
         finally:
             del self._waiting[number]
+            self._sinks.pop(number, None)
         if number not in self._ended:
             raise GuestFailed(f"the guest is gone{self.console_end()}")
         return self._ended.pop(number)
@@ -107,7 +136,10 @@ class Guest:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     answer = json.loads(line)
-                    if answer["id"] in self._waiting:
+                    if "line" in answer:
+                        if answer["id"] in self._sinks:
+                            self._sinks[answer["id"]](answer["line"])
+                    elif answer["id"] in self._waiting:
                         self._ended[answer["id"]] = Ended(answer["rc"], answer["out"], answer["err"])
                         self._waiting[answer["id"]].set()
         self._gone = True
@@ -120,7 +152,12 @@ class Guest:
 
 @asynccontextmanager
 async def boot(
-    image: Image, ports: Sequence[Path], *, mtu: int = 1024, folder: Path | None = None
+    image: Image,
+    ports: Sequence[Path],
+    *,
+    mtu: int = 1024,
+    memory_mb: int = MEMORY_MB,
+    folder: Path | None = None,
 ) -> AsyncIterator[Guest]:
     """A running guest, with one host for each of ``ports``: the sockets that their NICs are connected to.
 
@@ -136,7 +173,7 @@ async def boot(
         ethernet_mtu = max(1500, mtu + ROCE_OVERHEAD)
         job = set_up(hosts, ethernet_mtu=ethernet_mtu) + _agent(agent_port, token)
         out, log = _shared(Path(work), job, console)
-        command = _command(image, hosts, ports, out, host_mtu=ethernet_mtu)
+        command = _command(image, hosts, ports, out, host_mtu=ethernet_mtu, memory_mb=memory_mb)
         async with trio.open_nursery() as nursery:
             with log:
                 process: trio.Process = await nursery.start(
@@ -153,7 +190,7 @@ async def boot(
                 async with listener:
                     stream = await _agent_of(listener, token, process, console)
                 async with stream:
-                    guest = Guest(hosts, stream, console)
+                    guest = Guest(hosts, out, stream, console)
                     nursery.start_soon(guest.listen)
                     yield guest
             finally:
@@ -198,17 +235,23 @@ async def _agent_of(
 
 def _agent(port: int, token: str) -> str:
     path = ":".join(sys.path)
-    environment = f"PYTHONPATH={shlex.quote(path)} PYTHONDONTWRITEBYTECODE=1"
+    environment = f"PYTHONPATH={shlex.quote(path)} PYTHONDONTWRITEBYTECODE="
     arguments = f"{CONTROL_GATEWAY} {port} {token}"
     return f"{environment} exec {shlex.quote(sys.executable)} -P -m inaproto_hil.softroce.agent {arguments}\n"
 
 
 def _command(
-    image: Image, hosts: Sequence[GuestHost], ports: Sequence[Path], out: Path, *, host_mtu: int
+    image: Image,
+    hosts: Sequence[GuestHost],
+    ports: Sequence[Path],
+    out: Path,
+    *,
+    host_mtu: int,
+    memory_mb: int,
 ) -> list[str]:
     command = [
         program("qemu-system-x86_64"),
-        *("-M", "pc,usb=off", "-accel", "tcg", "-cpu", "max", "-m", str(MEMORY_MB), "-smp", "1"),
+        *("-M", "pc,usb=off", "-accel", "tcg", "-cpu", "max", "-m", str(memory_mb), "-smp", "1"),
         *("-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"),
         *("-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _KERNEL_LINE),
         *("-fsdev", "local,id=r,path=/,security_model=none,readonly=on,multidevs=remap"),

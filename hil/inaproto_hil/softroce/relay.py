@@ -1,11 +1,14 @@
 """The switch's control socket, as the guest sees it: a UNIX socket there, TCP between, the real one outside.
 
 The guest cannot connect to a UNIX socket of the machine; its user network reaches the machine's loopback.
+
+    python -m inaproto_hil.softroce.relay PATH HOST PORT        is the end in the guest, until it is ended
 """
 
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -57,3 +60,13 @@ async def _copy(source: trio.SocketStream, sink: trio.SocketStream, scope: trio.
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         pass
     scope.cancel()
+
+
+async def main(path: Path, host: str, port: int) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_unix, path, host, port)
+        print("ready", flush=True)
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

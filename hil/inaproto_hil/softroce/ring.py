@@ -91,7 +91,8 @@ async def run(plan: RingPlan, folder: Path, report: Report) -> None:
                 joining.start_soon(join, place)
         joined = [one for one in communicators if one is not None]
         for dtype, nbytes in plan.rows:
-            report(await _row(plan, joined, dtype, nbytes))
+            row = await _row(plan, joined, dtype, nbytes)
+            report({**row, "devices": [nic.statistics() for nic in nics]})
         for one in joined:
             await one.aclose()
         report({"devices": [nic.statistics() for nic in nics]})

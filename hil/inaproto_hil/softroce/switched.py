@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -63,13 +64,29 @@ class SwitchedConfig:
 @dataclass(frozen=True, slots=True)
 class Switched:
     rows: list[dict[str, Any]]
-    """As :mod:`~inaproto_hil.softroce.ring` prints them: those of the guest's ranks, then those of ours."""
+    """As :mod:`~inaproto_hil.softroce.ring` prints them: those of the guest's ranks, then those of ours.
+
+    ``devices`` of a row: their counters when it had ended.
+    """
     devices: list[dict[str, int]]
     """Counters of each of the guest's, from the start of its daemon on."""
 
 
-async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort | None = None) -> Switched:
-    """Raises ``GuestFailed``. ``wrap_port`` may put weather on the wire."""
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A switch daemon that runs in this process."""
+
+    folder: Path
+    """Of its sockets."""
+    ports: Path
+    """The socket that NICs are plugged into."""
+    control_port: int
+    """On loopback: of the relay to its control socket."""
+
+
+@asynccontextmanager
+async def switch_outside(wrap_port: WrapPort | None = None) -> AsyncIterator[Outside]:
+    """``wrap_port`` may put weather on the wire."""
     with tempfile.TemporaryDirectory(prefix="ina-") as folder:
         settings = load_switch_settings({"dir": folder}, None, {}).settings
         stop, ready = trio.Event(), trio.Event()
@@ -86,13 +103,20 @@ async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort
             )
             await ready.wait()
             control_port: int = await nursery.start(serve_tcp, settings.control_path)
-            own: list[dict[str, Any]] = []
-            if config.own:
-                ips = [f"10.0.0.{200 + number}" for number in range(config.own)]
-                plan = config.plan(ips, first_rank=0, control_port=0)
-                nursery.start_soon(run, plan, settings.dir, own.append)
-            found = await _in_guest(image, config, settings.ports_path, control_port)
+            yield Outside(settings.dir, settings.ports_path, control_port)
             nursery.cancel_scope.cancel()
+
+
+async def run_switched(image: Image, config: SwitchedConfig, wrap_port: WrapPort | None = None) -> Switched:
+    """Raises ``GuestFailed``. ``wrap_port`` may put weather on the wire."""
+    own: list[dict[str, Any]] = []
+    async with switch_outside(wrap_port) as switch, trio.open_nursery() as nursery:
+        if config.own:
+            ips = [f"10.0.0.{200 + number}" for number in range(config.own)]
+            plan = config.plan(ips, first_rank=0, control_port=0)
+            nursery.start_soon(run, plan, switch.folder, own.append)
+        found = await _in_guest(image, config, switch.ports, switch.control_port)
+        nursery.cancel_scope.cancel()
     return Switched([*found.rows, *(row for row in own if "wrong" in row)], found.devices)
 
 

@@ -65,11 +65,27 @@ class Count:
     other: int = 0
     """Frames that are no RoCE."""
     _numbers: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    _psns: set[tuple[bytes, bytes, int, int]] = field(default_factory=set)
 
-    def number(self, is_data: bool) -> int:
-        """Of the next frame of a kind."""
+    def look(self, packet: Packet) -> Seen:
+        """What there is to say of the next one; it is counted."""
+        is_data = packet.opcode != Opcode.RC_ACK
+        key = (packet.src_ip, packet.dst_ip, packet.dest_qp, packet.psn)
+        seen = Seen(
+            packet,
+            self._numbers[is_data],
+            is_data,
+            is_nak=not is_data and packet.data[packet.header_bytes - 4] & 0xE0 == NAK,
+            is_intact=verify(packet.data),
+            psn=packet.psn,
+            came_s=trio.current_time(),
+            is_again=is_data and key in self._psns,
+        )
         self._numbers[is_data] += 1
-        return self._numbers[is_data] - 1
+        if is_data:
+            self._psns.add(key)
+        self.seen.append(seen)
+        return seen
 
     @property
     def data(self) -> int:
@@ -98,7 +114,6 @@ class Wire:
         self.fault: Fault = unharmed
         self._ports: list[FramePort] = []
         self._places: dict[bytes, FramePort] = {}
-        self._psns: set[tuple[bytes, bytes, int, int]] = set()
         self._late: list[tuple[float, int, FramePort, bytes]] = []
         self._order = 0
 
@@ -106,7 +121,6 @@ class Wire:
         """Count from now on; with ``fault``."""
         self.count = Count()
         self.fault = fault
-        self._psns.clear()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve until cancelled; started when NICs can connect."""
@@ -143,8 +157,7 @@ class Wire:
             self.count.other += 1
             self._forward(port, frame)
             return
-        seen = self._look(packet)
-        self.count.seen.append(seen)
+        seen = self.count.look(packet)
         for sent in self.fault(seen):
             if sent.after_s:
                 self._order += 1
@@ -153,17 +166,6 @@ class Wire:
                 nursery.start_soon(self._send_due, due)
             else:
                 self._forward(port, sent.frame)
-
-    def _look(self, packet: Packet) -> Seen:
-        is_data = packet.opcode != Opcode.RC_ACK
-        is_nak = not is_data and packet.data[packet.header_bytes - 4] & 0xE0 == NAK
-        number = self.count.number(is_data)
-        key = (packet.src_ip, packet.dst_ip, packet.dest_qp, packet.psn)
-        is_again = is_data and key in self._psns
-        if is_data:
-            self._psns.add(key)
-        intact = verify(packet.data)
-        return Seen(packet, number, is_data, is_nak, intact, packet.psn, trio.current_time(), is_again)
 
     async def _send_due(self, due: float) -> None:
         """In the order in which they are due, whichever task is run first."""

@@ -1,0 +1,83 @@
+"""The ports of a switch, watched: what crosses each of them is decoded, kept, and may be lost on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inaproto.ports import FramePort, FramePortCapabilities, PortCounters
+from inaproto.units import Frames
+from inaproto.wire.packet import decode_packet
+from inaproto_hil.softroce.wire import Count, Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A RoCE frame at a port of the switch, on its way in or out."""
+
+    seen: Seen
+    port: str
+    is_result: bool
+    """It leaves the switch."""
+    is_lost: bool
+
+
+Loses = Callable[[Seen, bool], bool]
+"""Whether a frame, which leaves the switch or does not, is to be lost at the port."""
+
+
+class WatchedPorts:
+    """``wrap`` is for all ports of a switch; ``crossings`` are in the order in which it saw and sent them."""
+
+    def __init__(self, loses: Loses) -> None:
+        self.crossings: list[Crossing] = []
+        self._loses = loses
+        self._counts = {False: Count(), True: Count()}
+
+    def wrap(self, port: FramePort, name: str) -> FramePort:
+        return _WatchedPort(port, name, self)
+
+    def pass_on(self, frame: bytes, port: str, *, is_result: bool) -> bool:
+        packet = decode_packet(frame)
+        if packet is None:
+            return True
+        seen = self._counts[is_result].look(packet)
+        is_lost = self._loses(seen, is_result)
+        self.crossings.append(Crossing(seen, port, is_result, is_lost))
+        return not is_lost
+
+
+class _WatchedPort:
+    def __init__(self, port: FramePort, name: str, watched: WatchedPorts) -> None:
+        self._port = port
+        self._name = name
+        self._watched = watched
+
+    @property
+    def capabilities(self) -> FramePortCapabilities:
+        return self._port.capabilities
+
+    @property
+    def counters(self) -> PortCounters:
+        return self._port.counters
+
+    async def receive(self) -> Sequence[Frames]:
+        while True:
+            blocks = [self._what_passes(block, is_result=False) for block in await self._port.receive()]
+            passed = [block for block in blocks if len(block)]
+            if passed:
+                return passed
+
+    def send_nowait(self, frames: Frames) -> int:
+        passed = self._what_passes(frames, is_result=True)
+        return len(frames) - len(passed) + self._port.send_nowait(passed)
+
+    def _what_passes(self, frames: Frames, *, is_result: bool) -> Frames:
+        keep = [self._watched.pass_on(bytes(row), self._name, is_result=is_result) for row in frames]
+        return frames if all(keep) else frames[keep]
+
+    async def run(self) -> None:
+        await self._port.run()
+
+    async def aclose(self) -> None:
+        await self._port.aclose()
