@@ -24,6 +24,7 @@ from inaproto.wire.control_messages import (
 )
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
 from inaproto.wire.ipv4 import Ipv4Header
+from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.switch_messages import (
     FlowRecord,
@@ -246,3 +247,17 @@ CONTROL_STREAMS: Final = (
     b"\x00" + _FRAMED[0] + _FRAMED[-2],
     b"\x06" + b"".join(_FRAMED[3:6]),
 )
+
+
+def _captures() -> tuple[bytes, ...]:
+    writer = CaptureWriter([Interface("h0"), Interface("uplink", snaplen=30)])
+    frames = np.arange(120, dtype=np.uint8).reshape(2, 60)
+    pcapng = writer.header() + writer.packets(0, 1, frames, Direction.INBOUND, dropped=3).tobytes()
+    pcapng += writer.packets(1, 2, frames[:1]).tobytes() + writer.statistics(0, 3, received=2, dropped=3)
+    pcap = bytes.fromhex("a1b2c3d4 0002 0004 00000000 00000000 0000ffff 00000001")
+    pcap += bytes.fromhex("00000001 00000002 00000004 0000003c 01020304")
+    return tuple(bytes([step]) + data for data in (pcapng, pcap) for step in (2, 255))
+
+
+CAPTURES: Final = _captures()
+"""One byte that says how the stream is cut, then the stream."""

@@ -16,11 +16,13 @@ import numpy as np
 
 from inaproto.errors import DecodeError
 from inaproto.wire import icrc
+from inaproto.wire.capture_reader import CaptureReader, read_capture
 from inaproto.wire.control import ControlDecoder, decode_control, encode_control
 from inaproto.wire.control_messages import UnknownMessage, decode_message, encode_message
 from inaproto.wire.ethernet import EthernetHeader
 from inaproto.wire.ina_header import InaHeader
 from inaproto.wire.ipv4 import Ipv4Header, internet_checksum
+from inaproto.wire.pcapng import CapturedFrame
 from inaproto.wire.roce import Aeth, Bth, Imm, Reth, RocePacket
 from inaproto.wire.tree_note import TreeNote
 from inaproto.wire.trunk_hello import TrunkHello
@@ -217,6 +219,28 @@ def control_message(data: bytes) -> None:
         assert repr(decode_message(decode_control(encode_message(message)[4:]))) == repr(message)
 
 
+def capture(data: bytes) -> None:
+    """The first byte says how the stream is cut; whole or cut, it must read the same."""
+    stream, step = data[1:], data[0] + 1 if data else 1
+    whole, pieces = _read_in_steps(stream, len(stream) or 1), _read_in_steps(stream, step)
+    assert repr(whole) == repr(pieces)
+    if isinstance(whole, DecodeError):
+        raise whole
+    assert whole == read_capture(stream)
+
+
+def _read_in_steps(stream: bytes, step: int) -> list[CapturedFrame] | DecodeError:
+    reader = CaptureReader()
+    frames: list[CapturedFrame] = []
+    try:
+        for at in range(0, len(stream), step):
+            frames += reader.feed(stream[at : at + step])
+        reader.finish()
+    except DecodeError as error:
+        return error
+    return frames
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -232,6 +256,7 @@ TARGETS = {
         Target("ina_header", corpus.INA_HEADERS, ina_header),
         Target("tree_note", corpus.TREE_NOTES, tree_note),
         Target("trunk_hello", corpus.TRUNK_HELLOS, trunk_hello),
+        Target("capture", corpus.CAPTURES, capture),
         Target("decode_runs", corpus.RUNS, runs),
         Target("frame_stream", corpus.FRAME_STREAMS, frame_stream),
         Target("control_record", corpus.CONTROL_RECORDS, control_record),
