@@ -1,0 +1,130 @@
+"""What a responder keeps (IBTA 9.7.5 and 9.7.7): acknowledgements of what it got, and no more.
+
+An answer names only its own target, the sender's queue pair, which no request shows. Which connection it
+answers follows from the addresses and its PSN, if they fit one connection alone; where they fit several, from
+the UDP source port, which many stacks use in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from inaproto.core.rc_types import SyndromeKind, syndrome_kind
+from inaproto.units import PSN_MASK, psn_distance
+from inaproto.wire.pcapng import Direction
+from inaproto_hil.inspect.findings import ACK_BEYOND, MSN, NAK, REFUSED, Books, Broken
+from inaproto_hil.inspect.flows import FAR, Flow
+from inaproto_hil.inspect.packets import Seen
+
+_WINDOW: Final = 1 << 12
+"""How far behind the highest PSN an answer may be that tells which connection it is about."""
+_PSN_BYTES: Final = range(51, 54)
+_MSN_BYTES: Final = range(55, 58)
+
+
+@dataclass(slots=True)
+class Answers:
+    """Those to one queue pair, at one port in one direction."""
+
+    flow: Flow
+    acked: int | None = None
+    """Highest position acknowledged, with the message count and frame of that answer."""
+    msn: int = 0
+    frame: int = 0
+    is_whole: bool = False
+    """The connection was captured from its start."""
+
+
+def pair(seen: Seen, flows: Iterable[Flow]) -> Flow | None:
+    """The connection that an answer is about; None if none or several fit."""
+    source, target, _ = seen.connection
+    fitting = []
+    for flow in flows:
+        if flow.connection[:2] == (target, source):
+            high = delivered(seen, flow)
+            if high is not None and -_WINDOW <= psn_distance(seen.packet.psn, high & PSN_MASK) <= 1:
+                fitting.append(flow)
+    if len(fitting) > 1:
+        port = int.from_bytes(seen.packet.data[34:36], "big")
+        fitting = [flow for flow in fitting if flow.udp_port == port]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def delivered(seen: Seen, flow: Flow) -> int | None:
+    """The highest position that went the other way than an answer, at the same port."""
+    match seen.frame.direction:
+        case Direction.INBOUND:
+            return flow.high_at(Direction.OUTBOUND, seen.frame.interface.name)
+        case Direction.OUTBOUND:
+            return flow.high_at(Direction.INBOUND, seen.frame.interface.name)
+        case Direction.UNKNOWN:
+            return flow.high
+
+
+def is_from_the_start(flow: Flow, msn: int) -> bool:
+    """Whether all that a connection without a ring has sent was captured, when its first answer comes.
+
+    The answer counts messages from the connection's beginning. Else a capture must have gone on for
+    longer than any requester sends ahead.
+    """
+    if flow.first is None or flow.high is None:
+        return False
+    begins = flow.first[0] in flow.messages and msn <= len(flow.messages)
+    return (begins and flow.ring_id is None) or flow.high - flow.first[0] > _WINDOW
+
+
+def judge_answer(seen: Seen, answers: Answers, books: Books, *, is_whole: bool) -> Broken | None:
+    """The first rule that an answer breaks. ``is_whole``: all that was sent before has been captured."""
+    flow, high = answers.flow, delivered(seen, answers.flow)
+    assert seen.aeth is not None, "an ACK packet has an AETH"
+    if high is None:
+        return None
+    syndrome, msn = seen.aeth
+    kind = syndrome_kind(syndrome)
+    ahead = psn_distance(seen.packet.psn, high & PSN_MASK)
+    if abs(ahead) > FAR:
+        books.note("answers that belong to no connection seen")
+        return None
+    if not is_whole:
+        books.note("answers to what was not captured from the start, not judged")
+        return None
+    psn = high & PSN_MASK
+    books.check(REFUSED, ACK_BEYOND)
+    if kind is SyndromeKind.FATAL:
+        flow.naks += 1
+        return seen.breaks(
+            REFUSED, "an ACK", f"syndrome 0x{syndrome:02x} for PSN {seen.packet.psn}", range(54, 55)
+        )
+    if kind is SyndromeKind.SEQUENCE:
+        flow.naks += 1
+        books.note("NAKs")
+        books.check(NAK)
+        if ahead >= 0:
+            expected = f"a PSN below {psn}, the highest that was delivered"
+            return seen.breaks(NAK, expected, f"NAK of PSN {seen.packet.psn}", _PSN_BYTES)
+    elif kind is SyndromeKind.ACK:
+        flow.acks += 1
+        if ahead > 0:
+            expected = f"PSN {psn} at most, the highest that was delivered"
+            return seen.breaks(ACK_BEYOND, expected, f"ACK of PSN {seen.packet.psn}", _PSN_BYTES)
+    else:
+        books.note("answers that the receiver is not ready")
+        return None
+    return _msn(seen, answers, high + ahead - (kind is SyndromeKind.SEQUENCE), msn, books)
+
+
+def _msn(seen: Seen, answers: Answers, acked: int, msn: int, books: Books) -> Broken | None:
+    """Both counts grow together: this holds for answers in whatever order they come."""
+    if answers.acked is None:
+        answers.acked, answers.msn, answers.frame = acked, msn, seen.frame.number
+        return None
+    books.check(MSN)
+    behind = psn_distance(msn, answers.msn)
+    if acked > answers.acked and behind < 0:
+        expected = f"MSN {answers.msn} or more, as in frame {answers.frame} for an earlier PSN"
+        return seen.breaks(MSN, expected, f"MSN {msn}", _MSN_BYTES)
+    if acked > answers.acked:
+        answers.acked, answers.msn, answers.frame = acked, msn, seen.frame.number
+    return None
