@@ -15,6 +15,7 @@ import trio
 
 from inaproto_hil.softroce.guest import Guest, GuestFailed, boot
 from inaproto_hil.softroce.image import Image
+from inaproto_hil.softroce.recording import Recording
 from inaproto_hil.softroce.transfer import TransferPlan
 from inaproto_hil.softroce.wire import Count, Fault, Wire, unharmed
 
@@ -53,10 +54,12 @@ class Pair:
 
 
 @asynccontextmanager
-async def open_pair(image: Image, *, mtu: int = 1024) -> AsyncIterator[Pair]:
-    """A guest of two hosts, ready for transfers."""
+async def open_pair(
+    image: Image, *, mtu: int = 1024, recording: Recording | None = None
+) -> AsyncIterator[Pair]:
+    """A guest of two hosts, ready for transfers. ``recording`` gets all that crosses the wire."""
     with tempfile.TemporaryDirectory(prefix="ina-") as folder:
-        wire = Wire(Path(folder, "wire.sock"))
+        wire = Wire(Path(folder, "wire.sock"), recording)
         async with trio.open_nursery() as nursery:
             await nursery.start(wire.run)
             async with boot(image, [wire.path] * 2, mtu=mtu) as guest:

@@ -22,6 +22,7 @@ from inaproto.wire.icrc import verify
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.roce import Opcode
 from inaproto_adapters.frames import open_frame_listener
+from inaproto_hil.softroce.recording import Recording
 
 _MULTICAST: Final = 1
 NAK: Final = 0x60
@@ -108,8 +109,9 @@ class Count:
 class Wire:
     """Frame ports that find each other by source address."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, recording: Recording | None = None) -> None:
         self.path = path
+        self._recording = recording
         self.count = Count()
         self.fault: Fault = unharmed
         self._ports: list[FramePort] = []
@@ -129,7 +131,9 @@ class Wire:
             async with trio.open_nursery() as nursery:
                 task_status.started()
                 while True:
-                    port = await listener.accept()
+                    port: FramePort = await listener.accept()
+                    if self._recording is not None:
+                        port = self._recording.wrap(port, f"port{len(self._ports) + 1}")
                     self._ports.append(port)
                     nursery.start_soon(port.run)
                     nursery.start_soon(self._serve, port, nursery)
