@@ -90,7 +90,7 @@ def of_the_last_rank(at: int, value: bytes) -> Damage:
             at
             for at in range(result)
             if capture[at].direction is IN
-            and capture[at].data[42] == FIRST
+            and capture[at].data[42:43] == bytes([FIRST])
             and capture[at].data[ids] == capture[result].data[ids]
         )
         return put(capture, index, sealed(capture[index].data, (at, value)))
@@ -163,7 +163,7 @@ def second_connection_of_a_rank(capture: Capture) -> tuple[Capture, int]:
 
 
 def sent_again_with_other_bytes(capture: Capture) -> tuple[Capture, int]:
-    index = next(at for at in found(capture, MIDDLE, IN) if _has_no_result_yet(capture, at))
+    index = [at for at in found(capture, MIDDLE, IN) if _has_no_result_yet(capture, at)][-1]
     return insert(capture, index, sealed(capture[index].data, (60, b"\xaa\x55")))
 
 
@@ -178,7 +178,7 @@ def result_before_the_last_rank(capture: Capture) -> tuple[Capture, int]:
     last_input = max(
         index
         for index in range(result)
-        if capture[index].direction is IN and capture[index].data[42] == MIDDLE
+        if capture[index].direction is IN and capture[index].data[42:43] == bytes([MIDDLE])
     )
     moved = capture[result]
     rest = [*capture[:result], *capture[result + 1 :]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -12,7 +13,10 @@ from inaproto.sim.racks import draw_racks
 from inaproto.sim.swarm import Swarm, WorldConfig, draw_world
 from inaproto.sim.weather import Weather
 from inaproto.sim.world import World
+from inaproto.wire.pcapng import Direction
+from inaproto.wire.roce import Opcode
 from tests.inspect.captures import CLEAR, Tap, frames_of, inspect, ring_world, tap, without_damage
+from tests.inspect.damages import patched
 from tests.seeds import seeds
 from tests.sim.worlds import SMALL, make_nic
 
@@ -65,3 +69,22 @@ def test_frames_that_the_capture_lost_and_counted_blame_nobody(seed: int) -> Non
         left = [*frames[:lost], frames[lost + 1]._replace(dropped=1), *frames[lost + 2 :]]
         _, found = inspect(left)
         assert not found, (seed, lost, found[0].as_dict())
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_both_sides_of_a_switch_on_one_interface_blame_nobody(seed: int) -> None:
+    """As ``tcpdump -i any`` captures them: what a PSN carries is then two things."""
+    passed = tap(ring_world(f"any {seed}", HARSH if seed % 2 else CLEAR, elements=(900, 300, 1000)))
+    here = [replace(one, port=1) for one in passed]
+    inspector, found = inspect(frames_of(here, with_directions=False))
+    assert not found, found[0].as_dict()
+    assert inspector.books.checked["stale first packet"]
+
+
+def test_a_capture_that_began_late_sees_a_wrong_sum_again_after_some_messages() -> None:
+    passed = tap(ring_world("later", elements=(8000,) * 3, message_packets=2))
+    late = passed[len(passed) // 10 :]
+    late, wrong = patched(Opcode.RC_WRITE_FIRST, Direction.OUTBOUND, -3, 70 + 44, b"\xff\xff\xff")(late)
+    inspector, found = inspect(frames_of(late))
+    assert [(one.rule.name, one.frame.number) for one in found] == [("wrong sum", wrong + 1)]
+    assert inspector.books.notes["results whose inputs were not captured, not checked"]

@@ -10,7 +10,8 @@ import pytest
 from inaproto.wire.capture_reader import read_capture
 from inaproto.wire.pcapng import CapturedFrame, Direction
 from inaproto_hil.inspect.findings import RULES
-from tests.inspect.captures import inspect
+from tests.inspect.captures import Passed, frames_of, inspect
+from tests.inspect.damages import DAMAGES
 
 FOLDER = Path(__file__).parents[1] / "data" / "captures"
 
@@ -61,3 +62,23 @@ def test_one_damaged_bit_is_found_in_every_packet() -> None:
         data[-6] ^= 4
         _, found = inspect([frame._replace(data=bytes(data))])
         assert [one.rule.name for one in found] == ["ICRC"]
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_bad_packet_among_the_kernel_s_is_named(name: str) -> None:
+    rule, damage = DAMAGES[name]
+    ports: dict[str, int] = {}
+    passed = [
+        Passed(
+            0,
+            ports.setdefault(one.interface.name, len(ports)),
+            one.when_ns or 0,
+            one.direction,
+            one.data,
+        )
+        for one in capture("kernel-ring")
+    ]
+    damaged, wrong = damage(passed)
+    _, found = inspect(frames_of(damaged))
+    assert found, "nothing was found"
+    assert (found[0].rule.name, found[0].frame.number) == (rule, wrong + 1), found[0]

@@ -66,7 +66,7 @@ def test_tshark_reads_ports_directions_and_times(
 
 
 def test_capinfos_takes_the_file(program: Callable[[str], Path], path: Path, passed: list[Passed]) -> None:
-    argv = [program("capinfos"), "-M", "-c", "-t", "-I", path]
+    argv: list[str | Path] = [program("capinfos"), "-M", "-c", "-t", "-I", path]
     said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
     words = " ".join(said.split())
     assert "pcapng" in words

@@ -33,7 +33,7 @@ from inaproto_hil.inspect.flows import Flow, Message, Stream, is_write
 from inaproto_hil.inspect.packets import Connection, Seen, look
 from inaproto_hil.inspect.request_rules import judge_request
 from inaproto_hil.inspect.result_rules import judge_connection, judge_mark, judge_result
-from inaproto_hil.inspect.ring_rules import RINGS_MAX, Ring, judge_first, judge_last
+from inaproto_hil.inspect.ring_rules import RINGS_MAX, Ring, judge_agreement, judge_first, judge_last
 
 FLOWS_MAX: Final = 1024
 _PSN_COUNTS: Final = (
@@ -130,6 +130,7 @@ class Inspector:
             or judge_request(
                 seen, flow, stream, position, self.books, may_change=self._may_change(flow, stream, position)
             )
+            or judge_agreement(seen, self.rings, self.books)
             or judge_mark(seen, stream, self.books)
             or self._take(seen, flow, stream, position)
         )

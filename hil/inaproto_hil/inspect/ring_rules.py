@@ -131,9 +131,15 @@ def judge_first(seen: Seen, flow: Flow, rings: dict[int, Ring], position: int, b
         broken = _identity(seen, flow, ring)
         if broken is not None:
             return broken
-    broken = _stale(seen, flow, position)
-    if broken is not None or ring is None:
-        return broken
+    return _stale(seen, flow, position)
+
+
+def judge_agreement(seen: Seen, rings: dict[int, Ring], books: Books) -> Broken | None:
+    """A first packet that differs from what another rank sent for the same message."""
+    ina = seen.ina
+    ring = None if ina is None else rings.get(ina.ring_id)
+    if ina is None or ring is None:
+        return None
     known = ring.messages.get(ina.msg_id)
     if known is not None and known.ina.rank != ina.rank:
         books.check(RANKS_DISAGREE)
