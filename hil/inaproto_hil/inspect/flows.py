@@ -7,7 +7,6 @@ one direction at one port. Positions are PSNs without the wrap. All tables are b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -191,13 +190,6 @@ class Flow:
         """To the accelerator, which can place it; positions whose results have left are forgotten."""
         if self.due is None or position >= self.due:
             self.placed.add(position)
-
-    def results_due(self) -> Iterator[int]:
-        """Positions from the next new result on."""
-        position = self.due or 0
-        while True:
-            yield position
-            position += 1
 
 
 def message_of(position: int, seen: Seen) -> Message:

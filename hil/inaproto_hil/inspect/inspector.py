@@ -68,7 +68,6 @@ class Inspector:
         self.frames = 0
         self.roce = 0
         self.broken = 0
-        self.has_directions = False
         self.captures_lost = 0
         """Frames that the capture itself lost."""
         self._sources: dict[str, set[bytes]] = {}
@@ -86,7 +85,6 @@ class Inspector:
         if frame.interface.linktype != LINKTYPE_ETHERNET:
             self.books.note(f"frames of link type {frame.interface.linktype}, not looked at")
             return None
-        self.has_directions |= frame.direction is not Direction.UNKNOWN
         found = look(frame, self.books)
         if isinstance(found, Seen):
             self.roce += 1

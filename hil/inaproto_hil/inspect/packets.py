@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from inaproto.errors import DecodeError
+from inaproto.wire.icrc import icrc
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.ipv4 import internet_checksum, ip_text
 from inaproto.wire.packet import Packet, decode_packet
@@ -168,8 +169,6 @@ def _text(data: bytes) -> str:
 
 
 def _wrong_icrc(frame: CapturedFrame, packet: Packet) -> Broken:
-    from inaproto.wire.icrc import icrc
-
     end = len(packet.data)
     stored = int.from_bytes(packet.data[-4:], "little")
     expected = f"0x{icrc(packet.data):08x}"
