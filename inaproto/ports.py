@@ -1,10 +1,10 @@
 """What the protocol needs from the world: the interfaces that adapters implement.
 
-``FramePort`` moves Ethernet frames, ``Nic`` is a RoCE NIC seen through verbs, ``ByteStream`` is a control
-connection, ``RandomBits`` is where daemons draw what nobody may guess. Adapters announce themselves
-under the entry point group ``inaproto.adapters``; a missing capability is
-:class:`~inaproto.errors.Unsupported` when the adapter is opened, never in mid-run. One contract
-suite (``tests/contract``) runs against every adapter of a kind.
+``FramePort`` moves Ethernet frames, ``Link`` is an interface to attach one to, ``Nic`` is a RoCE NIC seen
+through verbs, ``ByteStream`` is a control connection, ``RandomBits`` is where daemons draw what nobody may
+guess. Adapters announce themselves under the entry point group ``inaproto.adapters``; a missing capability is
+:class:`~inaproto.errors.Unsupported` when the adapter is opened, never in mid-run. One contract suite
+(``tests/contract``) runs against every adapter of a kind.
 """
 
 from __future__ import annotations
@@ -81,6 +81,35 @@ class FramePort(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class Link(Protocol):
+    """Where a frame port can be attached: a network interface of this machine, up or down, there or not."""
+
+    @property
+    def name(self) -> str:
+        """The adapter and the interface, as in ``packet:eth1``."""
+        ...
+
+    def require(self) -> None:
+        """At start-up. Raises ``ConfigError`` or ``Unsupported`` with the remedy when it cannot be used at all.
+
+        An interface that is down is no reason: it may come up.
+        """
+        ...
+
+    def require_stranger(self, mac: bytes, ip: bytes) -> None:
+        """Raises ``ConfigError`` if the machine's own network stack has one of these addresses: it would answer
+        for a NIC that uses them on this link."""
+        ...
+
+    async def attach(self) -> FramePort:
+        """A port, one at a time. Raises a retryable ``FabricError`` while there can be none."""
+        ...
+
+    async def wait_usable(self) -> None:
+        """Wait until ``attach`` is worth trying, as long as that takes."""
+        ...
 
 
 class Status(Enum):

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from inaproto_adapters.frames import FramesConfig, connect_frame_port, open_frame_listener, open_frame_pair
-from tests.contract.frame_port_contract import FramePortContract, Pair
+from tests.contract.frame_port_contract import LosslessFramePortContract, Pair
 
 
-class TestSocketPair(FramePortContract):
+class TestSocketPair(LosslessFramePortContract):
     @asynccontextmanager
     async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
         left, right = open_frame_pair(FramesConfig(queue_bytes_max=queue_bytes_max))
@@ -20,7 +20,7 @@ class TestSocketPair(FramePortContract):
         await right.aclose()
 
 
-class TestWrittenAtOnce(FramePortContract):
+class TestWrittenAtOnce(LosslessFramePortContract):
     """Without waiting for ``run``, as a port serves that is tuned for single frames."""
 
     @asynccontextmanager
@@ -31,7 +31,7 @@ class TestWrittenAtOnce(FramePortContract):
         await right.aclose()
 
 
-class TestListener(FramePortContract):
+class TestListener(LosslessFramePortContract):
     @asynccontextmanager
     async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
         config = FramesConfig(queue_bytes_max=queue_bytes_max)

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from inaproto.sim.weather import Weather
 from inaproto_adapters.frames import FramesConfig, open_frame_pair
 from inaproto_adapters.memory import Link, WeatherPort, open_memory_pair
-from tests.contract.frame_port_contract import FramePortContract, Pair
+from tests.contract.frame_port_contract import LosslessFramePortContract, Pair
 
 
-class TestMemory(FramePortContract):
+class TestMemory(LosslessFramePortContract):
     @asynccontextmanager
     async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
         left, right = open_memory_pair(Link(queue_bytes_max=queue_bytes_max))
@@ -20,7 +20,7 @@ class TestMemory(FramePortContract):
         await right.aclose()
 
 
-class TestClearWeatherOverSockets(FramePortContract):
+class TestClearWeatherOverSockets(LosslessFramePortContract):
     @asynccontextmanager
     async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
         left, right = open_frame_pair(FramesConfig(queue_bytes_max=queue_bytes_max))
@@ -33,7 +33,7 @@ class TestClearWeatherOverSockets(FramePortContract):
             await port.aclose()
 
 
-class TestWeatherThatNeverHits(FramePortContract):
+class TestWeatherThatNeverHits(LosslessFramePortContract):
     """A probability so small that the code path of weather runs and changes nothing."""
 
     @asynccontextmanager

@@ -1,7 +1,8 @@
-"""Ethernet frames over UNIX stream sockets: 4-byte big-endian length and frame, as QEMU speaks it.
+"""Ethernet frames over UNIX stream sockets (4-byte big-endian length and frame, as QEMU speaks it), and on
+interfaces of this machine (AF_PACKET, TAP).
 
-``load_adapter("frames").open(...)`` gives a :class:`FramesAdapter`; who knows that it is this adapter
-may use the functions.
+``load_adapter("frames").open(...)`` gives a :class:`FramesAdapter`, ``load_adapter("packet")`` and ``"tap"``
+open an ``inaproto.ports.Link``; who knows that it is this adapter may use the functions.
 """
 
 from __future__ import annotations
@@ -12,17 +13,28 @@ from pathlib import Path
 from inaproto.ports import Adapter
 from inaproto.units import FRAME_BYTES_MAX, S
 from inaproto_adapters.frames.listener import FrameListener, connect_frame_port, open_frame_listener
+from inaproto_adapters.frames.packet import PacketConfig, PacketLink, PacketPort, open_packet_link
 from inaproto_adapters.frames.port import FramesConfig, StreamFramePort, open_frame_pair
+from inaproto_adapters.frames.tap import TapLink, TapPort, open_tap_link
 
 __all__ = [
     "ADAPTER",
+    "PACKET",
+    "TAP",
     "FrameListener",
     "FramesAdapter",
     "FramesConfig",
+    "PacketConfig",
+    "PacketLink",
+    "PacketPort",
     "StreamFramePort",
+    "TapLink",
+    "TapPort",
     "connect_frame_port",
     "open_frame_listener",
     "open_frame_pair",
+    "open_packet_link",
+    "open_tap_link",
 ]
 
 
@@ -48,3 +60,5 @@ def open_frames(*, frame_bytes_max: int = FRAME_BYTES_MAX, queue_bytes_max: int 
 
 
 ADAPTER = Adapter(name="frames", kinds=frozenset({"frame port"}), open=open_frames)
+PACKET = Adapter(name="packet", kinds=frozenset({"link"}), open=open_packet_link)
+TAP = Adapter(name="tap", kinds=frozenset({"link"}), open=open_tap_link)

@@ -1,0 +1,192 @@
+"""Network interfaces of this machine, as the kernel tells of them: by ioctl what they are, by rtnetlink when
+that changes.
+
+Errors name the remedy: an interface that is not there lists those that are, a missing capability the ways to
+give it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from inaproto.errors import ConfigError, Unsupported
+
+NAME_BYTES_MAX: Final = 15
+IFF_UP: Final = 1
+IFF_RUNNING: Final = 0x40
+_SIOCGIFFLAGS: Final = 0x8913
+_SIOCSIFFLAGS: Final = 0x8914
+_SIOCGIFMTU: Final = 0x8921
+_SIOCGIFHWADDR: Final = 0x8927
+_SIOCETHTOOL: Final = 0x8946
+_ETHTOOL_GFLAGS: Final = 0x25
+_ETH_FLAG_LRO: Final = 1 << 15
+_ARPHRD_ETHER: Final = 1
+_RTMGRP_LINK: Final = 1
+_IFREQ_BYTES: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One look at an interface."""
+
+    name: str
+    index: int
+    mac: bytes
+    mtu: int
+    is_ethernet: bool
+    is_up: bool
+    has_carrier: bool
+    """The far end of its cable is up, too."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it carries nothing now, and what helps; None if it can be used."""
+        if not self.is_up:
+            return f"{self.name} is down; ip link set {self.name} up"
+        if not self.has_carrier:
+            return f"{self.name} has no carrier; look at its cable, and whether its far end is up"
+        return None
+
+
+def interface_names() -> list[str]:
+    return sorted(name for _, name in socket.if_nameindex())
+
+
+def look_at(name: str) -> Interface | None:
+    """None if there is no interface of that name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        try:
+            index = socket.if_nametoindex(name)
+            flags = struct.unpack_from("=H", _ask(asking, _SIOCGIFFLAGS, name))[0]
+            mtu = struct.unpack_from("=i", _ask(asking, _SIOCGIFMTU, name))[0]
+            hardware = _ask(asking, _SIOCGIFHWADDR, name)
+        except OSError as error:
+            if error.errno in (errno.ENODEV, errno.ENXIO):
+                return None
+            raise
+    return Interface(
+        name=name,
+        index=index,
+        mac=hardware[2:8],
+        mtu=mtu,
+        is_ethernet=struct.unpack_from("=H", hardware)[0] == _ARPHRD_ETHER,
+        is_up=bool(flags & IFF_UP),
+        has_carrier=bool(flags & IFF_RUNNING),
+    )
+
+
+def look_at_index(index: int) -> Interface | None:
+    """An interface keeps its index when it is renamed."""
+    try:
+        return look_at(socket.if_indextoname(index))
+    except OSError:
+        return None
+
+
+def set_up(name: str) -> None:
+    """``ip link set NAME up``. Raises ``OSError``."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        flags = struct.unpack_from("=H", _ask(asking, _SIOCGIFFLAGS, name))[0]
+        fcntl.ioctl(asking, _SIOCSIFFLAGS, _ifreq(name, struct.pack("=H", flags | IFF_UP)))
+
+
+def merges_in_hardware(name: str) -> bool:
+    """Whether large receive offload is on: what it merged cannot be taken apart again."""
+    answer = array("I", [_ETHTOOL_GFLAGS, 0])
+    address, _ = answer.buffer_info()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        try:
+            fcntl.ioctl(asking, _SIOCETHTOOL, _ifreq(name, struct.pack("=Q", address)))
+        except OSError:  # a driver without such settings has no such offload
+            return False
+    return bool(answer[1] & _ETH_FLAG_LRO)
+
+
+def require_name(name: str) -> None:
+    """Raises ``ConfigError`` for what can never name an interface."""
+    if not name or len(os.fsencode(name)) > NAME_BYTES_MAX or "/" in name or any(map(str.isspace, name)):
+        raise ConfigError(
+            f"{name!r} is no name of a network interface: those have 1 to {NAME_BYTES_MAX} bytes, "
+            "no blank and no slash"
+        )
+
+
+def require_stranger(name: str, mac: bytes, ip: bytes) -> None:
+    """Raises ``ConfigError`` if the machine's own network stack would answer for ``mac`` or ``ip``."""
+    found = look_at(name)
+    if found is not None and found.mac == mac:
+        raise ConfigError(
+            f"mac: {mac.hex(':')} is the address of {name} itself, whose kernel would answer for the NIC; "
+            'leave mac at "auto"'
+        )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.bind((socket.inet_ntoa(ip), 0))
+        except OSError:  # not an address of this machine
+            return
+    raise ConfigError(
+        f"ip: {socket.inet_ntoa(ip)} is an address of this machine's kernel, which would refuse the NIC's "
+        "packets (ICMP port unreachable) and answer ARP for it; give the NIC an address of its own"
+    )
+
+
+def no_such_interface(name: str) -> str:
+    return f"there is no interface {name!r}; those that exist: {', '.join(interface_names()) or 'none'}"
+
+
+def lacks_capability(what: str, capability: str) -> Unsupported:
+    """``what`` needs a capability that the process has not."""
+    # Capabilities of a file are those of the interpreter here: the command itself is a script.
+    interpreter = os.path.realpath(sys.executable)
+    return Unsupported(
+        what,
+        f"it takes {capability}. For a systemd unit: AmbientCapabilities={capability} (deploy/README.md); "
+        f"by hand: run it as root, or once: setcap {capability.lower()}+ep {interpreter}",
+    )
+
+
+class LinkWatch:
+    """Wakes whoever waits when any interface of the machine changes."""
+
+    def __init__(self) -> None:
+        flags = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        self._sock = socket.socket(socket.AF_NETLINK, flags, socket.NETLINK_ROUTE)
+        self._sock.bind((0, _RTMGRP_LINK))
+
+    async def wait(self) -> None:
+        """Until something has changed since the last return. Raises ``trio.ClosedResourceError``."""
+        await trio.lowlevel.wait_readable(self._sock)
+        if self._sock.fileno() == -1:  # closed after it was found readable
+            raise trio.ClosedResourceError
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                try:
+                    self._sock.recv(1 << 16)
+                except OSError as error:
+                    if error.errno != errno.ENOBUFS:  # changes were lost: looking again is what helps
+                        raise
+
+    def close(self) -> None:
+        if self._sock.fileno() != -1:
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+
+
+def _ask(asking: socket.socket, request: int, name: str) -> bytes:
+    return fcntl.ioctl(asking, request, _ifreq(name))[16:]
+
+
+def _ifreq(name: str, value: bytes = b"") -> bytes:
+    return struct.pack("16s", os.fsencode(name)) + value.ljust(_IFREQ_BYTES - 16, b"\0")

@@ -1,0 +1,296 @@
+"""A frame port on a network interface: AF_PACKET (data-path.md section 3.2).
+
+The interface belongs to the port: it is set to promiscuous mode, receives what was sent by others only, and
+frames leave as they are given. What the kernel does to frames for its own stack is undone (VLAN tags that were
+taken off, checksums that were left to hardware, segments merged or not yet cut: see ``packet_ring`` and
+``offloads``), so that a port gives what is on the wire.
+
+Invariants:
+
+* Not lossless, as a wire is not: frames for which the ring has no slot are counted as the kernel counts them.
+* The port ends with ``PortClosed`` when its interface goes down, loses its carrier or is removed; who wants it
+  back attaches again (:class:`PacketLink`). A rename ends nothing.
+* Large receive offload would give segments that nobody can take apart: an interface that has it on is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from inaproto.errors import ConfigError, FabricError, LocalMisuse, Unsupported
+from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
+from inaproto.units import FRAME_BYTES_MAX, Frames
+from inaproto_adapters.frames.interfaces import (
+    Interface,
+    LinkWatch,
+    lacks_capability,
+    look_at,
+    look_at_index,
+    merges_in_hardware,
+    no_such_interface,
+    require_name,
+    require_stranger,
+)
+from inaproto_adapters.frames.link_output import LinkOutput
+from inaproto_adapters.frames.packet_ring import SOL_PACKET, ReceiveRing
+
+_ADD_MEMBERSHIP: Final = 1
+_DROP_MEMBERSHIP: Final = 2
+_IGNORE_OUTGOING: Final = 23
+_MR_PROMISC: Final = 1
+_ETH_P_ALL: Final = 3
+_NO_PROTOCOL: Final = 0xFFFF
+"""Reserved; 0 would leave a socket bound to what it was."""
+_SO_SNDBUFFORCE: Final = 32
+_SO_RCVBUFFORCE: Final = 33
+_SOCKET_BYTES: Final = 8 << 20
+"""For frames on their way through the interface's queue, and for long segments on their way in."""
+ETHERNET_HEADER_BYTES: Final = 14
+_TAG_BYTES: Final = 4
+_CLOSED_HERE: Final = "the port was closed on this side"
+
+
+@dataclass(frozen=True, slots=True)
+class PacketConfig:
+    """Bounds of one port, in bytes."""
+
+    queue_bytes_max: int = 16 << 20
+    """Output that waits because the interface's own queue is full."""
+    ring_bytes: int = 16 << 20
+    """Memory of the receive ring; a slot takes 2 KiB at an MTU of 1500."""
+
+    def __post_init__(self) -> None:
+        if self.queue_bytes_max < FRAME_BYTES_MAX:
+            raise ConfigError(
+                f"packet: queue_bytes_max={self.queue_bytes_max}: it must hold one frame, {FRAME_BYTES_MAX}"
+            )
+        if not 1 << 16 <= self.ring_bytes <= 1 << 30:
+            raise ConfigError(f"packet: ring_bytes={self.ring_bytes}: it lies between 64 KiB and 1 GiB")
+
+
+class PacketPort:
+    """:class:`inaproto.ports.FramePort` on the interface that ``interface`` describes; made by a link."""
+
+    def __init__(self, interface: Interface, config: PacketConfig) -> None:
+        """Raises ``OSError``."""
+        self.name = f"packet:{interface.name}"
+        self._index = interface.index
+        self._mtu = interface.mtu
+        self._config = config
+        self._closed: str | None = None
+        self._counters = PortCounters()
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        with contextlib.ExitStack() as undo:
+            # Two sockets: frames that are sent have no virtio_net_hdr before them, those in the ring do.
+            self._receiving = undo.enter_context(socket.socket(socket.AF_PACKET, kind, 0))
+            self._sending = undo.enter_context(socket.socket(socket.AF_PACKET, kind, 0))
+            self._watch = LinkWatch()
+            undo.callback(self._watch.close)
+            _enlarge(self._receiving, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+            _enlarge(self._sending, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+            self._ring = ReceiveRing(
+                self._receiving,
+                frame_bytes_max=interface.mtu + ETHERNET_HEADER_BYTES + _TAG_BYTES,
+                ring_bytes=config.ring_bytes,
+            )
+            self._receiving.setsockopt(SOL_PACKET, _IGNORE_OUTGOING, 1)
+            self._receiving.setsockopt(SOL_PACKET, _ADD_MEMBERSHIP, self._promiscuous())
+            self._sending.bind((interface.name, 0))
+            self._receiving.bind((interface.name, _ETH_P_ALL))  # last: from here on frames come
+            undo.pop_all()
+        self._output = LinkOutput(self._sending.send, self._counters, queue_bytes_max=config.queue_bytes_max)
+
+    def __repr__(self) -> str:
+        state = f"closed: {self._closed}" if self._closed else f"{self._output.bytes} bytes queued"
+        return f"<PacketPort {self.name}, {state}>"
+
+    def _promiscuous(self) -> bytes:
+        return struct.pack("=iHH8s", self._index, _MR_PROMISC, 0, b"")
+
+    @property
+    def capabilities(self) -> FramePortCapabilities:
+        longest = min(FRAME_BYTES_MAX, self._mtu + ETHERNET_HEADER_BYTES)
+        return FramePortCapabilities("packet", longest, lossless=False)
+
+    @property
+    def counters(self) -> PortCounters:
+        if self._closed is None:
+            with contextlib.suppress(OSError):  # of an interface that went just now
+                self._ring.count_drops(self._counters)
+        return self._counters
+
+    async def receive(self) -> list[Frames]:
+        """The frames that are there, most of them as views of the ring; see ``FramePort.receive``."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self._closed is not None:
+                raise PortClosed(self._closed)
+            self._ring.release()
+            if self._ring.waiting:
+                blocks = self._ring.take(self._counters)
+                if blocks:
+                    return blocks
+                await trio.lowlevel.checkpoint()  # all of it was dropped: the other ports have their turn
+                continue
+            if self._receiving.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._look()
+                continue
+            with contextlib.suppress(trio.ClosedResourceError):
+                await trio.lowlevel.wait_readable(self._receiving)
+
+    def send_nowait(self, frames: Frames) -> int:
+        """See ``FramePort.send_nowait``.
+
+        Frames that are longer than the interface's MTU are dropped and counted, as by any switch whose ports
+        differ. Raises ``LocalMisuse`` for what no port takes.
+        """
+        if self._closed is not None:
+            raise PortClosed(self._closed)
+        length = frames.shape[1]
+        if not ETHERNET_HEADER_BYTES <= length <= FRAME_BYTES_MAX:
+            raise LocalMisuse(
+                f"frames of {length} bytes do not go through {self.name}, which takes "
+                f"{ETHERNET_HEADER_BYTES} to {FRAME_BYTES_MAX}"
+            )
+        return self._output.push(frames)
+
+    async def run(self) -> None:
+        """Send what waits and watch the interface, until the port closes; see ``FramePort.run``."""
+        await trio.lowlevel.checkpoint()
+        if self._closed is None:
+            with contextlib.suppress(trio.ClosedResourceError):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._serve_output, nursery.cancel_scope)
+                    await self._serve_watch()
+                    nursery.cancel_scope.cancel()
+
+    async def _serve_output(self, scope: trio.CancelScope) -> None:
+        with contextlib.suppress(trio.ClosedResourceError):
+            await self._output.run(lambda: trio.lowlevel.wait_writable(self._sending))
+        scope.cancel()
+
+    async def _serve_watch(self) -> None:
+        with contextlib.suppress(trio.ClosedResourceError):
+            self._look()
+            while self._closed is None:
+                await self._watch.wait()
+                self._look()
+
+    def _look(self) -> None:
+        """Close the port if its interface carries nothing any more."""
+        found = look_at_index(self._index)
+        if found is None:
+            self._close(f"the interface of {self.name} was removed")
+        elif found.trouble is not None:
+            self._close(found.trouble)
+        else:
+            self._mtu = found.mtu
+
+    def _close(self, reason: str) -> None:
+        if self._closed is not None:
+            return
+        with contextlib.suppress(OSError):
+            self._ring.count_drops(self._counters)
+        self._closed = reason
+        self._output.close()
+        self._watch.close()
+        # The mapping of the ring may outlive the socket's closing: nothing is to come in meanwhile.
+        with contextlib.suppress(OSError):  # of an interface that is gone
+            self._receiving.setsockopt(SOL_PACKET, _DROP_MEMBERSHIP, self._promiscuous())
+            self._receiving.bind((socket.if_indextoname(self._index), _NO_PROTOCOL))
+        for sock in (self._receiving, self._sending):
+            trio.lowlevel.notify_closing(sock)
+            sock.close()
+
+    async def aclose(self) -> None:
+        """Close both directions. Output that the interface takes at once still leaves, the rest is lost."""
+        if self._closed is None:
+            self._output.flush()
+        self._close(_CLOSED_HERE)
+        await trio.lowlevel.checkpoint()
+
+
+@dataclass(frozen=True, slots=True)
+class PacketLink:
+    """An interface as a place to attach a port; see ``inaproto.ports.Link``."""
+
+    interface: str
+    config: PacketConfig
+
+    @property
+    def name(self) -> str:
+        return f"packet:{self.interface}"
+
+    def require(self) -> None:
+        """See ``Link.require``."""
+        found = look_at(self.interface)
+        if found is None:
+            raise ConfigError(f"{self.name}: {no_such_interface(self.interface)}")
+        if not found.is_ethernet:
+            raise Unsupported(self.name, f"{self.interface} does not carry Ethernet frames; choose another")
+        if merges_in_hardware(self.interface):
+            raise Unsupported(
+                self.name,
+                f"large receive offload is on at {self.interface}, and what it merges cannot be taken apart; "
+                f"ethtool -K {self.interface} lro off",
+            )
+        try:
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
+        except PermissionError:
+            raise lacks_capability(self.name, "CAP_NET_RAW") from None
+        except OSError as error:
+            if error.errno != errno.EAFNOSUPPORT:
+                raise
+            raise Unsupported(
+                self.name,
+                "the process may not open packet sockets (systemd: RestrictAddressFamilies=... AF_PACKET "
+                "AF_NETLINK), or the kernel is built without CONFIG_PACKET",
+            ) from None
+
+    def require_stranger(self, mac: bytes, ip: bytes) -> None:
+        """See ``Link.require_stranger``."""
+        require_stranger(self.interface, mac, ip)
+
+    async def attach(self) -> PacketPort:
+        """See ``Link.attach``."""
+        await trio.lowlevel.checkpoint()
+        found = look_at(self.interface)
+        trouble = no_such_interface(self.interface) if found is None else found.trouble
+        if found is not None and trouble is None:
+            try:
+                return PacketPort(found, self.config)
+            except OSError as error:
+                trouble = f"{error.strerror}"
+        raise FabricError("attach", self.name, "opening its port", trouble or "", retryable=True)
+
+    async def wait_usable(self) -> None:
+        """See ``Link.wait_usable``."""
+        watch = LinkWatch()  # before the first look, so that no change is missed
+        try:
+            while (found := look_at(self.interface)) is None or found.trouble is not None:
+                await watch.wait()
+        finally:
+            watch.close()
+        await trio.lowlevel.checkpoint()
+
+
+def open_packet_link(
+    interface: str, *, queue_bytes_max: int = 16 << 20, ring_bytes: int = 16 << 20
+) -> PacketLink:
+    """The link of that name. Raises ``ConfigError`` for a name or bounds that cannot be."""
+    require_name(interface)
+    return PacketLink(interface, PacketConfig(queue_bytes_max, ring_bytes))
+
+
+def _enlarge(sock: socket.socket, forced: int, plain: int) -> None:
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, forced, _SOCKET_BYTES)
+    except PermissionError:  # without CAP_NET_ADMIN the kernel clips it at net.core.[rw]mem_max
+        sock.setsockopt(socket.SOL_SOCKET, plain, _SOCKET_BYTES)

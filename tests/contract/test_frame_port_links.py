@@ -1,0 +1,50 @@
+"""The frame port contract on network interfaces: AF_PACKET at both ends of a cable, and a TAP with AF_PACKET at
+the kernel's side of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from inaproto_adapters.frames import open_packet_link, open_tap_link
+from tests.contract.frame_port_contract import FramePortContract, Pair
+from tests.namespaces import join, namespaces
+
+JUMBO_MTU = 9202
+RING_BYTES = 64 << 20
+"""The contract sends some thousand frames before it receives one."""
+
+
+class TestCable(FramePortContract):
+    @asynccontextmanager
+    async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
+        with namespaces("cable") as (here,), here.entered():
+            join(here, "left", here, "right", mtu=JUMBO_MTU)
+            limits = {"queue_bytes_max": queue_bytes_max, "ring_bytes": RING_BYTES}
+            left = await open_packet_link("left", **limits).attach()
+            right = await open_packet_link("right", **limits).attach()
+            yield left, right
+            await left.aclose()
+            await right.aclose()
+
+
+class _AtTap(FramePortContract):
+    tap_is_left: bool
+
+    @asynccontextmanager
+    async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
+        with namespaces("tap") as (here,), here.entered():
+            tap = await open_tap_link("tap", queue_bytes_max=queue_bytes_max).attach()
+            here.ip("link", "set", "tap", "mtu", str(JUMBO_MTU), "txqueuelen", "10000")
+            packet = await open_packet_link("tap", ring_bytes=RING_BYTES).attach()
+            yield (tap, packet) if self.tap_is_left else (packet, tap)
+            await tap.aclose()
+            await packet.aclose()
+
+
+class TestFromTap(_AtTap):
+    tap_is_left = True
+
+
+class TestToTap(_AtTap):
+    tap_is_left = False
