@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     import trio
 
     from inaproto.daemon.config import HostSettings, Settings, SwitchSettings
-    from inaproto.ports import Adapter, FramePort, Nic
+    from inaproto.ports import Adapter, FramePort, Link, Nic
 
 COMMAND_GROUP: Final = "inaproto.commands"
 FRAME_PORT: Final = "frame port"
 NIC: Final = "nic"
 HARDWARE_NIC: Final = "hardware nic"
 """One of the machine's own, found by its address; it needs no frame port."""
+LINK: Final = "link"
+Flags = Mapping[str, str | tuple[str, ...] | None]
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
 
@@ -120,11 +122,16 @@ def _options(model: type[Settings]) -> list[click.Parameter]:
         text = field.description or ""
         if field.is_required():
             text += "  [required]"
-        elif field.default is not None and name != "dir":
+        elif field.default not in (None, (), "") and name != "dir":
             text += f"  [default: {field.default}]"
         # Texts, so that a bad value is refused in the same words wherever it comes from.
         options.append(
-            click.Option([f"--{name.replace('_', '-')}", name], metavar="VALUE", help=text.strip())
+            click.Option(
+                [f"--{name.replace('_', '-')}", name],
+                metavar="VALUE",
+                multiple=field.default == (),
+                help=text.strip(),
+            )
         )
     return options
 
@@ -141,7 +148,7 @@ def _host_settings_model() -> type[Settings]:
     return HostSettings
 
 
-def _switch(config_file: Path | None, show_config: bool, **flags: str | None) -> None:
+def _switch(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
     from inaproto.daemon.config import load_switch_settings
 
     loaded = load_switch_settings(_given(flags), config_file, os.environ)
@@ -177,12 +184,13 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
         place=place,
         connect_port=connect_port,
         wrap_port=wrap_port,
+        links=[_link(spec) for spec in settings.port],
         stop=stop,
         announce=_announce,
     )
 
 
-def _host(config_file: Path | None, show_config: bool, **flags: str | None) -> None:
+def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
     from inaproto.daemon.config import load_host_settings
 
     loaded = load_host_settings(_given(flags), config_file, os.environ)
@@ -201,16 +209,20 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
 
     nics = _adapter(settings.nic, NIC, HARDWARE_NIC)
     if HARDWARE_NIC in nics.kinds:
+        if settings.port:
+            raise ConfigError(
+                f"port: {settings.port} is for the softnic; nic {settings.nic} has its own port"
+            )
         settings = await _at_its_address(settings, nics)
 
         async def open_nic(port_path: str) -> Nic:
             nic: Nic = nics.open(ip=settings.ip_bytes)
             return nic
     else:
-        ports = _adapter(settings.adapter, FRAME_PORT).open()
+        attach = _attaching(settings)
 
         async def open_nic(port_path: str) -> Nic:
-            port = await ports.connect(port_path)
+            port = await attach(port_path)
             nic: Nic = nics.open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
             return nic
 
@@ -224,6 +236,21 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
         _announce(f"ready host name={settings.name} listen={settings.listen_path}")
         await stop.wait()
         nursery.cancel_scope.cancel()
+
+
+def _attaching(settings: HostSettings) -> Callable[[str], Awaitable[FramePort]]:
+    """How the softnic gets its port: at the switch's socket, or on an interface."""
+    if not settings.port:
+        connect: Callable[[str], Awaitable[FramePort]] = _adapter(settings.adapter, FRAME_PORT).open().connect
+        return connect
+    link = _link(settings.port)
+    link.require()
+    link.require_stranger(settings.mac_bytes, settings.ip_bytes)
+
+    async def attach(port_path: str) -> FramePort:
+        return await link.attach()
+
+    return attach
 
 
 async def _at_its_address(settings: HostSettings, nics: Adapter) -> HostSettings:
@@ -309,8 +336,8 @@ def show_version() -> None:
 # --- what all commands share
 
 
-def _given(flags: dict[str, str | None]) -> dict[str, object]:
-    return {name: value for name, value in flags.items() if value is not None}
+def _given(flags: Flags) -> dict[str, object]:
+    return {name: value for name, value in flags.items() if value is not None and value != ()}
 
 
 def _adapter(name: str, *kinds: str) -> Adapter:
@@ -321,6 +348,13 @@ def _adapter(name: str, *kinds: str) -> Adapter:
     if not adapter.kinds.intersection(kinds):
         raise Unsupported(f"adapter {name!r} as {kinds[0]}", f"it is for {', '.join(sorted(adapter.kinds))}")
     return adapter
+
+
+def _link(spec: str) -> Link:
+    """``packet:eth1`` as the link of that adapter."""
+    adapter, _, interface = spec.partition(":")
+    link: Link = _adapter(adapter, LINK).open(interface)
+    return link
 
 
 def _announce(line: str) -> None:

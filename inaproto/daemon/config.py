@@ -80,12 +80,32 @@ def _name_or_none(value: str) -> str:
     return require_name(value) if value else value
 
 
+def _link(value: str) -> str:
+    if value and not re.fullmatch(r"[a-z0-9_-]+:[^\s/:]{1,15}", value):
+        raise ValueError("must be an adapter and an interface such as packet:eth1 or tap:tap0")
+    return value
+
+
+def _links(value: object) -> object:
+    """Environment variables are one text, with blanks or commas between the links."""
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+def _all_different(value: tuple[str, ...]) -> tuple[str, ...]:
+    interfaces = [link.partition(":")[2] for link in value]
+    for interface in interfaces:
+        if interfaces.count(interface) > 1:
+            raise ValueError(f"must not name {interface} twice")
+    return value
+
+
 def _number_of_text(value: object) -> object:
     """Environment variables are text, which ``Literal`` does not convert."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else value
 
 
 Mtu = Annotated[Literal[256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
+LinkName = Annotated[str, AfterValidator(_link)]
 Directory = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 """Absolute, because the switch tells hosts its socket's path."""
 
@@ -119,6 +139,8 @@ class SwitchSettings(Settings):
     """Which switch of the fabric this one is."""
     adapter: str = "frames"
     """Adapter of the ports."""
+    port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
+    """Network interface that is a port, too: packet:INTERFACE or tap:INTERFACE; repeatable."""
     mtu_max: Mtu = 4096
     """Largest RoCE path MTU that rings may use."""
     rings_max: int = Field(default=64, ge=1, le=4096)
@@ -166,6 +188,8 @@ class HostSettings(Settings):
     """Socket for training processes; by default DIR/NAME.sock."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
+    port: LinkName = ""
+    """Network interface to the switch, as packet:INTERFACE, for the softnic; by default the switch's socket."""
     nic: str = "softnic"
     """Adapter of the NIC: softnic, or verbs for the machine's own RoCE device that has the address ip."""
     mtu: Mtu = 1024
@@ -372,5 +396,7 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     text = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\u{ord(found.group()):04x}", text) + '"'

@@ -66,12 +66,24 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     if status["ports"]:
         yield _table(
             "ports",
-            ("port", "kind", "frames in", "frames out", "drops"),
+            ("port", "name", "kind", "frames in", "frames out", "drops"),
             (
-                (port["port"], port["kind"], port["frames_in"], port["frames_out"], _counts(port["drops"]))
+                (
+                    port["port"],
+                    port.get("name", ""),
+                    port["kind"],
+                    port["frames_in"],
+                    port["frames_out"],
+                    _counts(port["drops"]),
+                )
                 for port in status["ports"]
             ),
         )
+    for link in status.get("links", ()):
+        if not link["is_attached"]:
+            yield Text(
+                f"  {link['link']}, port {link['port']}, is away for {_seconds(link['since_s'])}: {link['error']}"
+            )
     if status["jobs"]:
         columns = ("job", "phase", "ring", "summed by", "recoveries", "ranks", "waiting for")
         yield _table("jobs", columns, map(_job, status["jobs"]))

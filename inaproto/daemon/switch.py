@@ -1,7 +1,8 @@
 """The switch daemon: an Ethernet switch with a NetReduce accelerator in it (NetReduce sections 3 and 4).
 
 It listens at two UNIX sockets in its directory: every connection to ``ports.sock`` is a port, every
-connection to ``control.sock`` a session or a question for its status. A switch that is alone, or the root of
+connection to ``control.sock`` a session or a question for its status. Network interfaces can be ports, too
+(:mod:`inaproto.daemon.link_ports`). A switch that is alone, or the root of
 a fabric, has the control plane (:mod:`inaproto.daemon.control_plane`); the others have a session with it
 (:mod:`inaproto.daemon.switch_session`) and trunks to their neighbours (:mod:`inaproto.daemon.trunks`).
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any, assert_never
@@ -36,6 +37,7 @@ from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.fabric_file import Place
+from inaproto.daemon.link_ports import LinkPorts
 from inaproto.daemon.switch_ports import (
     ConnectPort,
     OpenPortListener,
@@ -48,7 +50,7 @@ from inaproto.daemon.switch_session import SwitchSession
 from inaproto.daemon.trunks import Trunks
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import Blame, InvariantBroken
-from inaproto.ports import RandomBits, StreamNetwork
+from inaproto.ports import Link, RandomBits, StreamNetwork
 
 log = logging.getLogger("inaproto.switch")
 
@@ -66,6 +68,7 @@ class Switch:
         place: Place | None = None,
         *,
         wrap_port: WrapPort | None = None,
+        links: Sequence[Link] = (),
         network: StreamNetwork = UNIX,
         random_bits: RandomBits = secrets.randbits,
     ) -> None:
@@ -85,7 +88,9 @@ class Switch:
             wrap_port=wrap_port,
             ports_max=settings.ports_max,
             trunks=0 if place is None else len(place.fabric.trunk_ports(place.name)),
+            links=len(links),
         )
+        self.links = LinkPorts(links, self.ports)
         self.trunks = (
             None
             if place is None
@@ -181,6 +186,7 @@ class Switch:
             "uptime_s": round(trio.current_time() - self._started, 3),
             "totals": self.ports.totals(),
             "ports": self.ports.status(),
+            "links": self.links.status(),
             "accelerator": _text_keys(self._accelerator.view().as_dict()),
             "hosts": [],
             "jobs": [],
@@ -231,18 +237,24 @@ async def run_switch(
     place: Place | None = None,
     connect_port: ConnectPort | None = None,
     wrap_port: WrapPort | None = None,
+    links: Sequence[Link] = (),
     announce: Callable[[str], None] = lambda line: None,
     network: StreamNetwork = UNIX,
     random_bits: RandomBits = secrets.randbits,
 ) -> None:
     """Run a switch until ``stop`` is set, then tell the hosts and return.
 
-    ``place`` is its place in a fabric, if it is not alone; ``connect_port`` dials the switch above.
-    ``announce`` gets one line when all sockets listen. Raises ``ConfigError`` when they cannot.
+    ``place`` is its place in a fabric, if it is not alone; ``connect_port`` dials the switch above; ``links``
+    are interfaces that are ports of it. ``announce`` gets one line when all sockets listen. Raises
+    ``ConfigError`` when they cannot, ``Unsupported`` for interfaces that can never be used here.
     ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
+    for link in links:
+        link.require()
     await network.prepare(settings.dir, "switch")
-    switch = Switch(settings, place, wrap_port=wrap_port, network=network, random_bits=random_bits)
+    switch = Switch(
+        settings, place, wrap_port=wrap_port, links=links, network=network, random_bits=random_bits
+    )
     bound = await network.listen(settings.control_path, "control socket of the switch")
     try:
         async with AsyncExitStack() as listeners:
@@ -254,6 +266,7 @@ async def run_switch(
                 listeners.push_async_callback(_close, below[name])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(switch.ports.accept_ports, listener)
+                nursery.start_soon(switch.links.serve)
                 nursery.start_soon(switch.server.accept_sessions, bound)
                 if switch.plane is not None:
                     nursery.start_soon(switch.plane.keep_deadlines)

@@ -1,7 +1,8 @@
 """Ports of the switch daemon: one task each, frames in, accelerator, frames out.
 
-Ports of trunks to other switches have fixed numbers, those of hosts get the next after all others. A switch
-of a fabric opens its ports when it is admitted, and closes all of them when it is admitted no more.
+Ports of trunks to other switches and those on interfaces have fixed numbers, those of hosts get the next after
+all others. A switch of a fabric opens its ports when it is admitted, and closes all of them when it is admitted
+no more.
 
 Invariants: what arrived is stepped and the results are queued on their ports before anything else is
 received or stepped, because emitted frames may be views of what arrived or of memory used again; a
@@ -67,15 +68,19 @@ class PortBoard:
         wrap_port: WrapPort | None,
         ports_max: int,
         trunks: int = 0,
+        links: int = 0,
     ) -> None:
-        """``trunks``: how many numbers, from 1 on, are those of trunks."""
+        """``trunks``: how many numbers, from 1 on, are those of trunks; ``links``: how many after them are
+        those of interfaces."""
         self._step = step
         self._perform = perform
         self._wrap_port = wrap_port
         self._ports_max = ports_max
         self._ports: dict[PortId, FramePort] = {}
         self._scopes: dict[PortId, trio.CancelScope] = {}
-        self._first = self._serial = 1 + trunks if trunks else 0
+        self._names: dict[PortId, str] = {}
+        self.first_link = PortId(1 + trunks if trunks else 0)
+        self._first = self._serial = self.first_link + links
         self._seen = 0
         self.is_open = trunks == 0
         """Whether ports may come up."""
@@ -115,6 +120,7 @@ class PortBoard:
                 nursery.start_soon(port.run)
                 arrived = await greet(port) if greet is not None else ()
                 self._take_up(port_id, port, nursery.cancel_scope)
+                self._names[port_id] = name
                 log.info("%s up", name)
                 if arrived:
                     self._do(FramesArrived(port_id, arrived))
@@ -131,7 +137,7 @@ class PortBoard:
 
     @property
     def _hosts(self) -> int:
-        """Ports that are up and no trunks."""
+        """Ports that are up and neither trunks nor interfaces."""
         return sum(port_id >= self._first for port_id in self._ports)
 
     def close(self) -> None:
@@ -178,6 +184,7 @@ class PortBoard:
         if self._ports.get(port_id) is not port:
             return False
         del self._ports[port_id], self._scopes[port_id]
+        self._names.pop(port_id, None)
         self._ended.add(port)
         self._do(PortDown(port_id))
         return True
@@ -217,6 +224,7 @@ class PortBoard:
         return [
             {
                 "port": int(port_id),
+                "name": self._names.get(port_id, ""),
                 "kind": port.capabilities.name,
                 **_counters(port.counters),
                 "weather": _weather(port),
