@@ -229,7 +229,7 @@ class PortBoard:
                 **_counters(port.counters),
                 "weather": _weather(port),
             }
-            for port_id, port in self._ports.items()
+            for port_id, port in sorted(self._ports.items())
         ]
 
     def totals(self) -> dict[str, int]:
