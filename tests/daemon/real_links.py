@@ -68,7 +68,8 @@ class Bench:
         """Until the switch's status is as asked; returns it."""
         end = time.monotonic() + DEADLINE_S
         while True:
-            switch: dict[str, Any] = self.status()["switch"]
+            switch: dict[str, Any] | None = self.status()["switch"]
+            assert switch is not None, "the switch has ended"
             if holds(switch):
                 return switch
             assert time.monotonic() < end, f"never came: {what}; {switch['links']} {switch['jobs']}"
@@ -121,4 +122,4 @@ def bench(directory: Path, *, mtu: int = 1500, hosts: int = 2) -> Iterator[Bench
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.kill()
-    process.communicate(timeout=DEADLINE_S)
+    print(process.communicate(timeout=DEADLINE_S)[1])  # shown of a test that failed

@@ -29,6 +29,7 @@ _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
 _SIOCGIFMTU: Final = 0x8921
 _SIOCGIFHWADDR: Final = 0x8927
+_SIOCGIFINDEX: Final = 0x8933
 _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL_GFLAGS: Final = 0x25
 _ETH_FLAG_LRO: Final = 1 << 15
@@ -68,7 +69,7 @@ def look_at(name: str) -> Interface | None:
     """None if there is no interface of that name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
         try:
-            index = socket.if_nametoindex(name)
+            index = struct.unpack_from("=i", _ask(asking, _SIOCGIFINDEX, name))[0]
             flags = struct.unpack_from("=H", _ask(asking, _SIOCGIFFLAGS, name))[0]
             mtu = struct.unpack_from("=i", _ask(asking, _SIOCGIFMTU, name))[0]
             hardware = _ask(asking, _SIOCGIFHWADDR, name)

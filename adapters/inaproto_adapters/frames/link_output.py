@@ -9,8 +9,9 @@ Invariants: frames leave in the order in which they came; each one leaves, waits
 from __future__ import annotations
 
 import errno
+import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -64,8 +65,8 @@ class LinkOutput:
             accepted += queued
         return accepted
 
-    async def run(self, wait_writable: Callable[[], Awaitable[None]]) -> None:
-        """Send what waits, until closed."""
+    async def run(self, file: socket.socket | int) -> None:
+        """Send what waits, until closed; ``file`` becomes writable when the kernel takes more."""
         while not self._is_closed:
             if not self._queue:
                 await self._work.park()
@@ -74,7 +75,7 @@ class LinkOutput:
             if not self._queue:
                 continue
             if self._wait_writable:
-                await wait_writable()
+                await trio.lowlevel.wait_writable(file)
             else:
                 await trio.sleep(_FULL_PAUSE_S)
 

@@ -173,7 +173,7 @@ class PacketPort:
 
     async def _serve_output(self, scope: trio.CancelScope) -> None:
         with contextlib.suppress(trio.ClosedResourceError):
-            await self._output.run(lambda: trio.lowlevel.wait_writable(self._sending))
+            await self._output.run(self._sending)
         scope.cancel()
 
     async def _serve_watch(self) -> None:

@@ -148,7 +148,7 @@ class TapPort:
         """Send what waits until the port closes; see ``FramePort.run``."""
         await trio.lowlevel.checkpoint()
         with contextlib.suppress(trio.ClosedResourceError):
-            await self._output.run(lambda: trio.lowlevel.wait_writable(self._fd))
+            await self._output.run(self._fd)
 
     def _close(self, reason: str) -> None:
         if self._closed is None:
