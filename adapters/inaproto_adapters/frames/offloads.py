@@ -27,9 +27,12 @@ _GSO_TCP4: Final = 1
 _GSO_TCP6: Final = 4
 _GSO_UDP: Final = 5
 _GSO_ECN: Final = 0x80
-_NAMES: Final = {_GSO_TCP4: "TCP", _GSO_TCP6: "TCP", _GSO_UDP: "UDP"}
+_KINDS: Final = (_GSO_TCP4, _GSO_TCP6, _GSO_UDP)
 _ETHERNET_BYTES: Final = 14
+_IPV4_BYTES: Final = 20
 _IPV6_BYTES: Final = 40
+_TCP_BYTES: Final = 20
+_UDP_BYTES: Final = 8
 _TCP: Final = 6
 _UDP: Final = 17
 _FIN_PSH: Final = 0x09
@@ -118,23 +121,25 @@ def cut(frame: Frames, header: VnetHeader) -> list[Frames]:
 
 def _layout(frame: Frames, header: VnetHeader) -> _Layout:
     kind = header.gso_type & ~_GSO_ECN
-    if kind not in _NAMES or len(frame) < _ETHERNET_BYTES + _IPV6_BYTES:
+    if kind not in _KINDS:
         raise CannotCut(f"long segment of kind {kind}")
     ethertype = frame[12:14].tobytes()
-    if ethertype == b"\x08\x00":
+    if ethertype == b"\x08\x00" and len(frame) >= _ETHERNET_BYTES + _IPV4_BYTES:
         is_ipv6, protocol = False, int(frame[23])
         transport = _ETHERNET_BYTES + 4 * int(frame[14] & 15)
-    elif ethertype == b"\x86\xdd":
+    elif ethertype == b"\x86\xdd" and len(frame) >= _ETHERNET_BYTES + _IPV6_BYTES:
         is_ipv6, protocol = True, int(frame[20])
         transport = _ETHERNET_BYTES + _IPV6_BYTES
     else:
         raise CannotCut("long segment of another protocol than IP")
-    wanted = _UDP if kind == _GSO_UDP else _TCP
+    wanted, least = (_UDP, _UDP_BYTES) if kind == _GSO_UDP else (_TCP, _TCP_BYTES)
+    if transport < _ETHERNET_BYTES + _IPV4_BYTES:
+        raise CannotCut("long segment that is all headers")
     started_there = not header.flags & NEEDS_CHECKSUM or header.checksum_start == transport
-    if protocol != wanted or not started_there or len(frame) < transport + 20:
+    if protocol != wanted or not started_there or len(frame) < transport + least:
         raise CannotCut("long segment in a tunnel")
-    payload = transport + (8 if wanted == _UDP else 4 * int(frame[transport + 12] >> 4))
-    if payload > len(frame):
+    payload = transport + (_UDP_BYTES if wanted == _UDP else 4 * int(frame[transport + 12] >> 4))
+    if not transport + least <= payload <= len(frame):
         raise CannotCut("long segment that is all headers")
     return _Layout(is_ipv6, protocol, transport, payload)
 

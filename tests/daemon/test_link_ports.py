@@ -1,0 +1,278 @@
+"""Ports on interfaces, beyond the contract: full rings and queues, interfaces that go, what start-up refuses."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from inaproto.errors import ConfigError, FabricError
+from inaproto.ports import PortClosed
+from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
+from tests.contract.frame_port_contract import as_bytes, collect, numbered
+from tests.daemon.real_links import bench
+from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, environment
+from tests.namespaces import Namespace, join, namespaces
+
+SMALL_RING = 64 << 10
+"""32 slots of 2 KiB."""
+
+
+@asynccontextmanager
+async def cable(**limits: int) -> AsyncIterator[tuple[Namespace, PacketPort, PacketPort]]:
+    """Two ports at the ends of a cable in one namespace, which this thread has entered."""
+    with namespaces("cable") as (here,), here.entered(), trio.fail_after(DEADLINE_S):
+        join(here, "left", here, "right")
+        left = await open_packet_link("left", **limits).attach()
+        right = await open_packet_link("right", **limits).attach()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(left.run)
+            nursery.start_soon(right.run)
+            try:
+                yield here, left, right
+            finally:
+                nursery.cancel_scope.shield = True
+                await left.aclose()
+                await right.aclose()
+
+
+async def test_a_ring_goes_round_and_keeps_the_order() -> None:
+    async with cable(ring_bytes=SMALL_RING) as (_, left, right):
+        first = 0
+        for n in (1, 15, 16, 7, 13, 3) * 40:  # as many more are still in the receiver's hands
+            block = numbered(first, n, 100 + first % 1400)
+            assert left.send_nowait(block) == n
+            assert await collect(right, n) == as_bytes([block])
+            first += n
+        assert right.counters.drops == {}
+
+
+async def test_what_a_full_ring_loses_is_counted() -> None:
+    async with cable(ring_bytes=SMALL_RING) as (_, left, right):
+        left.send_nowait(numbered(0, 100, 500))
+        got = await collect(right, 32)
+        assert got == as_bytes([numbered(0, 100, 500)])[:32]
+        assert right.counters.drops == {"receive ring full": 68}
+        async with trio.open_nursery() as nursery:
+
+            async def collect_five() -> None:
+                assert await collect(right, 5) == as_bytes([numbered(200, 5, 500)])
+
+            nursery.start_soon(collect_five)
+            await trio.testing.wait_all_tasks_blocked()  # it has given the slots back
+            left.send_nowait(numbered(200, 5, 500))
+        assert right.counters.frames_in == 37
+
+
+async def test_a_full_queue_of_the_interface_is_waited_for() -> None:
+    """A slow link takes a few frames at a time: the rest waits, keeps its order, and arrives."""
+    async with cable() as (here, left, right):
+        here.run(
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            "left",
+            "root",
+            "tbf",
+            "rate",
+            "20mbit",
+            "burst",
+            "3000",
+            "limit",
+            "4000",
+        )
+        blocks = [numbered(100 * i, 20, 200 + i) for i in range(40)]
+        for block in blocks:
+            assert left.send_nowait(block) == 20
+        assert left.counters.frames_out < 800, "some of it waits"
+        assert await collect(right, 800) == as_bytes(blocks)
+        assert left.counters.frames_out == 800
+        assert left.counters.drops == {}
+
+
+async def test_output_that_finds_no_room_is_dropped_and_counted() -> None:
+    async with cable(queue_bytes_max=10_000) as (here, left, right):
+        here.run(
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            "left",
+            "root",
+            "tbf",
+            "rate",
+            "20mbit",
+            "burst",
+            "3000",
+            "limit",
+            "4000",
+        )
+        accepted = left.send_nowait(numbered(0, 100, 1000))
+        assert 10 <= accepted < 30
+        assert left.counters.drops == {"output queue full": 100 - accepted}
+        assert await collect(right, accepted) == as_bytes([numbered(0, 100, 1000)])[:accepted]
+
+
+async def test_frames_longer_than_the_mtu_are_dropped_and_counted() -> None:
+    async with cable() as (_, left, right):
+        assert left.capabilities.frame_bytes_max == 1514
+        assert left.send_nowait(numbered(0, 2, 1600)) == 0
+        assert left.counters.drops == {"longer than the link's MTU": 2}
+        assert left.send_nowait(numbered(0, 1, 1514)) == 1
+        assert await collect(right, 1) == as_bytes([numbered(0, 1, 1514)])
+
+
+async def test_own_frames_do_not_come_back() -> None:
+    async with cable() as (_, left, right):
+        left.send_nowait(numbered(0, 3, 100))
+        right.send_nowait(numbered(9, 2, 100))
+        assert await collect(right, 3) == as_bytes([numbered(0, 3, 100)])
+        assert await collect(left, 2) == as_bytes([numbered(9, 2, 100)])
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("link", "set", "left", "down"), "left is down; ip link set left up"),
+        (("link", "set", "right", "down"), "left has no carrier"),
+        (("link", "del", "left"), "was removed"),
+    ],
+)
+async def test_a_port_ends_with_its_interface(words: tuple[str, ...], reason: str) -> None:
+    async with cable() as (here, left, _):
+        here.ip(*words)
+        with pytest.raises(PortClosed, match=reason):
+            while True:
+                await left.receive()
+        with pytest.raises(PortClosed, match=reason):
+            left.send_nowait(numbered(0, 1, 100))
+        link = open_packet_link("left")
+        with pytest.raises(FabricError) as told:
+            await link.attach()
+        assert told.value.retryable
+        assert ("left is down" if "down" in reason else "left") in told.value.cause
+
+
+async def test_a_port_survives_a_new_name() -> None:
+    async with cable() as (here, left, right):
+        here.ip("link", "set", "left", "down")
+        with pytest.raises(PortClosed):
+            while True:
+                await left.receive()
+        here.ip("link", "set", "left", "name", "renamed")
+        here.ip("link", "set", "renamed", "up")
+        again = await open_packet_link("renamed").attach()
+        with pytest.raises(
+            ConfigError, match="there is no interface 'left'; those that exist: lo, renamed, right"
+        ):
+            open_packet_link("left").require()
+        again.send_nowait(numbered(0, 1, 100))
+        await again.aclose()
+        assert right.name == "packet:right"
+
+
+async def test_waiting_for_an_interface_ends_when_it_can_be_used() -> None:
+    with namespaces("late") as (here,), here.entered(), trio.fail_after(DEADLINE_S):
+        link = open_packet_link("left")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.wait_usable)
+            await trio.testing.wait_all_tasks_blocked()
+            join(here, "left", here, "right")
+        await (await link.attach()).aclose()
+
+
+async def test_a_tap_comes_back_when_its_interface_is_removed() -> None:
+    with namespaces("tap") as (here,), here.entered(), trio.fail_after(DEADLINE_S):
+        link = open_tap_link("tap7")
+        link.require()
+        port = await link.attach()
+        here.ip("link", "del", "tap7")
+        with pytest.raises(PortClosed, match="tap7 is gone"):
+            await port.receive()
+        await link.wait_usable()
+        again = await link.attach()
+        assert "tap7" in here.ip("link", "show", "up")
+        await again.aclose()
+        assert "tap7" not in here.ip("link")
+
+
+def test_a_kernel_at_a_tap_of_the_switch_reaches_a_machine_behind_a_link(runtime_dir: Path) -> None:
+    with bench(runtime_dir, hosts=1) as found:
+        found.start_switch("--port", "tap:tap0")
+        found.wait(lambda status: len(status["ports"]) == 2, "both ports up")
+        found.switch.ip("addr", "add", "10.9.0.9/24", "dev", "tap0")
+        data = np.random.default_rng(5).bytes(1 << 20)
+        with found.switch.entered(), socket.create_server(("10.9.0.9", 5003)) as listener:
+            with found.hosts[0].entered():
+                left = socket.create_connection(("10.9.0.9", 5003), timeout=DEADLINE_S)
+            right, _ = listener.accept()
+        with left, right:
+            right.settimeout(DEADLINE_S)
+            for sender, receiver in ((left, right), (right, left)):
+                receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+                sender.setblocking(False)
+                got = bytearray()
+                sent = 0
+                while len(got) < len(data):
+                    try:
+                        sent += sender.send(data[sent:])
+                    except BlockingIOError:
+                        pass
+                    got += receiver.recv(1 << 16)
+                assert bytes(got) == data
+                sender.settimeout(DEADLINE_S)
+
+
+def refused(where: Namespace, *arguments: str, without: str = "") -> str:
+    """What a daemon says that does not start."""
+    words = [COMMAND, *arguments]
+    if without:
+        words = ["setpriv", f"--bounding-set=-{without}", f"--inh-caps=-{without}", *words]
+    done = subprocess.run(
+        where.command(*words),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_what_cannot_be_a_port_is_said_at_start_up(runtime_dir: Path) -> None:
+    sw = str(runtime_dir)
+    with namespaces("switch", "host") as (switch, host):
+        join(switch, "sw0", host, "eth0")
+        host.ip("addr", "add", "10.9.0.1/24", "dev", "eth0")
+        mac = host.run("cat", "/proc/net/arp") and host.run("sh", "-c", "ip -br link show eth0").split()[2]
+        cases = [
+            (("--port", "packet:eht0"), "there is no interface 'eht0'; those that exist: lo, sw0"),
+            (("--port", "packet:lo"), "lo does not carry Ethernet frames"),
+            (("--port", "tap:sw0"), "sw0 is there and no TAP interface"),
+            (("--port", "frames:sw0"), "it is for frame port"),
+            (("--port", "sw0"), "must be an adapter and an interface such as packet:eth1"),
+            (("--port", "packet:sw0", "--port", "packet:sw0"), "must not name sw0 twice"),
+        ]
+        for arguments, reason in cases:
+            assert reason in refused(switch, "switch", "--dir", sw, *arguments)
+        if os.geteuid() == 0:
+            told = refused(switch, "switch", "--dir", sw, "--port", "packet:sw0", without="net_raw")
+            assert "takes CAP_NET_RAW" in told
+            assert "AmbientCapabilities=CAP_NET_RAW" in told
+            told = refused(switch, "switch", "--dir", sw, "--port", "tap:tap0", without="net_admin")
+            assert "takes CAP_NET_ADMIN" in told
+        at = ("host", "--dir", sw, "--name", "h", "--port", "packet:eth0")
+        assert "is the address of eth0 itself" in refused(host, *at, "--ip", "10.5.0.1", "--mac", mac)
+        assert "is an address of this machine's kernel" in refused(host, *at, "--ip", "10.9.0.1")
+    assert list(runtime_dir.iterdir()) == []
