@@ -92,15 +92,16 @@ class Link(Protocol):
         ...
 
     def require(self) -> None:
-        """At start-up. Raises ``ConfigError`` or ``Unsupported`` with the remedy when it cannot be used at all.
+        """At start-up. Raises ``ConfigError`` or ``Unsupported`` with the remedy when it cannot be used at
+        all.
 
         An interface that is down is no reason: it may come up.
         """
         ...
 
     def require_stranger(self, mac: bytes, ip: bytes) -> None:
-        """Raises ``ConfigError`` if the machine's own network stack has one of these addresses: it would answer
-        for a NIC that uses them on this link."""
+        """Raises ``ConfigError`` if the machine's own network stack has one of these addresses: it would
+        answer for a NIC that uses them on this link."""
         ...
 
     async def attach(self) -> FramePort:

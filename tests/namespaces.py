@@ -1,7 +1,7 @@
 """Network namespaces for tests: machines with links of their own, on this one.
 
-A namespace here has no name: it lives as long as a descriptor or a process holds it, so nothing is left behind,
-however a test ends, and no interface of the machine is touched.
+A namespace here has no name: it lives as long as a descriptor or a process holds it, so nothing is left
+behind, however a test ends, and no interface of the machine is touched.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def join(left: Namespace, left_name: str, right: Namespace, right_name: str, *, 
 @contextmanager
 def namespaces(*titles: str) -> Iterator[Sequence[Namespace]]:
     """One for each title. Ends the test with a typed reason where there can be none."""
-    for name in ("ip", "nsenter"):
+    for name in ("ip", "tc", "nsenter", "setpriv"):
         if shutil.which(name) is None:
             end_without("namespaces", Unsupported(name, "not on PATH; apt install iproute2 util-linux"))
     made: list[Namespace] = []

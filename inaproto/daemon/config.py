@@ -189,7 +189,7 @@ class HostSettings(Settings):
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     port: LinkName = ""
-    """Network interface to the switch, as packet:INTERFACE, for the softnic; by default the switch's socket."""
+    """Network interface to the switch, for the softnic: packet:INTERFACE; by default the switch's socket."""
     nic: str = "softnic"
     """Adapter of the NIC: softnic, or verbs for the machine's own RoCE device that has the address ip."""
     mtu: Mtu = 1024

@@ -67,23 +67,9 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield _table(
             "ports",
             ("port", "name", "kind", "frames in", "frames out", "drops"),
-            (
-                (
-                    port["port"],
-                    port.get("name", ""),
-                    port["kind"],
-                    port["frames_in"],
-                    port["frames_out"],
-                    _counts(port["drops"]),
-                )
-                for port in status["ports"]
-            ),
+            (_port(port) for port in status["ports"]),
         )
-    for link in status.get("links", ()):
-        if not link["is_attached"]:
-            yield Text(
-                f"  {link['link']}, port {link['port']}, is away for {_seconds(link['since_s'])}: {link['error']}"
-            )
+    yield from _links_away(status.get("links", ()))
     if status["jobs"]:
         columns = ("job", "phase", "ring", "summed by", "recoveries", "ranks", "waiting for")
         yield _table("jobs", columns, map(_job, status["jobs"]))
@@ -97,6 +83,18 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     for what, counts in (("dropped", dropped), ("blamed", status["blames"])):
         if counts:
             yield Text(f"  {what}: {_counts(counts)}")
+
+
+def _port(port: Mapping[str, Any]) -> tuple[object, ...]:
+    frames = port["frames_in"], port["frames_out"]
+    return port["port"], port.get("name", ""), port["kind"], *frames, _counts(port["drops"])
+
+
+def _links_away(links: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
+    for link in links:
+        if not link["is_attached"]:
+            away = f"{link['link']}, port {link['port']}, is away for {_seconds(link['since_s'])}"
+            yield Text(f"  {away}: {link['error']}")
 
 
 def _control(control: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Ports of the switch daemon: one task each, frames in, accelerator, frames out.
 
-Ports of trunks to other switches and those on interfaces have fixed numbers, those of hosts get the next after
-all others. A switch of a fabric opens its ports when it is admitted, and closes all of them when it is admitted
-no more.
+Ports of trunks to other switches and those on interfaces have fixed numbers, those of hosts get the next
+after all others. A switch of a fabric opens its ports when it is admitted, and closes all of them when it is
+admitted no more.
 
 Invariants: what arrived is stepped and the results are queued on their ports before anything else is
 received or stepped, because emitted frames may be views of what arrived or of memory used again; a

@@ -1,7 +1,7 @@
 """What every ``FramePort`` does, whatever carries its frames. One class per adapter inherits it.
 
-Ports that lose nothing do more: those inherit ``LosslessFramePortContract``. A port on a network interface may
-lose what its receiver does not fetch in time; a port under weather has its own tests.
+Ports that lose nothing do more: those inherit ``LosslessFramePortContract``. A port on a network interface
+may lose what its receiver does not fetch in time; a port under weather has its own tests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The frame port contract on network interfaces: AF_PACKET at both ends of a cable, and a TAP with AF_PACKET at
-the kernel's side of it."""
+"""The frame port contract on network interfaces: AF_PACKET at both ends of a cable, and a TAP with AF_PACKET
+at the kernel's side of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The switch as a box between two machines: what their kernels send passes as over a cable.
 
-Offloads are on at the machines, as they are by default: long segments and missing checksums are the rule here.
+Offloads are on at the machines, as they are by default: long segments and missing checksums are the rule
+here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Offloads undone, judged by scapy: every frame that comes out is as a sender without offloads had made it."""
+"""Offloads undone, judged by scapy: every frame that comes out is as a sender without offloads had made
+it."""
 
 from __future__ import annotations
 

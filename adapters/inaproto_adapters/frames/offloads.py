@@ -62,8 +62,8 @@ class CannotCut(Exception):
 def fill_checksums(frames: Frames, start: int, offset: int) -> bool:
     """Complete the checksums of equal-length frames, in place.
 
-    The field at ``start + offset`` holds the sum of the pseudo header, as the sender left it. False if it lies
-    outside the frames, which are then as they were.
+    The field at ``start + offset`` holds the sum of the pseudo header, as the sender left it. False if it
+    lies outside the frames, which are then as they were.
     """
     if start + offset + 2 > frames.shape[1]:
         return False
@@ -93,7 +93,8 @@ class _Layout(NamedTuple):
 
 
 def cut(frame: Frames, header: VnetHeader) -> list[Frames]:
-    """The frames that the long segment ``frame``, uint8 (bytes,), is on a wire: all of one length, then the rest.
+    """The frames that the long segment ``frame``, uint8 (bytes,), is on a wire: all of one length, then the
+    rest.
 
     Raises ``CannotCut``.
     """

@@ -1,16 +1,17 @@
 """A frame port on a network interface: AF_PACKET (data-path.md section 3.2).
 
 The interface belongs to the port: it is set to promiscuous mode, receives what was sent by others only, and
-frames leave as they are given. What the kernel does to frames for its own stack is undone (VLAN tags that were
-taken off, checksums that were left to hardware, segments merged or not yet cut: see ``packet_ring`` and
+frames leave as they are given. What the kernel does to frames for its own stack is undone (VLAN tags that
+were taken off, checksums that were left to hardware, segments merged or not yet cut: see ``packet_ring`` and
 ``offloads``), so that a port gives what is on the wire.
 
 Invariants:
 
 * Not lossless, as a wire is not: frames for which the ring has no slot are counted as the kernel counts them.
-* The port ends with ``PortClosed`` when its interface goes down, loses its carrier or is removed; who wants it
-  back attaches again (:class:`PacketLink`). A rename ends nothing.
-* Large receive offload would give segments that nobody can take apart: an interface that has it on is refused.
+* The port ends with ``PortClosed`` when its interface goes down, loses its carrier or is removed; who wants
+  it back attaches again (:class:`PacketLink`). A rename ends nothing.
+* Large receive offload would give segments that nobody can take apart: an interface that has it on is
+  refused.
 """
 
 from __future__ import annotations

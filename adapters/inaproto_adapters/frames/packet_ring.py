@@ -2,9 +2,9 @@
 
 Each slot holds one frame at a fixed place behind its header, so a run of frames of one length is a strided
 view of the ring: no frame is copied and none costs a system call. TPACKET_V3 packs frames tighter, but holds
-them back until a block is full or a timer of at least a millisecond ends, which a window of messages in flight
-would pay on every round trip. What is longer than a slot (segments up to 64 KiB, see ``offloads``) comes whole
-through the socket's own queue, in the order of the slots.
+them back until a block is full or a timer of at least a millisecond ends, which a window of messages in
+flight would pay on every round trip. What is longer than a slot (segments up to 64 KiB, see ``offloads``)
+comes whole through the socket's own queue, in the order of the slots.
 
 Invariants: slots of blocks that were handed out go back to the kernel at the next ``release``, not before;
 every frame that the kernel gave is handed out or counted under a rule.
