@@ -87,15 +87,16 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: Path, 
 
 
 async def _open_nic(settings: HostSettings, open_nic: OpenNic, welcome: Welcome) -> Nic:
+    where = settings.port or welcome.port_path
     try:
         with trio.fail_after(NIC_OPEN_S):
             nic = await open_nic(welcome.port_path)
     except trio.TooSlowError:
-        raise NoFabric(f"cannot attach to {welcome.port_path}: no NIC within {NIC_OPEN_S:g} s") from None
+        raise NoFabric(f"cannot attach to {where}: no NIC within {NIC_OPEN_S:g} s") from None
     except PortClosed as closed:
-        raise NoFabric(f"cannot attach to {welcome.port_path}: {closed.reason}") from None
+        raise NoFabric(f"cannot attach to {where}: {closed.reason}") from None
     except (FabricError, OSError) as error:
-        raise NoFabric(f"cannot attach to {welcome.port_path}: {error}") from None
+        raise NoFabric(f"cannot attach to {where}: {error}") from None
     mtu_max = min(welcome.mtu_max, nic.capabilities.mtu_max)
     if settings.mtu > mtu_max:
         await nic.aclose()

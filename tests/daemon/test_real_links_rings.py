@@ -5,6 +5,7 @@ The control channel is a UNIX socket, which all namespaces of this machine share
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import inaproto
 from tests.daemon.real_links import Bench, bench
 from tests.daemon.test_allreduce_end_to_end import draw, reduce_all
 from tests.daemon.test_cli_daemons import DEADLINE_S, Daemon
-from tests.daemon.test_real_links import checksum_errors, ping
+from tests.daemon.test_real_links import checksum_errors, open_socket, ping
 from tests.namespaces import Namespace, join
 
 Array = NDArray[Any]
@@ -65,9 +66,10 @@ def inputs(size: int, seed: int) -> Sequence[Array]:
     return [draw(np.dtype(np.float32), (ELEMENTS,), (rank, seed)) for rank in range(size)]
 
 
-async def test_the_switch_sums_for_softnics_on_links(runtime_dir: Path) -> None:
+@pytest.mark.parametrize("weather", ["", "drop=0.01,duplicate=0.01,reorder=0.01,corrupt=0.001"])
+async def test_the_switch_sums_for_softnics_on_links(runtime_dir: Path, weather: str) -> None:
     with bench(runtime_dir, hosts=3) as found, trio.fail_after(2 * DEADLINE_S):
-        found.start_switch()
+        found.start_switch(*(("--weather", weather) if weather else ()))
         start_hosts(found)
         async with joined(found) as comms:
             for seed in range(3):
@@ -79,8 +81,41 @@ async def test_the_switch_sums_for_softnics_on_links(runtime_dir: Path) -> None:
             assert status["switch"]["accelerator"]["counters"]["aggregated_in"] > 0
         # The kernels at the same links saw none of it as theirs, and answered none of it.
         assert [icmp_sent(where) for where in found.hosts] == [0, 0, 0]
-        ping(found)
-        assert [checksum_errors(where) for where in found.hosts] == [0, 0, 0]
+        if not weather:
+            ping(found)
+            assert [checksum_errors(where) for where in found.hosts] == [0, 0, 0]
+
+
+def test_a_kernel_refuses_roce_at_its_own_address(runtime_dir: Path) -> None:
+    """Why a softnic must have addresses of its own, which start-up sees to."""
+    with bench(runtime_dir) as found:
+        found.start_switch()
+        ping(found)  # they have each other's addresses
+        before = icmp_sent(found.hosts[1])
+        with open_socket(found.hosts[0], socket.SOCK_DGRAM) as sock:
+            sock.connect((found.ips[1], 4791))
+            sock.send(bytes(60))
+            with pytest.raises(ConnectionRefusedError):
+                sock.recv(1)
+        assert icmp_sent(found.hosts[1]) == before + 1
+
+
+async def test_a_host_waits_for_its_link(runtime_dir: Path) -> None:
+    with bench(runtime_dir) as found, trio.fail_after(2 * DEADLINE_S):
+        found.start_switch()
+        found.hosts[0].ip("link", "set", "eth0", "down")
+        link = ("--dir", str(runtime_dir), "--port", "packet:eth0", "--name", "h0", "--ip", "10.5.0.1")
+        found.daemon(found.hosts[0], "host", *link)
+
+        def error() -> str:
+            (host,) = found.status()["hosts"]
+            return str(host["switch"]["error"])
+
+        while "eth0 is down; ip link set eth0 up" not in (told := error()):
+            assert not told or "not tried yet" in told, told
+        assert told.startswith("cannot attach to packet:eth0")
+        found.hosts[0].ip("link", "set", "eth0", "up")
+        await until(found, lambda status: status["hosts"] == ["h0"], "the host is known")
 
 
 def icmp_sent(where: Namespace) -> int:

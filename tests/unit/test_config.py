@@ -217,3 +217,30 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
     assert (
         load_host_settings(HOST, None, named).settings.dir == run_directory(named) == Path("/run/elsewhere")
     )
+
+
+def test_links_come_from_file_environment_or_flags(tmp_path: Path) -> None:
+    file = write(tmp_path, '[switch]\nport = ["packet:eth1", "tap:tap0"]\n')
+    loaded = load_switch_settings({}, file, {})
+    assert loaded.settings.port == ("packet:eth1", "tap:tap0")
+    again = load_switch_settings({}, write(tmp_path, loaded.show()), {})
+    assert again.settings == loaded.settings
+    environment = {"INAPROTO_PORT": "packet:eth3, packet:eth4"}
+    assert load_switch_settings({}, file, environment).settings.port == ("packet:eth3", "packet:eth4")
+    flags = {"port": ("packet:eth5",)}
+    assert load_switch_settings(flags, file, environment).settings.port == ("packet:eth5",)
+    assert load_switch_settings({}, None, {}).settings.port == ()
+    assert load_host_settings({**HOST, "port": "packet:eth0"}, None, {}).settings.port == "packet:eth0"
+
+
+@pytest.mark.parametrize(
+    "link", ["eth1", "packet:", "packet:a b", "packet:eth/1", "Packet:eth1", "packet:" + 16 * "e"]
+)
+def test_what_names_no_link_is_refused(link: str) -> None:
+    for told in (refused_switch({"port": (link,)}), refused_host({**HOST, "port": link})):
+        assert told.startswith("port")
+        assert "such as packet:eth1" in told
+
+
+def test_an_interface_is_one_port() -> None:
+    assert "must not name eth1 twice" in refused_switch({"port": ("packet:eth1", "tap:eth1")})

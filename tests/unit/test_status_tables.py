@@ -173,3 +173,22 @@ def test_a_leaf_shows_its_session() -> None:
     assert "no control plane at /run/control.sock for 3 s, its ports are closed: it is gone" in away
     here = shown(leaf | {"control": control | {"connected": True, "is_admitted": True}})
     assert "admitted by control plane b0 at /run/control.sock, 3 s ago" in here
+
+
+def test_ports_have_names_and_links_that_are_away_say_why() -> None:
+    port = {"port": 0, "name": "packet:eth1", "kind": "packet", "frames_in": 3, "frames_out": 4}
+    away = {"link": "packet:eth2", "port": 1, "is_attached": False, "since_s": 7.0, "times_up": 1}
+    status = ROOT | {
+        "ports": [port | {"drops": {"receive ring full": 5}}],
+        "links": [
+            away | {"link": "packet:eth1", "port": 0, "is_attached": True, "error": ""},
+            away | {"error": "eth2 is down; ip link set eth2 up"},
+        ],
+    }
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(show_report(Report(switch=status, hosts=[], problems=[])))
+    text = capture.get()
+    (row,) = [line for line in text.splitlines() if "packet:eth1" in line]
+    assert "receive ring full 5" in row
+    assert "packet:eth2, port 1, is away for 7 s: eth2 is down; ip link set eth2 up" in text
