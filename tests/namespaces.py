@@ -96,19 +96,25 @@ def join(left: Namespace, left_name: str, right: Namespace, right_name: str, *, 
     right.ip("link", "set", right_name, "up")
 
 
-@contextmanager
-def namespaces(*titles: str) -> Iterator[Sequence[Namespace]]:
-    """One for each title. Ends the test with a typed reason where there can be none."""
+def require_namespaces() -> None:
+    """Ends the test with a typed reason where there can be none. An async test would lose the reason: it has
+    a fixture for it."""
     for name in ("ip", "tc", "nsenter", "setpriv"):
         if shutil.which(name) is None:
             end_without("namespaces", Unsupported(name, "not on PATH; apt install iproute2 util-linux"))
+    try:
+        Namespace("probe").close()
+    except PermissionError as error:
+        end_without("namespaces", Unsupported("network namespaces", f"{error}; run as root"))
+
+
+@contextmanager
+def namespaces(*titles: str) -> Iterator[Sequence[Namespace]]:
+    """One for each title."""
     made: list[Namespace] = []
     try:
-        try:
-            for title in titles:
-                made.append(Namespace(title))  # noqa: PERF401  those before a failure are closed
-        except PermissionError as error:
-            end_without("namespaces", Unsupported("network namespaces", f"{error}; run as root"))
+        for title in titles:
+            made.append(Namespace(title))  # noqa: PERF401  those before a failure are closed
         yield made
     finally:
         for namespace in made:

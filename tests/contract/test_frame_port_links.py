@@ -6,13 +6,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from inaproto_adapters.frames import open_packet_link, open_tap_link
 from tests.contract.frame_port_contract import FramePortContract, Pair
-from tests.namespaces import join, namespaces
+from tests.namespaces import join, namespaces, require_namespaces
 
 JUMBO_MTU = 9202
 RING_BYTES = 64 << 20
 """The contract sends some thousand frames before it receives one."""
+
+
+@pytest.fixture(autouse=True)
+def _where_namespaces_are() -> None:
+    require_namespaces()
 
 
 class TestCable(FramePortContract):

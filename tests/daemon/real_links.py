@@ -35,19 +35,22 @@ class Bench:
             join(host, "eth0", switch, f"sw{i}", mtu=mtu)
             host.ip("addr", "add", f"{self.ips[i]}/24", "dev", "eth0")
 
-    def daemon(self, where: Namespace, *arguments: str) -> Daemon:
-        """A daemon in a namespace; killed at the end of the test."""
-        words = where.command(COMMAND, *arguments)
+    def daemon(self, where: Namespace, *arguments: str, only: str = "") -> Daemon:
+        """A daemon in a namespace, if so asked with one capability alone; killed at the end of the test."""
+        bounds = f"-all,+{only}"
+        limited = ("setpriv", f"--bounding-set={bounds}", f"--inh-caps={bounds}") if only else ()
+        words = where.command(*limited, COMMAND, *arguments)
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
         )
         self._stack.callback(_end, process)
         return Daemon(process)
 
-    def start_switch(self, *arguments: str) -> Daemon:
+    def start_switch(self, *arguments: str, only: str = "") -> Daemon:
         """With all its ports attached."""
         ports = [word for i in range(len(self.hosts)) for word in ("--port", f"packet:sw{i}")]
-        switch = self.daemon(self.switch, "switch", "--dir", str(self.directory), *ports, *arguments)
+        options = ("--dir", str(self.directory), *ports, *arguments)
+        switch = self.daemon(self.switch, "switch", *options, only=only)
         assert switch.ready_line.startswith("ready"), switch.process.communicate(timeout=DEADLINE_S)
         self.wait(lambda status: all(link["is_attached"] for link in status["links"]), "all links attached")
         return switch

@@ -3,7 +3,6 @@ refuses."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -15,16 +14,22 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.errors import ConfigError, FabricError
+from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import PortClosed
 from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
 from tests.contract.frame_port_contract import as_bytes, collect, numbered
 from tests.daemon.real_links import bench
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, environment
-from tests.namespaces import Namespace, join, namespaces
+from tests.daemon.test_real_links import ping
+from tests.namespaces import Namespace, join, namespaces, require_namespaces
 
 SMALL_RING = 64 << 10
 """32 slots of 2 KiB."""
+
+
+@pytest.fixture(autouse=True)
+def _where_namespaces_are() -> None:
+    require_namespaces()
 
 
 @asynccontextmanager
@@ -240,6 +245,13 @@ def test_a_kernel_at_a_tap_of_the_switch_reaches_a_machine_behind_a_link(runtime
                 sender.settimeout(DEADLINE_S)
 
 
+def test_one_capability_is_enough(runtime_dir: Path) -> None:
+    """The one that the page of the units says."""
+    with bench(runtime_dir) as found:
+        found.start_switch(only="net_raw")
+        ping(found)
+
+
 def refused(where: Namespace, *arguments: str, without: str = "") -> str:
     """What a daemon says that does not start."""
     words = [COMMAND, *arguments]
@@ -259,28 +271,33 @@ def refused(where: Namespace, *arguments: str, without: str = "") -> str:
 
 
 def test_what_cannot_be_a_port_is_said_at_start_up(runtime_dir: Path) -> None:
-    sw = str(runtime_dir)
-    with namespaces("switch", "host") as (switch, host):
-        join(switch, "sw0", host, "eth0")
-        host.ip("addr", "add", "10.9.0.1/24", "dev", "eth0")
-        mac = host.run("cat", "/proc/net/arp") and host.run("sh", "-c", "ip -br link show eth0").split()[2]
-        cases = [
-            (("--port", "packet:eht0"), "there is no interface 'eht0'; those that exist: lo, sw0"),
-            (("--port", "packet:lo"), "lo does not carry Ethernet frames"),
-            (("--port", "tap:sw0"), "sw0 is there and no TAP interface"),
-            (("--port", "frames:sw0"), "it is for frame port"),
-            (("--port", "sw0"), "must be an adapter and an interface such as packet:eth1"),
-            (("--port", "packet:sw0", "--port", "packet:sw0"), "must not name sw0 twice"),
-        ]
-        for arguments, reason in cases:
-            assert reason in refused(switch, "switch", "--dir", sw, *arguments)
-        if os.geteuid() == 0:
-            told = refused(switch, "switch", "--dir", sw, "--port", "packet:sw0", without="net_raw")
-            assert "takes CAP_NET_RAW" in told
-            assert "AmbientCapabilities=CAP_NET_RAW" in told
-            told = refused(switch, "switch", "--dir", sw, "--port", "tap:tap0", without="net_admin")
-            assert "takes CAP_NET_ADMIN" in told
-        at = ("host", "--dir", sw, "--name", "h", "--port", "packet:eth0")
-        assert "is the address of eth0 itself" in refused(host, *at, "--ip", "10.5.0.1", "--mac", mac)
-        assert "is an address of this machine's kernel" in refused(host, *at, "--ip", "10.9.0.1")
+    at = ("--dir", str(runtime_dir), "--port")
+    with namespaces("switch") as (here,):
+        here.ip("link", "add", "sw0", "type", "veth", "peer", "name", "eth0")
+        told = refused(here, "switch", *at, "packet:eht0")
+        assert "there is no interface 'eht0'; those that exist: eth0, lo, sw0" in told
+        assert "it is for frame port" in refused(here, "switch", *at, "frames:sw0")
+        told = refused(here, "switch", *at, "packet:sw0", without="net_raw")
+        assert "takes CAP_NET_RAW" in told
+        assert "AmbientCapabilities=CAP_NET_RAW" in told
+        told = refused(here, "switch", *at, "tap:tap0", without="net_admin")
+        assert "takes CAP_NET_ADMIN" in told
+        with here.entered():
+            with pytest.raises(Unsupported, match="lo does not carry Ethernet frames"):
+                open_packet_link("lo").require()
+            with pytest.raises(ConfigError, match="sw0 is there and no TAP interface"):
+                open_tap_link("sw0").require()
     assert list(runtime_dir.iterdir()) == []
+
+
+def test_addresses_of_the_kernel_are_refused_to_a_softnic(runtime_dir: Path) -> None:
+    with namespaces("host") as (here,):
+        here.ip("link", "add", "eth0", "type", "veth", "peer", "name", "far")
+        here.ip("link", "set", "eth0", "up")
+        here.ip("addr", "add", "10.9.0.1/24", "dev", "eth0")
+        mac = here.ip("-br", "link", "show", "eth0").split()[2]
+        host = ("host", "--dir", str(runtime_dir), "--name", "h", "--port", "packet:eth0")
+        assert "is the address of eth0 itself" in refused(here, *host, "--ip", "10.5.0.1", "--mac", mac)
+        assert "is an address of this machine's kernel" in refused(here, *host, "--ip", "10.9.0.1")
+        with here.entered():
+            open_packet_link("eth0").require_stranger(bytes.fromhex("02000a050001"), bytes([10, 5, 0, 1]))

@@ -22,9 +22,14 @@ from scapy.layers.l2 import Dot1Q, Ether
 from inaproto.wire.roce import Bth, Opcode, RocePacket
 from tests.daemon.real_links import Bench, bench, received_frame
 from tests.daemon.test_cli_daemons import DEADLINE_S
-from tests.namespaces import Namespace
+from tests.namespaces import Namespace, require_namespaces
 
 TRANSFER_BYTES = 8 << 20
+
+
+@pytest.fixture(autouse=True)
+def _where_namespaces_are() -> None:
+    require_namespaces()
 
 
 def open_socket(where: Namespace, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:

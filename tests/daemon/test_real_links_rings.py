@@ -21,10 +21,15 @@ from tests.daemon.real_links import Bench, bench
 from tests.daemon.test_allreduce_end_to_end import draw, reduce_all
 from tests.daemon.test_cli_daemons import DEADLINE_S, Daemon
 from tests.daemon.test_real_links import checksum_errors, open_socket, ping
-from tests.namespaces import Namespace, join
+from tests.namespaces import Namespace, join, require_namespaces
 
 Array = NDArray[Any]
 ELEMENTS = 200_000
+
+
+@pytest.fixture(autouse=True)
+def _where_namespaces_are() -> None:
+    require_namespaces()
 
 
 def start_hosts(found: Bench, *options: str) -> list[Daemon]:
