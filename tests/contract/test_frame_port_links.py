@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from inaproto_adapters.frames import open_packet_link, open_tap_link
+from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
 from tests.contract.frame_port_contract import FramePortContract, Pair
 from tests.namespaces import join, namespaces, require_namespaces
 
@@ -22,14 +22,21 @@ def _where_namespaces_are() -> None:
     require_namespaces()
 
 
+async def attached(interface: str, **limits: int) -> PacketPort:
+    """As soon as the kernel says that the interface has its carrier."""
+    link = open_packet_link(interface, **limits)
+    await link.wait_usable()
+    return await link.attach()
+
+
 class TestCable(FramePortContract):
     @asynccontextmanager
     async def pair(self, queue_bytes_max: int) -> AsyncIterator[Pair]:
         with namespaces("cable") as (here,), here.entered():
             join(here, "left", here, "right", mtu=JUMBO_MTU)
             limits = {"queue_bytes_max": queue_bytes_max, "ring_bytes": RING_BYTES}
-            left = await open_packet_link("left", **limits).attach()
-            right = await open_packet_link("right", **limits).attach()
+            left = await attached("left", **limits)
+            right = await attached("right", **limits)
             yield left, right
             await left.aclose()
             await right.aclose()
@@ -43,7 +50,7 @@ class _AtTap(FramePortContract):
         with namespaces("tap") as (here,), here.entered():
             tap = await open_tap_link("tap", queue_bytes_max=queue_bytes_max).attach()
             here.ip("link", "set", "tap", "mtu", str(JUMBO_MTU), "txqueuelen", "10000")
-            packet = await open_packet_link("tap", ring_bytes=RING_BYTES).attach()
+            packet = await attached("tap", ring_bytes=RING_BYTES)
             yield (tap, packet) if self.tap_is_left else (packet, tap)
             await tap.aclose()
             await packet.aclose()

@@ -4,21 +4,26 @@ refuses."""
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
 
 from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import PortClosed
 from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
 from tests.contract.frame_port_contract import as_bytes, collect, numbered
-from tests.daemon.real_links import bench
+from tests.contract.test_frame_port_links import attached
+from tests.daemon.real_links import SOL_PACKET, VNET_HDR, bench
 from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, environment
 from tests.daemon.test_real_links import ping
 from tests.namespaces import Namespace, join, namespaces, require_namespaces
@@ -37,8 +42,8 @@ async def cable(**limits: int) -> AsyncIterator[tuple[Namespace, PacketPort, Pac
     """Two ports at the ends of a cable in one namespace, which this thread has entered."""
     with namespaces("cable") as (here,), here.entered(), trio.fail_after(DEADLINE_S):
         join(here, "left", here, "right")
-        left = await open_packet_link("left", **limits).attach()
-        right = await open_packet_link("right", **limits).attach()
+        left = await attached("left", **limits)
+        right = await attached("right", **limits)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(left.run)
             nursery.start_soon(right.run)
@@ -145,6 +150,45 @@ async def test_own_frames_do_not_come_back() -> None:
         assert await collect(left, 2) == as_bytes([numbered(9, 2, 100)])
 
 
+def send_long(where: Namespace, interface: str, payload: bytes) -> bytes:
+    """A TCP segment as a stack with offloads hands it over, cut by nobody yet; returns it."""
+    ether: Any = Ether(src="02:00:00:00:07:01", dst="02:00:00:00:07:02")
+    packet = bytes(ether / IP(src="10.7.0.1", dst="10.7.0.2") / TCP(sport=1, dport=2, flags="PA") / payload)
+    with where.entered(), socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sock:
+        sock.setsockopt(SOL_PACKET, VNET_HDR, 1)
+        sock.bind((interface, 0))
+        sock.send(struct.pack("=BBHHHH", 1, 1, 54, 1448, 34, 16) + packet)
+    return packet
+
+
+async def test_long_segments_keep_their_place_among_frames() -> None:
+    async with cable() as (here, left, right):
+        expected = []
+        for i in range(5):
+            left.send_nowait(numbered(i, 1, 200))
+            expected.append(200)
+            send_long(here, "left", bytes([i]) * 10_000)
+            expected += [54 + 1448] * 6 + [54 + 10_000 - 6 * 1448]
+        got = await collect(right, len(expected))
+        assert [len(frame) for frame in got] == expected
+        assert [frame[-1] for frame in got if len(frame) == 54 + 1448] == [
+            i for i in range(5) for _ in range(6)
+        ]
+
+
+async def test_a_long_segment_of_an_interface_that_went_down_is_still_taken() -> None:
+    """The socket tells of its error before it gives what it holds."""
+    with namespaces("cable") as (here,), here.entered(), trio.fail_after(DEADLINE_S):
+        join(here, "left", here, "right")
+        right = await attached("right")  # nobody watches it: ``run`` does not run
+        for i in range(3):
+            send_long(here, "left", bytes([i]) * 3000)
+        here.ip("link", "set", "right", "down")
+        assert [len(frame) for frame in await collect(right, 9)] == [1502, 1502, 158] * 3
+        with pytest.raises(PortClosed, match="right is down"):
+            await right.receive()
+
+
 async def test_the_interface_is_promiscuous_as_long_as_it_has_a_port() -> None:
     """Whoever still looks at frames of a closed port keeps neither the mode nor the input."""
     async with cable() as (here, left, right):
@@ -185,7 +229,7 @@ async def test_a_port_survives_a_new_name() -> None:
             await collect(left, 1)
         here.ip("link", "set", "left", "name", "renamed")
         here.ip("link", "set", "renamed", "up")
-        again = await open_packet_link("renamed").attach()
+        again = await attached("renamed")
         with pytest.raises(
             ConfigError, match="there is no interface 'left'; those that exist: lo, renamed, right"
         ):

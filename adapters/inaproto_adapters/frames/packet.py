@@ -140,7 +140,8 @@ class PacketPort:
                     return blocks
                 await trio.lowlevel.checkpoint()  # all of it was dropped: the other ports have their turn
                 continue
-            if self._receiving.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            if self._ring.heard_error or self._receiving.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._ring.heard_error = False
                 self._look()
                 continue
             with contextlib.suppress(trio.ClosedResourceError):

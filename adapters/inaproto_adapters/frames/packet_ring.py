@@ -12,6 +12,7 @@ every frame that the kernel gave is handed out or counted under a rule.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import socket
 import struct
@@ -69,6 +70,7 @@ _STEP_FIRST: Final = 16
 _STEP_GROWTH: Final = 4
 TAKE_MAX: Final = 1024
 """Slots that one ``take`` reads; the other ports have their turn after it."""
+TAKE_BYTES_MAX: Final = 1 << 20
 _SEGMENT_BYTES_MAX: Final = (64 << 10) + 1024
 _ETHERTYPE_VLAN: Final = 0x8100
 
@@ -94,6 +96,8 @@ class ReceiveRing:
         self._status = self._headers["status"]
         self._at = 0
         self._taken = 0
+        self.heard_error = False
+        """The interface went down; the socket does not say so again."""
         self._long = bytearray(VNET_BYTES + _SEGMENT_BYTES_MAX)
 
     def release(self) -> None:
@@ -115,12 +119,18 @@ class ReceiveRing:
         n = self._ready()
         if not n:
             return []
+        if n > 1:
+            upto = self._headers["length"][self._at : self._at + n].cumsum()
+            n = max(1, int(upto.searchsorted(TAKE_BYTES_MAX, "right")))
+        macs = self._headers["mac"][self._at : self._at + n]
+        mac = int(macs[0])
+        if (macs != mac).any():  # not of Ethernet frames, for all that is known
+            n = int((macs != mac).argmax())
         self._taken = n
         blocks: list[Frames] = []
         # Everything that says how a frame is to be treated, side by side, so that one comparison finds runs.
         keys = np.zeros((n, _KEY.size), dtype=np.uint8)
         slots = self._data[self._at : self._at + n]
-        mac = int(self._headers["mac"][self._at])
         keys[:, :16] = slots[:, :16]
         keys[:, 16:20] = slots[:, 24:28]
         keys[:, 20 : 20 + VNET_BYTES] = slots[:, mac - VNET_BYTES : mac]
@@ -161,7 +171,11 @@ class ReceiveRing:
         tag = ((tpid if status & _TPID else _ETHERTYPE_VLAN), tci) if status & _VLAN else None
         if status & _COPY:
             for _ in range(len(slots)):
-                self._finish(self._receive_long(length), header, tag, blocks, counters)
+                frame = self._receive_long(length)
+                if length > _SEGMENT_BYTES_MAX:
+                    counters.drop("long segment of more than 64 KiB")
+                else:
+                    self._finish(frame, header, tag, blocks, counters)
         elif kept < length:
             counters.drop("no room for a long segment", len(slots))
         elif header.gso_type != GSO_NONE:
@@ -171,8 +185,14 @@ class ReceiveRing:
             self._finish(slots[:, mac : mac + length], header, tag, blocks, counters)
 
     def _receive_long(self, length: int) -> Frames:
-        nbytes = self._sock.recv_into(self._long) - VNET_BYTES
-        if nbytes != length:
+        try:
+            nbytes = self._sock.recv_into(self._long) - VNET_BYTES
+        except OSError as error:
+            if error.errno not in (errno.ENETDOWN, errno.ENODEV):
+                raise
+            self.heard_error = True  # which the socket tells once, before it gives what it holds
+            nbytes = self._sock.recv_into(self._long) - VNET_BYTES
+        if nbytes != min(length, len(self._long) - VNET_BYTES):
             raise InvariantBroken(f"a slot told of {length} bytes in the socket's queue, {nbytes} came")
         return np.frombuffer(bytes(memoryview(self._long)[VNET_BYTES:][:nbytes]), np.uint8)[None]
 
