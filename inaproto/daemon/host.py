@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import secrets
+from importlib.metadata import version
 from typing import Any
 
 import trio
@@ -107,12 +108,14 @@ class HostDaemon:
         record: dict[str, Any] = {
             "role": "host",
             "name": settings.name,
+            "version": version("inaproto"),
             "pid": os.getpid(),
             "uptime_s": trio.current_time() - self._began,
             "ip": settings.ip,
             "mtu": settings.mtu,
             "window_messages": settings.window_messages,
             "message_packets": settings.message_packets,
+            "transport_timeout": settings.transport_timeout,
             "clients": len(self._sessions),
             "switch": {
                 "path": str(settings.control_path),

@@ -68,7 +68,12 @@ def find_device(ip: bytes) -> Device:
 
 
 def _ports(name: str) -> Iterator[Device]:
-    context = verbs("device").Context(name=name)
+    try:
+        context = verbs("device").Context(name=name)
+    except verbs("pyverbs_error").PyverbsError as error:
+        why = f"it cannot be opened ({error}); may this user read and write /dev/infiniband?"
+        yield Device(name, 1, b"", b"", "", 0, 0, why)
+        return
     try:
         states = [
             (port, context.query_port(port)) for port in range(1, context.query_device().phys_port_cnt + 1)

@@ -1,0 +1,197 @@
+"""``inaproto doctor``: is this machine fit to run hosts or a switch, and how to mend what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from inaproto.client.run_directory import run_directory
+from inaproto.daemon.status import Report, ask_daemons
+from inaproto.doctor.checklist import Answer, all_checks, examine, has_failed
+from inaproto.doctor.findings import Outcome
+from inaproto.doctor.round_trip import measure_round_trip
+from inaproto.doctor.site import Asked, Site
+from inaproto.errors import InaprotoError
+
+_STYLES = {
+    Outcome.OK: "green",
+    Outcome.WARNING: "yellow",
+    Outcome.FAILED: "bold red",
+    Outcome.UNTESTABLE: "dim",
+}
+_EPILOG = """
+Examples.
+
+\b
+  inaproto doctor                                       what can be seen without a word
+  inaproto doctor --dir /run/inaproto                   and of the daemons that run here
+  inaproto doctor --ip 10.0.0.1 --peer 10.0.0.2         and the link and the way to another host
+  inaproto doctor --bandwidth-gbit 100 --rtt-us 12      window and timer for that network
+
+Exit status 0 if nothing failed (warnings do not count), 1 if something did. docs/operating.md has the list.
+"""
+
+
+@click.command(epilog=_EPILOG, short_help="Check this machine, and say how to mend it.")
+@click.option("--ip", default="", help="Address of the NIC to look at; by default those of --dir's hosts.")
+@click.option("--peer", default="", help="Address of another host: route, neighbour, round trip.")
+@click.option("--interface", default="", help="Interface to look at, where none has the address.")
+@click.option(
+    "--nic",
+    type=click.Choice(["auto", "verbs", "softnic"]),
+    default="auto",
+    show_default=True,
+    help="What hosts here use; auto: verbs if there is an RDMA device.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Ask the daemons whose sockets are here.  [default: as inaproto status]",
+)
+@click.option(
+    "--socket",
+    "sockets",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Ask this daemon (a switch: its control.sock); repeatable.",
+)
+@click.option("--mtu", type=int, default=0, help="RoCE path MTU wanted.  [default: of the hosts, 1024]")
+@click.option(
+    "--message-packets",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Packets of a message.  [default: 170]",
+)
+@click.option("--window-messages", type=click.IntRange(0, 1024), default=0, help="Window in use.")
+@click.option("--transport-timeout", type=click.IntRange(-1, 31), default=-1, help="Timeout exponent in use.")
+@click.option(
+    "--bandwidth-gbit",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Of the link.  [default: as its driver says]",
+)
+@click.option(
+    "--rtt-us", type=click.FloatRange(0), default=0.0, help="Round trip.  [default: measured to --peer]"
+)
+@click.option(
+    "--skew-ms",
+    type=click.FloatRange(0),
+    default=500.0,
+    show_default=True,
+    help="By how much the slowest rank may be late.",
+)
+@click.option("--tensor-mib", type=click.IntRange(0), default=0, help="Tensors of one rank at a time.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON list: check, outcome, found, why, mend.")
+def doctor(
+    *,
+    ip: str,
+    peer: str,
+    interface: str,
+    nic: str,
+    directory: Path | None,
+    sockets: tuple[Path, ...],
+    mtu: int,
+    message_packets: int,
+    window_messages: int,
+    transport_timeout: int,
+    bandwidth_gbit: float,
+    rtt_us: float,
+    skew_ms: float,
+    tensor_mib: int,
+    as_json: bool,
+) -> None:
+    """Check this machine: NICs, network, limits, daemons; say what is wrong and how to mend it.
+
+    Nothing is changed. What cannot be seen from here is said to be so, with what would help.
+    """
+    asked = Asked(
+        ip=ip,
+        peer=peer,
+        interface=interface,
+        nic=nic,
+        mtu=mtu,
+        message_packets=message_packets,
+        window_messages=window_messages,
+        transport_timeout=transport_timeout,
+        bandwidth=round(bandwidth_gbit * 1e9),
+        round_trip_ns=round(rtt_us * 1e3),
+        skew_ns=round(skew_ms * 1e6),
+        tensor_bytes=tensor_mib << 20,
+    )
+    try:
+        answers = examine(_site(asked, directory, sockets), all_checks())
+    except InaprotoError as error:
+        click.echo(f"inaproto: {error}", err=True)
+        sys.exit(2)
+    if as_json:
+        click.echo(json.dumps(_records(answers), indent=2))
+    else:
+        console = Console(highlight=False)
+        console.print(_table(answers))
+        console.print(_summary(answers))
+    sys.exit(1 if has_failed(answers) else 0)
+
+
+def _site(asked: Asked, directory: Path | None, sockets: Sequence[Path]) -> Site:
+    site = Site(asked, round_trip=measure_round_trip)
+    if directory is None and not sockets:
+        usual = run_directory(os.environ)
+        directory = usual if usual.is_dir() and any(usual.glob("*.sock")) else None
+    if directory is not None or sockets:
+        report: Report = trio.run(ask_daemons, directory, sockets)
+        site.switches = [one for one in (report.switch, *report.other_switches) if one is not None]
+        site.hosts = report.hosts
+        site.problems = report.problems
+        site.daemons_asked = ", ".join(map(str, [*([directory] if directory else []), *sockets]))
+    return site
+
+
+def _records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    return [
+        {
+            "check": answer.check.name,
+            "outcome": found.outcome.value,
+            "found": found.found,
+            "why": answer.check.why,
+            "mend": found.mend,
+        }
+        for answer in answers
+        for found in answer.findings
+    ]
+
+
+def _table(answers: Sequence[Answer]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("check", "outcome"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("found; why it matters; how to mend it", overflow="fold")
+    for answer in answers:
+        for found in answer.findings:
+            text = Text(found.found)
+            if found.outcome in {Outcome.WARNING, Outcome.FAILED}:
+                text.append(f"\n{answer.check.why}", "dim")
+            if found.mend:
+                text.append(
+                    f"\n$ {found.mend}" if found.outcome is not Outcome.OK else f"\n{found.mend}", "bold"
+                )
+            table.add_row(answer.check.name, Text(found.outcome.value, _STYLES[found.outcome]), text)
+    return table
+
+
+def _summary(answers: Sequence[Answer]) -> str:
+    counts = dict.fromkeys(Outcome, 0)
+    for answer in answers:
+        for found in answer.findings:
+            counts[found.outcome] += 1
+    return ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())

@@ -1,0 +1,127 @@
+"""Limits of the kernel on processes: descriptors, memory for tensors, socket buffers.
+
+Those that count are the daemon's own, which systemd may have set, not those of the shell that asks.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Iterator
+from typing import Final
+
+from inaproto.doctor.findings import Check, Finding, failed, ok, untestable, warning
+from inaproto.doctor.site import Site
+from inaproto.errors import Unsupported
+
+DESCRIPTORS_MIN: Final = 4096
+"""A host has up to 1024 processes, with a socket and shared memory each; a switch 256 ports and sessions."""
+TENSOR_COPIES: Final = 3
+"""Of each rank: its own, what is shared with the daemon, the result."""
+FRAME_BUFFER_MIN: Final = 1 << 22
+"""Bytes that a port of AF_PACKET asks for: some 4 ms of 10 Gbit/s."""
+UNLIMITED: Final = -1
+
+
+def limit_in(text: str, name: str) -> int:
+    """The soft limit ``name`` of ``/proc/PID/limits``; -1 for none. Raises ``Unsupported``."""
+    found = re.search(rf"^{re.escape(name)}\s+(\S+)", text, re.MULTILINE)
+    if found is None or not (found[1].isdigit() or found[1] == "unlimited"):
+        raise Unsupported(f"the limit {name!r}", "/proc/PID/limits does not have it")
+    return UNLIMITED if found[1] == "unlimited" else int(found[1])
+
+
+def limits_of_daemons(site: Site, name: str, kind: int, daemons: str = "") -> Iterator[tuple[str, int]]:
+    """Of each running daemon (``daemons``: those of this role alone); of this shell if none answers."""
+    seen = False
+    for status in (*site.switches, *site.hosts):
+        role = str(status.get("role", "daemon"))
+        if daemons and role != daemons:
+            continue
+        text = site.read(f"/proc/{status.get('pid', 0)}/limits")
+        if text is not None:
+            seen = True
+            try:
+                yield f"{role} {status.get('name', '')}".strip(), limit_in(text, name)
+            except Unsupported:
+                continue
+    if not seen:
+        yield "this shell", resource.getrlimit(kind)[0]
+
+
+def _look_at_descriptors(site: Site) -> Iterator[Finding]:
+    for who, limit in limits_of_daemons(site, "Max open files", resource.RLIMIT_NOFILE):
+        yield look_at_descriptors(who, limit)
+
+
+def look_at_descriptors(who: str, limit: int) -> Finding:
+    if limit != UNLIMITED and limit < DESCRIPTORS_MIN:
+        mend = f"systemd: LimitNOFILE=16384 in the unit; a shell: ulimit -n {DESCRIPTORS_MIN}"
+        return warning(f"{who} may open {limit} descriptors", mend)
+    return ok(f"{who} may open {'any number of' if limit == UNLIMITED else limit} descriptors")
+
+
+def _look_at_memory(site: Site) -> Iterator[Finding]:
+    available = available_in(site.read("/proc/meminfo") or "")
+    limit = site.number("/sys/fs/cgroup/memory.max")
+    used = site.number("/sys/fs/cgroup/memory.current")
+    cgroup = None if limit is None else limit - (used or 0)
+    yield look_at_memory(available, cgroup, site.asked.tensor_bytes)
+
+
+def available_in(meminfo: str) -> int | None:
+    """Bytes that new programs can have."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
+    return int(found[1]) << 10 if found else None
+
+
+def look_at_memory(available: int | None, cgroup: int | None, tensor_bytes: int) -> Finding:
+    """``cgroup``: what its limit leaves, None where it has none."""
+    if available is None:
+        return untestable("/proc/meminfo does not say how much memory is available")
+    free = available if cgroup is None else min(available, cgroup)
+    told = f"{_mib(free)} free" + (" in this cgroup" if cgroup is not None and cgroup < available else "")
+    if not tensor_bytes:
+        return ok(f"{told}; --tensor-mib says what a rank's tensors take")
+    need = TENSOR_COPIES * tensor_bytes
+    if need > free:
+        mend = "fewer ranks here, smaller tensors, or a larger limit (systemd: MemoryMax=; docker: --memory)"
+        return failed(
+            f"{told}, a rank needs {_mib(need)} ({TENSOR_COPIES} copies of {_mib(tensor_bytes)})", mend
+        )
+    return ok(f"{told}, a rank needs {_mib(need)}")
+
+
+def _look_at_socket_buffers(site: Site) -> Iterator[Finding]:
+    for name in ("rmem_max", "wmem_max"):
+        path = f"net.core.{name}"
+        yield look_at_socket_buffer(path, site.number(f"/proc/sys/net/core/{name}"))
+
+
+def look_at_socket_buffer(name: str, limit: int | None) -> Finding:
+    if limit is None:
+        return untestable(f"{name} cannot be read")
+    if limit < FRAME_BUFFER_MIN:
+        mend = (
+            f"sysctl -w {name}={FRAME_BUFFER_MIN}; for good: "
+            f"echo '{name}={FRAME_BUFFER_MIN}' > /etc/sysctl.d/90-inaproto-{name.rpartition('.')[2]}.conf"
+        )
+        return warning(f"{name} is {limit} bytes: a port of a real link loses bursts above that", mend)
+    return ok(f"{name} is {limit} bytes")
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / (1 << 20):.0f} MiB"
+
+
+DESCRIPTORS: Final = Check(
+    "descriptors", "without a free descriptor, hosts and processes are turned away", _look_at_descriptors
+)
+MEMORY: Final = Check(
+    "memory",
+    "tensors are shared with the daemon by memfds, which are memory of the process (/dev/shm is not used)",
+    _look_at_memory,
+)
+SOCKET_BUFFERS: Final = Check(
+    "socket-buffers", "frames that do not fit a port's socket buffer are lost", _look_at_socket_buffers
+)
