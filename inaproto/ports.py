@@ -178,6 +178,8 @@ class QpAttributes:
     rnr_retry: int = 7
     ack_every: int = 64
     """An ACK is requested at least this often, and on the last packet of each message."""
+    traffic_class: int = 0
+    """TOS byte of all packets, DSCP * 4: by it the network sorts them into its lossless class."""
     spread_timers: bool = True
     """From the third timeout in a row, timers of several queue pairs differ, where the NIC can do that: those
     in lock step would overrun a queue that they share each time anew."""

@@ -202,6 +202,8 @@ class HostSettings(Settings):
     """Exponent of the retransmission timer: 4.096 us * 2**transport_timeout; 0 disables it."""
     retry_count: int = Field(default=7, ge=0, le=7)
     """Retries without progress before a queue pair fails; 7 never gives up."""
+    traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)
+    """TOS byte of RoCE packets, DSCP * 4: 104 (DSCP 26) for the lossless class of many networks."""
     stall_ms: int = Field(default=1000, ge=10, le=3_600_000)
     """An operation without progress for this long is reported to the switch."""
     operation_timeout_ms: int = Field(default=600_000, ge=0, le=1_000_000_000)

@@ -221,7 +221,10 @@ class HostRing(HostOperations):
         """All ranks are there: connect the queue pairs, post receives, say so."""
         settings = self._settings
         attributes = QpAttributes(
-            mtu=settings.mtu, timeout=settings.transport_timeout, retry_count=settings.retry_count
+            mtu=settings.mtu,
+            timeout=settings.transport_timeout,
+            retry_count=settings.retry_count,
+            traffic_class=settings.traffic_class,
         )
         self._ring, self._boot_id = ring, boot_id
         self._is_broken = self._came_back = False

@@ -329,6 +329,7 @@ class FlowTemplate:
     udp_source_port: int
     dest_qp: int
     ttl: int = 64
+    tos: int = 0
 
     def header(
         self,
@@ -356,7 +357,7 @@ class FlowTemplate:
             + struct.pack(
                 ">BBHHHBBH4s4s",
                 0x45,
-                0,
+                self.tos,
                 20 + udp_length,
                 0,
                 0x4000,

@@ -96,6 +96,17 @@ def test_a_message_on_the_wire() -> None:
         assert packet.udp.src_port == udp_source_port(17, 20)
 
 
+def test_all_packets_have_the_traffic_class_asked_for() -> None:
+    link = Link(traffic_class=104)
+    link.write(3000)
+    sent = packets(blocks := link.left.take_output())
+    link.to_right(blocks)
+    sent += packets(link.right.take_output())
+    assert [packet.ip.tos for packet in sent] == [104] * 4
+    with pytest.raises(LocalMisuse, match="traffic class"):
+        Link(traffic_class=256)
+
+
 def test_the_udp_source_port_is_that_of_linux() -> None:
     """From the frames in specs/softroce-bench.md: queue pairs 17 and 17, 20 and 20."""
     assert udp_source_port(17, 17) == 0xC121

@@ -176,6 +176,7 @@ def flights(draw: st.DrawFn) -> tuple[FlowTemplate, dict[str, object], list[Roce
         udp_source_port=draw(u(16)),
         dest_qp=draw(u(24)),
         ttl=draw(st.sampled_from((1, 64, 255))),
+        tos=draw(st.sampled_from((0, 104, 255))),
     )
     opcode = draw(st.sampled_from(Opcode))
     n = draw(st.integers(1, 6))
@@ -205,6 +206,7 @@ def flights(draw: st.DrawFn) -> tuple[FlowTemplate, dict[str, object], list[Roce
             dst_ip=flow.dst_ip,
             udp_source_port=flow.udp_source_port,
             ttl=flow.ttl,
+            tos=flow.tos,
             ip_id=(ip_id + row) & 0xFFFF,
             bth=Bth(
                 opcode=opcode,

@@ -71,6 +71,8 @@ class QueuePair:
             raise LocalMisuse(f"MTU {attributes.mtu} is none of {MTUS}")
         if len(remote.mac) != 6 or len(remote.ip) != 4 or not 0 <= remote.qpn <= PSN_MASK:
             raise LocalMisuse(f"{remote} is no address of a queue pair")
+        if not 0 <= attributes.traffic_class < 256:
+            raise LocalMisuse(f"traffic class {attributes.traffic_class} is no byte")
         try:
             requester = RequesterConfig(
                 initial_psn=self.address.psn,
@@ -99,6 +101,7 @@ class QueuePair:
                     dst_ip=remote.ip,
                     udp_source_port=udp_source_port(self.address.qpn, remote.qpn),
                     dest_qp=remote.qpn,
+                    tos=attributes.traffic_class,
                 )
             ),
             requester=RcRequester(requester),

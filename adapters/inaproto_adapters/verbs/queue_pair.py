@@ -20,6 +20,7 @@ _RC: Final = 2
 _ERR_STATE: Final = 6
 _LOCAL_WRITE, _REMOTE_WRITE = 1, 2
 _RETRIES_MAX: Final = 7
+_HOP_LIMIT: Final = 64
 _MIN_RNR_TIMER: Final = 1
 """Code of 10 us: the shortest."""
 
@@ -57,11 +58,7 @@ class VerbsQueuePair:
         if self.is_connected:
             raise LocalMisuse(f"queue pair {self.qpn} is connected already")
         _check(attributes, mtu_max)
-        address = verbs("addr")
-        # pyverbs reads an IPv6 address with all of its groups only.
-        mapped = ipaddress.IPv6Address(bytes(10) + b"\xff\xff" + remote.ip).exploded
-        route = address.GlobalRoute(dgid=address.GID(mapped), sgid_index=gid_index)
-        handle = address.AHAttr(port_num=self._port, is_global=1, gr=route, dlid=0)
+        handle = address_handle(remote.ip, attributes.traffic_class, port=self._port, gid_index=gid_index)
         wanted = verbs("qp").QPAttr(port_num=self._port)
         wanted.qp_access_flags = _LOCAL_WRITE | _REMOTE_WRITE
         wanted.path_mtu = MTUS.index(attributes.mtu) + 1
@@ -130,11 +127,25 @@ class VerbsQueuePair:
         self.qp.close()
 
 
+def address_handle(ip: bytes, traffic_class: int, *, port: int, gid_index: int) -> Any:
+    """``AHAttr`` of the peer ``ip``. The hop limit is the packets' TTL, for which pyverbs takes 1: no router
+    would let them pass."""
+    address = verbs("addr")
+    # pyverbs reads an IPv6 address with all of its groups only.
+    mapped = ipaddress.IPv6Address(bytes(10) + b"\xff\xff" + ip).exploded
+    route = address.GlobalRoute(
+        dgid=address.GID(mapped), sgid_index=gid_index, hop_limit=_HOP_LIMIT, traffic_class=traffic_class
+    )
+    return address.AHAttr(port_num=port, is_global=1, gr=route, dlid=0)
+
+
 def _check(attributes: QpAttributes, mtu_max: int) -> None:
     if attributes.mtu not in MTUS or attributes.mtu > mtu_max:
         raise LocalMisuse(f"mtu {attributes.mtu} is none of {MTUS} up to {mtu_max}, which the port has")
     if not 0 <= attributes.timeout <= TIMEOUT_EXPONENT_MAX:
         raise LocalMisuse(f"timeout {attributes.timeout} is not an exponent of 0 to {TIMEOUT_EXPONENT_MAX}")
+    if not 0 <= attributes.traffic_class < 256:
+        raise LocalMisuse(f"traffic class {attributes.traffic_class} is no byte")
     for name in ("retry_count", "rnr_retry"):
         value = getattr(attributes, name)
         if not 0 <= value <= _RETRIES_MAX:
