@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -410,6 +411,17 @@ def test_what_fails_says_how_to_mend_it(tmp_path: Path) -> None:
         for found in answer.findings:
             assert found.found
             assert found.mend or found.outcome in {OK, UNTESTABLE}, answer.check.name
+
+
+def test_the_checklist_of_the_manual_is_the_doctor_s() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text()
+    section = page.partition("## The checklist")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE)
+    assert named == [check.name for check in all_checks()]
+    troubles = page.partition("## Troubles")[2]
+    for line in troubles.splitlines()[4:]:
+        for name in re.findall(r"\(((?:`[a-z-]+`(?:, )?)+)\)", line):
+            assert set(re.findall("`(.+?)`", name)) <= set(named), line
 
 
 def test_failed_is_what_counts() -> None:
