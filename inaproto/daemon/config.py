@@ -157,6 +157,10 @@ class SwitchSettings(Settings):
     """Faults of every port, both ways: drop, duplicate, reorder, corrupt, truncate (per frame), delay."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Seed of the weather."""
+    capture: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    """File for all frames of all ports, as pcapng; it stops when full. For some time: inaproto capture."""
+    capture_mb: int = Field(default=100, ge=1, le=1 << 20)
+    """Largest size of the capture file, MiB."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
 

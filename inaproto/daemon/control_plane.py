@@ -57,6 +57,7 @@ from inaproto.core.tree_control_types import (
     TreeEvent,
     TrunkSaid,
 )
+from inaproto.daemon.capture_desk import CaptureDesk
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.fabric_file import FabricEntry, Place
@@ -93,6 +94,7 @@ class ControlPlane:
         switch_lost: Callable[[str], None],
         status: Callable[[], dict[str, Any]],
         random_bits: RandomBits,
+        captures: CaptureDesk,
     ) -> None:
         self._settings = settings
         self._place = place
@@ -137,6 +139,7 @@ class ControlPlane:
             desk=self,
             sessions_max=settings.ports_max * (len(place.fabric.entries) if place else 1) + SESSIONS_SPARE,
             random_bits=random_bits,
+            captures=captures,
         )
 
     def handle(self, event: ControlEvent) -> None:

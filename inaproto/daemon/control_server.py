@@ -34,9 +34,11 @@ from inaproto.core.rendezvous_types import (
     SessionId,
 )
 from inaproto.core.tree_control_types import Installed
+from inaproto.daemon.capture_desk import CaptureClient, CaptureDesk
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener
+from inaproto.wire.capture_messages import Capture, CaptureEnd
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     SWITCH_UNKNOWN,
@@ -107,6 +109,8 @@ class _Session:
     orders: deque[Message] = field(default_factory=deque)
     """Of a switch: they go to its stream as it takes them."""
     has_orders: trio.Event = field(default_factory=trio.Event)
+    captures: CaptureClient | None = None
+    """While it is served."""
 
 
 class ControlServer:
@@ -123,7 +127,9 @@ class ControlServer:
         desk: Desk | None,
         sessions_max: int,
         random_bits: RandomBits = secrets.randbits,
+        captures: CaptureDesk | None = None,
     ) -> None:
+        self._captures = captures
         self._handle = handle
         self._status = status
         self._desk = desk
@@ -221,6 +227,8 @@ class ControlServer:
                 session.stream.send_nowait(Error(code=TOO_MANY_SESSIONS, message=text))
                 return
             async with trio.open_nursery() as nursery:
+                if self._captures is not None:
+                    session.captures = CaptureClient(self._captures, session.stream, nursery)
                 nursery.start_soon(session.stream.run)
                 nursery.start_soon(_feed, session)
                 reason = await self._converse(session_id, session)
@@ -267,6 +275,8 @@ class ControlServer:
                 pass
             case Status():
                 self.send(session_id, self._report(message))
+            case Capture() | CaptureEnd() if session.captures is not None:
+                session.captures.said(message)
             case UnknownMessage():
                 text = f"this switch does not know messages of type {message.type!r}"
                 self.send(session_id, Error(code=UNKNOWN_MESSAGE, message=text, of=message.id))

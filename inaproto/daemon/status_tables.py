@@ -70,6 +70,8 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             (_port(port) for port in status["ports"]),
         )
     yield from _links_away(status.get("links", ()))
+    for one in status.get("captures", ()):
+        yield Text(f"  {_capture(one)}")
     if status["jobs"]:
         columns = ("job", "phase", "ring", "summed by", "recoveries", "ranks", "waiting for")
         yield _table("jobs", columns, map(_job, status["jobs"]))
@@ -95,6 +97,12 @@ def _links_away(links: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
         if not link["is_attached"]:
             away = f"{link['link']}, port {link['port']}, is away for {_seconds(link['since_s'])}"
             yield Text(f"  {away}: {link['error']}")
+
+
+def _capture(capture: Mapping[str, Any]) -> str:
+    lost = f", {capture['lost']} are not" if capture["lost"] else ""
+    end = f"; it ended: {capture['ended']}" if capture["ended"] else ""
+    return f"captured for {capture['to']}: {capture['frames']} frames{lost}{end}"
 
 
 def _control(control: Mapping[str, Any]) -> str:

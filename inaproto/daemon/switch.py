@@ -33,6 +33,7 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
+from inaproto.daemon.capture_desk import CaptureDesk
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.control_server import ControlServer
@@ -91,6 +92,7 @@ class Switch:
             links=len(links),
         )
         self.links = LinkPorts(links, self.ports)
+        self.captures = CaptureDesk(self.ports)
         self.trunks = (
             None
             if place is None
@@ -105,6 +107,7 @@ class Switch:
                 self.status,
                 desk=None,
                 sessions_max=SESSIONS_SPARE,
+                captures=self.captures,
                 random_bits=random_bits,
             )
             return
@@ -118,6 +121,7 @@ class Switch:
             switch_lost=self._switch_lost,
             status=self.status,
             random_bits=random_bits,
+            captures=self.captures,
         )
         self.server = self.plane.server
 
@@ -187,6 +191,7 @@ class Switch:
             "totals": self.ports.totals(),
             "ports": self.ports.status(),
             "links": self.links.status(),
+            "captures": self.captures.status(),
             "accelerator": _text_keys(self._accelerator.view().as_dict()),
             "hosts": [],
             "jobs": [],
@@ -268,6 +273,9 @@ async def run_switch(
                 nursery.start_soon(switch.ports.accept_ports, listener)
                 nursery.start_soon(switch.links.serve)
                 nursery.start_soon(switch.server.accept_sessions, bound)
+                if settings.capture is not None:
+                    file = switch.captures.open_file(settings.capture, settings.capture_mb << 20)
+                    nursery.start_soon(switch.captures.keep_file, file)
                 if switch.plane is not None:
                     nursery.start_soon(switch.plane.keep_deadlines)
                 if switch.session is not None:

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import trio
 
 from inaproto.core.accelerator import Action, EmitFrames, Event, FramesArrived, PortDown, PortUp
+from inaproto.daemon.capture import Recording
 from inaproto.errors import FabricError
 from inaproto.ports import FramePort, PortClosed, PortCounters
 from inaproto.units import Frames, Instant, PortId, S
@@ -79,6 +80,7 @@ class PortBoard:
         self._ports: dict[PortId, FramePort] = {}
         self._scopes: dict[PortId, trio.CancelScope] = {}
         self._names: dict[PortId, str] = {}
+        self.recordings: tuple[Recording, ...] = ()
         self.first_link = PortId(1 + trunks if trunks else 0)
         self._first = self._serial = self.first_link + links
         self._seen = 0
@@ -119,10 +121,11 @@ class PortBoard:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(port.run)
                 arrived = await greet(port) if greet is not None else ()
-                self._take_up(port_id, port, nursery.cancel_scope)
-                self._names[port_id] = name
+                self._take_up(port_id, port, name, nursery.cancel_scope)
                 log.info("%s up", name)
                 if arrived:
+                    for recording in self.recordings:
+                        recording.saw(port_id, arrived, is_outbound=False)
                     self._do(FramesArrived(port_id, arrived))
                 reason = await self._receive(port_id, port)
                 nursery.cancel_scope.cancel()
@@ -168,14 +171,34 @@ class PortBoard:
         port = self._ports.get(port_id)
         if port is not None:
             with suppress(PortClosed):  # its own task hears of it, too
-                port.send_nowait(frames)
+                taken = port.send_nowait(frames)
+                for recording in self.recordings:
+                    recording.saw(port_id, (frames[:taken],), is_outbound=True)
 
-    def _take_up(self, port_id: PortId, port: FramePort, scope: trio.CancelScope) -> None:
+    # --- captures
+
+    def port_names(self) -> list[str]:
+        """Of the ports that are up."""
+        return list(self._names.values())
+
+    def record(self, recording: Recording) -> None:
+        """It sees all frames from now on."""
+        for port_id, name in self._names.items():
+            recording.watch(port_id, name)
+        self.recordings += (recording,)
+
+    def forget(self, recording: Recording) -> None:
+        self.recordings = tuple(one for one in self.recordings if one is not recording)
+
+    def _take_up(self, port_id: PortId, port: FramePort, name: str, scope: trio.CancelScope) -> None:
         if not self.is_open:
             raise PortClosed("this switch has its ports closed")
         self.drop(port_id)  # a trunk that was dialled again, before its end was heard
         self._ports[port_id] = port
         self._scopes[port_id] = scope
+        self._names[port_id] = name
+        for recording in self.recordings:
+            recording.watch(port_id, name)
         self._seen += 1
         self._do(PortUp(port_id))
 
@@ -183,8 +206,7 @@ class PortBoard:
         """Whether it was up."""
         if self._ports.get(port_id) is not port:
             return False
-        del self._ports[port_id], self._scopes[port_id]
-        self._names.pop(port_id, None)
+        del self._ports[port_id], self._scopes[port_id], self._names[port_id]
         self._ended.add(port)
         self._do(PortDown(port_id))
         return True
@@ -197,6 +219,8 @@ class PortBoard:
             except PortClosed as closed:
                 return closed.reason
             if self._ports.get(port_id) is port:
+                for recording in self.recordings:  # before the accelerator, which may write over them
+                    recording.saw(port_id, blocks, is_outbound=False)
                 self._do(FramesArrived(port_id, blocks))
         return "it was closed"
 
@@ -208,7 +232,9 @@ class PortBoard:
                 port = ports.get(action.port)
                 try:
                     if port is not None:
-                        port.send_nowait(action.frames)
+                        taken = port.send_nowait(action.frames)
+                        for recording in self.recordings:
+                            recording.saw(action.port, (action.frames[:taken],), is_outbound=True)
                         continue
                 except PortClosed:
                     pass  # its own task hears of it, too
@@ -224,7 +250,7 @@ class PortBoard:
         return [
             {
                 "port": int(port_id),
-                "name": self._names.get(port_id, ""),
+                "name": self._names[port_id],
                 "kind": port.capabilities.name,
                 **_counters(port.counters),
                 "weather": _weather(port),

@@ -15,7 +15,7 @@ host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Go
 Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
 Ping, Pong.
-Between switches: :mod:`inaproto.wire.switch_messages`.
+Between switches: :mod:`inaproto.wire.switch_messages`. Of captures: :mod:`inaproto.wire.capture_messages`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
+from inaproto.wire.capture_messages import CAPTURE_MESSAGES
 from inaproto.wire.client_messages import CLIENT_MESSAGES
 from inaproto.wire.control import ControlRecord, encode_control
 from inaproto.wire.control_fields import FreeMap, OneOf, Record, Refused, give_fields, take_fields
@@ -412,6 +413,7 @@ _ALL: Final[tuple[type[Message], ...]] = (
     Ping,
     Pong,
     *SWITCH_MESSAGES,
+    *CAPTURE_MESSAGES,
 )
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
 

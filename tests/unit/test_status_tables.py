@@ -192,3 +192,10 @@ def test_ports_have_names_and_links_that_are_away_say_why() -> None:
     (row,) = [line for line in text.splitlines() if "packet:eth1" in line]
     assert "receive ring full 5" in row
     assert "packet:eth2, port 1, is away for 7 s: eth2 is down; ip link set eth2 up" in text
+
+
+def test_a_capture_says_what_is_in_it_and_why_it_ended() -> None:
+    full = {"to": "/x.pcapng", "frames": 9, "lost": 2, "bytes": 99, "ended": "the file has 1 MiB"}
+    text = shown(ROOT | {"captures": [full, full | {"to": "process 7", "lost": 0, "ended": ""}]})
+    assert "captured for /x.pcapng: 9 frames, 2 are not; it ended: the file has 1 MiB\n" in text
+    assert "captured for process 7: 9 frames\n" in text

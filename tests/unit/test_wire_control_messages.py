@@ -116,7 +116,8 @@ def test_all_messages_of_the_protocol() -> None:
         "ready start op_started job_status broken halt halted gone regroup regrouped left closed failed "
         "ping pong "
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
-        "ring_installed install_refused ring_faulted"
+        "ring_installed install_refused ring_faulted "
+        "capture capture_begun capture_end capture_ended"
     )
     assert list(MESSAGES) == names.split()
 

@@ -1,0 +1,95 @@
+"""``inaproto capture``: what crosses the ports of a running switch, as pcapng."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import trio
+
+from inaproto.client.run_directory import run_directory
+from inaproto.daemon.capture_client import CaptureFailed, control_socket
+from inaproto.daemon.capture_client import capture as take_capture
+from inaproto.errors import InaprotoError
+from inaproto.wire.capture_messages import Capture, CaptureEnded
+
+_EPILOG = """
+Examples.
+
+\b
+  inaproto capture /run/inaproto --seconds 10 -o trouble.pcapng
+  inaproto capture /run/inaproto --port port-3 --frames 1000 | inaproto inspect -
+  inaproto capture /run/inaproto | wireshark -k -i -
+
+The file has an interface for each port, and says of each frame whether it came into the switch or left it.
+The switch does not wait for who reads: what does not fit its queue is left out and counted.
+"""
+
+
+@click.command(epilog=_EPILOG, short_help="Record what crosses the ports of a switch.")
+@click.argument("socket", required=False, type=click.Path(path_type=Path))
+@click.option("--port", "ports", multiple=True, help="This port alone (names: inaproto status); repeatable.")
+@click.option("--seconds", type=click.FloatRange(0, 4_000_000), default=0.0, help="End after this time.")
+@click.option("--frames", type=click.IntRange(0), default=0, help="End after so many frames.")
+@click.option("-o", "--output", default="-", show_default=True, help="File; - is standard output.")
+def capture(socket: Path | None, ports: tuple[str, ...], seconds: float, frames: int, output: str) -> None:
+    """Record what crosses the ports of a running switch, as pcapng.
+
+    SOCKET is the switch's control.sock or its directory; by default where inaproto status looks. It goes on
+    until --seconds, --frames, Ctrl-C, or nobody reads it any more.
+    """
+    if output == "-" and sys.stdout.isatty():
+        raise click.UsageError("pcapng is nothing for a terminal: give -o FILE, or pipe it")
+    asked = Capture(id=1, ports=ports, frames_max=frames, duration_ms=round(seconds * 1000))
+    try:
+        path = control_socket(socket if socket is not None else run_directory(os.environ))
+        if output == "-":
+            ended = trio.run(_run, path, asked, sys.stdout.buffer)
+        else:
+            with Path(output).open("wb") as file:
+                ended = trio.run(_run, path, asked, file)
+    except InaprotoError as error:
+        click.echo(f"inaproto: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains
+        return
+    except OSError as error:
+        click.echo(f"inaproto: {output}: {error.strerror}", err=True)
+        sys.exit(1)
+    lost = f", {ended.lost} did not fit the switch's queue" if ended.lost else ""
+    click.echo(f"inaproto capture: {ended.frames} frames{lost}; it ended: {ended.reason}", err=True)
+
+
+async def _run(path: Path, asked: Capture, file: BinaryIO) -> CaptureEnded:
+    def put(data: bytes) -> None:
+        file.write(data)
+        file.flush()
+
+    def begun(ports: tuple[str, ...]) -> None:
+        click.echo(f"inaproto capture: of {', '.join(ports) or 'ports that are to come'}", err=True)
+
+    enough = trio.Event()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                async for _ in signals:
+                    if enough.is_set():  # who reads may be stuck
+                        nursery.cancel_scope.cancel()
+                    enough.set()
+
+            nursery.start_soon(watch)
+            ended: CaptureEnded | Exception = CaptureFailed("it was interrupted")
+            try:
+                ended = await take_capture(path, asked, put, begun=begun, enough=enough)
+            except (InaprotoError, OSError) as error:
+                ended = error  # a nursery would wrap it
+            nursery.cancel_scope.cancel()
+    if isinstance(ended, Exception):
+        raise ended
+    return ended
