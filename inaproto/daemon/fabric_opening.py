@@ -14,7 +14,7 @@ import trio
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
-from inaproto.errors import ConfigError, DecodeError, FabricError
+from inaproto.errors import ConfigError, DecodeError, FabricError, Unsupported
 from inaproto.ports import Nic, PortClosed, RandomBits, StreamNetwork
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Welcome
 
@@ -95,7 +95,7 @@ async def _open_nic(settings: HostSettings, open_nic: OpenNic, welcome: Welcome)
         raise NoFabric(f"cannot attach to {where}: no NIC within {NIC_OPEN_S:g} s") from None
     except PortClosed as closed:
         raise NoFabric(f"cannot attach to {where}: {closed.reason}") from None
-    except (FabricError, OSError) as error:
+    except (FabricError, Unsupported, OSError) as error:
         raise NoFabric(f"cannot attach to {where}: {error}") from None
     mtu_max = min(welcome.mtu_max, nic.capabilities.mtu_max)
     if settings.mtu > mtu_max:

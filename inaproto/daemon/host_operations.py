@@ -56,6 +56,7 @@ from inaproto.daemon.ring_words import explain_positions, name_ranks, transport_
 from inaproto.errors import (
     JOB_ERRORS,
     Blame,
+    FabricError,
     FabricLost,
     InvariantBroken,
     JobError,
@@ -265,11 +266,7 @@ class HostOperations:
             return
         if completion.status is not Status.SUCCESS:
             at_out = completion.qpn == self._link.out.qpn
-            reason = transport_failure(self.job, self._ring, completion, at_out=at_out)
-            if self._settings.recover_ms:
-                self._break(reason)
-            else:
-                self.lose(FabricLost(reason))
+            self._transport_failed(transport_failure(self.job, self._ring, completion, at_out=at_out))
         elif completion.kind is CompletionKind.SEND:
             self._step(SendCompleted(completion.wr_id))
         else:
@@ -320,22 +317,37 @@ class HostOperations:
         if engine is not None:
             self._guard(lambda: self._perform(engine.step(event, self._clock())))
 
+    def _transport_failed(self, reason: str) -> None:
+        """The queue pairs of this ring are of no use any more."""
+        if self._settings.recover_ms:
+            self._break(reason)
+        else:
+            self.lose(FabricLost(reason))
+
     def _guard(self, work: Callable[[], None]) -> None:
         try:
             work()
+        except FabricError as error:
+            self._transport_failed(f"{self}: {error}")
         except (InvariantBroken, LocalMisuse) as fault:  # ours: this ring must not go on, others may
             self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
             self.lose(FabricLost(f"{self}: a fault in the host daemon ended it: {fault}; please report it"))
 
     def _perform(self, actions: Sequence[RingAction | HostsAction]) -> None:
+        """All of them, though the NIC may refuse to send: results that the engine has taken must be taken."""
         orders = RingOrders(self._link, self._kept, self._tensors)
         has_done = False
+        refused: FabricError | None = None
         for action in actions:
             match action:
-                case PostMessage():
-                    orders.post(action)
-                case PostSlot():
-                    orders.post_slot(action)
+                case PostMessage() | PostSlot():
+                    try:
+                        if refused is None:
+                            orders.post(action) if isinstance(action, PostMessage) else orders.post_slot(
+                                action
+                            )
+                    except FabricError as error:
+                        refused = error
                 case Combine():
                     if self._accumulators is None or self._ring is None:
                         raise InvariantBroken("a host that does not sum has nothing to combine")
@@ -361,7 +373,9 @@ class HostOperations:
                     self._ring_broken(code, message)
                 case _:
                     assert_never(action)
-        if has_done and self._gathering.waiting:
+        if refused is not None:
+            self._transport_failed(f"{self}: {refused}")
+        if has_done and self._gathering.waiting and not self._is_ended:
             self._hand_on()
 
     @property

@@ -29,6 +29,7 @@ from inaproto.daemon.host_operations import IN_RING, OPERATIONS_MAX, HostOperati
 from inaproto.daemon.local_rank import REASON_CHARACTERS_MAX, LocalRank
 from inaproto.daemon.ring_link import RingLink
 from inaproto.errors import (
+    FabricError,
     JobError,
     JoinRefused,
     LocalMisuse,
@@ -149,7 +150,7 @@ class HostRing(HostOperations):
                 slot_bytes=slot_bytes,
                 random_bits=self._random_bits,
             )
-        except (LocalMisuse, OSError) as error:
+        except (LocalMisuse, FabricError, OSError) as error:
             raise self._no_room(error) from None
 
     def _no_room(self, error: Exception) -> JoinRefused:
@@ -234,6 +235,10 @@ class HostRing(HostOperations):
                 self._link.connect(ring.successor, ring.predecessor, attributes)
         except (LocalMisuse, ValueError) as error:
             self.lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {error}"))
+            return
+        except FabricError as error:
+            self.phase = Phase.CONNECTING
+            self._transport_failed(f"{self}: {error}")
             return
         self.phase = Phase.CONNECTING
         self._watch.ring_ended()
@@ -320,7 +325,7 @@ class HostRing(HostOperations):
         try:
             for rank in self.ranks.values():
                 rank.register(nic)
-        except LocalMisuse as error:
+        except (LocalMisuse, FabricError) as error:
             self._link.close()
             raise self._no_room(error) from None
         self.phase = Phase.JOINING

@@ -20,7 +20,7 @@ import os
 from dataclasses import dataclass
 
 from inaproto.core.ring_engine import Operation
-from inaproto.errors import JobError, LocalMisuse
+from inaproto.errors import FabricError, JobError, LocalMisuse
 from inaproto.ports import MemoryRegion, Nic
 from inaproto.units import OpIndex
 from inaproto.wire.client_messages import AllReduce
@@ -77,7 +77,7 @@ def map_buffer(descriptor: int, *, segment: int, nbytes: int, nic: Nic) -> Share
     view = memoryview(memory)
     try:
         region = nic.register_memory(view.toreadonly())  # peers write to receive slots only
-    except LocalMisuse as error:
+    except (LocalMisuse, FabricError) as error:
         raise JobError(
             f"segment {segment} cannot be registered: {error}; use fewer, larger buffers"
         ) from None

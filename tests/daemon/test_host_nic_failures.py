@@ -1,0 +1,145 @@
+"""A NIC that refuses what it is asked for: its job goes on by other queue pairs, or ends in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+import inaproto
+from inaproto.errors import FabricError, JobError, JoinRefused, Unsupported
+from inaproto.ports import Nic
+from tests.daemon.in_process_cluster import Cluster, open_cluster
+
+SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
+
+
+class Refusing:
+    """A NIC of which some calls fail, as those of a device do: ``refusals`` says how often, by name."""
+
+    def __init__(self, nic: Nic, refusals: dict[str, int]) -> None:
+        self._nic = nic
+        self.refusals = refusals
+
+    def __getattr__(self, name: str) -> Any:
+        wanted = getattr(self._nic, name)
+        if name not in {"connect_qp", "post_receive", "post_write_imm", "create_qp", "register_memory"}:
+            return wanted
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if self.refusals.get(name, 0) > 0:
+                self.refusals[name] -= 1
+                raise FabricError(name, "10.0.0.2 QP 17", "posting", "Input/output error", retryable=True)
+            return wanted(*arguments, **keywords)
+
+        return call
+
+
+def refusing(refusals: dict[str, int]) -> Callable[[Nic], Any]:
+    return lambda nic: Refusing(nic, refusals)
+
+
+async def sums(comms: list[inaproto.Communicator], rounds: int = 3) -> list[str]:
+    """Exact on all ranks; the paths of the last."""
+    for number in range(1, 1 + rounds):
+        works = [comm.all_reduce(np.full(2000, number, np.int32)) for comm in comms]
+        for work in works:
+            assert (await work.wait(30) == number * len(comms)).all()
+    return [comm.statistics().recent[-1].path for comm in comms]
+
+
+async def two_hosts(cluster: Cluster, refusals: dict[str, int]) -> None:
+    await cluster.start_host(wrap_nic=refusing(refusals))
+    await cluster.start_host()
+
+
+@pytest.mark.parametrize("call", ["connect_qp", "post_receive"])
+async def test_queue_pairs_that_cannot_be_connected_are_made_anew(runtime_dir: Path, call: str) -> None:
+    refusals = {call: 1}
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        await two_hosts(cluster, refusals)
+        comms = await cluster.job("j", 2)
+        assert await sums(comms) == ["switch"] * 2
+        assert refusals[call] == 0
+
+
+async def test_a_write_that_is_refused_ends_the_ring_and_not_the_job(runtime_dir: Path) -> None:
+    refusals: dict[str, int] = {}
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        await two_hosts(cluster, refusals)
+        comms = await cluster.job("j", 2)
+        await sums(comms)
+        for call in ("post_write_imm", "post_receive"):
+            refusals[call] = 1
+            assert await sums(comms) == ["switch"] * 2
+            assert refusals[call] == 0
+        [ring] = cluster.hosts[0].daemon.status()["rings"]
+        assert ring["recoveries"] == 2
+
+
+async def test_a_nic_that_refuses_for_ever_ends_the_job_in_words(runtime_dir: Path) -> None:
+    refusals: dict[str, int] = {}
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        await two_hosts(cluster, refusals)
+        comms = await cluster.job("j", 2)
+        await sums(comms)
+        refusals["connect_qp"] = refusals["post_write_imm"] = 1000
+        works = [comm.all_reduce(np.ones(100, np.int32)) for comm in comms]
+        for work in works:
+            with pytest.raises(JobError, match="Input/output error"):
+                await work.wait(30)
+        refusals.clear()
+        assert await sums(await cluster.job("next", 2)) == ["switch"] * 2
+
+
+@pytest.mark.parametrize("call", ["create_qp", "register_memory"])
+async def test_a_nic_without_room_refuses_the_join(runtime_dir: Path, call: str) -> None:
+    refusals: dict[str, int] = {}
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        await two_hosts(cluster, refusals)
+        refusals[call] = 1
+        with pytest.raises(JoinRefused, match="Input/output error"):
+            await cluster.connect("j", 0, size=2)
+        assert await sums(await cluster.job("j", 2)) == ["switch"] * 2
+
+
+async def test_memory_that_cannot_be_registered_ends_that_job_alone(runtime_dir: Path) -> None:
+    refusals: dict[str, int] = {}
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        await two_hosts(cluster, refusals)
+        comms = await cluster.job("j", 2)
+        refusals["register_memory"] = 1
+        with pytest.raises(JobError, match="Input/output error"):
+            await sums(comms)
+        assert await sums(await cluster.job("next", 2)) == ["switch"] * 2
+
+
+async def test_a_device_that_is_down_is_tried_again(runtime_dir: Path) -> None:
+    """That it is not there is no reason to end a daemon that had it."""
+    is_down = False
+    refused: list[Nic] = []
+
+    def open_or_not(nic: Nic) -> Nic:
+        if is_down:
+            refused.append(nic)
+            raise Unsupported("the RoCE device rxe0 with 10.0.0.1", "port 1 is down")
+        return nic
+
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        await cluster.start_host(wrap_nic=open_or_not)
+        await cluster.start_host()
+        comms = await cluster.job("j", 2)
+        await sums(comms)
+        is_down = True
+        await cluster.hosts[0].nic.aclose()
+        while "port 1 is down" not in cluster.hosts[0].daemon.status()["switch"]["error"]:
+            await trio.testing.wait_all_tasks_blocked()
+        is_down = False
+        assert await sums(comms) == ["switch"] * 2
+        for nic in refused:
+            await nic.aclose()
