@@ -361,6 +361,28 @@ class NicContract(ABC):
             ]
             assert left.statistics()["timeouts"] > 0
 
+    async def test_a_peer_that_is_not_there_shows_in_the_completions(self, clock: object) -> None:
+        """Connecting to it does not fail, nor does it wait: that nobody answers is found later."""
+        async with self.running() as (left, right):
+            here = left.create_qp(psn=5)
+            nobody = QpAddress(b"\x52\x54\0\0\0\x63", here.ip[:3] + b"\x63", 77, 6)
+            left.connect_qp(here.qpn, nobody, QpAttributes(timeout=8, retry_count=2))
+            source = Buffer.on(left, noise(500, 1))
+            left.post_receive(here.qpn, 1)
+            for wr_id in (2, 3):
+                left.post_write_imm(here.qpn, wr_id, [source.whole()], remote_va=0, rkey=0, imm=1)
+            ended = {(c.kind, c.wr_id): c.status for c in await completions(left, 3)}
+            assert ended == {
+                (CompletionKind.SEND, 2): Status.RETRY_EXCEEDED,
+                (CompletionKind.SEND, 3): Status.FLUSHED,
+                (CompletionKind.RECEIVE_IMM, 1): Status.FLUSHED,
+            }
+            left.post_write_imm(here.qpn, 4, [source.whole()], remote_va=0, rkey=0, imm=1)
+            left.post_receive(here.qpn, 5)
+            assert {c.status for c in await completions(left, 2)} == {Status.FLUSHED}
+            left.destroy_qp(here.qpn)
+            assert await transfer(left, right, connect(left, right), noise(2000, 2)) == noise(2000, 2)
+
     async def test_receives_exhaust_the_rnr_retries(self, clock: object) -> None:
         async with self.running() as (left, right):
             here, _there = connect(left, right, QpAttributes(rnr_retry=2))

@@ -8,6 +8,7 @@ import pytest
 
 from inaproto.ports import FramePort, load_adapter
 from inaproto.sim.weather import Weather
+from inaproto_hil.softroce.cut import Cut
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
 
@@ -35,6 +36,18 @@ async def test_frames_that_are_lost_come_again(softroce: Image) -> None:
     assert [row["wrong"] for row in found.rows] == [0]
     assert sum(one["retransmits"] for one in found.devices) > 0
     assert sum(one["retry_exceeded"] for one in found.devices) == 0
+
+
+async def test_queue_pairs_whose_retries_are_spent_are_made_anew(softroce: Image) -> None:
+    """The wire is cut for longer than the kernel's devices try: the job goes on when it is mended."""
+    cut = Cut(after=300, seconds=0.9)
+    config = SwitchedConfig(
+        hosts=2, mtu=1024, rows=[("float32", 64 << 10)], iterations=12, timeout=15, retry_count=3
+    )
+    found = await run_switched(softroce, config, cut.wrap)
+    assert cut.frames_lost > 0
+    assert sum(one["retry_exceeded"] for one in found.devices) > 0
+    assert [(row["iterations"], row["wrong"]) for row in found.rows] == [(12, 0)]
 
 
 async def test_our_nics_and_the_kernel_s_sum_together(softroce: Image) -> None:

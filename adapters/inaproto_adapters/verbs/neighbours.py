@@ -8,43 +8,30 @@ kernel ask in the background; the answer shows in its table.
 from __future__ import annotations
 
 import ipaddress
-import select
 import socket
-import time
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
+
+import trio
 
 _TABLE: Final = Path("/proc/net/arp")
 _COMPLETE: Final = 0x2
 _DISCARD_PORT: Final = 9
-_WAIT_S: Final = 0.2
-"""Longest; among machines on one network it takes less than a millisecond."""
+WAIT_S: Final = 3.0
+"""Longest: the kernel asks three times, a second apart. On one network, a millisecond is enough."""
 _LOOK_S: Final = 0.001
+_LOOKS_PER_ASK: Final = 500
 
 
-def resolve(own: bytes, peer: bytes, interface: str) -> bool:
-    """Whether the kernel knows the peer's MAC address now; waits a little for it."""
-    address = str(ipaddress.IPv4Address(peer))
-    if own == peer or _is_known(address, interface):
+def is_resolved(own: bytes, peer: bytes, interface: str, table: Path = _TABLE) -> bool:
+    """Whether the kernel knows the peer's MAC address now."""
+    if own == peer:
         return True
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setblocking(False)
-        try:
-            sock.bind((str(ipaddress.IPv4Address(own)), 0))
-            sock.sendto(b"", (address, _DISCARD_PORT))
-        except OSError:
-            return False  # no route: the verb will say so
-        until = time.monotonic() + _WAIT_S
-        while time.monotonic() < until:
-            if _is_known(address, interface):
-                return True
-            select.select([], [], [], _LOOK_S)
-    return False
-
-
-def _is_known(address: str, interface: str) -> bool:
+    address = str(ipaddress.IPv4Address(peer))
     try:
-        lines = _TABLE.read_text(encoding="ascii").splitlines()[1:]
+        lines = table.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
         return False
     for line in lines:
@@ -52,3 +39,23 @@ def _is_known(address: str, interface: str) -> bool:
         if fields[0] == address and fields[-1] == interface:
             return bool(int(fields[2], 16) & _COMPLETE)
     return False
+
+
+async def resolve(own: bytes, peer: bytes, interface: str, table: Path = _TABLE) -> bool:
+    """Make the kernel ask for the peer's MAC address, and wait for it; whether it knows it in the end."""
+    with trio.move_on_after(WAIT_S):
+        for look in count():
+            if look % _LOOKS_PER_ASK == 0:
+                _ask(own, peer)
+            if is_resolved(own, peer, interface, table):
+                return True
+            await trio.sleep(_LOOK_S)
+    return False
+
+
+def _ask(own: bytes, peer: bytes) -> None:
+    # Without a route there is no answer either.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, suppress(OSError):
+        sock.setblocking(False)
+        sock.bind((str(ipaddress.IPv4Address(own)), 0))
+        sock.sendto(b"", (str(ipaddress.IPv4Address(peer)), _DISCARD_PORT))

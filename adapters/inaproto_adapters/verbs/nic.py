@@ -4,17 +4,20 @@ One completion queue with a channel serves all queue pairs. Whoever waits for co
 the task in ``run`` waits for the channel's descriptor, asks for the next event, and wakes them to poll
 *again*: what came before it asked makes no event.
 
-Invariants: verbs are called from one thread; connecting resolves the peer first (``neighbours``), so none of
-them waits for the network for long; they are taken down in the order that they want, queue pairs first, the
-device last; a buffer stays alive while its region is registered.
+Invariants: verbs are called from one thread; a queue pair is connected when its peer is resolved
+(``neighbours``), so none of them waits for the network; they are taken down in the order that they want,
+queue pairs first, the device last; a buffer stays alive while its region is registered; what the device
+refuses is a ``FabricError``, and a device that is gone closes its link.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +25,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from inaproto.errors import InvariantBroken, LocalMisuse
+from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
 from inaproto.ports import (
     Completion,
     MemoryRegion,
@@ -33,10 +36,10 @@ from inaproto.ports import (
     Segment,
     Status,
 )
-from inaproto_adapters.verbs import statuses
+from inaproto_adapters.verbs import events, statuses
 from inaproto_adapters.verbs.devices import Device, find_device
 from inaproto_adapters.verbs.library import verbs
-from inaproto_adapters.verbs.neighbours import resolve
+from inaproto_adapters.verbs.neighbours import is_resolved, resolve
 from inaproto_adapters.verbs.queue_pair import VerbsQueuePair
 from inaproto_adapters.verbs.statistics import DeviceCounters
 
@@ -74,8 +77,12 @@ class VerbsNic:
     def __init__(self, device: Device, config: VerbsConfig) -> None:
         self.device: Final = device
         self._config = config
-        module = verbs("device")
-        self._context = module.Context(name=device.name)
+        self._refusal: type[Exception] = verbs("pyverbs_error").PyverbsError
+        before = _event_descriptors()
+        self._context = verbs("device").Context(name=device.name)
+        self._event_fds = _event_descriptors() - before
+        for fd in self._event_fds:
+            os.set_blocking(fd, False)
         limits = self._context.query_device()
         self._qps_max = min(config.qps_max, limits.max_qp)
         self._requests_max = min(config.requests_max, limits.max_qp_wr)
@@ -99,6 +106,11 @@ class VerbsNic:
         self._completed = trio.lowlevel.ParkingLot()
         self._run_scope: trio.CancelScope | None = None
         self._closed: str | None = None
+        self._lost: str | None = None
+        """Why the device is of no use any more."""
+        self._nursery: trio.Nursery | None = None
+        self._unresolved: dict[int, tuple[QpAddress, QpAttributes]] = {}
+        """By the number of the queue pair that is to be connected."""
 
     @property
     def capabilities(self) -> NicCapabilities:
@@ -119,7 +131,8 @@ class VerbsNic:
         data = np.frombuffer(buffer.cast("B"), np.uint8)
         va = int(data.ctypes.data)
         access = 0 if buffer.readonly else _LOCAL_WRITE | _REMOTE_WRITE
-        mr = verbs("mr").MR(self._pd, buffer.nbytes, access, address=va)
+        with self._translated("register memory", f"{buffer.nbytes} bytes"):
+            mr = verbs("mr").MR(self._pd, buffer.nbytes, access, address=va)
         # What peers may not write has no remote key: the local one tells such regions apart.
         key = mr.lkey if buffer.readonly else mr.rkey
         if key in self._regions:
@@ -141,27 +154,52 @@ class VerbsNic:
             raise LocalMisuse(f"psn {psn} does not fit 24 bits")
         if len(self._queue_pairs) >= self._qps_max:
             raise LocalMisuse(f"all {self._qps_max} queue pairs are in use")
-        made = VerbsQueuePair(
-            self._pd,
-            self._cq,
-            requests_max=self._requests_max,
-            segments_max=self._segments_max,
-            psn=psn,
-            port=self.device.port,
-        )
+        with self._translated("create a queue pair", f"{len(self._queue_pairs)} are there"):
+            made = VerbsQueuePair(
+                self._pd,
+                self._cq,
+                requests_max=self._requests_max,
+                segments_max=self._segments_max,
+                psn=psn,
+                port=self.device.port,
+            )
         self._queue_pairs[made.qpn] = made
         return QpAddress(self.device.mac, self.device.ip, made.qpn, psn)
 
     def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None:
+        """At once, or when the peer is resolved: until then writes wait, and if it is not, they fail."""
         queue_pair = self._of(qpn)
-        if not queue_pair.is_connected:
-            resolve(self.device.ip, remote.ip, self.device.interface)
-        queue_pair.connect(remote, attributes, gid_index=self.device.gid_index, mtu_max=self.device.mtu)
+        queue_pair.may_connect(attributes, self.device.mtu)
+        if is_resolved(self.device.ip, remote.ip, self.device.interface):
+            queue_pair.connect(remote, attributes, gid_index=self.device.gid_index)
+            return
+        self._unresolved[qpn] = (remote, attributes)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._connect_later, queue_pair)
+
+    async def _connect_later(self, queue_pair: VerbsQueuePair) -> None:
+        remote, attributes = self._unresolved[queue_pair.qpn]
+        resolved = await resolve(self.device.ip, remote.ip, self.device.interface)
+        if self._queue_pairs.get(queue_pair.qpn) is not queue_pair:
+            return  # destroyed meanwhile
+        del self._unresolved[queue_pair.qpn]
+        peer = ipaddress.IPv4Address(remote.ip)
+        try:
+            if not resolved:
+                phase = f"asking for its MAC address at {self.device.interface}"
+                raise FabricError("connect", str(peer), phase, "no answer", retryable=True)
+            queue_pair.connect(remote, attributes, gid_index=self.device.gid_index)
+        except FabricError as error:
+            log.warning("%s: queue pair %d: %s", self.device.name, queue_pair.qpn, error)
+            self._done += queue_pair.fail()
+            self._completed.unpark_all()
 
     def post_receive(self, qpn: int, wr_id: int) -> None:
         serial = self._next_serial()
         self._receive.wr_id = serial
-        self._of(qpn).post_receive(serial, wr_id, self._receive)
+        queue_pair = self._of(qpn)
+        queue_pair.post_receive(serial, wr_id, self._receive)
+        self._fail_if_failed(queue_pair)
 
     def post_write_imm(
         self,
@@ -191,21 +229,35 @@ class VerbsNic:
         )
         request.set_wr_rdma(rkey, remote_va)
         queue_pair.post_send(serial, wr_id, request)
+        self._fail_if_failed(queue_pair)
+
+    def _fail_if_failed(self, queue_pair: VerbsQueuePair) -> None:
+        if queue_pair.has_failed:
+            self._done += queue_pair.flushed()
+            self._completed.unpark_all()
 
     def destroy_qp(self, qpn: int) -> None:
         queue_pair = self._of(qpn)
         # Taken while they can still be told from those of the next queue pair of this number.
         found = self.poll()
-        queue_pair.close()
+        try:
+            queue_pair.close()
+        except FabricError as error:
+            log.warning("%s: %s", self.device.name, error)
         found += self.poll()
         del self._queue_pairs[qpn]
+        self._unresolved.pop(qpn, None)
         self._done = found + queue_pair.flushed()
         self._completed.unpark_all()
 
     def poll(self) -> list[Completion]:
         found, self._done = self._done, []
         while True:
-            count, completed = self._cq.poll(_POLLED)
+            try:
+                count, completed = self._cq.poll(_POLLED)
+            except self._refusal as error:
+                self._lose(f"its completion queue: {error}")
+                return found
             for one in completed:
                 status = statuses.decode(one.status)
                 if status is not Status.SUCCESS and status is not Status.FLUSHED:
@@ -222,8 +274,8 @@ class VerbsNic:
     async def wait_completions(self) -> list[Completion]:
         await trio.lowlevel.checkpoint()
         while True:
-            if self._closed is not None:
-                raise PortClosed(self._closed)
+            if self._closed is not None or self._lost is not None:
+                raise PortClosed(self._closed or self._lost or "")
             found = self.poll()
             if found:
                 return found
@@ -241,12 +293,44 @@ class VerbsNic:
         if self._run_scope is not None:
             raise LocalMisuse("the NIC is running already")
         with trio.CancelScope() as self._run_scope:
-            while True:
-                await trio.lowlevel.wait_readable(self._fd)
-                self._channel.get_cq_event(self._cq)
-                self._cq.ack_events(1)
-                self._cq.req_notify()
-                self._completed.unpark_all()
+            async with trio.open_nursery() as self._nursery:
+                for qpn in self._unresolved:
+                    self._nursery.start_soon(self._connect_later, self._queue_pairs[qpn])
+                for fd in self._event_fds:
+                    self._nursery.start_soon(self._watch_device, fd)
+                while self._lost is None:
+                    await trio.lowlevel.wait_readable(self._fd)
+                    try:
+                        self._channel.get_cq_event(self._cq)
+                    except self._refusal as error:
+                        self._lose(f"its completion channel: {error}")
+                        break
+                    self._cq.ack_events(1)
+                    self._cq.req_notify()
+                    self._completed.unpark_all()
+                self._nursery.cancel_scope.cancel()
+
+    def _lose(self, why: str) -> None:
+        """Whoever waits for completions hears of it."""
+        self._lost = f"the RoCE device {self.device.name}: {why}"
+        self._completed.unpark_all()
+
+    async def _watch_device(self, fd: int) -> None:
+        """Say what happens to it; a device that is lost loses its host the link."""
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            try:
+                event = self._context.get_async_event()
+            except self._refusal as error:
+                log.warning("%s: its events cannot be read any more: %s", self.device.name, error)
+                return
+            kind = int(event.event_type)
+            event.ack()  # a queue pair is not destroyed before all of its events are
+            level = logging.WARNING if events.is_worth_a_warning(kind) else logging.INFO
+            log.log(level, "%s: %s", self.device.name, events.name(kind))
+            if events.is_fatal(kind):
+                self._lose(events.name(kind))
+                return
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -256,14 +340,16 @@ class VerbsNic:
         if self._run_scope is not None:
             self._run_scope.cancel()
         self._completed.unpark_all()
-        for queue_pair in self._queue_pairs.values():
-            queue_pair.close()
-        for known in self._regions.values():
-            known.mr.close()
+        registered = [known.mr for known in self._regions.values()]
+        parts = (*self._queue_pairs.values(), *registered, self._cq, self._channel, self._pd, self._context)
         self._queue_pairs.clear()
         self._regions.clear()
-        for part in (self._cq, self._channel, self._pd, self._context):
-            part.close()
+        self._unresolved.clear()
+        for part in parts:
+            try:
+                part.close()
+            except (FabricError, self._refusal) as error:  # a device that is gone has closed it
+                log.warning("%s: %s", self.device.name, error)
 
     # --- parts
 
@@ -280,6 +366,13 @@ class VerbsNic:
             if begin >= 0 and segment.nbytes >= 0 and begin + segment.nbytes <= known.region.nbytes:
                 return known.lkey
         raise LocalMisuse(f"{segment} is not inside a registered memory region")
+
+    @contextlib.contextmanager
+    def _translated(self, op: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except self._refusal as error:
+            raise FabricError(op, self.device.name, what, str(error), retryable=True) from None
 
     def _next_serial(self) -> int:
         self._serial += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from inaproto.core.rc_types import MTUS, TIMEOUT_EXPONENT_MAX
@@ -47,17 +48,27 @@ class VerbsQueuePair:
         self.qpn: Final[int] = self.qp.qp_num
         self.psn: Final = psn
         self.is_connected = False
+        """Or is about to be: what is posted until then waits."""
+        self._is_ready = False
+        self._waiting: list[Any] = []
+        """Writes that were posted before the peer was resolved."""
+        self.has_failed = False
+        """Without ever having been connected: nothing comes of what is posted."""
         self._port = port
         self._requests_max = requests_max
         self._sends: deque[tuple[int, int]] = deque()
         """Serial number and ``wr_id`` of each, in the order of posting, which is that of completion."""
         self._receives: deque[tuple[int, int]] = deque()
 
-    def connect(self, remote: QpAddress, attributes: QpAttributes, *, gid_index: int, mtu_max: int) -> None:
-        """Ready to send to ``remote``. Raises ``LocalMisuse``, or ``FabricError`` if the device refuses."""
+    def may_connect(self, attributes: QpAttributes, mtu_max: int) -> None:
+        """From now on it counts as connected. Raises ``LocalMisuse``."""
         if self.is_connected:
             raise LocalMisuse(f"queue pair {self.qpn} is connected already")
         _check(attributes, mtu_max)
+        self.is_connected = True
+
+    def connect(self, remote: QpAddress, attributes: QpAttributes, *, gid_index: int) -> None:
+        """Ready to send to ``remote``, what waited first. Raises ``FabricError`` if the device refuses."""
         handle = address_handle(remote.ip, attributes.traffic_class, port=self._port, gid_index=gid_index)
         wanted = verbs("qp").QPAttr(port_num=self._port)
         wanted.qp_access_flags = _LOCAL_WRITE | _REMOTE_WRITE
@@ -76,20 +87,45 @@ class VerbsQueuePair:
             self.qp.to_rtr(wanted)
             self.qp.to_rts(wanted)
         except verbs("pyverbs_error").PyverbsError as error:
+            self.is_connected = False
             peer = ipaddress.IPv4Address(remote.ip)
             raise FabricError(
                 "connect", f"{peer} QP {remote.qpn}", "moving to RTR", str(error), retryable=True
             ) from None
-        self.is_connected = True
+        self._is_ready = True
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            self._post(self.qp.post_send, request)
+
+    def fail(self) -> list[Completion]:
+        """It will never be connected: all that is posted fails, the first write as if nobody had answered."""
+        self.has_failed = self.is_connected = True
+        self._waiting.clear()
+        found = self.flushed()
+        if found and found[0].kind is CompletionKind.SEND:
+            found[0] = found[0]._replace(status=Status.RETRY_EXCEEDED)
+        return found
+
+    def _post(self, verb: Callable[[Any], None], request: Any) -> None:
+        try:
+            verb(request)
+        except verbs("pyverbs_error").PyverbsError as error:
+            raise FabricError(
+                "post", f"queue pair {self.qpn}", "handing it to the device", str(error), retryable=True
+            ) from None
 
     def post_send(self, serial: int, wr_id: int, request: Any) -> None:
         self._require_room(self._sends, "sends")
-        self.qp.post_send(request)
+        if self._is_ready:
+            self._post(self.qp.post_send, request)
+        elif not self.has_failed:
+            self._waiting.append(request)
         self._sends.append((serial, wr_id))
 
     def post_receive(self, serial: int, wr_id: int, request: Any) -> None:
         self._require_room(self._receives, "receives")
-        self.qp.post_recv(request)
+        if not self.has_failed:
+            self._post(self.qp.post_recv, request)
         self._receives.append((serial, wr_id))
 
     def _require_room(self, posted: deque[tuple[int, int]], what: str) -> None:
@@ -124,7 +160,13 @@ class VerbsQueuePair:
         return found
 
     def close(self) -> None:
-        self.qp.close()
+        """Raises ``FabricError`` where the device is gone: then so is the queue pair."""
+        try:
+            self.qp.close()
+        except verbs("pyverbs_error").PyverbsError as error:
+            raise FabricError(
+                "destroy", f"queue pair {self.qpn}", "closing it", str(error), retryable=False
+            ) from None
 
 
 def address_handle(ip: bytes, traffic_class: int, *, port: int, gid_index: int) -> Any:

@@ -45,6 +45,8 @@ class RingPlan:
     mtu: int
     timeout: int
     """Exponent of the transport's timer."""
+    retry_count: int
+    """7: the devices never give up."""
     window: int
     message_packets: int
     rows: list[tuple[str, int]]
@@ -127,6 +129,7 @@ async def _start_host(plan: RingPlan, ip: str, folder: Path, nics: list[Nic], nu
         "dir": str(folder),
         "mtu": plan.mtu,
         "transport_timeout": plan.timeout,
+        "retry_count": plan.retry_count,
         "window_messages": plan.window,
         "message_packets": plan.message_packets,
         "stall_ms": 20_000,  # an emulated machine is slow, not stuck

@@ -38,6 +38,7 @@ class SwitchedConfig:
     """Element type and bytes."""
     iterations: int = 3
     timeout: int = 17
+    retry_count: int = 7
     window: int = 2
     message_packets: int = 64
     seconds: float = 60.0
@@ -53,6 +54,7 @@ class SwitchedConfig:
             control_port=control_port,
             mtu=self.mtu,
             timeout=self.timeout,
+            retry_count=self.retry_count,
             window=self.window,
             message_packets=self.message_packets,
             rows=list(self.rows),
