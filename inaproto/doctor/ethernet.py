@@ -107,9 +107,8 @@ def look_at_pause(interface: str, text: str) -> Finding:
 
 def packet_ports(site: Site) -> list[str]:
     """Interfaces that are ports of a switch daemon here."""
-    kinds = (str(port.get("kind", "")) for switch in site.switches for port in switch.get("ports", ()))
-    found = (re.fullmatch(r"(?:af_)?packet[: ](\S+)", kind, re.IGNORECASE) for kind in kinds)
-    return list(dict.fromkeys(match[1] for match in found if match))
+    names = (str(port.get("name", "")) for switch in site.switches for port in switch.get("ports", ()))
+    return list(dict.fromkeys(name.removeprefix("packet:") for name in names if name.startswith("packet:")))
 
 
 def _look_at_offloads(site: Site) -> Iterator[Finding]:
@@ -126,21 +125,13 @@ def _look_at_offloads(site: Site) -> Iterator[Finding]:
 
 def look_at_offloads(interface: str, text: str) -> Finding:
     """``text``: what ``ethtool -k`` prints."""
-    on = [
-        short
-        for name, short in (("large-receive-offload", "lro"), ("rx-gro-hw", "rx-gro-hw"))
-        if re.search(rf"^{name}: on", text, re.MULTILINE)
-    ]
-    if on:
+    if re.search(r"^large-receive-offload: on", text, re.MULTILINE):
         return failed(
-            f"{interface}: {', '.join(on)} is on: the NIC merges packets before the switch sees them",
-            f"ethtool -K {interface} {' '.join(f'{name} off' for name in on)}",
+            f"{interface}: LRO is on: the NIC merges packets in a way that nobody can undo",
+            f"ethtool -K {interface} lro off",
         )
     if re.search(r"^generic-receive-offload: on", text, re.MULTILINE):
-        return warning(
-            f"{interface}: GRO is on: packets come in bunches, which the port has to take apart",
-            f"ethtool -K {interface} gro off",
-        )
+        return ok(f"{interface}: GRO is on; the port takes apart again what it merges")
     return ok(f"{interface}: packets come as they were sent (GRO and LRO off)")
 
 

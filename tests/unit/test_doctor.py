@@ -171,12 +171,12 @@ def test_pause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gro", "lro", "outcome"), [("off", "off", OK), ("on", "off", WARNING), ("off", "on", FAILED)]
+    ("gro", "lro", "outcome"), [("off", "off", OK), ("on", "off", OK), ("on", "on", FAILED)]
 )
 def test_offloads_of_packet_ports(tmp_path: Path, gro: str, lro: str, outcome: Outcome) -> None:
     site = ethernet_site(tmp_path, {}, {"ethtool -k eth1": FEATURES.format(gro=gro, lro=lro)})
     assert outcomes(ethernet.OFFLOADS.look(site)) == [UNTESTABLE]
-    site.switches = [{"role": "switch", "ports": [{"kind": "packet:eth1"}, {"kind": "frames"}]}]
+    site.switches = [{"role": "switch", "ports": [{"name": "packet:eth1"}, {"name": "port-3"}]}]
     assert outcomes(ethernet.OFFLOADS.look(site)) == [outcome]
 
 

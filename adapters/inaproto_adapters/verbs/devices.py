@@ -91,7 +91,7 @@ def _addresses(name: str, port: int, state: Any, table: list[Any]) -> Iterator[D
     mtu = _MTUS.get(state.active_mtu, 0)
     why = ""
     if _read(_SYSFS / name / "ports" / str(port) / "link_layer") != "Ethernet":
-        why = "its link layer is InfiniBand, which is not supported yet"
+        why = "its link layer is InfiniBand; rings are addressed by Ethernet and IPv4 (docs/operating.md)"
     elif state.state != _ACTIVE:
         why = f"port {port} is {_PORT_STATES.get(state.state, state.state)}; is its network interface up?"
     found = False
