@@ -10,6 +10,7 @@ import resource
 from collections.abc import Iterator
 from typing import Final
 
+from inaproto.doctor.ethernet import packet_ports
 from inaproto.doctor.findings import Check, Finding, failed, ok, untestable, warning
 from inaproto.doctor.site import Site
 from inaproto.errors import Unsupported
@@ -18,8 +19,10 @@ DESCRIPTORS_MIN: Final = 4096
 """A host has up to 1024 processes, with a socket and shared memory each; a switch 256 ports and sessions."""
 TENSOR_COPIES: Final = 3
 """Of each rank: its own, what is shared with the daemon, the result."""
-FRAME_BUFFER_MIN: Final = 1 << 22
-"""Bytes that a port of AF_PACKET asks for: some 4 ms of 10 Gbit/s."""
+STREAM_BUFFER: Final = 512 << 10
+"""Bytes that a port over a UNIX socket asks of the kernel."""
+LINK_BUFFER: Final = 8 << 20
+"""Bytes that one on an interface asks for: some 6 ms of 10 Gbit/s."""
 UNLIMITED: Final = -1
 
 
@@ -95,19 +98,20 @@ def look_at_memory(available: int | None, cgroup: int | None, tensor_bytes: int)
 def _look_at_socket_buffers(site: Site) -> Iterator[Finding]:
     for name in ("rmem_max", "wmem_max"):
         path = f"net.core.{name}"
-        yield look_at_socket_buffer(path, site.number(f"/proc/sys/net/core/{name}"))
+        need = LINK_BUFFER if packet_ports(site) else STREAM_BUFFER
+        yield look_at_socket_buffer(path, site.number(f"/proc/sys/net/core/{name}"), need)
 
 
-def look_at_socket_buffer(name: str, limit: int | None) -> Finding:
+def look_at_socket_buffer(name: str, limit: int | None, need: int) -> Finding:
     if limit is None:
         return untestable(f"{name} cannot be read")
-    if limit < FRAME_BUFFER_MIN:
+    if limit < need:
         mend = (
-            f"sysctl -w {name}={FRAME_BUFFER_MIN}; for good: "
-            f"echo '{name}={FRAME_BUFFER_MIN}' > /etc/sysctl.d/90-inaproto-{name.rpartition('.')[2]}.conf"
+            f"sysctl -w {name}={need}; for good: "
+            f"echo '{name}={need}' > /etc/sysctl.d/90-inaproto-{name.rpartition('.')[2]}.conf"
         )
-        return warning(f"{name} is {limit} bytes: a port of a real link loses bursts above that", mend)
-    return ok(f"{name} is {limit} bytes")
+        return warning(f"{name} is {limit} bytes, ports ask for {need}", mend)
+    return ok(f"{name} is {limit} bytes, ports ask for {need}")
 
 
 def _mib(nbytes: int) -> str:

@@ -105,9 +105,12 @@ def test_memory_is_what_the_cgroup_leaves(tmp_path: Path) -> None:
 
 def test_socket_buffers(tmp_path: Path) -> None:
     plant(tmp_path, {"/proc/sys/net/core/rmem_max": "212992", "/proc/sys/net/core/wmem_max": "4194304"})
-    small, large = limits.SOCKET_BUFFERS.look(Site(root=tmp_path))
+    site = Site(root=tmp_path)
+    small, large = limits.SOCKET_BUFFERS.look(site)
     assert (small.outcome, large.outcome) == (WARNING, OK)
-    assert small.mend.startswith("sysctl -w net.core.rmem_max=4194304")
+    assert small.mend.startswith("sysctl -w net.core.rmem_max=524288")
+    site.switches = [{"role": "switch", "ports": [{"name": "packet:eth1"}]}]
+    assert outcomes(limits.SOCKET_BUFFERS.look(site)) == [WARNING, WARNING]
 
 
 # --- the interface

@@ -140,6 +140,11 @@ def look_at_gids(ips: Sequence[str], devices: Sequence[Device]) -> Iterator[Find
             )
 
 
+def _look_at_mtus(site: Site, devices: Sequence[Device]) -> Iterator[Finding]:
+    asked_for = [one for one in devices if one.address in site.ips]
+    yield from look_at_mtus(_wanted_mtu(site), asked_for or devices)
+
+
 def look_at_mtus(wanted: int, devices: Sequence[Device]) -> Iterator[Finding]:
     """The device has the path MTU that its interface had when it came up."""
     seen = False
@@ -205,7 +210,7 @@ CHECKS: Final = (
     Check(
         "rdma-mtu",
         "a host whose device takes less than --mtu does not start",
-        _where_wanted(_of_devices(lambda site, devices: look_at_mtus(_wanted_mtu(site), devices))),
+        _where_wanted(_of_devices(_look_at_mtus)),
     ),
     Check(
         "memlock",
