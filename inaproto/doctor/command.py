@@ -66,7 +66,12 @@ Exit status 0 if nothing failed (warnings do not count), 1 if something did. doc
     multiple=True,
     help="Ask this daemon (a switch: its control.sock); repeatable.",
 )
-@click.option("--mtu", type=int, default=0, help="RoCE path MTU wanted.  [default: of the hosts, 1024]")
+@click.option(
+    "--mtu",
+    type=click.IntRange(0, 4096),
+    default=0,
+    help="RoCE path MTU wanted.  [default: of the hosts, 1024]",
+)
 @click.option(
     "--message-packets",
     type=click.IntRange(0, 65535),
@@ -182,9 +187,7 @@ def _table(answers: Sequence[Answer]) -> Table:
             if found.outcome in {Outcome.WARNING, Outcome.FAILED}:
                 text.append(f"\n{answer.check.why}", "dim")
             if found.mend:
-                text.append(
-                    f"\n$ {found.mend}" if found.outcome is not Outcome.OK else f"\n{found.mend}", "bold"
-                )
+                text.append(f"\n-> {found.mend}", "bold")
             table.add_row(answer.check.name, Text(found.outcome.value, _STYLES[found.outcome]), text)
     return table
 

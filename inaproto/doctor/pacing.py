@@ -7,20 +7,19 @@ be late, because the accelerator holds ACKs back until all have sent (protocol.m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Final
 
 from inaproto.core.aggregator import bytes_needed
+from inaproto.core.message_window import window_messages_for
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.doctor.ethernet import DEFAULT_MTU, NET
 from inaproto.doctor.findings import Check, Finding, ok, untestable, warning
 from inaproto.doctor.site import Site
-from inaproto.units import PSN_BITS, S
+from inaproto.units import PSN_BITS
 
 DEFAULT_MESSAGE_PACKETS: Final = 170
 DEFAULT_TIMEOUT: Final = 14
-WINDOW_MIN: Final = 2
 WINDOW_MAX: Final = 1024
 TIMER_NS: Final = 4096
 """Unit of the transport timer: 4.096 us."""
@@ -33,10 +32,10 @@ ROUND_TRIPS: Final = 4
 
 def window_for(round_trip_ns: int, bits_per_s: int, message_packets: int, mtu: int) -> int:
     """Messages; a power of two of 2 to 1024, of which two windows fit half the PSN space."""
-    in_flight = round_trip_ns * bits_per_s / (8 * S)
-    least = max(WINDOW_MIN, math.ceil(in_flight / (message_packets * mtu)))
+    message_bytes = message_packets * mtu
+    least = window_messages_for(rtt_ns=round_trip_ns, rate_bps=bits_per_s, message_bytes=message_bytes)
     most = min(WINDOW_MAX, (1 << PSN_BITS - 2) // message_packets)
-    return int(min(1 << (least - 1).bit_length(), 1 << (most.bit_length() - 1)))
+    return min(least, 1 << (most.bit_length() - 1))
 
 
 def memory_for(window: int, message_packets: int, mtu: int, hosts: int) -> int:
