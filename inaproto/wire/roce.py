@@ -303,12 +303,11 @@ class RocePacket:
         payload: bytes = b"",
         ip_id: int = 0,
         ttl: int = 64,
-        tos: int = 0,
     ) -> Self:
         """A packet as a kernel's RoCE stack emits it, lengths, pad and ICRC filled in."""
         packet = cls(
             eth=EthernetHeader(dst=dst_mac, src=src_mac),
-            ip=Ipv4Header(src=src_ip, dst=dst_ip, total_length=0, identification=ip_id, ttl=ttl, tos=tos),
+            ip=Ipv4Header(src=src_ip, dst=dst_ip, total_length=0, identification=ip_id, ttl=ttl),
             udp=UdpHeader(src_port=udp_source_port, length=0),
             bth=bth,
             reth=reth,
