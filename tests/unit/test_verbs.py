@@ -12,20 +12,11 @@ from inaproto import cli
 from inaproto.daemon.config import load_host_settings
 from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import Adapter, NicCapabilities, Status
-from inaproto_adapters.verbs import command, devices, library, queue_pair, statistics, statuses
+from inaproto_adapters.verbs import command, devices, library, statistics, statuses
 from inaproto_adapters.verbs.devices import Device
-from tests.conftest import end_without
 
 READY = Device("rxe0", 1, b"\x0a\0\0\1", b"\x52\x54\0\0\0\1", "eth0", 1, 1024)
 DOWN = Device("mlx5_1", 1, b"", b"", "", 0, 4096, "port 1 is down; is its network interface up?")
-
-
-@pytest.fixture
-def pyverbs() -> None:
-    try:
-        library.verbs("addr")
-    except Unsupported as why:
-        end_without("pyverbs", why)
 
 
 def test_statuses_have_names() -> None:
@@ -78,13 +69,6 @@ def test_counters_are_those_since_it_was_opened(monkeypatch: pytest.MonkeyPatch,
         1,
         1,
     )
-
-
-@pytest.mark.usefixtures("pyverbs")
-def test_packets_may_be_routed_and_have_the_traffic_class_asked_for() -> None:
-    handle = queue_pair.address_handle(b"\x0a\0\0\2", 104, port=1, gid_index=3)
-    assert (handle.hop_limit, handle.traffic_class, handle.sgid_index) == (64, 104, 3)
-    assert "ffff:0a00:0002" in str(handle.dgid)
 
 
 def test_nics_shows_devices_and_why_one_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
