@@ -31,6 +31,7 @@ async def captured(folder: Path) -> bytes:
         control_port=0,
         mtu=MTU,
         timeout=17,
+        retry_count=7,
         window=2,
         message_packets=8,
         rows=ROWS,

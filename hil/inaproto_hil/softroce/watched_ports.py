@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from inaproto.ports import FramePort, FramePortCapabilities, PortCounters
+from inaproto.ports import FramePort
 from inaproto.units import Frames
 from inaproto.wire.packet import decode_packet
+from inaproto_hil.softroce.filtered_port import FilteredPort
 from inaproto_hil.softroce.wire import Count, Seen
 
 
@@ -35,9 +36,13 @@ class WatchedPorts:
         self._counts = {False: Count(), True: Count()}
 
     def wrap(self, port: FramePort, name: str) -> FramePort:
-        return _WatchedPort(port, name, self)
+        return FilteredPort(port, name, self._what_passes)
 
-    def pass_on(self, frame: bytes, port: str, *, is_result: bool) -> bool:
+    def _what_passes(self, frames: Frames, port: str, *, is_result: bool) -> Frames:
+        keep = [self._passes(bytes(row), port, is_result=is_result) for row in frames]
+        return frames if all(keep) else frames[keep]
+
+    def _passes(self, frame: bytes, port: str, *, is_result: bool) -> bool:
         packet = decode_packet(frame)
         if packet is None:
             return True
@@ -45,39 +50,3 @@ class WatchedPorts:
         is_lost = self._loses(seen, is_result)
         self.crossings.append(Crossing(seen, port, is_result, is_lost))
         return not is_lost
-
-
-class _WatchedPort:
-    def __init__(self, port: FramePort, name: str, watched: WatchedPorts) -> None:
-        self._port = port
-        self._name = name
-        self._watched = watched
-
-    @property
-    def capabilities(self) -> FramePortCapabilities:
-        return self._port.capabilities
-
-    @property
-    def counters(self) -> PortCounters:
-        return self._port.counters
-
-    async def receive(self) -> Sequence[Frames]:
-        while True:
-            blocks = [self._what_passes(block, is_result=False) for block in await self._port.receive()]
-            passed = [block for block in blocks if len(block)]
-            if passed:
-                return passed
-
-    def send_nowait(self, frames: Frames) -> int:
-        passed = self._what_passes(frames, is_result=True)
-        return len(frames) - len(passed) + self._port.send_nowait(passed)
-
-    def _what_passes(self, frames: Frames, *, is_result: bool) -> Frames:
-        keep = [self._watched.pass_on(bytes(row), self._name, is_result=is_result) for row in frames]
-        return frames if all(keep) else frames[keep]
-
-    async def run(self) -> None:
-        await self._port.run()
-
-    async def aclose(self) -> None:
-        await self._port.aclose()
