@@ -6,11 +6,11 @@ It keeps everything in memory until it is asked for: for the few thousand frames
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
-from inaproto.ports import FramePort, FramePortCapabilities, PortCounters
+from inaproto.ports import FramePort
 from inaproto.units import Frames
 from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
+from inaproto_hil.softroce.filtered_port import FilteredPort
 
 
 class Recording:
@@ -29,38 +29,13 @@ class Recording:
 
     def wrap(self, port: FramePort, name: str) -> FramePort:
         """The port, with all that crosses it recorded under ``name``."""
-        return _Recorded(port, self, self.add_port(name))
+        number = self.add_port(name)
+
+        def passes(frames: Frames, port: str, *, is_result: bool) -> Frames:
+            self.add(number, Direction.OUTBOUND if is_result else Direction.INBOUND, frames)
+            return frames
+
+        return FilteredPort(port, name, passes)
 
     def pcapng(self) -> bytes:
         return b"".join(self._parts)
-
-
-class _Recorded:
-    def __init__(self, port: FramePort, recording: Recording, number: int) -> None:
-        self._port = port
-        self._recording = recording
-        self._number = number
-
-    @property
-    def capabilities(self) -> FramePortCapabilities:
-        return self._port.capabilities
-
-    @property
-    def counters(self) -> PortCounters:
-        return self._port.counters
-
-    async def receive(self) -> Sequence[Frames]:
-        blocks = await self._port.receive()
-        for block in blocks:
-            self._recording.add(self._number, Direction.INBOUND, block)
-        return blocks
-
-    def send_nowait(self, frames: Frames) -> int:
-        self._recording.add(self._number, Direction.OUTBOUND, frames)
-        return self._port.send_nowait(frames)
-
-    async def run(self) -> None:
-        await self._port.run()
-
-    async def aclose(self) -> None:
-        await self._port.aclose()
