@@ -24,26 +24,30 @@ def is_plainly_other(frame: bytes) -> bool:
     in a frame without VLAN tag and IP options, which rows of one run have in common.
     """
     ethertype = frame[12:14]
-    if ethertype != _IPV4:
-        return ethertype not in _VLAN_TAGS
-    if frame[14:15] != b"\x45" or len(frame) < 38:
+    if ethertype in _VLAN_TAGS:
         return False
+    if frame[14:15] != b"\x45" or len(frame) < 38:
+        return ethertype != _IPV4
     return frame[23] != _UDP or (frame[21] == 0 and not frame[20] & 0x1F and frame[36:38] != _ROCE_PORT_BYTES)
 
 
 def lenient_connection(frame: bytes) -> tuple[bytes, bytes, int, int] | None:
     """(source IP, destination IP, destination QP, opcode); None if no stack could find one.
 
-    Never raises, and reads no byte that the frame does not have.
+    The Ethernet type may say something else where all behind it is a RoCE packet's: no ICRC covers it, and
+    what was damaged on one link can be right again behind the next. Never raises, and reads no byte that the
+    frame does not have.
     """
     at = 12
     for _ in range(_VLAN_DEPTH_MAX):
         if frame[at : at + 2] not in _VLAN_TAGS:
             break
         at += 4
-    if frame[at : at + 2] != _IPV4 or len(frame) < at + 22:
+    if len(frame) < at + 22:
         return None
     ip = at + 2
+    if frame[at:ip] != _IPV4 and frame[ip] != 0x45:
+        return None
     udp = ip + 4 * (frame[ip] & 15)
     bth = udp + 8
     first_fragment = not (frame[ip + 6] & 0x1F or frame[ip + 7])

@@ -50,7 +50,6 @@ def test_the_shortest_frame_that_tells_ends_with_the_queue_pair() -> None:
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        (12, b"\x08\x06"),  # ARP
         (14, b"\x65"),  # not IP version 4
         (14, b"\x44"),  # an IP header of 16 bytes
         (20, b"\x00\x01"),  # a later fragment, by the low byte of the offset
@@ -63,6 +62,14 @@ def test_the_shortest_frame_that_tells_ends_with_the_queue_pair() -> None:
 )
 def test_no_stack_would_find_a_connection(at: int, value: bytes) -> None:
     assert lenient_connection(put(at, value)) is None
+
+
+def test_a_damaged_ethernet_type_hides_no_connection() -> None:
+    for bit in range(16):
+        value = (0x0800 ^ 1 << bit).to_bytes(2, "big")
+        assert not is_plainly_other(put(12, value))
+        assert lenient_connection(put(12, value)) == CONNECTION
+        assert lenient_connection(put(12, value + b"\x46")) is None
 
 
 def test_an_ip_header_cut_short_by_its_own_length_is_none() -> None:
@@ -82,8 +89,12 @@ def test_ip_options_move_what_follows() -> None:
     ("frame", "other"),
     [
         (FRAME, False),
-        (put(12, b"\x08\x06"), True),
-        (put(12, b"\x86\xdd"), True),
+        (put(12, b"\x08\x06\x00"), True),  # ARP
+        (put(12, b"\x86\xdd\x60"), True),  # IPv6
+        (put(12, b"\x86\xdd"), False),  # a packet of RoCEv2 all the same, behind a damaged type
+        (put(12, b"\x86\xdd")[:37], True),
+        (put(12, b"\x86\xdd\x46"), True),
+        (put(12, b"\x09\x00", put(36, b"\x12\xb8")), True),
         (put(23, b"\x06"), True),
         (put(36, b"\x12\xb8"), True),
         (put(36, b"\x12\xb8")[:38], True),  # the shortest that shows its port
