@@ -17,9 +17,10 @@ Rules beyond the paper's text, each with its reason:
   second gap, for which some stacks send no second NAK.
 - *Refusal*: ranks that disagree about an operation fault the whole ring; nothing of it is forwarded
   any more, so nobody takes a partial or raw payload for a result.
-- *Identity*: the first packet of a message carries the ring's key; it says at which port and address its
-  rank is. Packets without the key must come from there, or, at that port, from the address before it: the
-  ICRC covers no address, and a damaged one must not shut the rank out.
+- *Identity*: the first packet of a message carries the ring's key; it says at which port its rank is. Packets
+  without the key must come from there, and from the Ethernet address that the control plane knows. No packet
+  teaches that one, for the ICRC covers no address: a damaged one would shut the rank out. Without a control
+  plane that knows it, the port alone counts.
 - Packets with the INA magic on a connection that no ring registered are dropped, never bridged: the
   receiver would take a raw gradient for the sum.
 
@@ -282,17 +283,19 @@ class Accelerator:
     def _request(self, port: PortId, run: RoceRun, now: Instant, actions: list[Action]) -> RingState | None:
         """Requests on any connection; returns the ring that may have moved.
 
-        Nothing is learnt from what no ring takes: results have their rank's address, which may be elsewhere.
+        Of a ring's packets the bridge learns where their rank is, by its own address. It learns nothing from
+        what no ring takes: results have their rank's address, which may be elsewhere.
         """
         connection = (run.src_ip, run.dst_ip, run.dest_qp)
         flow = self._table.get(*connection)
         if flow is not None:
             ring = self._rings[flow.ring_id]
-            if not isinstance(ring, TreeRing) or not isinstance(flow, TreeFlow):
-                self._bridge.learn(run.src_mac, port, run.src_ip)
+            if isinstance(ring, TreeRing) and isinstance(flow, TreeFlow):
+                self._trees.input(ring, flow, port, run, actions)
+            else:
                 self._ingest.general(ring, flow, port, run, actions)
-            elif self._trees.input(ring, flow, port, run, actions):
-                self._bridge.learn(run.src_mac, port, run.src_ip)
+            if flow.ingress == port:
+                self._bridge.learn(flow.src_mac, port, run.src_ip)
             return ring
         if self._trees.takes(run):
             return self._trees.other(port, run, actions)

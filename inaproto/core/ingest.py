@@ -72,7 +72,7 @@ class Ingest:
         matched = template.match(frames)
         if matched is None or ring.failed or flow.replay_next is not None:
             return None
-        if flow.ingress != port or flow.src_mac != template.src_mac:
+        if flow.ingress != port:
             return None
         psn, share, headers = matched
         found = flow.find(psn)
@@ -114,7 +114,7 @@ class Ingest:
             return None
         psn, src_mac = packet.psn & flow.psn_mask, packet.src_mac
         if opcode not in OPENING_OPCODES:
-            if flow.ingress != port or flow.src_mac != src_mac:
+            if not flow.is_at(port, src_mac):
                 return None
         elif not self._opens(ring, flow, psn, bytes(packet.payload()[:INA_HEADER_BYTES])):
             return None
@@ -211,7 +211,8 @@ class Ingest:
         elif flow.is_at(port, run.src_mac):
             flow.settle(port, run.src_mac, run.dst_mac)
         else:
-            self._refuse(run, "not from where its rank is", f"port {port}", actions, len(run.frames))
+            evidence = f"port {port}, address {run.src_mac.hex(':')}"
+            self._refuse(run, "not from where its rank is", evidence, actions, len(run.frames))
             return
         placed = 0
         for entry, rows, offsets in flow.locate(run.psn):

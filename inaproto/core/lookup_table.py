@@ -55,11 +55,9 @@ class Flow:
     """Position that continues the replay in progress, if one is."""
     src_mac: bytes = b""
     dst_mac: bytes = b""
+    """Those of ``spec``; where it has none, of the last packet."""
     ingress: int = NOWHERE
-    """Port and addresses of the last first packet, whose key was right: where the rank is."""
-    src_mac_before: bytes = b""
-    """The source address before this one, at the same port. The ICRC does not cover addresses: a damaged one
-    on a first packet must not shut out all that follow it."""
+    """Port of the last first packet, whose key was right: where the rank is."""
     latest: int = field(default=0, repr=False)
     """Index of the entry that was hit last: the next packet most likely hits it too."""
 
@@ -78,18 +76,18 @@ class Flow:
         return frontier
 
     def is_at(self, port: int, src_mac: bytes) -> bool:
-        """Whether packets without a key may come from there; anywhere while its port is not known."""
-        return self.ingress == NOWHERE or (
-            self.ingress == port and src_mac in (self.src_mac, self.src_mac_before)
-        )
+        """Whether packets without a key may come from there; at any port while the rank's is not known.
+
+        An address counts that the control plane knows, none that packets brought: no ICRC covers it, and a
+        damaged one would shut the rank out.
+        """
+        return self.ingress in (NOWHERE, port) and src_mac == (self.spec.src_mac or src_mac)
 
     def settle(self, port: int, src_mac: bytes, dst_mac: bytes) -> None:
-        """The rank is there."""
-        if port != self.ingress:
-            self.src_mac_before = b""
-        elif src_mac != self.src_mac:
-            self.src_mac_before = self.src_mac
-        self.ingress, self.src_mac, self.dst_mac = port, src_mac, dst_mac
+        """The rank is there, as a packet says that is its own."""
+        self.ingress = port
+        if not self.spec.src_mac:
+            self.src_mac, self.dst_mac = src_mac, dst_mac
 
     def open_message(self, entry: MessageEntry) -> bool:
         """Remember a message by its first packet. False when its serial is known with another PSN."""
@@ -159,7 +157,7 @@ class LookupTable:
         return len(self._flows)
 
     def add(self, spec: FlowSpec, *, ring_id: int, messages: int, psn_mask: int) -> Flow:
-        flow = Flow(spec, ring_id, psn_mask, [None] * messages)
+        flow = Flow(spec, ring_id, psn_mask, [None] * messages, src_mac=spec.src_mac, dst_mac=spec.dst_mac)
         self._flows[spec.connection] = flow
         return flow
 

@@ -216,7 +216,8 @@ def ring_spec(job: Job, epoch: int, key: int) -> RingSpec:
     flows = []
     for position, its in enumerate(members):
         into = members[(position + 1) % len(members)].member.into
-        flows.append(FlowSpec(position, its.member.out.ip, into.ip, into.qpn))
+        out = its.member.out
+        flows.append(FlowSpec(position, out.ip, into.ip, into.qpn, out.mac, into.mac))
     first = job.first
     return RingSpec(
         job.ring_id, epoch, key, first.window_messages, first.message_packets, first.mtu, tuple(flows)

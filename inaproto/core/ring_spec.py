@@ -14,17 +14,25 @@ class FlowSpec:
     """The connection on which ``rank`` sends to its successor, as its packets show it.
 
     ``src_ip`` and ``dst_ip`` are 4 bytes each; ``dst_qp`` is the successor's receiving queue pair.
+    ``src_mac`` and ``dst_mac`` are the Ethernet addresses of the two NICs, 6 bytes each; both empty: not known.
     """
 
     rank: int
     src_ip: bytes
     dst_ip: bytes
     dst_qp: int
+    src_mac: bytes = b""
+    dst_mac: bytes = b""
 
     @property
     def connection(self) -> tuple[bytes, bytes, int]:
         """Key of the connection lookup table (NetReduce section 3.2)."""
         return (self.src_ip, self.dst_ip, self.dst_qp)
+
+    @property
+    def addresses(self) -> bytes:
+        """Of Ethernet, as a frame begins: 12 bytes, or none."""
+        return self.dst_mac + self.src_mac
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,8 @@ class RingSpec:
             raise LocalMisuse(f"ring {self.ring_id}: flows must be those of ranks 0, 1, 2, ... in order")
         if len({flow.connection for flow in self.flows}) != len(self.flows):
             raise LocalMisuse(f"ring {self.ring_id}: two ranks share one connection")
+        if {(len(flow.src_mac), len(flow.dst_mac)) for flow in self.flows} not in ({(6, 6)}, {(0, 0)}):
+            raise LocalMisuse(f"ring {self.ring_id}: Ethernet addresses of all ranks are known, or of none")
         window = self.window_messages
         if window < 1 or window & (window - 1):
             raise LocalMisuse(f"ring {self.ring_id}: window of {window} messages is no power of two")
@@ -78,6 +88,10 @@ class RingSpec:
             raise LocalMisuse(f"ring {self.ring_id} has {self.size} ranks, its role names {sorted(named)}")
         if len(set(role.ranks)) != len(role.ranks) or len(set(role.children)) != len(role.children):
             raise LocalMisuse(f"ring {self.ring_id}: an input twice")
+        if not self.flows[0].addresses:  # where a connection ends, no packet of its sender comes by
+            raise LocalMisuse(
+                f"ring {self.ring_id} spans several switches: the Ethernet addresses of its ranks are missing"
+            )
         if role.inputs and role.steered:
             raise LocalMisuse(
                 f"ring {self.ring_id}: a switch sums for a ring or steers its packets, not both"

@@ -11,7 +11,7 @@ Rings of one switch are :class:`~inaproto.core.emission.Emission`'s alone. For t
 - Later results that come down before one whose sum is complete here are a sign of loss: the sum goes up
   again at once, once for each hole. Where only another rack is late, that is one packet in vain.
 - A connection that begins here and ends elsewhere gets notes: a message opens, a host repeats, a gap. That
-  it opens is told again with what a repeat brought (``TreeRegion.to_note_again``).
+  it opens is told again when its first packet comes again.
 - On a connection that begins elsewhere results wait until the note of their message has come.
 """
 
@@ -148,7 +148,7 @@ class TreeEmission(Emission):
         elif not flow.below:
             # In this order: what a first OPENS sets free need not be sent twice.
             self._tell(ring, flow, NoteKind.REPEATS, low, end - begin, actions)
-            if region.to_note_again(flow.row, begin):
+            if begin == 0 and region.seen[flow.row, 0]:
                 self._tell(ring, flow, NoteKind.OPENS, low - begin, 0, actions)
         else:
             spans = region.answered(begin, end)
@@ -254,7 +254,7 @@ class TreeEmission(Emission):
         for flow in ring.told:
             row = flow.row
             if row not in region.noted and region.seen[row, 0]:
-                region.note(row)
+                region.noted.add(row)
                 self._tell(ring, flow, NoteKind.OPENS, region.serial * ring.spec.message_packets, 0, actions)
 
     def _tell_gaps(self, ring: TreeRing, actions: list[Action]) -> None:

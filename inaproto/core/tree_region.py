@@ -26,8 +26,6 @@ from inaproto.core.translation import MessageHeaders, share_of, start_psn
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
 from inaproto.wire.vector import BTH_END
 
-_ADDRESSES_END = 12
-"""Of those of Ethernet."""
 _RETH = slice(54, 70)
 Span = tuple[int, int]
 """Offsets of a message, (begin, end)."""
@@ -71,9 +69,8 @@ class TreeRegion(Region):
         """Slots whose sum went to the other switches: up, or from the root down."""
         self.asked = np.zeros((shape.rows, length), np.bool_)
         """Rows on which a packet came again since its sum last went up again."""
-        self.noted: dict[int, bytes] = {}
-        """Input rows whose first packet was told of, with which Ethernet addresses; without any where they
-        were told in two ways."""
+        self.noted: set[int] = set()
+        """Input rows whose first packet was told of."""
         self._psn_mask = (1 << spec.psn_bits) - 1
         self._start_psn = start_psn(spec)
         self._worn: set[int] = set()
@@ -120,27 +117,6 @@ class TreeRegion(Region):
         asked[:, due] = False
         asked[row] |= waiting
         return [(begin + low, begin + high) for low, high in spans_of(due)]
-
-    def note(self, row: int) -> None:
-        """The row's first packet is told of."""
-        self.noted[row] = self.header[row, 0, :_ADDRESSES_END].tobytes()
-
-    def to_note_again(self, row: int, at: int) -> bool:
-        """Whether the row's first packet is to be told of again because packet ``at`` came again.
-
-        All results of the message leave under the addresses that were told, and no ICRC covers those: damaged
-        ones must not outlast the sender's repeats, though it repeats what it lacks an ACK for and no more. So
-        the latest packet's go into the headers to tell, again with each repeat once they have differed: the
-        note that puts them right may be lost, or be overtaken by the one before.
-        """
-        if not self.seen[row, 0]:
-            return False
-        addresses = self.header[row, at, :_ADDRESSES_END]
-        self.header[row, 0, :_ADDRESSES_END] = addresses
-        differ = self.noted.get(row) != addresses.tobytes()
-        if differ:
-            self.noted[row] = b""
-        return differ or at == 0
 
     def answered(self, begin: int, end: int) -> list[Span]:
         """Results from ``begin`` to ``end - 1``."""

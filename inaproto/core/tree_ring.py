@@ -159,11 +159,19 @@ def install_tree(spec: RingSpec, role: Role, table: LookupTable) -> TreeRing:
 
 
 def _flow(spec: RingSpec, flow: FlowSpec) -> TreeFlow:
-    return TreeFlow(flow, spec.ring_id, (1 << spec.psn_bits) - 1, [None] * spec.regions)
+    return TreeFlow(
+        flow,
+        spec.ring_id,
+        (1 << spec.psn_bits) - 1,
+        [None] * spec.regions,
+        src_mac=flow.src_mac,
+        dst_mac=flow.dst_mac,
+    )
 
 
 def _virtual_flow(spec: RingSpec, connection: VirtualConnection) -> TreeFlow:
-    return _flow(spec, FlowSpec(connection.rank, *inward(connection)))
+    addresses = connection.there.mac, connection.here.mac
+    return _flow(spec, FlowSpec(connection.rank, *inward(connection), *addresses))
 
 
 def _runs_of_rows(flows: Sequence[TreeFlow]) -> list[tuple[slice, list[TreeFlow]]]:

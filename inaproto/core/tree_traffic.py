@@ -49,6 +49,8 @@ from inaproto.wire.vector import RoceRun
 
 NOT_AN_INPUT: Final = "not an input of this switch"
 NO_RING: Final = "virtual connection of no ring here"
+_ADDRESSES_END: Final = 12
+"""Of those of Ethernet, in a header."""
 ELSEWHERE: Final = "not from where its switch is"
 
 
@@ -153,20 +155,18 @@ class TreeTraffic:
 
     def input(
         self, ring: TreeRing, flow: TreeFlow, port: PortId, run: RoceRun, actions: list[Action]
-    ) -> bool:
-        """Packets on a connection that is an input here; False if they are none of its source's."""
+    ) -> None:
+        """Packets on a connection that is an input here."""
         if not flow.below and ring.parent is not None and port == ring.parent.port:
             # A result that was sent everywhere because nobody knew where its receiver is.
             self._counters.drop(NOT_AN_INPUT, len(run.frames))
-            return False
-        if not flow.below or run.opcode != Opcode.RC_SEND_ONLY:
+        elif not flow.below or run.opcode != Opcode.RC_SEND_ONLY:
             self._ingest.general(ring, flow, port, run, actions)
         elif (right := self._intact(ring, run)) is not None:
             if flow.link is not None and port != flow.link.port:
                 self._refuse(right, ELSEWHERE, f"port {port}", actions)
             else:
                 self._notes(ring, right, actions)
-        return True
 
     def other(self, port: PortId, run: RoceRun, actions: list[Action]) -> TreeRing | None:
         """Packets on any other connection, less those that nothing here says anything of: ``takes`` them.
@@ -325,8 +325,7 @@ class TreeTraffic:
                 known = flow.openings[index]
                 if known is not None and known[0] > serial:
                     return
-                flow.openings[index] = serial, note.header
-                flow.dst_mac = note.header[:6]
+                flow.openings[index] = serial, flow.spec.addresses + note.header[_ADDRESSES_END:]
                 region = ring.region_at(serial)
                 if region is not None:
                     region.undress(flow.row)

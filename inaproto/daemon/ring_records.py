@@ -24,9 +24,7 @@ def install_message(spec: RingSpec) -> RingInstall:
         window_messages=spec.window_messages,
         message_packets=spec.message_packets,
         mtu=spec.mtu,
-        flows=tuple(
-            FlowRecord(src_ip=flow.src_ip, dst_ip=flow.dst_ip, dst_qp=flow.dst_qp) for flow in spec.flows
-        ),
+        flows=tuple(map(_flow_record, spec.flows)),
         psn_bits=spec.psn_bits,
         msg_id_bits=spec.msg_id_bits,
         role=None if spec.role is None else _role_record(spec.role),
@@ -42,13 +40,26 @@ def ring_of(message: RingInstall) -> RingSpec:
         message.window_messages,
         message.message_packets,
         message.mtu,
-        tuple(
-            FlowSpec(rank, flow.src_ip, flow.dst_ip, flow.dst_qp) for rank, flow in enumerate(message.flows)
-        ),
+        tuple(_flow_of(rank, record) for rank, record in enumerate(message.flows)),
         message.psn_bits,
         message.msg_id_bits,
         None if message.role is None else _role_of(message.role),
     )
+
+
+def _flow_record(flow: FlowSpec) -> FlowRecord:
+    return FlowRecord(
+        src_ip=flow.src_ip,
+        dst_ip=flow.dst_ip,
+        dst_qp=flow.dst_qp,
+        src_mac=flow.src_mac or None,
+        dst_mac=flow.dst_mac or None,
+    )
+
+
+def _flow_of(rank: int, record: FlowRecord) -> FlowSpec:
+    addresses = record.src_mac or b"", record.dst_mac or b""
+    return FlowSpec(rank, record.src_ip, record.dst_ip, record.dst_qp, *addresses)
 
 
 def _role_record(role: Role) -> RoleRecord:

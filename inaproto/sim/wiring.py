@@ -75,7 +75,7 @@ def switch_memory(world: World) -> dict[str, int]:
         if len(job.positions) == 1:
             continue
         flows = tuple(
-            FlowSpec(rank, world.hosts[number].ip, bytes(4), rank)
+            FlowSpec(rank, world.hosts[number].ip, bytes(4), rank, world.hosts[number].mac, bytes(6))
             for rank, number in enumerate(job.positions)
         )
         spec = RingSpec(1, 1, 0, job.window_messages, job.message_packets, job.mtu, flows)

@@ -43,6 +43,9 @@ class FlowRecord:
     src_ip: Ip
     dst_ip: Ip
     dst_qp: U24
+    src_mac: Mac | None = None
+    dst_mac: Mac | None = None
+    """Of the two NICs; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

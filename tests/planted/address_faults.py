@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.tree_region import TreeRegion
+from inaproto.core.lookup_table import Flow
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import damaged_addresses
 
-TREE: Final = "NetReduce 3.3, several racks; inaproto.core.tree_region"
+LOOKUP: Final = "NetReduce 3.2, the lookup table; inaproto.core.lookup_table"
 
 ADDRESS_FAULTS: Final = (
     PlantedFault(
-        "damaged_addresses_kept",
-        TREE,
-        "tells of a first packet again when that packet came again, and of what follows it never",
+        "addresses_from_packets",
+        LOOKUP,
+        "believes the latest packet where a rank is, though the control plane knows its address",
         (
-            Change(
-                TreeRegion.to_note_again,
-                "self.header[row, 0, :_ADDRESSES_END] = addresses",
-                "pass",
-            ),
-            Change(TreeRegion.to_note_again, "return differ or at == 0", "return at == 0"),
+            Change(Flow.settle, "if not self.spec.src_mac:", "if True:"),
+            Change(Flow.is_at, "src_mac == (self.spec.src_mac or src_mac)", "src_mac == self.src_mac"),
         ),
         shape=damaged_addresses,
     ),

@@ -121,12 +121,12 @@ def elastic(config: WorldConfig) -> WorldConfig:
 
 
 def damaged_addresses(config: WorldConfig) -> WorldConfig:
-    """Several switches, no faults, and three frames of a hundred damaged, most of them in their addresses."""
+    """Several switches, no faults, and one frame of five damaged, most of them in their addresses."""
     racks = draw_racks(config.seed)
     assert racks.topology is not None
 
     def damaged(link: LinkConfig) -> LinkConfig:
-        return replace(link, weather=replace(link.weather, corrupt=0.03, addresses=0.95))
+        return replace(link, weather=replace(link.weather, corrupt=0.2, addresses=0.95))
 
     return replace(
         racks,

@@ -175,6 +175,11 @@ class RingTraffic:
         return behind < 0 or incoming.expected >= incoming.ends[behind]
 
 
+def flow_spec(flow: Flow, *, knows_addresses: bool = True) -> FlowSpec:
+    addresses = (host_mac(flow.host), host_mac(flow.receiver)) if knows_addresses else ()
+    return FlowSpec(flow.rank, *flow.connection, *addresses)
+
+
 def draw_ring(rng: Random, number: int, hosts: list[int], *, disagreement: bool = False) -> RingTraffic:
     size = rng.randint(2, 5)
     if rng.random() < 0.15:
@@ -194,6 +199,7 @@ def draw_ring(rng: Random, number: int, hosts: list[int], *, disagreement: bool 
         flow.steady = rng.random() < 0.7
         flow.trailer = rng.choice([*[0] * 9, rng.randint(1, 9)])
         flows.append(flow)
+    knows_addresses = rng.random() < 0.7
     spec = RingSpec(
         ring_id=rng.choice([number, 0xFFFF_FF00 + number]),
         epoch=rng.choice([0, 5, 0xFFFF_FFFF]),
@@ -201,7 +207,7 @@ def draw_ring(rng: Random, number: int, hosts: list[int], *, disagreement: bool 
         window_messages=window,
         message_packets=length,
         mtu=8 * rng.randint(8, 32),
-        flows=tuple(FlowSpec(flow.rank, *flow.connection) for flow in flows),
+        flows=tuple(flow_spec(flow, knows_addresses=knows_addresses) for flow in flows),
         psn_bits=psn_bits,
         msg_id_bits=rng.choice([32, (2 * window).bit_length() + 1]),
     )

@@ -31,12 +31,12 @@ from inaproto.core.accelerator import (
     RingRefused,
 )
 from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
 from inaproto.wire.roce import RocePacket
-from tests.property.accelerator_rings import Flow, Packet, RingTraffic, _fill, host_mac
+from tests.property.accelerator_rings import Flow, Packet, RingTraffic, _fill, flow_spec, host_mac
 from tests.unit.exact_reference import exact
 
 NOW: Final = Instant(0)
@@ -169,7 +169,7 @@ class HierarchyWorld:
             window_messages=window,
             message_packets=length,
             mtu=8 * rng.randint(8, 16),
-            flows=tuple(FlowSpec(flow.rank, *flow.connection) for flow in flows),
+            flows=tuple(flow_spec(flow) for flow in flows),
             psn_bits=psn_bits,
             msg_id_bits=rng.choice([32, (2 * window).bit_length() + 2]),
         )

@@ -50,11 +50,13 @@ def into_qp(rank: int) -> int:
     return 0x200 + rank
 
 
+def flow_of(rank: int, successor: int) -> FlowSpec:
+    return FlowSpec(rank, ip(rank), ip(successor), into_qp(successor), mac(rank), mac(successor))
+
+
 def ring_of(ranks: int = 3, **changes: Any) -> RingSpec:
     """Rank r is host r on port r; window 2, 4 packets a message, MTU 64."""
-    flows = tuple(
-        FlowSpec(rank, ip(rank), ip((rank + 1) % ranks), into_qp((rank + 1) % ranks)) for rank in range(ranks)
-    )
+    flows = tuple(flow_of(rank, (rank + 1) % ranks) for rank in range(ranks))
     spec = RingSpec(
         ring_id=7,
         epoch=3,
@@ -65,6 +67,11 @@ def ring_of(ranks: int = 3, **changes: Any) -> RingSpec:
         flows=flows,
     )
     return replace(spec, **changes)
+
+
+def nameless(spec: RingSpec) -> tuple[FlowSpec, ...]:
+    """The flows of a ring whose hosts' Ethernet addresses nobody knows."""
+    return tuple(replace(flow, src_mac=b"", dst_mac=b"") for flow in spec.flows)
 
 
 def block(*frames: bytes) -> Frames:

@@ -23,7 +23,7 @@ from inaproto.core.accelerator import (
     RingRefused,
 )
 from inaproto.core.aggregator import bytes_needed
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.units import PortId
 from inaproto.wire import icrc
@@ -37,6 +37,7 @@ from tests.unit.switched_ring import (
     emitted,
     ip,
     mac,
+    nameless,
     others,
     ring_of,
 )
@@ -122,12 +123,36 @@ def test_a_port_that_goes_down_gets_nothing_and_loses_its_addresses() -> None:
 def test_results_for_a_host_that_is_not_known_are_flooded_but_not_to_their_sender() -> None:
     ring = SwitchedRing(2, extra_ports=2)
     ring.send(0, 0)
-    ring.accelerator.step(PortDown(PortId(1)), NOW)
-    ring.accelerator.step(PortUp(PortId(1)), NOW)
-    unknown = mac(7) + mac(1)  # rank 1 now sends by another next hop
-    actions = ring.arrive(1, *(unknown + frame[12:] for frame in ring.message(1, 0)))
-    assert {port for port, frame in emitted(actions) if frame[:6] == mac(7)} == {0, 2, 3}
+    ring.accelerator.step(PortDown(PortId(0)), NOW)
+    ring.accelerator.step(PortUp(PortId(0)), NOW)
+    actions = ring.send(1, 0)
+    assert {port for port, frame in emitted(actions) if frame[:6] == mac(0)} == {0, 2, 3}
     assert {port for port, frame in emitted(actions) if frame[:6] == mac(1)} == {1}
+
+
+def test_a_damaged_destination_sends_no_other_results_astray() -> None:
+    """Nothing is known behind that address; where the receiver is, the control plane knows."""
+    ring = SwitchedRing(2, extra_ports=1)
+    ring.send(0, 0)
+    *packets, last = ring.message(1, 0)
+    sent = by_port(ring.arrive(1, *packets, mac(9) + last[6:]))
+    right = ring.results(0)
+    assert sent == {0: [*right[0][:3], mac(9) + right[0][3][6:]], 1: right[1]}
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_where_no_address_is_known_results_go_where_the_packets_say(rows: int) -> None:
+    ring = SwitchedRing(2, extra_ports=1, flows=nameless(ring_of(2)))
+    ring.send(0, 0)
+    elsewhere = [mac(7) + frame[6:] for frame in ring.message(1, 0)]
+    ring.arrive(2, b"\xff" * 6 + mac(7) + bytes(48))
+    if rows == 1:
+        sent = by_port(ring.arrive(1, *elsewhere))
+    else:
+        first, *middles, last = elsewhere
+        sent = by_port(ring.arrive_blocks(1, block(first), block(*middles), block(last)))
+    assert [frame[:6] for frame in sent[2]] == [mac(7)] * 4
+    assert 0 not in sent
 
 
 # -- rings
@@ -135,7 +160,7 @@ def test_results_for_a_host_that_is_not_known_are_flooded_but_not_to_their_sende
 
 def moved(spec: RingSpec, ring_id: int) -> RingSpec:
     """The same ring on other queue pairs."""
-    flows = tuple(FlowSpec(f.rank, f.src_ip, f.dst_ip, f.dst_qp + 0x1000 * ring_id) for f in spec.flows)
+    flows = tuple(dataclasses.replace(f, dst_qp=f.dst_qp + 0x1000 * ring_id) for f in spec.flows)
     return dataclasses.replace(spec, ring_id=ring_id, flows=flows)
 
 

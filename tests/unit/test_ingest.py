@@ -93,7 +93,7 @@ def test_packets_from_elsewhere_say_from_where(offsets: tuple[int, ...]) -> None
     ring = SwitchedRing(3)
     ring.send(0, 0, 0)
     frames = [ring.packet(0, 0, offset) for offset in offsets]
-    blame = Blame(PEER, "not from where its rank is", "port 2")
+    blame = Blame(PEER, "not from where its rank is", "port 2, address 02:00:00:00:00:00")
     assert ring.arrive_blocks(2, block(*frames)) == [blame]
     assert dropped(ring) == {"not from where its rank is": len(offsets)}
 
@@ -223,7 +223,7 @@ def test_a_rank_that_moved_is_found_where_it_is_by_blocks_too() -> None:
     first, *middle, last = ring.message(1, 1)
     sent = by_port(ring.arrive_blocks(2, block(first), block(*middle), block(last)))
     assert [len(sent[port]) for port in sorted(sent)] == [6, 6]
-    first, *middle, last = (frame[:6] + mac(9) + frame[12:] for frame in ring.message(1, 2))
+    first, *middle, last = ring.message(1, 2)
     ring.send(0, 2)
     sent = by_port(ring.arrive_blocks(2, block(first), block(*middle), block(last)))
     assert sum(map(len, sent.values())) == 12
@@ -273,9 +273,10 @@ def test_a_block_from_elsewhere_is_refused_though_its_headers_are_known(elsewher
     frames = ring.message(1, 1)[1:-1]
     if elsewhere == "address":
         frames = [frame[:6] + mac(9) + frame[12:] for frame in frames]
-    port = 2 if elsewhere == "port" else 1
+    port, end = (2, "01") if elsewhere == "port" else (1, "09")
+    evidence = f"port {port}, address 02:00:00:00:00:{end}"
     assert ring.arrive_blocks(port, block(*frames)) == [
-        Blame("10.0.0.1 to queue pair 512", "not from where its rank is", f"port {port}")
+        Blame("10.0.0.1 to queue pair 512", "not from where its rank is", evidence)
     ]
     assert len(emitted(ring.arrive_blocks(1, middle_block(ring, 1, 1)))) == 8
 

@@ -11,6 +11,7 @@ from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry
 from inaproto.core.ring_spec import FlowSpec
 
 SPEC = FlowSpec(0, b"\1\1\1\1", b"\2\2\2\2", 17)
+KNOWN = FlowSpec(0, b"\1\1\1\1", b"\2\2\2\2", 17, b"source", b"target")
 MASK = 0xFF
 
 
@@ -131,29 +132,30 @@ def test_a_first_packet_again_is_known_and_with_another_psn_it_is_refused() -> N
 
 
 def test_where_a_rank_is() -> None:
-    made = flow()
-    assert made.is_at(3, b"any"), "not known yet"
-    made.settle(3, b"source", b"destination")
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    assert made.is_at(3, b"source"), "at any port while its own is not known"
+    assert not made.is_at(3, b"other!")
+    made.settle(3, b"source", b"target")
     assert made.is_at(3, b"source")
-    assert not made.is_at(3, b"other")
+    assert not made.is_at(3, b"other!")
     assert not made.is_at(2, b"source")
-    assert (made.src_mac, made.dst_mac, made.ingress) == (b"source", b"destination", 3)
 
 
-def test_the_address_before_counts_at_its_port_until_the_rank_moves() -> None:
+def test_packets_teach_no_address_that_is_known() -> None:
+    made = LookupTable().add(KNOWN, ring_id=1, messages=4, psn_mask=MASK)
+    made.settle(3, b"other!", b"others")
+    assert (made.src_mac, made.dst_mac, made.ingress) == (b"source", b"target", 3)
+    assert made.is_at(3, b"source")
+    assert not made.is_at(3, b"other!")
+
+
+def test_where_no_address_is_known_the_port_alone_counts() -> None:
     made = flow()
-    made.settle(3, b"first", b"to")
-    assert made.src_mac_before == b""
-    made.settle(3, b"second", b"to")
-    made.settle(3, b"second", b"to")
-    assert made.src_mac_before == b"first"
-    assert made.is_at(3, b"first")
+    made.settle(3, b"first!", b"to one")
     assert made.is_at(3, b"second")
-    assert not made.is_at(3, b"third")
-    assert not made.is_at(4, b"first")
-    made.settle(4, b"second", b"to")
-    assert made.src_mac_before == b""
-    assert not made.is_at(4, b"first")
+    assert not made.is_at(4, b"first!")
+    made.settle(3, b"second", b"to two")
+    assert (made.src_mac, made.dst_mac, made.ingress) == (b"second", b"to two", 3), "of the last packet"
 
 
 def test_connections_come_and_go() -> None:

@@ -14,6 +14,7 @@ from inaproto.units import PortId
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
 from inaproto.wire.switch_messages import InputRecord, RingInstall
+from tests.unit.switched_ring import ip, mac
 from tests.unit.test_tree_control import switch
 
 NAMES = ("spine", "mid", "leaf0", "leaf1")
@@ -29,7 +30,7 @@ PLAIN = RingSpec(
     4,
     256,
     tuple(
-        FlowSpec(rank, bytes([10, 0, 0, rank]), bytes([10, 0, 0, (rank + 1) % 4]), 100 + rank)
+        FlowSpec(rank, ip(rank), ip((rank + 1) % 4), 100 + rank, mac(rank), mac((rank + 1) % 4))
         for rank in range(4)
     ),
 )
@@ -39,10 +40,12 @@ def specs() -> list[RingSpec]:
     addresses = {name: switch(name).address for name in NAMES}
     ports = {name: {other: PortId(1 + NAMES.index(other)) for other in NAMES} for name in NAMES}
     roles = compose_roles(TREE, ring_id=7, addresses=addresses, port_toward=ports)
-    return [PLAIN, *(replace(PLAIN, role=role) for role in roles.values())]
+    nameless = tuple(replace(flow, src_mac=b"", dst_mac=b"") for flow in PLAIN.flows)
+    alone = [PLAIN, replace(PLAIN, flows=nameless)]
+    return [*alone, *(replace(PLAIN, role=role) for role in roles.values())]
 
 
-@pytest.mark.parametrize("spec", specs(), ids=["alone", *NAMES])
+@pytest.mark.parametrize("spec", specs(), ids=["alone", "addresses not known", *NAMES])
 def test_every_ring_there_and_back(spec: RingSpec) -> None:
     (record,) = ControlDecoder().feed(encode_message(install_message(spec)))
     message = decode_message(record)

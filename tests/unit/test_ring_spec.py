@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ from inaproto.core.aggregation_tree import Role, SwitchAddress, VirtualConnectio
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
+from tests.unit.switched_ring import ip, mac, nameless
+
+SOME_ADDRESSES = "ring 7: Ethernet addresses of all ranks are known, or of none"
 
 
 def flows(ranks: int) -> tuple[FlowSpec, ...]:
     return tuple(
-        FlowSpec(rank, bytes([10, 0, 0, rank]), bytes([10, 0, 0, (rank + 1) % ranks]), 20 + rank)
+        FlowSpec(rank, ip(rank), ip((rank + 1) % ranks), 20 + rank, mac(rank), mac((rank + 1) % ranks))
         for rank in range(ranks)
     )
 
@@ -36,6 +40,11 @@ def test_the_smallest_ring() -> None:
     spec = ring(window_messages=1, message_packets=1, mtu=64)
     assert (spec.size, spec.regions) == (2, 2)
     assert spec.flows[0].connection == (bytes([10, 0, 0, 0]), bytes([10, 0, 0, 1]), 20)
+
+
+def test_addresses_as_a_frame_begins() -> None:
+    assert [flow.addresses for flow in flows(2)] == [mac(1) + mac(0), mac(0) + mac(1)]
+    assert nameless(ring())[0].addresses == b""
 
 
 def test_a_larger_one() -> None:
@@ -65,6 +74,9 @@ def test_a_larger_one() -> None:
             "ring 7: 2 x 2 messages of 3 packets do not fit in half of a 4-bit PSN space",
         ),
         ({"msg_id_bits": 3}, "ring 7: message ids of 3 bits are too narrow"),
+        ({"flows": (flows(2)[0], replace(flows(2)[1], src_mac=b"", dst_mac=b""))}, SOME_ADDRESSES),
+        ({"flows": tuple(replace(flow, dst_mac=b"") for flow in flows(2))}, SOME_ADDRESSES),
+        ({"flows": tuple(replace(flow, src_mac=bytes(5)) for flow in flows(2))}, SOME_ADDRESSES),
     ],
 )
 def test_what_no_ring_can_be(changes: dict[str, Any], message: str) -> None:
@@ -126,6 +138,13 @@ def test_a_role_names_ranks_of_its_ring(role: Role, named: str) -> None:
     with pytest.raises(LocalMisuse) as caught:
         ring(flows=flows(4), role=role)
     assert str(caught.value) == f"ring 7 has 4 ranks, its role names {named}"
+
+
+def test_a_ring_over_several_switches_needs_the_addresses_of_its_ranks() -> None:
+    with pytest.raises(LocalMisuse) as caught:
+        ring(flows=nameless(ring()), role=Role(inputs=(0, 1), delivers=(0, 1)))
+    message = "ring 7 spans several switches: the Ethernet addresses of its ranks are missing"
+    assert str(caught.value) == message
 
 
 STEERS_ONLY = "a switch without inputs steers, to a port, and does no more"

@@ -62,8 +62,15 @@ def ip(rank: int) -> bytes:
     return bytes([10, 0, 0, rank + 1])
 
 
+def mac(rank: int) -> bytes:
+    return bytes([2, 0, 0, 0, 0, rank + 1])
+
+
 def spec(size: int, ring_id: int = RING) -> RingSpec:
-    flows = tuple(FlowSpec(rank, ip(rank), ip((rank + 1) % size), 100 + rank) for rank in range(size))
+    flows = tuple(
+        FlowSpec(rank, ip(rank), ip((rank + 1) % size), 100 + rank, mac(rank), mac((rank + 1) % size))
+        for rank in range(size)
+    )
     return RingSpec(ring_id, 1, 99, 2, 4, 256, flows)
 
 

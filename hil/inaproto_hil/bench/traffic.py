@@ -30,6 +30,11 @@ def receiving_qp(rank: int) -> int:
     return 0x100 + rank
 
 
+def _flow(rank: int, successor: int) -> FlowSpec:
+    addresses = host_mac(rank), host_mac(successor)
+    return FlowSpec(rank, host_ip(rank), host_ip(successor), receiving_qp(successor), *addresses)
+
+
 def ring_spec(
     workers: int,
     *,
@@ -40,10 +45,7 @@ def ring_spec(
     key: int = 0x1234_5678_9ABC_DEF0,
 ) -> RingSpec:
     """A ring in which rank r sits on host r."""
-    flows = tuple(
-        FlowSpec(r, host_ip(r), host_ip((r + 1) % workers), receiving_qp((r + 1) % workers))
-        for r in range(workers)
-    )
+    flows = tuple(_flow(r, (r + 1) % workers) for r in range(workers))
     return RingSpec(
         ring_id=ring_id,
         epoch=1,

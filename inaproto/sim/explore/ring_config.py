@@ -62,6 +62,10 @@ def out_qp(rank: int) -> int:
     return 0x300 + rank
 
 
+def _flow(rank: int, successor: int) -> FlowSpec:
+    return FlowSpec(rank, ip(rank), ip(successor), into_qp(successor), mac(rank), mac(successor))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RingWorldConfig:
     """Raises ``ConfigError`` for sizes that no ring can have, or that mean nothing."""
@@ -166,10 +170,7 @@ class RingWorldConfig:
 
     @cached_property
     def spec(self) -> RingSpec:
-        flows = tuple(
-            FlowSpec(rank, ip(rank), ip((rank + 1) % self.ranks), into_qp((rank + 1) % self.ranks))
-            for rank in range(self.ranks)
-        )
+        flows = tuple(_flow(rank, (rank + 1) % self.ranks) for rank in range(self.ranks))
         return RingSpec(
             ring_id=RING_ID,
             epoch=EPOCH,

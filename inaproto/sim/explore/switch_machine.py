@@ -99,7 +99,6 @@ _FLOW_VALUES: Final = (
     "gap_signalled",
     "replay_next",
     "src_mac",
-    "src_mac_before",
     "dst_mac",
     "ingress",
     "latest",
