@@ -64,7 +64,7 @@ from inaproto.core.tree_ring import TreeFlow, TreeRing
 from inaproto.core.tree_traffic import TreeTraffic
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
-from inaproto.wire.connection import is_plainly_other, lenient_connection
+from inaproto.wire.connection import contradicts_itself, is_plainly_other, lenient_connection
 from inaproto.wire.ina_header import INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.packet import decode_packet
 from inaproto.wire.roce import Opcode
@@ -269,7 +269,10 @@ class Accelerator:
                     if ring is not None:
                         touched[ring.spec.ring_id] = ring
                     continue
-                self._bridge.learn(run.src_mac, port, run.src_ip if isinstance(run, RoceRun) else b"")
+                if isinstance(run, RoceRun):
+                    self._bridge.learn(run.src_mac, port, run.src_ip)
+                elif not contradicts_itself(run.frames[0].tobytes()):
+                    self._bridge.learn(run.src_mac, port)
                 if isinstance(run, RoceRun) or not self._belongs_to_ring(run, now):
                     self._forward(port, run, actions)
         for ring in touched.values():

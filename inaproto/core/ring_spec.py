@@ -14,7 +14,7 @@ class FlowSpec:
     """The connection on which ``rank`` sends to its successor, as its packets show it.
 
     ``src_ip`` and ``dst_ip`` are 4 bytes each; ``dst_qp`` is the successor's receiving queue pair.
-    ``src_mac`` and ``dst_mac`` are the Ethernet addresses of the two NICs, 6 bytes each; both empty: not known.
+    ``src_mac`` and ``dst_mac`` are the Ethernet addresses of the NICs, 6 bytes each; both empty: not known.
     """
 
     rank: int

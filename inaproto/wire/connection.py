@@ -13,6 +13,7 @@ _VLAN_TAGS: Final = frozenset({b"\x81\x00", b"\x88\xa8"})
 _VLAN_DEPTH_MAX: Final = 3
 _IPV4: Final = b"\x08\x00"
 _UDP: Final = 17
+_ARP_HEAD: Final = bytes.fromhex("0806000108000604")
 _ROCE_PORT: Final = 4791
 _ROCE_PORT_BYTES: Final = _ROCE_PORT.to_bytes(2, "big")
 
@@ -57,3 +58,8 @@ def lenient_connection(frame: bytes) -> tuple[bytes, bytes, int, int] | None:
         return None
     qp = int.from_bytes(frame[bth + 5 : bth + 8], "big")
     return frame[ip + 12 : ip + 16], frame[ip + 16 : ip + 20], qp, frame[bth]
+
+
+def contradicts_itself(frame: bytes) -> bool:
+    """Whether it is an ARP packet (RFC 826) of another sender than its frame: one of the two is damaged."""
+    return frame[12:20] == _ARP_HEAD and frame[22:28] != frame[6:12]

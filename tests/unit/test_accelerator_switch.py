@@ -25,6 +25,7 @@ from inaproto.core.accelerator import (
 from inaproto.core.aggregator import bytes_needed
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import DecodeError, LocalMisuse
+from inaproto.sim.announcement import announcement
 from inaproto.units import PortId
 from inaproto.wire import icrc
 from inaproto.wire.ipv4 import Ipv4Header
@@ -153,6 +154,19 @@ def test_where_no_address_is_known_results_go_where_the_packets_say(rows: int) -
         sent = by_port(ring.arrive_blocks(1, block(first), block(*middles), block(last)))
     assert [frame[:6] for frame in sent[2]] == [mac(7)] * 4
     assert 0 not in sent
+
+
+def test_an_arp_packet_with_a_damaged_source_teaches_nothing_and_passes() -> None:
+    """Its own address is in it once more; one bit away is that of another host."""
+    ring = SwitchedRing(2, extra_ports=1)
+    before = ring.accelerator.addresses
+    said = announcement(mac(1), ip(1)).tobytes()
+    for strange in (mac(0), mac(9)):
+        frame = said[:6] + strange + said[12:]
+        assert emitted(ring.arrive(2, frame)) == [(0, frame), (1, frame)]
+    assert ring.accelerator.addresses == before
+    ring.arrive(2, said)
+    assert ring.accelerator.addresses == before | {mac(1): 2}
 
 
 # -- rings

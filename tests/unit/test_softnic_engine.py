@@ -13,10 +13,12 @@ import pytest
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.ports import CompletionKind, QpAddress, QpAttributes, Segment, Status
 from inaproto.units import PSN_MASK, Frames, Instant
+from inaproto.wire.connection import contradicts_itself
 from inaproto.wire.icrc import seal
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto_adapters.softnic import SoftNicConfig, SoftNicEngine
 from inaproto_adapters.softnic.deadlines import Deadlines
+from inaproto_adapters.softnic.engine import UNANSWERED_BEFORE_ARP
 from inaproto_adapters.softnic.packetiser import GatherList
 from inaproto_adapters.softnic.queue_pair import udp_source_port
 
@@ -237,6 +239,54 @@ def test_a_lost_fatal_nak_is_repeated() -> None:
     link.to_right()
     link.to_left()
     assert [c.status for c in link.left.take_completions()] == [Status.REMOTE_ACCESS]
+
+
+def timers_pass(link: Link, times: int, now: Instant = T0) -> Instant:
+    """So many in a row on the left; what is sent meanwhile stays in its output."""
+    for _ in range(times):
+        assert link.left.deadline is not None
+        now = link.left.deadline
+        link.left.handle_timer(now)
+    return now
+
+
+def questions(link: Link) -> list[bytes]:
+    frames = [row.tobytes() for frames in link.left.take_output() for row in frames]
+    return [frame for frame in frames if frame[12:14] == b"\x08\x06"]
+
+
+def test_who_gets_no_ack_asks_where_its_peer_is() -> None:
+    """The answer sets the bridges on its way right."""
+    link = Link(timeout=10)
+    link.write(100)
+    now = timers_pass(link, UNANSWERED_BEFORE_ARP - 1)
+    assert questions(link) == []
+    now = timers_pass(link, 1, now)
+    (question,) = questions(link)
+    assert question[:12] == b"\xff" * 6 + LEFT.mac
+    assert question[22:42] == LEFT.mac + LEFT.ip + bytes(6) + RIGHT.ip
+    assert not contradicts_itself(question)
+    link.to_right([block(question)])
+    (answer,) = (row.tobytes() for frames in link.right.take_output() for row in frames)
+    assert answer[:12] == LEFT.mac + RIGHT.mac
+    assert not contradicts_itself(answer)
+    timers_pass(link, UNANSWERED_BEFORE_ARP, now)
+    assert len(questions(link)) == 1
+    assert link.left.statistics()["arp_questions"] == 2
+
+
+def test_an_ack_says_that_the_peer_is_found() -> None:
+    link = Link(timeout=10)
+    link.right.post_receive(link.there.qpn, 1)
+    link.write(100)
+    now = timers_pass(link, UNANSWERED_BEFORE_ARP - 1)
+    link.to_right(now=now)
+    link.to_left(now)
+    link.write(100, now=now)
+    now = timers_pass(link, UNANSWERED_BEFORE_ARP - 1, now)
+    assert questions(link) == []
+    timers_pass(link, 1, now)
+    assert len(questions(link)) == 1
 
 
 def test_arp_requests_for_our_address_are_answered() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.wire.connection import is_plainly_other, lenient_connection
+from inaproto.sim.announcement import announcement
+from inaproto.wire.connection import contradicts_itself, is_plainly_other, lenient_connection
 from inaproto.wire.roce import Bth, Opcode, RocePacket
 
 FRAME = RocePacket.build(
@@ -116,3 +117,14 @@ def test_a_time_to_live_says_nothing_of_fragments() -> None:
     for ttl in (0, 1, 64):
         assert is_plainly_other(put(22, bytes([ttl]), put(36, b"\x12\xb8")))
         assert lenient_connection(put(22, bytes([ttl]))) == CONNECTION
+
+
+def test_an_arp_packet_names_its_sender_twice() -> None:
+    frame = announcement(b"\x02\0\0\0\0\x07", b"\x0a\0\0\x07").tobytes()
+    assert not contradicts_itself(frame)
+    for at in (*range(6, 12), *range(22, 28)):
+        damaged = frame[:at] + bytes([frame[at] ^ 4]) + frame[at + 1 :]
+        assert contradicts_itself(damaged)
+        other = damaged[:12] + b"\x86\xdd" + damaged[14:]
+        assert not contradicts_itself(other), "whatever it is, that is no sender's address"
+    assert not contradicts_itself(FRAME)

@@ -38,6 +38,7 @@ class NicCounters:
     wrong_source: int = 0
     other_frames: int = 0
     arp_replies: int = 0
+    arp_questions: int = 0
     output_lost: int = 0
     blames: int = 0
     _retired: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_OF_CONNECTION, 0))

@@ -59,7 +59,7 @@ from inaproto.ports import (
 from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
-from inaproto_adapters.softnic.arp import arp_replies
+from inaproto_adapters.softnic.arp import arp_question, arp_replies
 from inaproto_adapters.softnic.counters import NicCounters
 from inaproto_adapters.softnic.deadlines import Deadlines
 from inaproto_adapters.softnic.memory import MemoryTable
@@ -67,6 +67,8 @@ from inaproto_adapters.softnic.output import Output
 from inaproto_adapters.softnic.packetiser import GatherList
 from inaproto_adapters.softnic.queue_pair import Connection, QueueLimits, QueuePair
 
+UNANSWERED_BEFORE_ARP: Final = 8
+"""Timers of a connection that passed one after another, with no ACK in between."""
 _NO_TIME: Final = Instant(0)
 """For steps that do not look at the clock: posted receives, closing."""
 _U32_MAX: Final = (1 << 32) - 1
@@ -223,9 +225,19 @@ class SoftNicEngine:
             qp = self._qps[qpn]
             if qp.connection is None:
                 raise InvariantBroken(f"queue pair {qpn} has a timer but no connection")
+            connection = qp.connection
+            before = connection.requester.counters.timeouts
             self.requester_steps += 1
-            actions = qp.connection.requester.step(TimerExpired(), now)
-            self._perform_requests(qp, qp.connection, actions, now)
+            self._perform_requests(qp, connection, connection.requester.step(TimerExpired(), now), now)
+            if connection.requester.counters.timeouts > before:
+                self._unanswered(connection)
+
+    def _unanswered(self, connection: Connection) -> None:
+        """A timer has passed; of many in a row the bridges on the way may be the reason."""
+        connection.unanswered += 1
+        if connection.unanswered % UNANSWERED_BEFORE_ARP == 0:
+            self._counters.arp_questions += 1
+            self._output.emit(arp_question(mac=self._mac, ip=self._ip, asked=connection.remote.ip))
 
     def handle_frames(self, blocks: Sequence[Frames], now: Instant) -> None:
         """Take in received frames; nothing keeps a reference to them afterwards."""
@@ -366,6 +378,7 @@ class SoftNicEngine:
         return place is not None and self._memory.permits(place.rkey, place.va, place.remaining)
 
     def _acknowledged(self, qp: QueuePair, connection: Connection, ack: AckArrived, now: Instant) -> None:
+        connection.unanswered = 0
         self.requester_steps += 1
         self._perform_requests(qp, connection, connection.requester.step(ack, now), now)
 

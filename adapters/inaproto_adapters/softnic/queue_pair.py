@@ -43,6 +43,8 @@ class Connection:
     """Bytes of the writes that are not completed, by the requester's serial."""
     replies: list[Reply] = field(default_factory=list)
     """Acknowledgements that the current batch of frames caused."""
+    unanswered: int = 0
+    """Timers that have passed since the last ACK came."""
 
 
 @dataclass(slots=True, eq=False)
