@@ -115,6 +115,8 @@ class Counters:
     notes_out: int = 0
     steered: int = 0
     """Sent unchanged towards the switch that sums."""
+    strange_addresses: int = 0
+    """Taken for their key, though their Ethernet address was not that of their rank."""
     links_down: int = 0
     """Packets for a switch whose port is down: not sent."""
     dropped: dict[str, int] = field(default_factory=dict)

@@ -134,6 +134,8 @@ class Ingest:
             region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
         self._counters.aggregated_in += 1
         flow.settle(port, src_mac, packet.dst_mac)
+        if flow.src_mac != src_mac:
+            self._counters.strange_addresses += 1
         ring.dirty[serial] = region
         return flow
 
@@ -208,6 +210,8 @@ class Ingest:
             if not all(opened):
                 run = run.select(np.array(opened))
             flow.settle(port, run.src_mac, run.dst_mac)
+            if flow.src_mac != run.src_mac:
+                self._counters.strange_addresses += len(run.frames)
         elif flow.is_at(port, run.src_mac):
             flow.settle(port, run.src_mac, run.dst_mac)
         else:

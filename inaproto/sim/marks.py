@@ -55,6 +55,7 @@ DECLARED: Final[dict[str, str]] = {
     "nic: not_for_us": "a damaged frame came to the wrong host",
     "nic: other_frames": "a NIC met a frame that is not RoCEv2",
     "nic: unknown_qp": "a packet came for a queue pair that is gone",
+    "nic: arp_questions": "a NIC got no ACK for long, and asked where its peer is",
     "nic: wrong_source": "a packet came from another than the connected queue pair",
     # the window and the rank
     "a window was full": "a rank had as many messages in flight as it may",
@@ -80,7 +81,7 @@ DECLARED: Final[dict[str, str]] = {
     "switch: dropped: first packet of the message not seen": "a packet came whose message is not known",
     "switch: dropped: older than the tenant": "a packet came whose slot has another message by now",
     "switch: dropped: operations differ": "a packet came of an all-reduce on which ranks disagree",
-    "switch: dropped: not from where its rank is": "a packet came from a rank that had moved to a new port",
+    "switch: dropped: not from where its rank is": "a packet came from another port or address than its rank's",
     "switch: dropped: ring removed": "a packet came of a ring that was taken away",
 }
 
@@ -134,6 +135,7 @@ _OF_RACKS: Final = {
     "a tree of two levels": "switches summed what other switches had summed",
     "a tree of three levels": "and other switches that again",
     "a ring was stopped: switch lost": "a switch of a tree was lost, and with it the ring",
+    "switch: strange_addresses": "a first packet counted for its key, its address being damaged",
     "a note was lost": "what a switch had to tell another of a connection did not arrive",
     "a note told of a gap": "the switch that delivers a connection heard that a packet is missing",
     "a note told of repeats": "a host sent again what another switch delivers the results of",

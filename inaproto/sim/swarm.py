@@ -315,15 +315,22 @@ def draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
 def with_addresses(config: WorldConfig) -> WorldConfig:
     """``config``; in one world of five, most damage hits what no ICRC covers, as addresses are.
 
-    From a stream of its own, so that everything else that is drawn stays as it is.
+    In half of these there is much of it wherever there is weather, and mostly no fault, which would end rings:
+    a ring hardly suffers from one damaged address, but from the second in the same place. From a stream of its
+    own, so that everything else that is drawn stays as it is.
     """
     draws = Draws(config.seed, "swarm/addresses")
     if not draws.chance(1, 5):
         return config
     share = draws.choice((0.5, 0.95))
+    least = 0.0
+    if draws.chance(1, 2):
+        share, least = 0.95, draws.choice((0.05, 0.2, 0.2))
+        config = config if draws.chance(1, 4) else replace(config, faults=())
 
     def hit(weather: Weather) -> Weather:
-        return replace(weather, addresses=share) if weather.corrupt else weather
+        corrupt = weather.corrupt if weather.clear else max(weather.corrupt, least)
+        return replace(weather, corrupt=corrupt, addresses=share) if corrupt else weather
 
     def on(link: LinkConfig) -> LinkConfig:
         return replace(link, weather=hit(link.weather))

@@ -51,7 +51,7 @@ _DIGEST_BYTES: Final = 1 << 16
 _COUNTED: Final = (
     *("results_out", "replayed", "replay_filled", "gaps_signalled", "bridged"),
     *("sums_up", "sums_up_again", "results_in", "results_down", "results_down_again"),
-    *("notes_in", "notes_out", "steered", "links_down"),
+    *("notes_in", "notes_out", "steered", "links_down", "strange_addresses"),
 )
 """By the accelerators, and told as marks."""
 

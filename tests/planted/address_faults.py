@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from inaproto.core.lookup_table import Flow
+from inaproto_adapters.softnic.engine import SoftNicEngine
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import damaged_addresses
 
@@ -20,5 +21,13 @@ ADDRESS_FAULTS: Final = (
             Change(Flow.is_at, "src_mac == (self.spec.src_mac or src_mac)", "src_mac == self.src_mac"),
         ),
         shape=damaged_addresses,
+    ),
+    PlantedFault(
+        "peer_never_asked_for",
+        "RFC 1122 2.3.2.1; inaproto_adapters.softnic.arp",
+        "sends again and again to where no ACK comes from, and asks nobody where its peer is",
+        (Change(SoftNicEngine._unanswered, "% UNANSWERED_BEFORE_ARP == 0", "< 0"),),
+        shape=damaged_addresses,
+        seeds_max=240,
     ),
 )

@@ -121,11 +121,13 @@ def elastic(config: WorldConfig) -> WorldConfig:
 
 
 def damaged_addresses(config: WorldConfig) -> WorldConfig:
-    """Several switches, no faults, and one frame of five damaged, most of them in their addresses."""
+    """Several switches, no faults; where there is weather, one frame of five damaged, mostly in addresses."""
     racks = draw_racks(config.seed)
     assert racks.topology is not None
 
     def damaged(link: LinkConfig) -> LinkConfig:
+        if link.weather.clear:
+            return link
         return replace(link, weather=replace(link.weather, corrupt=0.2, addresses=0.95))
 
     return replace(

@@ -264,6 +264,7 @@ def test_the_view_as_plain_values() -> None:
             "notes_in": 0,
             "notes_out": 0,
             "steered": 0,
+            "strange_addresses": 0,
             "links_down": 0,
             "dropped": {},
         },

@@ -67,8 +67,9 @@ from inaproto_adapters.softnic.output import Output
 from inaproto_adapters.softnic.packetiser import GatherList
 from inaproto_adapters.softnic.queue_pair import Connection, QueueLimits, QueuePair
 
-UNANSWERED_BEFORE_ARP: Final = 8
-"""Timers of a connection that passed one after another, with no ACK in between."""
+UNANSWERED_BEFORE_ARP: Final = 3
+"""Timers of a connection that passed one after another, with no ACK in between: few, for a connection that
+does not retry for ever must have its answer before it fails."""
 _NO_TIME: Final = Instant(0)
 """For steps that do not look at the clock: posted receives, closing."""
 _U32_MAX: Final = (1 << 32) - 1
