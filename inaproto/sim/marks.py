@@ -81,7 +81,7 @@ DECLARED: Final[dict[str, str]] = {
     "switch: dropped: first packet of the message not seen": "a packet came whose message is not known",
     "switch: dropped: older than the tenant": "a packet came whose slot has another message by now",
     "switch: dropped: operations differ": "a packet came of an all-reduce on which ranks disagree",
-    "switch: dropped: not from where its rank is": "a packet came from another port or address than its rank's",
+    "switch: dropped: not from where its rank is": "a packet came from where its rank is not",
     "switch: dropped: ring removed": "a packet came of a ring that was taken away",
 }
 

@@ -315,9 +315,9 @@ def draw_link(draws: Draws, harsh: Weather) -> LinkConfig:
 def with_addresses(config: WorldConfig) -> WorldConfig:
     """``config``; in one world of five, most damage hits what no ICRC covers, as addresses are.
 
-    In half of these there is much of it wherever there is weather, and mostly no fault, which would end rings:
-    a ring hardly suffers from one damaged address, but from the second in the same place. From a stream of its
-    own, so that everything else that is drawn stays as it is.
+    In half of these there is much of it wherever there is weather, and mostly no fault, which would end
+    rings: a ring hardly suffers from one damaged address, but from the second in the same place. From a
+    stream of its own, so that everything else that is drawn stays as it is.
     """
     draws = Draws(config.seed, "swarm/addresses")
     if not draws.chance(1, 5):

@@ -166,7 +166,7 @@ def test_an_arp_packet_with_a_damaged_source_teaches_nothing_and_passes() -> Non
         assert emitted(ring.arrive(2, frame)) == [(0, frame), (1, frame)]
     assert ring.accelerator.addresses == before
     ring.arrive(2, said)
-    assert ring.accelerator.addresses == before | {mac(1): 2}
+    assert ring.accelerator.addresses == {**before, mac(1): 2}
 
 
 # -- rings
