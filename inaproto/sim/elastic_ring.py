@@ -15,7 +15,7 @@ from inaproto.sim.host_ring import HostRing
 from inaproto.sim.rank import SimRank
 from inaproto.sim.ring_state import Phase
 from inaproto.sim.swarm import JobConfig
-from inaproto.wire.control_messages import Error, Failed, Gone, Halt, Message, Ring, job_error
+from inaproto.wire.control_messages import Error, Failed, Gone, Message, job_error
 
 if TYPE_CHECKING:
     from inaproto.sim.elastic import ElasticJob
@@ -64,8 +64,6 @@ class ElasticRing(HostRing):
         super().__init__(host, generation.job)
         self.elastic = elastic
         self.generation = generation
-        self._heard_of = 0
-        """The last ring that the host was told of by its present connection."""
 
     def process(self, rank: SimRank) -> ElasticProcess:
         return self.elastic.processes[self.generation.former[rank.index]]
@@ -94,17 +92,8 @@ class ElasticRing(HostRing):
         if not self._follows and self.process(rank).is_to_join:
             super()._start_anew(rank)
 
-    def welcomed(self) -> None:
-        self._heard_of = 0
-        super().welcomed()
-
     def heard(self, message: Message) -> None:
         match message:
-            case Ring():
-                self._heard_of = message.ring_id
-            case Halt() if self._follows and self.is_gathering and self._heard_of == message.ring_id:
-                if message.ring_id != self.ring_id:
-                    return  # of ranks that were here before these
             case Failed() if self._follows and self.is_gathering and message.ring_id:
                 is_known, self._heard_of = self._heard_of == message.ring_id, 0
                 if not is_known and not self.ring_id:  # announced again, before they had started
@@ -202,7 +191,6 @@ class ElasticRing(HostRing):
 
     def die(self) -> None:
         super().die()
-        self._heard_of = 0
         for rank in self.ranks:
             process = self.process(rank)
             if process.rank is rank:

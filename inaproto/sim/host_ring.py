@@ -54,16 +54,22 @@ class HostRing(RingJoining):
         super().__init__(host, job)
         self._last_words: list[Gone] = []
         """Why its ranks ended while the host had no switch, which is to be told."""
+        self._heard_of = 0
+        """The last ring of the job that the host was told of, since it is welcome."""
         self.ranks = [SimRank(self, index) for index in job.ranks_on(host.number)]
 
     # --- what the switch says
 
     def heard(self, message: Message) -> None:
+        if isinstance(message, Ring):
+            self._heard_of = message.ring_id
         match message:
             case Ring() if self.phase in (Phase.JOINING, Phase.HALTED):
                 self._answered(message)
             case Start() if self.phase is Phase.CONNECTING and message.ring_id == self.ring_id:
                 self._run()
+            case Halt(ring_id=ended) if self.is_gathering and self._heard_of == ended != self.ring_id:
+                pass  # of ranks that were here before these
             case Halt():
                 self._halt(message)
             case Failed() if (self.phase in IN_RING or self.phase is Phase.HALTED) or self.has_started:
@@ -222,6 +228,7 @@ class HostRing(RingJoining):
 
     def welcomed(self) -> None:
         """The host has a switch (again)."""
+        self._heard_of = 0
         words, self._last_words = self._last_words, []
         for word in words:
             self.host.tell(word)

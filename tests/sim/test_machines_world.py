@@ -216,6 +216,10 @@ def test_a_process_that_joins_anew_beside_a_ring_that_was_being_prepared() -> No
     assert run(draw_machines(44)).violation is None
 
 
+def test_a_process_that_joins_anew_is_not_halted_with_the_one_before_it() -> None:
+    assert run(draw_machines(647)).violation is None
+
+
 def test_what_is_drawn() -> None:
     drawn = [draw_machines(seed) for seed in range(60)]
     assert all(kind_of(config) is WorldKind.MACHINES for config in drawn)
