@@ -35,6 +35,7 @@ from inaproto.wire.trunk_hello import TrunkHello
 
 log = logging.getLogger("inaproto.switch")
 
+DIAL_S = 5.0
 HELLO_S = 1.0
 ALIVE_S = 2.0
 DEAD_S = 10.0
@@ -129,9 +130,13 @@ class Trunks:
                 retry_s = RETRY_FIRST_S
             ups = trunk.ups
             try:
-                port = await connect_port(entry.trunk)
+                with trio.fail_after(DIAL_S):
+                    port = await connect_port(entry.trunk)
             except ConfigError:
                 raise
+            except trio.TooSlowError:
+                late = f"nobody took the connection within {DIAL_S:g} s"
+                self._down(entry.above, f"cannot connect to {entry.trunk}: {late}")
             except (FabricError, PortClosed, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
                 self._down(entry.above, f"cannot connect to {entry.trunk}: {why}")

@@ -13,8 +13,10 @@ import trio
 from trio.testing import MockClock
 
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.ring_records import install_message
-from inaproto.daemon.trunks import DEAD_S
+from inaproto.daemon.switch_ports import PortBoard
+from inaproto.daemon.trunks import DEAD_S, DIAL_S, Trunks
 from inaproto.daemon.unix_sockets import listen_unix
 from inaproto.ports import FramePort, PortClosed
 from inaproto.units import Frames
@@ -279,6 +281,31 @@ async def test_a_trunk_that_says_nothing_is_closed(runtime_dir: Path, autojump_c
             await port.receive()
         (trunk, _) = (await running.status("spine"))["trunks"]
         assert trunk["error"] == "leaf0 said nothing for 1 s"
+
+
+async def test_a_dial_that_nobody_takes_is_given_up_and_named(
+    runtime_dir: Path, autojump_clock: MockClock
+) -> None:
+    """As where the far side listens and its queue of connections is full."""
+    place = Place(spine_and_leaves(runtime_dir), "leaf0")
+    board = PortBoard(lambda event, now: (), lambda action: None, wrap_port=None, ports_max=8, trunks=1)
+    trunks = Trunks(place, board, lambda: "boot", dict)
+    dialled: list[Path] = []
+    again = trio.Event()
+
+    async def connect(path: Path) -> FramePort:
+        if dialled:
+            again.set()
+        dialled.append(path)
+        return await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trunks.dial, connect)
+        with trio.fail_after(2 * DIAL_S):
+            await again.wait()
+        nursery.cancel_scope.cancel()
+    (trunk,) = trunks.status()
+    assert trunk["error"] == f"cannot connect to {place.entry.trunk}: nobody took the connection within 5 s"
 
 
 async def test_a_trunk_on_which_nothing_comes_any_more_is_dropped(
