@@ -11,8 +11,11 @@ the rank that is ahead was (:mod:`inaproto.core.recovery`), on a path that is ch
   doubled each time, or when another ring has made room; only then, if they said that trying helps no sooner;
 - a job that asked for a path by the hosts keeps it: the switches are never asked.
 
-Invariants: a job waits for its ranks no longer than ``recover_ns``; every change of path has a reason, which
-is kept until the job is back on the fast path.
+- ranks that are lost and come back, again and again, are waited for as long in all as once: then the job
+  fails, unless it has made progress in between.
+
+Invariants: a job waits for its ranks no longer than ``recover_ns`` at once, and no longer than twice that in
+all without progress; every change of path has a reason, which is kept until the job is back on the fast path.
 """
 
 from __future__ import annotations
@@ -54,6 +57,10 @@ class JobRecovery:
     _breaks: dict[RingPath, int] = field(default_factory=dict)
     """Of each path, since the job came past ``_broke_at``."""
     _broke_at: int = -1
+    _waits_since: Instant | None = None
+    _waited_ns: int = 0
+    """In all, since the job came past ``_waited_at``; not the wait of now."""
+    _waited_at: int = -1
 
     @staticmethod
     def on(asked: PathAsked) -> JobRecovery:
@@ -64,6 +71,31 @@ class JobRecovery:
         """Ranks are waited for from now on, if they are not already."""
         if self.deadline is None:
             self.deadline = Instant(now + recover_ns)
+            self._waits_since = now
+
+    def _waited(self, now: Instant) -> None:
+        """The wait of now, if there is one, is over."""
+        if self._waits_since is not None:
+            self._waited_ns += now - self._waits_since
+            self._waits_since = None
+
+    def came(self, progress: int, now: Instant, recover_ns: int) -> bool:
+        """All ranks are there, one as far as ``progress``; whether they have not used up their time."""
+        before_ns = self._waited_ns
+        self._waited(now)
+        if progress > self._waited_at:
+            self._waited_ns -= before_ns
+            self._waited_at = progress
+        self._waits_since = now
+        return self._waited_ns <= recover_ns
+
+    @property
+    def in_vain(self) -> str:
+        """Why there is no hope, where ``came`` says so."""
+        return (
+            f"makes no progress: its ranks were waited for {self._waited_ns / S:.3g} s in all since the last;"
+            f" its ring had ended: {self.reason}"
+        )
 
     def halt(self, reason: str, now: Instant, recover_ns: int) -> None:
         """The ring has ended."""
@@ -71,6 +103,7 @@ class JobRecovery:
         self.recoveries += 1
         self.return_at = None
         self.deadline = None
+        self._waited(now)
         self.wait(now, recover_ns)
 
     def refused(self, reason: str, path: RingPath, *, until_room: bool = False) -> None:
@@ -101,6 +134,7 @@ class JobRecovery:
     def started(self, now: Instant) -> None:
         """The next ring runs."""
         self.deadline = None
+        self._waited(now)
         if self.path == "switch":
             self.fallback = ""
             self.waits_for_room = False

@@ -149,6 +149,8 @@ class JobLife:
                 reason = f"{members[decided.behind]} {decided.reason}"
                 return self._fail(job, FabricLost(f"job {job.name!r} cannot go on: {reason}"))
             resumed = decided
+            if not job.recovery.came(resumed.progress, self._now, self._config.recover_ns):
+                return self._fail(job, FabricLost(f"job {job.name!r} {job.recovery.in_vain}"))
         self._next_ring(job)
         actions: list[RendezvousAction] = []
         if len(members) > 1 and job.recovery.path == "switch":

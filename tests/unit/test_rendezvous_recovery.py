@@ -263,6 +263,53 @@ def test_a_host_that_does_not_come_back_is_named() -> None:
     assert world.core.deadline is None
 
 
+def flaps(world: World, away_ns: int, progress: int, *, up_ns: int = S) -> list[RendezvousAction]:
+    """Host 2 goes away and comes back; what follows its coming back."""
+    world.goes_away(2)
+    for rank in (0, 1):
+        world.halted(rank, progress)
+    world.now += away_ns
+    world.arrive(2)
+    actions = world.asks(2, progress=progress)
+    if sent(actions, Ring):
+        world.ready()
+        world.now += up_ns
+    return actions
+
+
+def test_a_host_that_comes_and_goes_does_not_keep_a_job_without_progress_alive() -> None:
+    world = World().running()
+    for _ in range(5):
+        assert sent(flaps(world, S, 40), Ring)
+    assert failure(flaps(world, S, 40)) == (
+        "fabric_lost: job 'train' makes no progress: its ranks were waited for 6 s in all since the last; "
+        "its ring had ended: rank 2 (h2, pid 1002) is away: its host daemon is gone: its cable was pulled"
+    )
+    assert world.core.deadline is None
+
+
+def test_waits_end_with_any_progress_and_not_with_time() -> None:
+    world = World().running()
+    for progress in range(1, 30):
+        assert sent(flaps(world, 5 * S - 1, progress), Ring)
+    assert sent(flaps(world, 1, 29, up_ns=10_000 * S), Ring), "just as long"
+    assert failure(flaps(world, 1, 29)).startswith("fabric_lost: job 'train' makes no progress: ")
+
+
+def test_ranks_that_do_not_connect_use_up_the_same_time() -> None:
+    """The ring is made again before all were ready."""
+    world = World().running()
+    for _ in range(5):
+        world.goes_away(2)
+        for rank in (0, 1):
+            world.halted(rank, 40)
+        world.arrive(2)
+        assert sent(world.asks(2, progress=40), Ring)
+        world.now += S
+    assert sent(flaps(world, 0, 40), Ring)
+    assert failure(flaps(world, 1, 40)).startswith("fabric_lost: job 'train' makes no progress: ")
+
+
 def test_a_rank_that_does_not_connect_again_is_named() -> None:
     world = World().running()
     world.broken(0)
