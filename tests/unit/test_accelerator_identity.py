@@ -161,6 +161,32 @@ def test_no_packet_of_a_ring_teaches_the_bridge_an_address(strange: bytes) -> No
     assert ring.accelerator.addresses == before
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_first_packets_that_count_for_their_key_alone_are_counted(rows: int) -> None:
+    ring = SwitchedRing(2)
+    ring.finish(0)
+    counters = ring.accelerator.counters
+    for number, serial in enumerate((1, 2)):
+        first, *rest = ring.message(1, serial)
+        ring.arrive_blocks(1, block(*[first[:6] + mac(9) + first[12:]] * rows))
+        assert counters.strange_addresses == rows * (number + 1)
+        ring.arrive_blocks(1, block(rest[0][:6] + mac(9) + rest[0][12:]), *(block(frame) for frame in rest))
+        ring.send(0, serial)
+        assert counters.strange_addresses == rows * (number + 1)
+    assert counters.dropped == {"not from where its rank is": 2}
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_ring_s_packets_say_which_ip_address_their_host_has(copies: int) -> None:
+    """So a damaged address on an ACK of that host, whose ICRC no switch looks at, is not learnt."""
+    ring = SwitchedRing(2)
+    ring.arrive_blocks(1, block(*[ring.packet(1, 0, 0)] * copies))
+    before = ring.accelerator.addresses
+    ack = ring.ack(0)
+    ring.arrive(1, ack[:6] + mac(9) + ack[12:])
+    assert ring.accelerator.addresses == before
+
+
 def test_nobody_moves_an_address_with_packets_that_are_refused() -> None:
     ring = SwitchedRing(2, extra_ports=1)
     ring.finish(0)

@@ -73,6 +73,20 @@ def test_results_for_a_host_that_is_not_found_never_go_to_the_switch_above() -> 
 # --- what is set up
 
 
+def test_every_connection_knows_the_ethernet_addresses_of_its_ends() -> None:
+    ring, _ = installed(BETWEEN, "L")
+    switches = addresses_of(BETWEEN)
+    known = {flow.spec.connection: (flow.src_mac, flow.dst_mac) for flow in ring.flows}
+    assert ring.parent is not None
+    from_above = known.pop(inward(ring.parent.connection))
+    assert from_above == (switches["S"].mac, switches["L"].mac)
+    assert list(known.values()) == [(mac(rank), mac((rank + 1) % 10)) for rank in range(10)]
+    below = [flow for flow in installed(BETWEEN, "S")[0].flows if flow.below]
+    assert [(flow.src_mac, flow.dst_mac) for flow in below] == [
+        (switches[name].mac, switches["S"].mac) for name in ("L", "M")
+    ]
+
+
 def test_rows_are_those_of_inputs_then_learnt_connections_then_links() -> None:
     ring, table = installed(INTERLEAVED, "L1")
     by_rank = {flow.spec.rank: flow for flow in ring.flows if flow is not ring.from_parent}
