@@ -148,7 +148,7 @@ class TreeEmission(Emission):
         elif not flow.below:
             # In this order: what a first OPENS sets free need not be sent twice.
             self._tell(ring, flow, NoteKind.REPEATS, low, end - begin, actions)
-            if begin == 0 and region.seen[flow.row, 0]:
+            if begin == 0:
                 self._tell(ring, flow, NoteKind.OPENS, low - begin, 0, actions)
         else:
             spans = region.answered(begin, end)
