@@ -107,9 +107,9 @@ async def test_a_killed_process_is_named_to_ranks_beside_it_and_elsewhere(runtim
         await together([lambda rank=rank: one(rank) for rank in (0, 2, 3)])  # type: ignore[misc]
         for work in [comm.all_reduce(np.ones(5000, np.float32)) for comm in comms.values()]:
             assert (await work == 4).all()
-        for work in [comm.all_reduce(np.ones(5000, np.float32)) for comm in comms.values()]:
+        for comm in comms.values():
             with pytest.raises(RankLost, match=rf"rank 1 \(h0, pid {process.pid}\).*ended without leaving"):
-                await work
+                await comm.all_reduce(np.ones(5000, np.float32))
         assert await trio.to_thread.run_sync(process.wait) == -9
         while any(host.daemon.status()["rings"] for host in cluster.hosts):
             await trio.lowlevel.checkpoint()
