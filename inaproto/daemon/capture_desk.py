@@ -66,16 +66,19 @@ class CaptureDesk:
 
     async def run(self, recording: Recording, sock: socket.socket, duration_ms: int) -> None:
         """Write to a connected stream socket until the recording has ended, then close it."""
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+
+        async def send(data: bytes) -> None:
+            await _send_all(sock, data)
+
         try:
             async with trio.open_nursery() as nursery:
                 if duration_ms:
                     nursery.start_soon(self._end_after, recording, duration_ms)
-                await recording.write(stream.send_all)
+                await recording.write(send)
                 nursery.cancel_scope.cancel()
         finally:
             self.finish(recording, "its capture was cancelled")
-            await trio.aclose_forcefully(stream)
+            sock.close()
 
     async def _end_after(self, recording: Recording, duration_ms: int) -> None:
         await trio.sleep(duration_ms / 1000)
@@ -123,6 +126,20 @@ class CaptureDesk:
             recording.frames,
             recording.lost,
         )
+
+
+async def _send_all(sock: socket.socket, data: bytes) -> None:
+    """Raises ``OSError``."""
+    left = memoryview(data)
+    while left:
+        try:
+            # Each call says that it must not wait: the client has the socket too, and sets its mode.
+            sent = sock.send(left, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(sock)
+        else:
+            left = left[sent:]
+            await trio.lowlevel.checkpoint()
 
 
 def _put(file: BinaryIO, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -161,6 +162,32 @@ async def test_who_does_not_read_loses_frames_and_the_switch_nothing(runtime_dir
         expected = 2 + rounds * batch * 2 + 2
         assert len(frames) + sum(one.dropped for one in frames) == expected
         assert sum(one.dropped for one in frames) >= told["lost"]
+        for port in ports:
+            await port.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_keeps_the_socket_and_makes_it_blocking_stops_nobody(runtime_dir: Path) -> None:
+    """The mode of a socket belongs to all who have it."""
+    stall_s = 8
+    async with running_switch(runtime_dir) as switch, trio.open_nursery() as nursery:
+        ports = [await plug(switch, nursery) for _ in range(2)]
+        await ports_up(switch, 2)
+        stream = await switch.stranger()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", stall_s, 0))
+            await stream.send(Capture(id=5), descriptors=[theirs.fileno()])
+            assert isinstance(await stream.receive(), CaptureBegun)
+            os.set_blocking(theirs.fileno(), True)
+            ports[1].send_nowait(frame(1, 0))
+            await received(ports[0], 1)
+            begun = trio.current_time()
+            for _ in range(3):
+                ports[0].send_nowait(frame(0, 1, count=100, length=4000))
+                await received(ports[1], 100)
+            assert len(await captures(switch)) == 1
+            assert trio.current_time() - begun < stall_s
         for port in ports:
             await port.aclose()
         nursery.cancel_scope.cancel()
