@@ -36,18 +36,18 @@ class CaptureDesk:
 
     def __init__(self, board: PortBoard) -> None:
         self._board = board
+        self._asked_for: list[Recording] = []
+        """Until all is written: what is queued is memory, whether the recording has ended or not."""
         self._file: Recording | None = None
 
     def status(self) -> list[dict[str, Any]]:
-        """Those that run, and the one to a file even when that is full."""
-        found = [*self._board.recordings]
-        if self._file is not None and self._file not in found:
-            found.append(self._file)
-        return [one.status() for one in found]
+        """Those that are not written yet, and the one to a file even when that is full."""
+        files = [] if self._file is None else [self._file]
+        return [one.status() for one in (*files, *self._asked_for)]
 
     def begin(self, asked: Capture, to: str) -> Recording:
         """Raises ``CaptureRefused``."""
-        if len(self._board.recordings) >= RECORDINGS_MAX:
+        if len(self._asked_for) >= RECORDINGS_MAX:
             raise CaptureRefused(f"{RECORDINGS_MAX} captures run already; end one of them")
         known = self._board.port_names()
         unknown = sorted(set(asked.ports) - set(known))
@@ -57,6 +57,7 @@ class CaptureDesk:
             )
         recording = Recording(to, ports=frozenset(asked.ports) or None, frames_max=asked.frames_max)
         self._board.record(recording)
+        self._asked_for.append(recording)
         return recording
 
     def finish(self, recording: Recording, reason: str) -> None:
@@ -78,6 +79,7 @@ class CaptureDesk:
                 nursery.cancel_scope.cancel()
         finally:
             self.finish(recording, "its capture was cancelled")
+            self._asked_for.remove(recording)
             sock.close()
 
     async def _end_after(self, recording: Recording, duration_ms: int) -> None:

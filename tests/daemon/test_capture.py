@@ -8,6 +8,7 @@ import struct
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,27 @@ async def test_captures_that_cannot_be(runtime_dir: Path) -> None:
         while await captures(switch):
             await wait_all_tasks_blocked()
         assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_what_nobody_takes_counts_after_its_end(runtime_dir: Path) -> None:
+    """Its queue is memory still."""
+    async with running_switch(runtime_dir) as switch:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    theirs.send(bytes(1 << 16))
+            streams = [await switch.stranger() for _ in range(RECORDINGS_MAX + 1)]
+            for stream in streams[:-1]:
+                await stream.send(Capture(id=1, duration_ms=1), descriptors=[theirs.fileno()])
+                assert isinstance(await stream.receive(), CaptureBegun)
+            while not all(one["ended"] for one in await captures(switch)):
+                await wait_all_tasks_blocked()
+            assert len(await captures(switch)) == RECORDINGS_MAX
+            assert "run already" in await refusal(streams[-1], Capture(id=2), theirs.fileno())
+        for stream in streams:
+            stream.close()
 
 
 async def test_where_no_switch_is(runtime_dir: Path) -> None:
