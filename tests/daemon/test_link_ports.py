@@ -3,11 +3,12 @@ refuses."""
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,43 @@ async def test_a_port_survives_a_new_name() -> None:
         again.send_nowait(numbered(0, 1, 100))
         await again.aclose()
         assert right.name == "packet:right"
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_without_a_free_descriptor_ports_go_on_and_others_are_waited_for() -> None:
+    """As where hosts plug in: what ends a switch is not a peer that opens too much."""
+    async with cable() as (here, left, right):
+        join(here, "spare", here, "other")
+        with no_descriptor_left():
+            with pytest.raises(FabricError, match="Too many open files"):
+                await open_packet_link("spare").attach()
+            await open_packet_link("spare").wait_usable()
+            assert left.send_nowait(numbered(0, 1, 100)) == 1
+        here.ip("link", "set", "left", "mtu", "1400")  # for which the port looks at its interface
+        with no_descriptor_left():
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(await collect(right, 1)) == 1
+        assert left.capabilities.frame_bytes_max == 1414
+
+
+async def test_a_tap_says_what_it_takes_without_a_free_descriptor() -> None:
+    with namespaces("tap") as (here,), here.entered(), trio.fail_after(DEADLINE_S):
+        link = open_tap_link("tap7")
+        port = await link.attach()
+        here.ip("link", "set", "tap7", "mtu", "3000")
+        before = port.capabilities
+        with no_descriptor_left():
+            assert port.capabilities == before
+        await port.aclose()
 
 
 async def test_waiting_for_an_interface_ends_when_it_can_be_used() -> None:

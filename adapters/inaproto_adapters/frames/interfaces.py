@@ -25,6 +25,7 @@ from inaproto.errors import ConfigError, Unsupported
 NAME_BYTES_MAX: Final = 15
 IFF_UP: Final = 1
 IFF_RUNNING: Final = 0x40
+_SIOCGIFNAME: Final = 0x8910
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
 _SIOCGIFMTU: Final = 0x8921
@@ -66,17 +67,40 @@ def interface_names() -> list[str]:
 
 
 def look_at(name: str) -> Interface | None:
-    """None if there is no interface of that name."""
+    """None if there is no interface of that name. Raises ``OSError`` where the process has no descriptor
+    left to look with."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
-        try:
-            index = struct.unpack_from("=i", _ask(asking, _SIOCGIFINDEX, name))[0]
-            flags = struct.unpack_from("=H", _ask(asking, _SIOCGIFFLAGS, name))[0]
-            mtu = struct.unpack_from("=i", _ask(asking, _SIOCGIFMTU, name))[0]
-            hardware = _ask(asking, _SIOCGIFHWADDR, name)
-        except OSError as error:
-            if error.errno in (errno.ENODEV, errno.ENXIO):
-                return None
-            raise
+        return _look_at(asking, name)
+
+
+def look_at_index(asking: socket.socket, index: int) -> Interface | None:
+    """An interface keeps its index when it is renamed. ``asking``: any socket of its network namespace."""
+    name = name_of(asking, index)
+    return None if name is None else _look_at(asking, name)
+
+
+def name_of(asking: socket.socket, index: int) -> str | None:
+    """As ``socket.if_indextoname``, which would need a descriptor; None if there is no such interface."""
+    request = struct.pack(f"=16si{_IFREQ_BYTES - 20}x", b"", index)
+    try:
+        answer = fcntl.ioctl(asking, _SIOCGIFNAME, request)
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.ENXIO):
+            return None
+        raise
+    return os.fsdecode(answer[:16].partition(b"\0")[0])
+
+
+def _look_at(asking: socket.socket, name: str) -> Interface | None:
+    try:
+        index = struct.unpack_from("=i", _ask(asking, _SIOCGIFINDEX, name))[0]
+        flags = struct.unpack_from("=H", _ask(asking, _SIOCGIFFLAGS, name))[0]
+        mtu = struct.unpack_from("=i", _ask(asking, _SIOCGIFMTU, name))[0]
+        hardware = _ask(asking, _SIOCGIFHWADDR, name)
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.ENXIO):
+            return None
+        raise
     return Interface(
         name=name,
         index=index,
@@ -86,14 +110,6 @@ def look_at(name: str) -> Interface | None:
         is_up=bool(flags & IFF_UP),
         has_carrier=bool(flags & IFF_RUNNING),
     )
-
-
-def look_at_index(index: int) -> Interface | None:
-    """An interface keeps its index when it is renamed."""
-    try:
-        return look_at(socket.if_indextoname(index))
-    except OSError:
-        return None
 
 
 def set_up(name: str) -> None:

@@ -35,6 +35,7 @@ from inaproto_adapters.frames.interfaces import (
     look_at,
     look_at_index,
     merges_in_hardware,
+    name_of,
     no_such_interface,
     require_name,
     require_stranger,
@@ -187,7 +188,7 @@ class PacketPort:
 
     def _look(self) -> None:
         """Close the port if its interface carries nothing any more."""
-        found = look_at_index(self._index)
+        found = look_at_index(self._receiving, self._index)
         if found is None:
             self._close(f"the interface of {self.name} was removed")
         elif found.trouble is not None:
@@ -206,7 +207,9 @@ class PacketPort:
         # The mapping of the ring may outlive the socket's closing: nothing is to come in meanwhile.
         with contextlib.suppress(OSError):  # of an interface that is gone
             self._receiving.setsockopt(SOL_PACKET, _DROP_MEMBERSHIP, self._promiscuous())
-            self._receiving.bind((socket.if_indextoname(self._index), _NO_PROTOCOL))
+            name = name_of(self._receiving, self._index)
+            if name is not None:
+                self._receiving.bind((name, _NO_PROTOCOL))
         for sock in (self._receiving, self._sending):
             trio.lowlevel.notify_closing(sock)
             sock.close()
@@ -263,24 +266,23 @@ class PacketLink:
     async def attach(self) -> PacketPort:
         """See ``Link.attach``."""
         await trio.lowlevel.checkpoint()
-        found = look_at(self.interface)
-        trouble = no_such_interface(self.interface) if found is None else found.trouble
-        if found is not None and trouble is None:
-            try:
+        try:
+            found = look_at(self.interface)
+            trouble = no_such_interface(self.interface) if found is None else found.trouble
+            if found is not None and trouble is None:
                 return PacketPort(found, self.config)
-            except OSError as error:
-                trouble = f"{error.strerror}"
+        except OSError as error:
+            trouble = f"{error.strerror}"
         raise FabricError("attach", self.name, "opening its port", trouble or "", retryable=True)
 
     async def wait_usable(self) -> None:
         """See ``Link.wait_usable``."""
-        watch = LinkWatch()  # before the first look, so that no change is missed
-        try:
+        await trio.lowlevel.checkpoint()
+        with contextlib.suppress(OSError), contextlib.ExitStack() as undo:  # of which ``attach`` tells
+            watch = LinkWatch()  # before the first look, so that no change is missed
+            undo.callback(watch.close)
             while (found := look_at(self.interface)) is None or found.trouble is not None:
                 await watch.wait()
-        finally:
-            watch.close()
-        await trio.lowlevel.checkpoint()
 
 
 def open_packet_link(

@@ -61,6 +61,7 @@ class TapPort:
         self.name = f"tap:{interface}"
         self._interface = interface
         self._fd = fd
+        self._mtu = FRAME_BYTES_MAX
         self._closed: str | None = None
         self._counters = PortCounters()
         self._output = LinkOutput(self._write, self._counters, queue_bytes_max=config.queue_bytes_max)
@@ -73,9 +74,10 @@ class TapPort:
 
     @property
     def capabilities(self) -> FramePortCapabilities:
-        found = look_at(self._interface)
-        mtu = FRAME_BYTES_MAX if found is None else found.mtu
-        longest = min(FRAME_BYTES_MAX, mtu + ETHERNET_HEADER_BYTES)
+        with contextlib.suppress(OSError):  # no descriptor is left to look with
+            found = look_at(self._interface)
+            self._mtu = self._mtu if found is None else found.mtu
+        longest = min(FRAME_BYTES_MAX, self._mtu + ETHERNET_HEADER_BYTES)
         return FramePortCapabilities("tap", longest, lossless=False)
 
     @property
