@@ -98,6 +98,34 @@ def test_every_frame_of_a_long_segment_is_right(
     assert got == payload
 
 
+@given(
+    st.sampled_from([TCP4, TCP6, UDP_L4, 0x80, 3, 255]),
+    st.binary(max_size=120),
+    st.integers(0, 66_500),
+    st.tuples(st.integers(0, 1), st.integers(0, 255), st.integers(0, 255), st.integers(0, 0xFFFF)),
+    st.booleans(),
+)
+def test_a_segment_of_any_bytes_is_cut_or_dropped(
+    kind: int, begin: bytes, length: int, fields: tuple[int, int, int, int], is_tcp: bool
+) -> None:
+    """Its sender may be a virtual machine."""
+    flags, start, offset, step = fields
+    known = bytes(segment(TCP6 if kind == TCP6 else TCP4 if is_tcp else UDP_L4, b""))
+    frame = np.zeros(length, np.uint8)
+    head = (known[:40] + begin)[:length]  # all but the last headers are right
+    frame[: len(head)] = list(head)
+    with suppress(CannotCut):
+        blocks = cut(frame, VnetHeader(flags, kind, 0, step, start, offset))
+        assert sum(len(block) for block in blocks) >= 1
+
+
+@pytest.mark.parametrize("kind", [TCP4, TCP6, UDP_L4])
+def test_a_frame_that_no_ip_packet_can_be_is_not_made(kind: int) -> None:
+    whole = np.concatenate([frame_of(segment(kind, b"")), np.zeros(65_535, np.uint8)])
+    with pytest.raises(CannotCut, match="longer than an IP packet"):
+        cut(whole, described(kind, 65_535))
+
+
 @given(st.sampled_from([TCP4, TCP6, UDP_L4]), st.integers(0, 300), st.integers(1, 5), st.integers(0, 1 << 32))
 def test_checksums_that_were_left_to_hardware(kind: int, length: int, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -38,6 +38,7 @@ _UDP: Final = 17
 _FIN_PSH: Final = 0x09
 _CWR: Final = 0x80
 SEGMENTS_MAX: Final = 4096
+_IP_FRAME_BYTES_MAX: Final = _ETHERNET_BYTES + 0xFFFF
 
 
 class VnetHeader(NamedTuple):
@@ -102,6 +103,8 @@ def cut(frame: Frames, header: VnetHeader) -> list[Frames]:
     payload, step = frame[layout.payload :], header.gso_bytes
     if not step or len(payload) > step * SEGMENTS_MAX:
         raise CannotCut("long segment without a segment size")
+    if layout.payload + min(step, len(payload)) > _IP_FRAME_BYTES_MAX:
+        raise CannotCut("long segment of frames longer than an IP packet can be")
     whole = len(payload) // step
     blocks = []
     if whole:
