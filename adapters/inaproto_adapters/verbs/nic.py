@@ -173,12 +173,16 @@ class VerbsNic:
         if is_resolved(self.device.ip, remote.ip, self.device.interface):
             queue_pair.connect(remote, attributes, gid_index=self.device.gid_index)
             return
+        if self._lost is not None:
+            peer = ipaddress.IPv4Address(remote.ip)
+            raise FabricError("connect", str(peer), "asking for its MAC address", self._lost, retryable=True)
         self._unresolved[qpn] = (remote, attributes)
         if self._nursery is not None:
-            self._nursery.start_soon(self._connect_later, queue_pair)
+            self._nursery.start_soon(self._connect_later, queue_pair, remote, attributes)
 
-    async def _connect_later(self, queue_pair: VerbsQueuePair) -> None:
-        remote, attributes = self._unresolved[queue_pair.qpn]
+    async def _connect_later(
+        self, queue_pair: VerbsQueuePair, remote: QpAddress, attributes: QpAttributes
+    ) -> None:
         resolved = await resolve(self.device.ip, remote.ip, self.device.interface)
         if self._queue_pairs.get(queue_pair.qpn) is not queue_pair:
             return  # destroyed meanwhile
@@ -265,7 +269,7 @@ class VerbsNic:
                         "%s: queue pair %d: %s", self.device.name, one.qp_num, statuses.name(one.status)
                     )
                 queue_pair = self._queue_pairs.get(one.qp_num)
-                if queue_pair is not None:
+                if queue_pair is not None and not queue_pair.has_failed:
                     imm = socket.ntohl(one.imm_data)
                     found.append(queue_pair.completed(one.wr_id, status, imm, one.byte_len))
             if count < _POLLED:
@@ -294,8 +298,8 @@ class VerbsNic:
             raise LocalMisuse("the NIC is running already")
         with trio.CancelScope() as self._run_scope:
             async with trio.open_nursery() as self._nursery:
-                for qpn in self._unresolved:
-                    self._nursery.start_soon(self._connect_later, self._queue_pairs[qpn])
+                for qpn, (remote, attributes) in self._unresolved.items():
+                    self._nursery.start_soon(self._connect_later, self._queue_pairs[qpn], remote, attributes)
                 for fd in self._event_fds:
                     self._nursery.start_soon(self._watch_device, fd)
                 while self._lost is None:

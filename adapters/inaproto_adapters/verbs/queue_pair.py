@@ -53,7 +53,8 @@ class VerbsQueuePair:
         self._waiting: list[Any] = []
         """Writes that were posted before the peer was resolved."""
         self.has_failed = False
-        """Without ever having been connected: nothing comes of what is posted."""
+        """Without ever having been connected: nothing comes of what is posted; what the device has was told
+        of as flushed."""
         self._port = port
         self._requests_max = requests_max
         self._sends: deque[tuple[int, int]] = deque()
