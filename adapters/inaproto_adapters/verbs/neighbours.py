@@ -2,13 +2,15 @@
 
 The verb that connects a queue pair waits for ARP in the kernel, up to a second, with the interpreter's lock
 held, so that nothing else of the process runs. A datagram to nobody from the device's own address makes the
-kernel ask in the background; the answer shows in its table.
+kernel ask in the background; the answer shows in its table. Of a peer in another subnet it is the router's
+address that is needed, and asked for.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+import struct
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -24,12 +26,45 @@ WAIT_S: Final = 3.0
 _LOOK_S: Final = 0.001
 _LOOKS_PER_ASK: Final = 500
 
+_NETLINK_S: Final = 1.0
+"""The kernel answers at once."""
+_MESSAGE: Final = struct.Struct("=IHHII")
+_ROUTE: Final = struct.Struct("=BBBBBBBBI")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_NEW_ROUTE, _GET_ROUTE = 24, 26
+_REQUEST: Final = 1
+_TO, _FROM, _OUTGOING, _GATEWAY = 1, 2, 4, 5
+
+
+def next_hop(own: bytes, peer: bytes, interface: str) -> bytes:
+    """The router to ``peer``, by rtnetlink; ``peer`` itself where there is none, or no route at all."""
+    try:
+        outgoing = socket.if_nametoindex(interface)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
+            asking.settimeout(_NETLINK_S)
+            route = _ROUTE.pack(socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
+            for kind, value in ((_TO, peer), (_FROM, own), (_OUTGOING, struct.pack("=i", outgoing))):
+                route += _ATTRIBUTE.pack(_ATTRIBUTE.size + 4, kind) + value
+            asking.send(_MESSAGE.pack(_MESSAGE.size + len(route), _GET_ROUTE, _REQUEST, 0, 0) + route)
+            answer = asking.recv(1 << 12)
+    except OSError:
+        return peer
+    if _MESSAGE.unpack_from(answer)[1] != _NEW_ROUTE:
+        return peer
+    at = _MESSAGE.size + _ROUTE.size
+    while at + _ATTRIBUTE.size <= len(answer):
+        length, kind = _ATTRIBUTE.unpack_from(answer, at)
+        if kind == _GATEWAY:
+            return answer[at + _ATTRIBUTE.size : at + length]
+        at += max(_ATTRIBUTE.size, -(-length // 4) * 4)
+    return peer
+
 
 def is_resolved(own: bytes, peer: bytes, interface: str, table: Path = _TABLE) -> bool:
-    """Whether the kernel knows the peer's MAC address now."""
+    """Whether the kernel knows now the MAC address to which packets for the peer go."""
     if own == peer:
         return True
-    address = str(ipaddress.IPv4Address(peer))
+    address = str(ipaddress.IPv4Address(next_hop(own, peer, interface)))
     try:
         lines = table.read_text(encoding="ascii").splitlines()[1:]
     except OSError:
@@ -42,7 +77,7 @@ def is_resolved(own: bytes, peer: bytes, interface: str, table: Path = _TABLE) -
 
 
 async def resolve(own: bytes, peer: bytes, interface: str, table: Path = _TABLE) -> bool:
-    """Make the kernel ask for the peer's MAC address, and wait for it; whether it knows it in the end."""
+    """Make the kernel ask for that MAC address, and wait for it; whether it knows it in the end."""
     with trio.move_on_after(WAIT_S):
         for look in count():
             if look % _LOOKS_PER_ASK == 0:
@@ -54,8 +89,8 @@ async def resolve(own: bytes, peer: bytes, interface: str, table: Path = _TABLE)
 
 
 def _ask(own: bytes, peer: bytes) -> None:
-    # Without a route there is no answer either.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, suppress(OSError):
+    # Without a route, or a descriptor, there is no answer either.
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         sock.bind((str(ipaddress.IPv4Address(own)), 0))
         sock.sendto(b"", (str(ipaddress.IPv4Address(peer)), _DISCARD_PORT))
