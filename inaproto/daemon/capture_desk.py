@@ -7,8 +7,9 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import trio
 
@@ -25,6 +26,7 @@ CAPTURE_REFUSED: Final = "capture_refused"
 FLUSH_S: Final = 1.0
 RECORDINGS_MAX: Final = 8
 """At once: each copies all frames."""
+_FILE_MODE: Final = 0o640
 
 
 class CaptureRefused(Exception):
@@ -88,24 +90,24 @@ class CaptureDesk:
 
     # --- the one to a file
 
-    def open_file(self, path: Path, bytes_max: int) -> BinaryIO:
+    def open_file(self, path: Path, bytes_max: int) -> FileIO:
         """Begin it. Raises ``ConfigError`` if the file cannot be made."""
         try:
-            file = path.open("wb")
+            file = FileIO(path, "w", opener=_open_at_once)
         except OSError as error:
             raise ConfigError(f"capture: cannot write {path}: {error.strerror}") from None
         self._file = Recording(str(path), bytes_max=bytes_max)
         self._board.record(self._file)
         return file
 
-    async def keep_file(self, file: BinaryIO) -> None:
+    async def keep_file(self, file: FileIO) -> None:
         """Until cancelled; what is queued then is given a bounded time. A full file says so, once."""
         recording = self._file
         if recording is None:
             raise InvariantBroken("no file was opened")
 
         async def put(data: bytes) -> None:
-            await trio.to_thread.run_sync(_put, file, data)
+            await trio.to_thread.run_sync(_put, file, data, abandon_on_cancel=True)
 
         with file:
             async with trio.open_nursery() as nursery:
@@ -144,9 +146,17 @@ async def _send_all(sock: socket.socket, data: bytes) -> None:
             await trio.lowlevel.checkpoint()
 
 
-def _put(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
-    file.flush()
+def _open_at_once(path: str, flags: int) -> int:
+    """For a pipe that nobody reads, not at all. The frames are the group's to read, as at the socket."""
+    fd = os.open(path, flags | os.O_NONBLOCK, _FILE_MODE)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def _put(file: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) or 0 :]
 
 
 class CaptureClient:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import struct
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -355,6 +357,50 @@ async def test_a_file_that_cannot_be_made_ends_the_start(runtime_dir: Path) -> N
     ):
         async with running_switch(runtime_dir, capture=runtime_dir / "none" / "all.pcapng"):
             pass
+
+
+async def test_a_file_that_takes_nothing_more_does_not_keep_the_switch(runtime_dir: Path) -> None:
+    """As one on a disk that hangs; here it is a pipe, and who reads it has stopped."""
+    path = runtime_dir / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    watch = threading.Timer(30, os.close, [reader])  # a switch that waits is let go, too late
+    watch.start()
+    async with running_switch(runtime_dir, capture=path) as switch, trio.open_nursery() as nursery:
+        ports = [await plug(switch, nursery) for _ in range(2)]
+        await ports_up(switch, 2)
+        for _ in range(10):
+            ports[0].send_nowait(frame(0, None, count=50, length=1000))
+            await received(ports[1], 50)
+        for port in ports:
+            await port.aclose()
+        switch.stop.set()
+        await switch.ended.wait()
+        nursery.cancel_scope.cancel()
+    assert watch.is_alive()
+    watch.cancel()
+    os.close(reader)
+
+
+async def test_a_pipe_that_nobody_reads_ends_the_start(runtime_dir: Path) -> None:
+    path = runtime_dir / "pipe"
+    os.mkfifo(path)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(ConfigError, match="capture: cannot write"), flatten_subgroups=True
+    ):
+        async with running_switch(runtime_dir, capture=path):
+            pass
+
+
+async def test_a_capture_is_not_for_everybody(runtime_dir: Path) -> None:
+    path = runtime_dir / "all.pcapng"
+    before = os.umask(0)
+    try:
+        async with running_switch(runtime_dir, capture=path):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o640
 
 
 async def test_tshark_reads_a_capture(runtime_dir: Path, program: Callable[[str], Path]) -> None:
