@@ -6,6 +6,7 @@ Invariant: a check reads; nothing is changed on the machine.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 PROGRAM_S: Final = 10.0
 FILE_BYTES_MAX: Final = 1 << 20
+_SYSTEM_PROGRAMS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 class Ran(NamedTuple):
@@ -24,7 +26,7 @@ class Ran(NamedTuple):
 
 
 RunProgram = Callable[[Sequence[str]], Ran | None]
-"""None where there is no such program."""
+"""None where there is no such program, or none that this user may run."""
 RoundTrip = Callable[[str, str], int | None]
 """``RoundTrip(own_ip, peer_ip)``: ns, None where nothing came back."""
 
@@ -38,12 +40,19 @@ def run_program(argv: Sequence[str]) -> Ran | None:
             stderr=subprocess.STDOUT,
             timeout=PROGRAM_S,
             check=False,
+            env=_environment(),
         )
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         return None
     except subprocess.TimeoutExpired:
         return Ran(124, f"no answer within {PROGRAM_S:g} s")
     return Ran(ended.returncode, ended.stdout.decode("utf-8", "replace"))
+
+
+def _environment() -> dict[str, str]:
+    """In many distributions users' PATH lacks where ethtool and nft are, which they may run all the same."""
+    path = os.environ.get("PATH", os.defpath)
+    return {**os.environ, "PATH": os.pathsep.join((path, *_SYSTEM_PROGRAMS)), "LC_ALL": "C"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from inaproto.doctor import daemons, ethernet, firewall, limits, lossless, reach, software
+from inaproto.doctor import site as sites
 from inaproto.doctor.checklist import all_checks, examine, has_failed
 from inaproto.doctor.findings import Check, Finding, Outcome
-from inaproto.doctor.site import Asked, Ran, Site, addresses_in
+from inaproto.doctor.site import Asked, Ran, Site, addresses_in, run_program
 from inaproto.errors import Unsupported
 
 OK, WARNING, FAILED, UNTESTABLE = Outcome.OK, Outcome.WARNING, Outcome.FAILED, Outcome.UNTESTABLE
@@ -433,3 +434,20 @@ def test_failed_is_what_counts() -> None:
 
     for outcome in Outcome:
         assert has_failed(examine(Site(), [always(outcome)])) is (outcome is FAILED)
+
+
+def program_at(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_programs_of_the_system_are_found_where_a_user_s_path_does_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sites, "_SYSTEM_PROGRAMS", (str(tmp_path / "sbin"),))
+    program_at(tmp_path / "sbin" / "ethtool-here", "#!/bin/sh\necho $1 $LC_ALL\n")
+    program_at(tmp_path / "sbin" / "no-program", "\0\1")
+    assert run_program(["ethtool-here", "-a"]) == Ran(0, "-a C\n")
+    assert run_program(["no-program"]) is None
+    assert run_program(["no-such-program"]) is None
