@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import sys
@@ -44,14 +46,14 @@ def capture(socket: Path | None, ports: tuple[str, ...], seconds: float, frames:
     """
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("pcapng is nothing for a terminal: give -o FILE, or pipe it")
-    asked = Capture(id=1, ports=ports, frames_max=frames, duration_ms=round(seconds * 1000))
+    asked = Capture(id=1, ports=ports, frames_max=frames, duration_ms=math.ceil(seconds * 1000))
     try:
         path = control_socket(socket if socket is not None else run_directory(os.environ))
         if output == "-":
-            ended = trio.run(_run, path, asked, sys.stdout.buffer)
+            ended = trio.run(_run, path, asked, sys.stdout.buffer, False)
         else:
-            with Path(output).open("wb") as file:
-                ended = trio.run(_run, path, asked, file)
+            with Path(output).open("ab") as file:  # what is in it is lost when the switch has given its word
+                ended = trio.run(_run, path, asked, file, True)
     except InaprotoError as error:
         click.echo(f"inaproto: {error}", err=True)
         sys.exit(1)
@@ -65,12 +67,15 @@ def capture(socket: Path | None, ports: tuple[str, ...], seconds: float, frames:
     click.echo(f"inaproto capture: {ended.frames} frames{lost}; it ended: {ended.reason}", err=True)
 
 
-async def _run(path: Path, asked: Capture, file: BinaryIO) -> CaptureEnded:
+async def _run(path: Path, asked: Capture, file: BinaryIO, is_anew: bool) -> CaptureEnded:
     def put(data: bytes) -> None:
         file.write(data)
         file.flush()
 
     def begun(ports: tuple[str, ...]) -> None:
+        if is_anew:
+            with contextlib.suppress(OSError):  # of what is no file
+                file.truncate(0)
         click.echo(f"inaproto capture: of {', '.join(ports) or 'ports that are to come'}", err=True)
 
     enough = trio.Event()

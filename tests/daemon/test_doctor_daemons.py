@@ -76,3 +76,7 @@ def test_a_capture_of_no_switch(runtime_dir: Path) -> None:
     assert "no switch has its socket here" in ran.output
     ran = CliRunner().invoke(cli, ["capture", str(runtime_dir), "-o", str(runtime_dir / "no" / "x.pcapng")])
     assert ran.exit_code == 1
+    kept = runtime_dir / "kept.pcapng"
+    kept.write_bytes(b"of yesterday")
+    assert CliRunner().invoke(cli, ["capture", str(runtime_dir / "control.sock"), "-o", str(kept)]).exit_code
+    assert kept.read_bytes() == b"of yesterday"
