@@ -1,4 +1,4 @@
-"""The command ``inaproto``: the only place where parts are wired together.
+"""The command ``inaproto``: the only place where parts (:mod:`inaproto.parts`) are wired together.
 
 Daemons print one line ``ready ...`` on standard output when they can be used, and log to standard
 error. Exit status: 0 for an orderly end (SIGTERM and Ctrl-C included), 1 when something outside
@@ -27,14 +27,9 @@ if TYPE_CHECKING:
     import trio
 
     from inaproto.daemon.config import HostSettings, Settings, SwitchSettings
-    from inaproto.ports import Adapter, FramePort, Link, Nic
+    from inaproto.ports import FramePort
 
 COMMAND_GROUP: Final = "inaproto.commands"
-FRAME_PORT: Final = "frame port"
-NIC: Final = "nic"
-HARDWARE_NIC: Final = "hardware nic"
-"""One of the machine's own, found by its address; it needs no frame port."""
-LINK: Final = "link"
 Flags = Mapping[str, str | tuple[str, ...] | None]
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
@@ -162,10 +157,11 @@ def _switch(config_file: Path | None, show_config: bool, **flags: str | tuple[st
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
     from inaproto.daemon.fabric_file import place_in
     from inaproto.daemon.switch import run_switch
+    from inaproto.parts import FRAME_PORT, adapter_of, link_of
     from inaproto.ports import load_adapter
 
     place = None if settings.fabric is None else place_in(settings.fabric, settings.name)
-    ports = _adapter(settings.adapter, FRAME_PORT).open()
+    ports = adapter_of(settings.adapter, FRAME_PORT).open()
     wrap_port: Callable[[FramePort, str], FramePort] | None = None
     if not settings.weather.clear:
         weather = load_adapter("weather")
@@ -184,7 +180,7 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
         place=place,
         connect_port=connect_port,
         wrap_port=wrap_port,
-        links=[_link(spec) for spec in settings.port],
+        links=[link_of(spec) for spec in settings.port],
         stop=stop,
         announce=_announce,
     )
@@ -206,26 +202,9 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
 
     from inaproto.daemon.host import run_host
     from inaproto.daemon.unix_sockets import make_run_directory
+    from inaproto.parts import nic_of
 
-    nics = _adapter(settings.nic, NIC, HARDWARE_NIC)
-    if HARDWARE_NIC in nics.kinds:
-        if settings.port:
-            raise ConfigError(
-                f"port: {settings.port} is for the softnic; nic {settings.nic} has its own port"
-            )
-        settings = await _at_its_address(settings, nics)
-
-        async def open_nic(port_path: str) -> Nic:
-            nic: Nic = nics.open(ip=settings.ip_bytes)
-            return nic
-    else:
-        attach = _attaching(settings)
-
-        async def open_nic(port_path: str) -> Nic:
-            port = await attach(port_path)
-            nic: Nic = nics.open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
-            return nic
-
+    settings, open_nic = await nic_of(settings)
     make_run_directory(settings.listen_path.parent, "host")
     async with trio.open_nursery() as nursery:
 
@@ -236,31 +215,6 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
         _announce(f"ready host name={settings.name} listen={settings.listen_path}")
         await stop.wait()
         nursery.cancel_scope.cancel()
-
-
-def _attaching(settings: HostSettings) -> Callable[[str], Awaitable[FramePort]]:
-    """How the softnic gets its port: at the switch's socket, or on an interface."""
-    if not settings.port:
-        connect: Callable[[str], Awaitable[FramePort]] = _adapter(settings.adapter, FRAME_PORT).open().connect
-        return connect
-    link = _link(settings.port)
-    link.require()
-    link.require_stranger(settings.mac_bytes, settings.ip_bytes)
-
-    async def attach(port_path: str) -> FramePort:
-        return await link.attach()
-
-    return attach
-
-
-async def _at_its_address(settings: HostSettings, nics: Adapter) -> HostSettings:
-    """A device has the MAC address that it has. Raises ``Unsupported`` if it cannot be used."""
-    nic: Nic = nics.open(ip=settings.ip_bytes)
-    mac = nic.capabilities.mac
-    await nic.aclose()
-    if settings.mac != "auto" and settings.mac_bytes != mac:
-        raise ConfigError(f"mac: the NIC with {settings.ip} has {mac.hex(':')}; leave mac at auto")
-    return settings.model_copy(update={"mac": mac.hex(":")})
 
 
 cli.add_command(
@@ -338,23 +292,6 @@ def show_version() -> None:
 
 def _given(flags: Flags) -> dict[str, object]:
     return {name: value for name, value in flags.items() if value is not None and value != ()}
-
-
-def _adapter(name: str, *kinds: str) -> Adapter:
-    """One that is of any of ``kinds``, of which the first names it in messages."""
-    from inaproto.ports import load_adapter
-
-    adapter = load_adapter(name)
-    if not adapter.kinds.intersection(kinds):
-        raise Unsupported(f"adapter {name!r} as {kinds[0]}", f"it is for {', '.join(sorted(adapter.kinds))}")
-    return adapter
-
-
-def _link(spec: str) -> Link:
-    """``packet:eth1`` as the link of that adapter."""
-    adapter, _, interface = spec.partition(":")
-    link: Link = _adapter(adapter, LINK).open(interface)
-    return link
 
 
 def _announce(line: str) -> None:

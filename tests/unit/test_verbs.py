@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inaproto import cli
+from inaproto import parts
 from inaproto.daemon.config import load_host_settings
 from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import Adapter, NicCapabilities, Status
@@ -93,11 +93,11 @@ class OpenDevice:
 async def test_a_host_daemon_has_the_address_of_its_device() -> None:
     capabilities = NicCapabilities("verbs rxe0", READY.mac, READY.ip, 1024, 8, retry_forever=True)
     device = OpenDevice(capabilities)
-    adapter = Adapter("verbs", frozenset({cli.HARDWARE_NIC}), lambda ip: device)
+    adapter = Adapter("verbs", frozenset({parts.HARDWARE_NIC}), lambda ip: device)
     flags = {"name": "h0", "ip": "10.0.0.1", "dir": "/run/none"}
     settings = load_host_settings(flags, None, {}).settings
-    assert (await cli._at_its_address(settings, adapter)).mac_bytes == READY.mac
+    assert (await parts.at_its_address(settings, adapter)).mac_bytes == READY.mac
     assert device.closed
     other = load_host_settings(flags | {"mac": "02:00:00:00:00:09"}, None, {}).settings
     with pytest.raises(ConfigError, match="52:54:00:00:00:01; leave mac at auto"):
-        await cli._at_its_address(other, adapter)
+        await parts.at_its_address(other, adapter)

@@ -1,0 +1,100 @@
+"""Parts of a daemon, by the names that its settings give: adapters, links, and the NIC of a host.
+
+Invariant: what was opened for a part that then cannot be made is closed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from inaproto.daemon.config import HostSettings
+from inaproto.errors import ConfigError, Unsupported
+from inaproto.ports import Adapter, FramePort, Link, Nic, load_adapter
+
+FRAME_PORT: Final = "frame port"
+NIC: Final = "nic"
+HARDWARE_NIC: Final = "hardware nic"
+"""One of the machine's own, found by its address; it needs no frame port."""
+LINK: Final = "link"
+
+OpenNic = Callable[[str], Awaitable[Nic]]
+"""Given the path of the switch's socket for ports."""
+Attach = Callable[[str], Awaitable[FramePort]]
+
+
+def adapter_of(name: str, *kinds: str) -> Adapter:
+    """One that is of any of ``kinds``, of which the first names it in messages. Raises ``Unsupported``."""
+    adapter = load_adapter(name)
+    if not adapter.kinds.intersection(kinds):
+        raise Unsupported(f"adapter {name!r} as {kinds[0]}", f"it is for {', '.join(sorted(adapter.kinds))}")
+    return adapter
+
+
+def link_of(spec: str) -> Link:
+    """``packet:eth1`` as the link of that adapter."""
+    adapter, _, interface = spec.partition(":")
+    link: Link = adapter_of(adapter, LINK).open(interface)
+    return link
+
+
+async def nic_of(settings: HostSettings) -> tuple[HostSettings, OpenNic]:
+    """How the host gets its NIC, and its settings with the address of that.
+
+    Raises ``ConfigError`` or ``Unsupported`` if it can have none.
+    """
+    nics = adapter_of(settings.nic, NIC, HARDWARE_NIC)
+    if HARDWARE_NIC not in nics.kinds:
+        return settings, softnic_at(_attaching(settings), nics, settings)
+    if settings.port:
+        raise ConfigError(f"port: {settings.port} is for the softnic; nic {settings.nic} has its own port")
+    settings = await at_its_address(settings, nics)
+
+    async def open_nic(port_path: str) -> Nic:
+        nic: Nic = nics.open(ip=settings.ip_bytes)
+        return nic
+
+    return settings, open_nic
+
+
+def softnic_at(attach: Attach, nics: Adapter, settings: HostSettings) -> OpenNic:
+    """A NIC of ``nics`` on each port that ``attach`` gives."""
+
+    async def open_nic(port_path: str) -> Nic:
+        port = await attach(port_path)
+        try:
+            nic: Nic = nics.open(port, mac=settings.mac_bytes, ip=settings.ip_bytes)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await port.aclose()
+            raise
+        return nic
+
+    return open_nic
+
+
+def _attaching(settings: HostSettings) -> Attach:
+    """How the softnic gets its port: at the switch's socket, or on an interface."""
+    if not settings.port:
+        connect: Attach = adapter_of(settings.adapter, FRAME_PORT).open().connect
+        return connect
+    link = link_of(settings.port)
+    link.require()
+    link.require_stranger(settings.mac_bytes, settings.ip_bytes)
+
+    async def attach(port_path: str) -> FramePort:
+        return await link.attach()
+
+    return attach
+
+
+async def at_its_address(settings: HostSettings, nics: Adapter) -> HostSettings:
+    """A device has the MAC address that it has. Raises ``Unsupported`` if it cannot be used."""
+    nic: Nic = nics.open(ip=settings.ip_bytes)
+    mac = nic.capabilities.mac
+    await nic.aclose()
+    if settings.mac != "auto" and settings.mac_bytes != mac:
+        raise ConfigError(f"mac: the NIC with {settings.ip} has {mac.hex(':')}; leave mac at auto")
+    return settings.model_copy(update={"mac": mac.hex(":")})
