@@ -165,7 +165,7 @@ class CaptureReader:
         name, resolution, shift_s = "", _MICROSECONDS, 0
         for code, value in self._options(body, 8, at):
             if code == OPTION_NAME:
-                name = value.decode(errors="replace")
+                name = _printable(value)
             elif code == OPTION_RESOLUTION and len(value) == 1:
                 resolution = value[0]
             elif code == _OPTION_TIME_OFFSET and len(value) == 8:
@@ -266,6 +266,11 @@ class CaptureReader:
         return CapturedFrame(
             self._frames, interface, when_ns, direction, data, wire_bytes, dropped, offset=at
         )
+
+
+def _printable(text: bytes) -> str:
+    """Names are shown on terminals, which obey what is in a file of anybody's."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text.decode(errors="replace"))
 
 
 def _nanoseconds(ticks: int, interface: Interface) -> int:

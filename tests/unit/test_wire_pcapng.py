@@ -222,3 +222,9 @@ def test_interfaces_without_end_are_refused() -> None:
 def test_misuse_of_the_writer(misuse: Callable[[], object], message: str) -> None:
     with pytest.raises(LocalMisuse, match=message):
         misuse()
+
+
+def test_a_name_commands_no_terminal() -> None:
+    writer = CaptureWriter((Interface("eth1\x1b]0;title\x07\r\n"),))
+    [frame] = read_capture(writer.header() + bytes(writer.packets(0, 1, FRAMES[:1], Direction.INBOUND)))
+    assert frame.interface.name == "eth1\ufffd]0;title\ufffd\ufffd\ufffd"
