@@ -3,6 +3,8 @@ refuses."""
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import socket
 import struct
@@ -22,6 +24,7 @@ from scapy.layers.l2 import Ether
 from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import PortClosed
 from inaproto_adapters.frames import PacketPort, open_packet_link, open_tap_link
+from inaproto_adapters.frames.packet import PacketLink
 from tests.contract.frame_port_contract import as_bytes, collect, numbered
 from tests.contract.test_frame_port_links import attached
 from tests.daemon.real_links import SOL_PACKET, VNET_HDR, bench
@@ -254,16 +257,42 @@ async def test_without_a_free_descriptor_ports_go_on_and_others_are_waited_for()
     """As where hosts plug in: what ends a switch is not a peer that opens too much."""
     async with cable() as (here, left, right):
         join(here, "spare", here, "other")
+        frames = numbered(0, 1, 100)
         with no_descriptor_left():
             with pytest.raises(FabricError, match="Too many open files"):
                 await open_packet_link("spare").attach()
             await open_packet_link("spare").wait_usable()
-            assert left.send_nowait(numbered(0, 1, 100)) == 1
+            assert left.send_nowait(frames) == 1
         here.ip("link", "set", "left", "mtu", "1400")  # for which the port looks at its interface
         with no_descriptor_left():
             await trio.testing.wait_all_tasks_blocked()
         assert len(await collect(right, 1)) == 1
         assert left.capabilities.frame_bytes_max == 1414
+
+
+def require_as_a_host(link: PacketLink) -> None:
+    link.require()
+    link.require_stranger(bytes(6), b"\x0a\0\0\1")
+
+
+@pytest.mark.parametrize("family", [socket.AF_PACKET, socket.AF_NETLINK, socket.AF_INET])
+def test_a_kind_of_socket_that_the_unit_bars_is_named_at_start_up(
+    family: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``RestrictAddressFamilies=`` of systemd."""
+
+    class Barred(socket.socket):
+        def __init__(self, asked: int = socket.AF_INET, *rest: Any) -> None:
+            if asked == family:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(asked, *rest)
+
+    with namespaces("cable") as (here,), here.entered():
+        join(here, "left", here, "right")
+        link = open_packet_link("left")
+        monkeypatch.setattr(socket, "socket", Barred)
+        with pytest.raises(Unsupported, match=f"RestrictAddressFamilies=.* {family.name}"):
+            require_as_a_host(link)
 
 
 async def test_a_tap_says_what_it_takes_without_a_free_descriptor() -> None:

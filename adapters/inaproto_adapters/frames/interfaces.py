@@ -141,14 +141,22 @@ def require_name(name: str) -> None:
 
 
 def require_stranger(name: str, mac: bytes, ip: bytes) -> None:
-    """Raises ``ConfigError`` if the machine's own network stack would answer for ``mac`` or ``ip``."""
+    """Raises ``ConfigError`` if the machine's own network stack would answer for ``mac`` or ``ip``,
+    ``Unsupported`` where it cannot be asked."""
     found = look_at(name)
     if found is not None and found.mac == mac:
         raise ConfigError(
             f"mac: {mac.hex(':')} is the address of {name} itself, whose kernel would answer for the NIC; "
             'leave mac at "auto"'
         )
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    try:
+        asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    except OSError as error:
+        raise Unsupported(
+            f"asking for the addresses of {name}",
+            f"{error.strerror}; systemd: RestrictAddressFamilies=... AF_INET",
+        ) from None
+    with asking:
         try:
             asking.bind((socket.inet_ntoa(ip), 0))
         except OSError:  # not an address of this machine

@@ -248,6 +248,7 @@ class PacketLink:
             )
         try:
             socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
+            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE).close()
         except PermissionError:
             raise lacks_capability(self.name, "CAP_NET_RAW") from None
         except OSError as error:
@@ -255,8 +256,9 @@ class PacketLink:
                 raise
             raise Unsupported(
                 self.name,
-                "the process may not open packet sockets (systemd: RestrictAddressFamilies=... AF_PACKET "
-                "AF_NETLINK), or the kernel is built without CONFIG_PACKET",
+                "the process may not open packet or netlink sockets (systemd: "
+                "RestrictAddressFamilies=... AF_PACKET AF_NETLINK), or the kernel is built without "
+                "CONFIG_PACKET",
             ) from None
 
     def require_stranger(self, mac: bytes, ip: bytes) -> None:
