@@ -22,6 +22,7 @@ from inaproto.doctor.findings import Outcome
 from inaproto.doctor.round_trip import measure_round_trip
 from inaproto.doctor.site import Asked, Site
 from inaproto.errors import InaprotoError
+from inaproto.option_types import FiniteRange, Ipv4Address, path_mtu, power_of_two
 
 _STYLES = {
     Outcome.OK: "green",
@@ -38,13 +39,21 @@ Examples.
   inaproto doctor --ip 10.0.0.1 --peer 10.0.0.2         and the link and the way to another host
   inaproto doctor --bandwidth-gbit 100 --rtt-us 12      window and timer for that network
 
-Exit status 0 if nothing failed (warnings do not count), 1 if something did. docs/operating.md has the list.
+Exit status 0 if nothing failed (warnings do not count), 1 if something did, 2 if an option is wrong.
+docs/operating.md has the list.
 """
 
 
 @click.command(epilog=_EPILOG, short_help="Check this machine, and say how to mend it.")
-@click.option("--ip", default="", help="Address of the NIC to look at; by default those of --dir's hosts.")
-@click.option("--peer", default="", help="Address of another host: route, neighbour, round trip.")
+@click.option(
+    "--ip",
+    type=Ipv4Address(),
+    default="",
+    help="Address of the NIC to look at; by default those of --dir's hosts.",
+)
+@click.option(
+    "--peer", type=Ipv4Address(), default="", help="Address of another host: route, neighbour, round trip."
+)
 @click.option("--interface", default="", help="Interface to look at, where none has the address.")
 @click.option(
     "--nic",
@@ -69,6 +78,7 @@ Exit status 0 if nothing failed (warnings do not count), 1 if something did. doc
 @click.option(
     "--mtu",
     type=click.IntRange(0, 4096),
+    callback=path_mtu,
     default=0,
     help="RoCE path MTU wanted.  [default: of the hosts, 1024]",
 )
@@ -78,20 +88,29 @@ Exit status 0 if nothing failed (warnings do not count), 1 if something did. doc
     default=0,
     help="Packets of a message.  [default: 170]",
 )
-@click.option("--window-messages", type=click.IntRange(0, 1024), default=0, help="Window in use.")
-@click.option("--transport-timeout", type=click.IntRange(-1, 31), default=-1, help="Timeout exponent in use.")
+@click.option(
+    "--window-messages",
+    type=click.IntRange(0, 1024),
+    callback=power_of_two,
+    default=0,
+    help="Window in use.  [default: of the hosts]",
+)
+@click.option(
+    "--transport-timeout",
+    type=click.IntRange(-1, 31),
+    default=-1,
+    help="Timeout exponent in use.  [default: of the hosts]",
+)
 @click.option(
     "--bandwidth-gbit",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=0.0,
     help="Of the link.  [default: as its driver says]",
 )
-@click.option(
-    "--rtt-us", type=click.FloatRange(0), default=0.0, help="Round trip.  [default: measured to --peer]"
-)
+@click.option("--rtt-us", type=FiniteRange(0), default=0.0, help="Round trip.  [default: measured to --peer]")
 @click.option(
     "--skew-ms",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=500.0,
     show_default=True,
     help="By how much the slowest rank may be late.",
