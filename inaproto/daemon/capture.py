@@ -161,7 +161,9 @@ class Recording:
                 if self.ended and not self._queue:
                     break
             await sink(self._end_of_file())
-        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
+        except OSError as error:
+            self.end(f"it cannot be written: {error.strerror or error}")
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.end(f"nobody takes it any more ({error.__cause__ or error})")
         finally:
             self.ended = self.ended or "its task was cancelled"

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,7 @@ from inaproto.client.run_directory import run_directory
 from inaproto.daemon.capture_client import CaptureFailed, control_socket
 from inaproto.daemon.capture_client import capture as take_capture
 from inaproto.errors import InaprotoError
+from inaproto.option_types import FiniteRange
 from inaproto.wire.capture_messages import Capture, CaptureEnded
 
 _EPILOG = """
@@ -35,8 +37,12 @@ The switch does not wait for who reads: what does not fit its queue is left out 
 @click.command(epilog=_EPILOG, short_help="Record what crosses the ports of a switch.")
 @click.argument("socket", required=False, type=click.Path(path_type=Path))
 @click.option("--port", "ports", multiple=True, help="This port alone (names: inaproto status); repeatable.")
-@click.option("--seconds", type=click.FloatRange(0, 4_000_000), default=0.0, help="End after this time.")
-@click.option("--frames", type=click.IntRange(0), default=0, help="End after so many frames.")
+@click.option(
+    "--seconds", type=FiniteRange(0, 4_000_000), default=0.0, help="End after this time; 0: no end."
+)
+@click.option(
+    "--frames", type=click.IntRange(0, 2**63), default=0, help="End after so many frames; 0: no end."
+)
 @click.option("-o", "--output", default="-", show_default=True, help="File; - is standard output.")
 def capture(socket: Path | None, ports: tuple[str, ...], seconds: float, frames: int, output: str) -> None:
     """Record what crosses the ports of a running switch, as pcapng.

@@ -85,7 +85,7 @@ def _look_at_units(site: Site) -> Iterator[Finding]:
         yield untestable("there is no systemd here")
         return
     if ran.status:
-        yield untestable(f"systemd does not answer: {ran.output.strip()[:80]}")
+        yield untestable(f"systemd does not answer: {ran.output.strip().partition(chr(10))[0]}")
         return
     units = [line.split()[0] for line in ran.output.splitlines() if line.strip()]
     if not units:

@@ -150,6 +150,6 @@ async def test_a_sink_that_fails_ends_it() -> None:
         raise OSError(28, "No space left on device")
 
     await recording.write(sink)
-    assert "No space left" in recording.ended
+    assert recording.ended == "it cannot be written: No space left on device"
     recording.saw(FIRST, (block(1),), is_outbound=False)
     assert recording.frames == 0

@@ -107,3 +107,35 @@ def test_status_of_nothing_says_what_to_start(runtime_dir: Path) -> None:
     result = invoke("status", "--socket", str(runtime_dir / "h0.sock"))
     assert result.exit_code == 1
     assert "there is no such socket" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("doctor", "--ip", "10.0.0.999"),
+        ("doctor", "--peer", "h1"),
+        ("doctor", "--mtu", "1500"),
+        ("doctor", "--window-messages", "3"),
+        ("doctor", "--bandwidth-gbit", "nan"),
+        ("doctor", "--rtt-us", "inf"),
+        ("doctor", "--skew-ms", "nan"),
+        ("capture", "--seconds", "nan", "-o", "never.pcapng"),
+        ("capture", "--frames", str(2**64), "-o", "never.pcapng"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_mean_nothing_are_refused_by_name(arguments: tuple[str, ...]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert f"'{arguments[1]}'" in result.stderr
+    assert arguments[2] in result.stderr
+
+
+def test_a_capture_that_is_refused_empties_no_file(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pcapng"
+    kept.write_bytes(b"of yesterday")
+    nowhere = tmp_path / "control.sock"
+    result = invoke("capture", str(nowhere), "-o", str(kept))
+    assert result.exit_code == 1
+    assert "is a switch started there?" in result.stderr
+    assert kept.read_bytes() == b"of yesterday"

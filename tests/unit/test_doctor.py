@@ -395,6 +395,17 @@ def test_the_drop_in_for_verbs_is_what_the_check_wants() -> None:
 # --- all of them
 
 
+def test_of_what_systemd_says_the_first_line_is_told_whole() -> None:
+    said = "System has not been booted with systemd as init system (PID 1). Can't operate."
+
+    def run(argv: Sequence[str]) -> Ran:
+        return Ran(1, f"{said}\nFailed to connect to bus: Host is down\n")
+
+    [found] = daemons.UNITS.look(Site(run=run))
+    assert found.outcome is UNTESTABLE
+    assert found.found == f"systemd does not answer: {said}"
+
+
 def test_every_check_has_an_answer_on_a_machine_that_has_nothing(tmp_path: Path) -> None:
     """No file, no program, no daemon: no check may raise, each says something, and names are unique."""
     checks = all_checks()

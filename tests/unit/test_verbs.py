@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,17 @@ def test_nics_shows_devices_and_why_one_is_not_usable(monkeypatch: pytest.Monkey
     assert "no: port 1 is down" in shown.output
     monkeypatch.setattr(command, "list_devices", list)
     assert CliRunner().invoke(command.nics, []).exit_code == 1
+
+
+def test_nics_for_programs_is_json_where_nothing_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_here() -> list[Device]:
+        raise Unsupported("RoCE through verbs", "the kernel has no RDMA devices to list")
+
+    monkeypatch.setattr(command, "list_devices", none_here)
+    shown = CliRunner().invoke(command.nics, ["--json"])
+    assert shown.exit_code == 1
+    assert json.loads(shown.stdout) == []
+    assert "no RDMA devices to list" in shown.stderr
 
 
 @dataclass(slots=True)

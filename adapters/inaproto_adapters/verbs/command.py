@@ -26,6 +26,8 @@ def nics(as_json: bool) -> None:
         devices = list_devices()
     except Unsupported as error:
         click.echo(f"inaproto: {error}", err=True)
+        if as_json:
+            click.echo("[]")
         sys.exit(1)
     if as_json:
         click.echo(json.dumps([_record(device) for device in devices], indent=2))
