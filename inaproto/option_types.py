@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -32,6 +34,24 @@ class Ipv4Address(click.ParamType[str]):
             return str(ipaddress.IPv4Address(text)) if text else ""
         except ValueError:
             self.fail(f"{text!r} is not an IPv4 address such as 10.0.0.1", param, ctx)
+
+
+class ReportFile(click.ParamType[str]):
+    """Where a report goes when the work is done, or ``-``; a wrong place is refused before it begins."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        path = Path(value)
+        if value == "-":
+            return "-"
+        if path.is_dir():
+            self.fail(f"{value} is a directory", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{value}: there is no directory {path.parent}", param, ctx)
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            self.fail(f"{value} cannot be written: permission denied", param, ctx)
+        return str(value)
 
 
 def path_mtu(ctx: click.Context, param: click.Parameter, value: int) -> int:

@@ -40,6 +40,7 @@ from inaproto.wire.pcapng import (
 BLOCK_BYTES_MAX: Final = 1 << 20
 _OPTION_TIME_OFFSET: Final = 14
 _MICROSECONDS: Final = 6
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _PCAP_MAGICS: Final = {
     b"\xd4\xc3\xb2\xa1": ("<", 1000),
     b"\xa1\xb2\xc3\xd4": (">", 1000),
@@ -106,6 +107,8 @@ class CaptureReader:
             first = bytes(self._buffer[used : used + 4])
             if first in _PCAP_MAGICS:
                 return self._pcap_header(used, *_PCAP_MAGICS[first])
+            if first[:2] == _GZIP_MAGIC:
+                raise DecodeError(LAYER, "is compressed by gzip: unpack it first (gunzip)", self._at + used)
             if first != SECTION.to_bytes(4, "big"):
                 raise DecodeError(LAYER, f"begins {first.hex()}: neither pcapng nor pcap", self._at + used)
         if self._pcap_unit_ns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -145,3 +146,35 @@ def test_the_dissector_is_where_it_is_said_to_be() -> None:
     result = CliRunner().invoke(inspect, ["--dissector-path"])
     assert result.exit_code == 0
     assert Path(result.output.strip()).read_text().startswith("-- Wireshark dissector")
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(
+    clean: list[Passed], tmp_path: Path
+) -> None:
+    path = tmp_path / "clean.pcapng"
+    path.write_bytes(pcapng(clean))
+    for wrong, why in ((tmp_path, "is a directory"), (tmp_path / "no" / "x", "there is no directory")):
+        result = CliRunner().invoke(inspect, ["--json", str(wrong), str(path)])
+        assert result.exit_code == 2
+        assert why in result.stderr
+        assert not result.stdout
+    both = CliRunner().invoke(inspect, ["--packet", "1", "--json", "-", str(path)])
+    assert both.exit_code == 2
+    assert "not both" in both.stderr
+
+
+def test_a_disk_that_is_full_at_the_end_takes_the_json_alone(clean: list[Passed], tmp_path: Path) -> None:
+    path = tmp_path / "clean.pcapng"
+    path.write_bytes(pcapng(clean))
+    result = CliRunner().invoke(inspect, ["--json", "/dev/full", str(path)])
+    assert result.exit_code == 2
+    assert "/dev/full cannot be written: No space left on device" in result.stderr
+    assert "no rule is broken\n" in result.stdout
+
+
+def test_a_compressed_capture_says_what_it_is(clean: list[Passed], tmp_path: Path) -> None:
+    path = tmp_path / "clean.pcapng.gz"
+    path.write_bytes(gzip.compress(pcapng(clean)))
+    result = CliRunner().invoke(inspect, [str(path)])
+    assert result.exit_code == 2
+    assert "is compressed by gzip" in result.stderr

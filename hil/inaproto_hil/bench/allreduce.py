@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from inaproto.daemon.config import HostSettings
+from inaproto.option_types import ReportFile
 from inaproto_hil import environment
 from inaproto_hil.bench import comparison, report
 from inaproto_hil.bench.allreduce_memory import FABRICS, HOSTS_MAX, MemoryConfig, run_memory
@@ -250,7 +251,11 @@ def _host_default(field: str) -> Any:
 )
 @click.option("--compare", is_flag=True, help="All paths in turns, and how many times longer the hosts take.")
 @click.option(
-    "--json", "json_path", metavar="PATH", help="Write the report here; - is stdout (the table: stderr)."
+    "--json",
+    "json_path",
+    type=ReportFile(),
+    metavar="PATH",
+    help="Write the report here; - is stdout (the table: stderr).",
 )
 @click.pass_context
 def allreduce(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
+from inaproto.option_types import ReportFile
+
 if TYPE_CHECKING:
     from inaproto_hil.inspect.findings import Broken
     from inaproto_hil.inspect.inspector import Inspector
@@ -56,7 +58,13 @@ def _dissector(ctx: click.Context, parameter: click.Parameter, *, value: bool) -
 @click.option("--all", "show_all", is_flag=True, help="Every packet that breaks a rule, a line each.")
 @click.option("--connections/--no-connections", default=True, help="The table of connections.")
 @click.option("--packet", type=click.IntRange(1), metavar="N", help="Show frame N, decoded, and no more.")
-@click.option("--json", "json_file", metavar="OUT", help="Write the report there; - is standard output.")
+@click.option(
+    "--json",
+    "json_file",
+    type=ReportFile(),
+    metavar="OUT",
+    help="Write the report there; - is standard output.",
+)
 @click.option(
     "--dissector-path",
     is_flag=True,
@@ -75,6 +83,8 @@ def inspect(
     what it was sent. A packet that breaks a rule is shown with what was expected and where that is written.
     """
     if packet is not None:
+        if json_file is not None:
+            raise click.UsageError("--packet shows one frame, and --json is the report on all: not both")
         sys.exit(_show_packet(file, packet))
     sys.exit(_inspect(file, show_all=show_all, connections=connections, json_file=json_file))
 
@@ -117,6 +127,7 @@ def _inspect(file: BinaryIO, *, show_all: bool, connections: bool, json_file: st
     inspector, reader = Inspector(), CaptureReader()
     found: list[Broken] = []
     problem: str | None = None
+    unwritten = False
     out_is_json = json_file == "-"
     shows_progress = sys.stderr.isatty()
     try:
@@ -145,14 +156,18 @@ def _inspect(file: BinaryIO, *, show_all: bool, connections: bool, json_file: st
         if out_is_json:
             click.echo(text, nl=False)
         else:
-            Path(json_file).write_text(text, encoding="utf-8")
+            try:
+                Path(json_file).write_text(text, encoding="utf-8")
+            except OSError as error:
+                click.echo(f"inaproto inspect: {json_file} cannot be written: {error.strerror}", err=True)
+                unwritten = True
     if not out_is_json:
         _summary(inspector, problem, connections=connections, lost=sum(reader.lost.values()))
     if problem is not None:
         click.echo(f"inaproto inspect: {problem}; {inspector.frames} frames before it were read", err=True)
     if inspector.broken:
         return EXIT_BROKEN
-    return EXIT_UNUSABLE if problem is not None or not inspector.roce else 0
+    return EXIT_UNUSABLE if problem is not None or unwritten or not inspector.roce else 0
 
 
 def _line(broken: Broken) -> str:

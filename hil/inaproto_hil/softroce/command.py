@@ -14,6 +14,7 @@ from rich.table import Table
 
 from inaproto.core.rc_types import MTUS
 from inaproto.errors import InaprotoError
+from inaproto.option_types import ReportFile
 from inaproto_hil.bench.report import parse_size
 from inaproto_hil.environment import describe
 from inaproto_hil.softroce.guest import guest_failure_alone
@@ -53,7 +54,13 @@ def _mtus(ctx: click.Context, parameter: click.Parameter, value: str) -> list[in
     show_default=True,
     help="Exponent of the NICs' timer: 4.096 us * 2**TIMEOUT. Emulated hosts need 17 or more.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the report there; - is standard output.")
+@click.option(
+    "--json",
+    "json_file",
+    type=ReportFile(),
+    metavar="FILE",
+    help="Write the report there; - is standard output.",
+)
 def softroce(
     hosts: int, sizes: list[int], mtus: list[int], iterations: int, timeout: int, json_file: str | None
 ) -> None:
