@@ -74,6 +74,8 @@ class Recording:
         self._interfaces: dict[PortId, _Interface] = {}
         self._queue: deque[_Batch] = deque()
         self._queue_bytes = 0
+        self._under_way: list[_Batch] = []
+        """In the chunk that the sink has not taken yet."""
         self._wake = trio.Event()
         self._written = 0
         self._left = frames_max
@@ -163,6 +165,7 @@ class Recording:
             await sink(self._end_of_file())
         except OSError as error:
             self.end(f"it cannot be written: {error.strerror or error}")
+            self._give_up(*self._under_way, *self._queue)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.end(f"nobody takes it any more ({error.__cause__ or error})")
         finally:
@@ -176,6 +179,7 @@ class Recording:
             self._writer.add_interface(Interface(one.name))[1] for one in later
         ]
         size = 0
+        self._under_way.clear()
         while self._queue and size < CHUNK_BYTES:
             batch = self._queue.popleft()
             self._queue_bytes -= batch.frames.nbytes + BATCH_COST
@@ -187,18 +191,19 @@ class Recording:
                 dropped=batch.lost_before,
             )
             if self._bytes_max and self._written + size + part.nbytes > self._bytes_max:
-                self._give_up(batch)
+                self.end(f"the file has {self._bytes_max >> 20} MiB")
+                self._give_up(batch, *self._queue)
                 break
             parts.append(part.data)
+            self._under_way.append(batch)
             size += part.nbytes
         chunk = b"".join(parts)
         self._written += len(chunk)
         return chunk, len(self._interfaces)
 
-    def _give_up(self, batch: _Batch) -> None:
-        """The file is full: what is queued still is not in it."""
-        self.end(f"the file has {self._bytes_max >> 20} MiB")
-        for one in (batch, *self._queue):
+    def _give_up(self, *batches: _Batch) -> None:
+        """They are not in the file, nor will anything queued be."""
+        for one in batches:
             interface = self._interfaces[one.port]
             interface.frames -= len(one.frames)
             interface.lost += len(one.frames)

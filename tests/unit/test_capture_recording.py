@@ -153,3 +153,23 @@ async def test_a_sink_that_fails_ends_it() -> None:
     assert recording.ended == "it cannot be written: No space left on device"
     recording.saw(FIRST, (block(1),), is_outbound=False)
     assert recording.frames == 0
+
+
+async def test_frames_that_a_full_disk_refused_are_not_counted_as_in_the_file() -> None:
+    recording = Recording("test")
+    recording.watch(FIRST, "port-1")
+    recording.saw(FIRST, (block(3),), is_outbound=False)
+    chunks = 0
+
+    async def sink(part: bytes) -> None:
+        nonlocal chunks
+        await trio.lowlevel.checkpoint()
+        chunks += 1
+        if chunks == 2:  # the header, then the three frames, then a disk without room
+            recording.saw(FIRST, (block(5),), is_outbound=False)
+        if chunks == 3:
+            recording.saw(FIRST, (block(7),), is_outbound=False)
+            raise OSError(28, "No space left on device")
+
+    await recording.write(sink)
+    assert (recording.frames, recording.lost) == (3, 12)
