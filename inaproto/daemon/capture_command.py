@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
