@@ -245,7 +245,8 @@ async def test_captures_that_cannot_be(runtime_dir: Path) -> None:
             one.close()
         while await captures(switch):
             await wait_all_tasks_blocked()
-        assert len(os.listdir("/proc/self/fd")) <= before
+        while len(os.listdir("/proc/self/fd")) > before:  # that of the last question closes a moment later
+            await wait_all_tasks_blocked()
 
 
 async def test_what_nobody_takes_counts_after_its_end(runtime_dir: Path) -> None:
