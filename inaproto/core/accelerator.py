@@ -11,7 +11,8 @@ Rules beyond the paper's text, each with its reason:
   (message, packet), so one frontier per ring decides; what is finished beyond it is held.
 - *Gap*: a flow whose own packet is missing gets one later finished packet, once per gap. Its receiver
   sees the gap, NAKs, and the sender goes back at once; the other flows stay quiet. Without this a
-  loss before the accelerator costs a full retransmission timeout.
+  loss before the accelerator costs a full retransmission timeout. A sender that went back and is not
+  past the gap again brings it unasked: it is told nothing, for a needless NAK would make it go back twice.
 - *Replay*: a packet that comes again for a result that was emitted gets the kept result, on its own
   flow only. A short hole in such a resend is filled from kept results: the receiver then sees no
   second gap, for which some stacks send no second NAK.

@@ -79,7 +79,10 @@ class Emission:
                         actions.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
 
     def _signal_gaps(self, ring: RingState, actions: list[Action]) -> None:
-        """Results are finished beyond the frontier: let each flow with a hole of its own know, once."""
+        """Results are finished beyond the frontier: let each flow with a hole of its own know, once.
+
+        Not while its sender is before the hole: it went back, and brings what is missing unasked.
+        """
         array = ring.array
         length = ring.spec.message_packets
         for flow in ring.delivered:
@@ -97,6 +100,8 @@ class Emission:
                         continue
                     begin += int(missing.argmax())
                     hole = serial * length + begin
+                if flow.reached < hole:
+                    break
                 done = region.final[begin : region.packets]
                 if done.any():
                     if flow.gap_signalled != hole:

@@ -98,6 +98,8 @@ class Ingest:
             self._counters.drop("wrong ICRC", len(frames) - right)
             if not right:
                 return flow
+            past = offset + 1 + int(np.flatnonzero(region.seen[flow.row, offset:past])[-1])
+        flow.reached = region.serial * ring.spec.message_packets + past - 1
         ring.dirty[region.serial] = region
         return flow
 
@@ -136,6 +138,7 @@ class Ingest:
         flow.settle(port, src_mac, packet.dst_mac)
         if flow.src_mac != src_mac:
             self._counters.strange_addresses += 1
+        flow.reached = serial * ring.spec.message_packets + offset
         ring.dirty[serial] = region
         return flow
 
@@ -328,8 +331,9 @@ class Ingest:
         count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
         self._counters.aggregated_in += count
         finished = region.store(flow.row, run, rows, offsets)
+        base = region.serial * ring.spec.message_packets
+        flow.reached = base + (offsets.stop - 1 if isinstance(offsets, slice) else int(offsets[-1]))
         if finished is not None or flow.replay_next is not None:
-            base = region.serial * ring.spec.message_packets
             spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
             for begin, past in spans:
                 self._emission.replay(ring, flow, base + begin, base + past - 1, actions)

@@ -51,6 +51,8 @@ class Flow:
     entries: list[MessageEntry | None]
     gap_signalled: int = -1
     """Position of the gap for which a later result was let through; once per gap."""
+    reached: int = -1
+    """Position of its latest packet: a sender that goes back has everything behind it still to send."""
     replay_next: int | None = None
     """Position that continues the replay in progress, if one is."""
     src_mac: bytes = b""

@@ -270,7 +270,7 @@ class TreeEmission(Emission):
                 if seen[:last].all():
                     continue
                 hole = serial * length + int((~seen[:last]).argmax())
-                if flow.hole != hole:
+                if flow.hole != hole and flow.reached > hole:
                     flow.hole = hole
                     self._tell(ring, flow, NoteKind.GAP, hole, 0, actions)
                 break

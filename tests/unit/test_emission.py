@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from inaproto.core.accelerator import Counters
-from tests.unit.switched_ring import SwitchedRing, by_port, emitted, mac, nameless, ring_of
+from tests.unit.switched_ring import SwitchedRing, block, by_port, emitted, mac, nameless, ring_of
 
 
 def counters(ring: SwitchedRing) -> Counters:
@@ -72,6 +73,84 @@ def test_a_new_gap_is_never_taken_for_an_old_one() -> None:
     actions = ring.send(1, 5)
     assert by_port(actions) == {2: [ring.result(1, 5, 0)]}
     assert counters(ring).gaps_signalled == 2
+
+
+def trickled(ring: SwitchedRing, rank: int, serial: int, offsets: Iterable[int]) -> list[bytes]:
+    """A resend that comes packet by packet: what it brings out on the rank's own flow, in order."""
+    to = (rank + 1) % ring.spec.size
+    sent = []
+    for offset in offsets:
+        sent += by_port(ring.send(rank, serial, offset)).get(to, [])
+    return sent
+
+
+@pytest.mark.parametrize("serial", [0, 1, 6])
+def test_a_resend_that_trickles_in_moves_the_hole_and_signals_nothing(serial: int) -> None:
+    """Rank 1's first packet was lost, and so none of its message could be placed."""
+    ring = begun(serial, message_packets=8)
+    for rank in (0, 2):
+        ring.send(rank, serial)
+        ring.send(rank, serial + 1)
+    ring.send(1, serial, *range(1, 8))
+    assert by_port(ring.send(1, serial + 1)) == {2: [ring.result(1, serial + 1, 0)]}
+    assert trickled(ring, 1, serial, range(8)) == [
+        *(ring.result(1, serial, offset) for offset in range(8)),
+        *(ring.result(1, serial + 1, offset) for offset in range(8)),
+    ]
+    assert counters(ring).gaps_signalled == 1
+
+
+def test_a_resend_signals_nothing_though_packets_came_behind_the_gap_after_its_signal() -> None:
+    ring = begun(0, message_packets=8)
+    ring.send(0, 0)
+    ring.send(2, 0)
+    ring.send(1, 0, 0, 4)
+    for offset in (5, 6, 7):  # sent before the NAK came
+        ring.send(1, 0, offset)
+    assert counters(ring).gaps_signalled == 1
+    assert trickled(ring, 1, 0, (1, 2)) == [ring.result(1, 0, offset) for offset in (1, 2)]
+    assert counters(ring).gaps_signalled == 1
+
+
+def test_what_others_finish_while_a_resend_trickles_in_signals_nothing() -> None:
+    ring = begun(0, message_packets=8)
+    ring.send(0, 0)
+    ring.send(1, 0, 0, 4, 5, 6, 7)
+    for offset in range(5):
+        ring.send(2, 0, offset)
+    assert counters(ring).gaps_signalled == 1
+    ring.send(1, 0, 1)
+    for offset in (5, 6, 7):
+        assert emitted(ring.send(2, 0, offset)) == []
+    assert counters(ring).gaps_signalled == 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_packet_that_its_resend_loses_again_is_signalled_once_the_sender_is_past_it(together: bool) -> None:
+    ring = begun(0, message_packets=8)
+    ring.send(0, 0)
+    ring.send(2, 0)
+    ring.send(1, 0, 0, 4, 5, 6, 7)
+    assert counters(ring).gaps_signalled == 1
+    again = [ring.packet(1, 0, offset) for offset in (1, 2, 4, 5)]
+    steps = [again] if together else [[packet] for packet in again]
+    sent = [frame for packets in steps for frame in by_port(ring.arrive(1, *packets)).get(2, [])]
+    assert sent == [ring.result(1, 0, offset) for offset in (1, 2, 4)]
+    assert counters(ring).gaps_signalled == 2
+
+
+def test_only_right_packets_say_how_far_a_sender_is() -> None:
+    """Packet 3 of the resend is damaged, in one block with the one before it: nothing is past the hole."""
+    ring = begun(1, message_packets=8)  # the flow's middle packets are known by now
+    ring.send(0, 1)
+    ring.send(2, 1)
+    ring.send(1, 1, 0, 5, 6, 7)
+    again = [ring.packet(1, 1, offset) for offset in (1, 2, 3)]
+    again[2] = again[2][:-1] + bytes([again[2][-1] ^ 1])
+    ring.arrive_blocks(1, block(*again))
+    assert counters(ring).gaps_signalled == 1
+    ring.send(1, 1, 4)
+    assert counters(ring).gaps_signalled == 2, "packet 3 is missing now"
 
 
 def test_results_are_counted_as_they_leave() -> None:

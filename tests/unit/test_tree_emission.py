@@ -179,6 +179,8 @@ def test_each_sum_whose_result_is_overtaken_goes_up_again_once(came: list[int], 
         pytest.param((0, 4, 5, 6, 7), (0, 1, 2, 3, 4, 6), [5], id="behind a message that another rank lacks"),
         pytest.param(range(4, 8), range(4, 8), [0], id="a message that nobody opened"),
         pytest.param(range(8), (0, 2, 3, 1, 4, 6), [1, 5], id="one after the other"),
+        pytest.param(range(8), (0, 4, 5, 1, 2, 3), [1], id="not while a resend trickles in"),
+        pytest.param(range(8), (0, 4, 5, 1, 2, 4), [1, 3], id="what the resend loses again"),
     ],
 )
 def test_the_first_gap_below_complete_sums_is_told_once(

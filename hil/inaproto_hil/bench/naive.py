@@ -239,6 +239,7 @@ class NaiveAccelerator:
             at = header_bytes + 7
             head = head[:at] + bytes([head[at] | 2]) + head[at + 1 :]
         slot.heads[rank] = head
+        flow.reached = (serial, offset)
         if slot.result is None:
             if slot.tails[rank] is None:
                 slot.missing -= 1
@@ -357,7 +358,10 @@ class NaiveAccelerator:
                 self._signal_gap(flow, out)
 
     def _signal_gap(self, flow: Flow, out: Output) -> None:
-        """Send the first result behind a packet that this flow has not brought, once for that gap."""
+        """Send the first result behind a packet that this flow has not brought, once for that gap.
+
+        Not while its sender is before the gap: it went back, and brings the packet unasked.
+        """
         ring = flow.ring
         gap: Position | None = None
         for serial in range(ring.serial, ring.done_high[0] + 1):
@@ -372,7 +376,7 @@ class NaiveAccelerator:
                     if gap is None and slot.tails[flow.rank] is None:
                         gap = (serial, offset)
                 elif gap is not None:
-                    if flow.gap_signalled != gap:
+                    if flow.gap_signalled != gap and flow.reached > gap:
                         flow.gap_signalled = gap
                         self.counters["gaps_signalled"] += 1
                         self._emit(flow, slot, out)

@@ -101,6 +101,7 @@ class Flow:
     mac_before: bytes = b""
     replay_next: Position | None = None
     gap_signalled: Position | None = None
+    reached: Position = (-1, 0)
 
 
 @dataclass(slots=True)

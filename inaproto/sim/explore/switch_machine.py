@@ -97,6 +97,7 @@ _REGION_REST: Final = {
 }
 _FLOW_VALUES: Final = (
     "gap_signalled",
+    "reached",
     "replay_next",
     "src_mac",
     "dst_mac",
