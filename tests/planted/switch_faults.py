@@ -232,6 +232,14 @@ SWITCH_FAULTS: Final = (
         "test_a_gap_lets_one_later_result_through_on_its_own_flow_once",
     ),
     PlantedFault(
+        "gap_signalled_during_resend",
+        ORDER,
+        "takes the gap that moves on while a resend comes in for a new one each time",
+        (Change(Emission._signal_gaps, "if flow.reached < hole:", "if False:"),),
+        test="tests/unit/test_emission.py::"
+        "test_a_resend_signals_nothing_though_packets_came_behind_the_gap_after_its_signal",
+    ),
+    PlantedFault(
         "icrc_not_verified_by_switch",
         INTEGRITY,
         "sums what comes in without a look at its checksum",

@@ -139,17 +139,30 @@ def test_a_packet_that_its_resend_loses_again_is_signalled_once_the_sender_is_pa
     assert counters(ring).gaps_signalled == 2
 
 
-def test_only_right_packets_say_how_far_a_sender_is() -> None:
-    """Packet 3 of the resend is damaged, in one block with the one before it: nothing is past the hole."""
-    ring = begun(1, message_packets=8)  # the flow's middle packets are known by now
+@pytest.mark.parametrize(
+    ("damaged", "brought", "signalled"),
+    [
+        pytest.param(3, (1, 2, 3), 1, id="the last of a block: nothing came behind the hole"),
+        pytest.param(3, (1, 2, 3, 4), 2, id="one in a block: the one behind it is past the hole"),
+    ],
+)
+def test_only_right_packets_say_how_far_a_sender_is(
+    damaged: int, brought: tuple[int, ...], signalled: int
+) -> None:
+    ring = SwitchedRing(3, message_packets=8)
+    for rank in range(3):
+        frames = ring.message(rank, 0)  # as blocks: what the flow's middle packets are is known by now
+        ring.arrive_blocks(rank, block(frames[0]), block(*frames[1:7]), block(frames[7]))
     ring.send(0, 1)
     ring.send(2, 1)
-    ring.send(1, 1, 0, 5, 6, 7)
-    again = [ring.packet(1, 1, offset) for offset in (1, 2, 3)]
-    again[2] = again[2][:-1] + bytes([again[2][-1] ^ 1])
-    ring.arrive_blocks(1, block(*again))
+    ring.send(1, 1, 0, 6, 7)
     assert counters(ring).gaps_signalled == 1
-    ring.send(1, 1, 4)
+    again = {offset: ring.packet(1, 1, offset) for offset in brought}
+    again[damaged] = again[damaged][:-1] + bytes([again[damaged][-1] ^ 1])
+    ring.arrive_blocks(1, block(*again.values()))
+    assert counters(ring).dropped["wrong ICRC"] == 1
+    assert counters(ring).gaps_signalled == signalled
+    ring.send(1, 1, 5)
     assert counters(ring).gaps_signalled == 2, "packet 3 is missing now"
 
 
