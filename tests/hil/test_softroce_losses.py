@@ -121,12 +121,12 @@ def check_headers(crossings: list[Crossing]) -> None:
             latest[key] = packet.data
 
 
-def asked_again(crossings: list[Crossing]) -> set[int]:
-    """Hosts (1..3) that got a NAK, all of them from their receivers: the switch makes none of its own."""
+def asked_again(crossings: list[Crossing]) -> list[int]:
+    """Hosts (1..3) that got a NAK, ascending, all of them from their receivers: the switch makes none."""
     naks = [one for one in crossings if one.seen.is_nak]
     made, passed = ([one.seen.packet.data for one in naks if one.is_result is out] for out in (False, True))
     assert made == passed
-    return {one.seen.packet.dst_ip[-1] for one in naks}
+    return sorted(one.seen.packet.dst_ip[-1] for one in naks if one.is_result)
 
 
 def sent_again(crossings: list[Crossing], *, results: bool) -> set[int]:
@@ -153,7 +153,10 @@ async def test_one_lost_packet_stalls_nobody(softroce: Image) -> None:
     )
     found, of = await run_with(softroce, losses, rows=1, iterations=9, timeout=21)
     (row,) = found.rows
-    assert sum(one["timeouts"] for one in row["devices"]) == 0
+    naks = [host for crossings in of.values() for host in asked_again(crossings)]
+    assert [one["retransmits"] for one in row["devices"]] == [naks.count(1), naks.count(2), naks.count(3)], (
+        "who went back was asked to, not by its timer"
+    )
 
     for clean in (of[0], of[8]):
         for results in (False, True):
@@ -163,12 +166,12 @@ async def test_one_lost_packet_stalls_nobody(softroce: Image) -> None:
 
     # An input: its receiver sees a gap and asks the loser at once; the others send nothing again.
     for operation, losers in ((1, {2}), (2, {2}), (3, {3}), (4, {1, 3})):
-        assert asked_again(of[operation]) == losers
+        assert asked_again(of[operation]) == sorted(losers), "each once"
         assert sent_again(of[operation], results=False) == losers
 
     # A result: its receiver asks, its sender goes back, and the switch answers that flow alone: it kept it.
     for operation, host in ((5, 1), (6, 3)):
-        assert asked_again(of[operation]) == {host}
+        assert asked_again(of[operation]) == [host]
         assert sent_again(of[operation], results=False) == {host}
         assert sent_again(of[operation], results=True) == {host}
 
@@ -184,7 +187,7 @@ async def test_the_very_last_packet_waits_for_a_timer(softroce: Image) -> None:
         again = [one for one in of[0] if one.seen.is_again and one.is_result is results]
         assert len(again) == MESSAGE_PACKETS
     assert sent_again(of[0], results=True) == {2}
-    assert asked_again(of[0]) == set()
+    assert asked_again(of[0]) == []
     # Of an input all wait, and who lost it is the one whose timer matters.
     assert 1 <= sum(one["timeouts"] for one in after_input["devices"]) - 1 <= HOSTS
     assert 1 in sent_again(of[1], results=False)

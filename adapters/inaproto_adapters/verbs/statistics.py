@@ -40,7 +40,8 @@ class DeviceCounters:
         found = {name: self._first(files) for name, files in FILES.items()}
         if not (self._folder / FILES["timeouts"][0]).exists():
             # Soft-RoCE counts a retry whatever made it. Those that no NAK can have asked for were made by the
-            # timer; a NAK that it ignored hides one.
+            # timer. About: a NAK that it ignored hides one, and a NAK that acknowledges nothing new is not
+            # counted by it, so that its retry is taken for one of the timer.
             self._timeouts = max(self._timeouts, found["retransmits"] - found["naks_received"])
             found["timeouts"] = self._timeouts
         return found
