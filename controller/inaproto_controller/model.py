@@ -1,0 +1,154 @@
+"""What is planned: jobs that train a measured model, and how long their steps take.
+
+MINA, section V-A: a model is the trace of one training step. Operations of a job are serial, each begins when
+its gradient is ready and the one before it has ended; a step ends when the framework has waited for the last.
+How long an operation takes depends on its bytes and on whether the network sums it, on nothing else.
+
+Seconds, bytes, bytes a second; sizes are integers, times are doubles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final, Self
+
+from inaproto.errors import ConfigError
+
+EVALUATED: Final = (
+    "opt-125m-4",
+    "opt-350m-4",
+    "opt-1.3b-4",
+    "bert-base-4",
+    "bert-large-4",
+    "vit-base-4",
+    "vit-large-4",
+)
+"""Models of the paper's evaluation; streams of requests name them by their place here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTrace:
+    """One training step of a model."""
+
+    name: str
+    duration: float
+    """From the start of a step until the framework begins to wait for results."""
+    ready: tuple[float, ...]
+    """When each gradient is ready, from the start of the step, ascending."""
+    nbytes: tuple[int, ...]
+
+    @classmethod
+    def decode(cls, name: str, fields: Any) -> Self:
+        """Raises ``ConfigError``: {"duration": s, "allreduces": [{"start": s, "size": bytes}, ...]}."""
+        try:
+            operations = fields["allreduces"]
+            trace = cls(
+                name,
+                float(fields["duration"]),
+                tuple(float(one["start"]) for one in operations),
+                tuple(int(one["size"]) for one in operations),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"model trace {name}: {error!r}") from None
+        if not trace.ready or list(trace.ready) != sorted(trace.ready) or min(trace.ready) < 0:
+            raise ConfigError(f"model trace {name}: needs all-reduces whose starts ascend from 0")
+        if min(trace.nbytes) <= 0 or trace.duration < 0:
+            raise ConfigError(f"model trace {name}: sizes and duration must be positive")
+        return trace
+
+
+@cache
+def measured(name: str) -> ModelTrace:
+    """A trace that is part of inaproto. Raises ``ConfigError``, which names those that there are."""
+    folder = resources.files("inaproto_controller") / "data" / "mina"
+    path = folder / f"{name}.json"
+    if name not in measured_names():
+        raise ConfigError(f"no model trace {name!r}; there are {', '.join(measured_names())}")
+    return ModelTrace.decode(name, json.loads(path.read_text(encoding="utf-8")))
+
+
+@cache
+def measured_names() -> tuple[str, ...]:
+    folder = resources.files("inaproto_controller") / "data" / "mina"
+    names = (path.name for path in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Of network and processors, for all jobs alike."""
+
+    bandwidth: float
+    """Of an all-reduce without INA, bytes of the tensor a second."""
+    ina_ratio: float
+    """How many times the bandwidth is with INA."""
+    latency: float
+    """Of an operation, seconds."""
+    gpu_speedup: float = 1.0
+    """Divides all times of a trace."""
+
+    def operation(self, nbytes: int, *, hosts: int, ina: bool) -> float:
+        """How long an all-reduce takes. One host has nobody to wait for but itself."""
+        if hosts == 1:
+            return self.latency
+        return self.latency + nbytes / (self.bandwidth * (self.ina_ratio if ina else 1.0))
+
+
+CLUSTER: Final = Speeds(12.5e9, 2.0, 5e-5)
+SHARING: Final = Speeds(12.5e9, 1.5, 5e-5, 1.5)
+CONFLICTS: Final = Speeds(2e9, 1.0, 5e-5)
+
+
+class StepTimes:
+    """A model's operations at some speeds, and what the rest of a step takes from any of them on.
+
+    All times are from the start of a step. If operations i.. begin at t or later and are all of one kind, the
+    step ends at ``max(t + tail[i], floor[i])``: the recurrence of the module's head in max-plus form.
+    """
+
+    __slots__ = (
+        "count",
+        "duration",
+        "floor_ina",
+        "floor_plain",
+        "ina",
+        "plain",
+        "ready",
+        "step_ina",
+        "step_plain",
+        "tail_ina",
+        "tail_plain",
+    )
+
+    def __init__(self, trace: ModelTrace, speeds: Speeds, *, hosts: int) -> None:
+        self.ready: Final = tuple(start / speeds.gpu_speedup for start in trace.ready)
+        self.duration: Final = trace.duration / speeds.gpu_speedup
+        self.count: Final = len(self.ready)
+        self.plain: Final = tuple(speeds.operation(size, hosts=hosts, ina=False) for size in trace.nbytes)
+        self.ina: Final = tuple(speeds.operation(size, hosts=hosts, ina=True) for size in trace.nbytes)
+        self.tail_plain, self.floor_plain = self._rest(self.plain)
+        self.tail_ina, self.floor_ina = self._rest(self.ina)
+        self.step_plain: Final = self._isolated(self.plain)
+        self.step_ina: Final = self._isolated(self.ina)
+
+    def _rest(self, times: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        tail, floor = [0.0], [self.duration]
+        for start, time in zip(reversed(self.ready), reversed(times), strict=True):
+            floor.append(max(start + time + tail[-1], floor[-1]))
+            tail.append(time + tail[-1])
+        return tuple(reversed(tail)), tuple(reversed(floor))
+
+    def _isolated(self, times: Sequence[float]) -> float:
+        end = 0.0
+        for start, time in zip(self.ready, times, strict=True):
+            end = max(end, start) + time
+        return max(end, self.duration)
+
+    @property
+    def gain(self) -> float:
+        """Share of a plain step that INA for all its operations saves."""
+        return (self.step_plain - self.step_ina) / self.step_plain
