@@ -1,0 +1,1 @@
+"""Which jobs get which aggregation trees."""
