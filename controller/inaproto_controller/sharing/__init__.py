@@ -1,0 +1,1 @@
+"""Which of the jobs that share a tree's links may use INA for an operation."""
