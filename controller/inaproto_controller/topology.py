@@ -1,7 +1,7 @@
 """Fat trees of any depth, radix and oversubscription, the aggregation trees in them, and which of those
 conflict.
 
-MINA, sections II-B and III-C. Hosts are layer 0; a node of layer l has ``down[l-1]`` children and ``up[l]``
+MINA, section III-C. Hosts are layer 0; a node of layer l has ``down[l-1]`` children and ``up[l]``
 parents. It is numbered within its layer by mixed-radix digits, digit 0 least significant: digit i runs over
 ``up[i]`` below its layer (which of the alike nodes), over ``down[i]`` from its layer on (where it is).
 

@@ -103,7 +103,9 @@ def test_what_is_remembered_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "planner", [FirstFit(), RandomFit(1), LeastFragments(FatTree.of_degree(4))], ids=repr
+    "planner",
+    [FirstFit(), RandomFit(1), LeastFragments(FatTree.of_degree(4))],
+    ids=lambda planner: type(planner).__name__,
 )
 def test_what_does_not_fit_gets_nothing(planner: FirstFit | RandomFit | LeastFragments) -> None:
     tree = FatTree.of_degree(4)
