@@ -26,9 +26,9 @@ from typing import Final
 import numpy as np
 
 from inaproto.units import Frames
+from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
 
 PREFIX_BYTES: Final = 4
-ETHERNET_HEADER_BYTES: Final = 14
 _RUN_STEP: Final = 32
 _RUN_STEP_GROWTH: Final = 8
 _SPARE_CHUNKS_MAX: Final = 4

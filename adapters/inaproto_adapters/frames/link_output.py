@@ -16,8 +16,10 @@ from typing import Final
 
 import trio
 
+from inaproto.errors import LocalMisuse
 from inaproto.ports import PortCounters
-from inaproto.units import Frames
+from inaproto.units import FRAME_BYTES_MAX, Frames
+from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
 
 _FULL_PAUSE_S: Final = 0.001
 """The interface's queue tells nobody when it has room again."""
@@ -36,8 +38,15 @@ class LinkOutput:
     """``write`` hands one frame to the kernel, or raises ``OSError``."""
 
     def __init__(
-        self, write: Callable[[memoryview], object], counters: PortCounters, *, queue_bytes_max: int
+        self,
+        name: str,
+        write: Callable[[memoryview], object],
+        counters: PortCounters,
+        *,
+        queue_bytes_max: int,
     ) -> None:
+        """``name``: of the port, for errors."""
+        self._name = name
         self._write = write
         self._counters = counters
         self._bytes_max = queue_bytes_max
@@ -48,8 +57,13 @@ class LinkOutput:
         self._work = trio.lowlevel.ParkingLot()
 
     def push(self, frames: Frames) -> int:
-        """See ``FramePort.send_nowait``."""
+        """See ``FramePort.send_nowait``. Raises ``LocalMisuse`` for frames that are too short or too long."""
         n, length = frames.shape
+        if not ETHERNET_HEADER_BYTES <= length <= FRAME_BYTES_MAX:
+            raise LocalMisuse(
+                f"frames of {length} bytes do not go through {self._name}, which takes "
+                f"{ETHERNET_HEADER_BYTES} to {FRAME_BYTES_MAX}"
+            )
         done = accepted = 0
         if not self._queue:
             done, accepted = self._send(frames)

@@ -25,9 +25,10 @@ from typing import Final
 
 import trio
 
-from inaproto.errors import ConfigError, FabricError, LocalMisuse, Unsupported
+from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
 from inaproto.units import FRAME_BYTES_MAX, Frames
+from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
 from inaproto_adapters.frames.interfaces import (
     Interface,
     LinkWatch,
@@ -54,7 +55,6 @@ _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
 _SOCKET_BYTES: Final = 8 << 20
 """For frames on their way through the interface's queue, and for long segments on their way in."""
-ETHERNET_HEADER_BYTES: Final = 14
 _TAG_BYTES: Final = 4
 _CLOSED_HERE: Final = "the port was closed on this side"
 
@@ -107,7 +107,9 @@ class PacketPort:
             self._sending.bind((interface.name, 0))
             self._receiving.bind((interface.name, _ETH_P_ALL))  # last: from here on frames come
             undo.pop_all()
-        self._output = LinkOutput(self._sending.send, self._counters, queue_bytes_max=config.queue_bytes_max)
+        self._output = LinkOutput(
+            self.name, self._sending.send, self._counters, queue_bytes_max=config.queue_bytes_max
+        )
 
     def __repr__(self) -> str:
         state = f"closed: {self._closed}" if self._closed else f"{self._output.bytes} bytes queued"
@@ -156,12 +158,6 @@ class PacketPort:
         """
         if self._closed is not None:
             raise PortClosed(self._closed)
-        length = frames.shape[1]
-        if not ETHERNET_HEADER_BYTES <= length <= FRAME_BYTES_MAX:
-            raise LocalMisuse(
-                f"frames of {length} bytes do not go through {self.name}, which takes "
-                f"{ETHERNET_HEADER_BYTES} to {FRAME_BYTES_MAX}"
-            )
         return self._output.push(frames)
 
     async def run(self) -> None:

@@ -19,9 +19,10 @@ from typing import Final
 import numpy as np
 import trio
 
-from inaproto.errors import ConfigError, FabricError, LocalMisuse, Unsupported
+from inaproto.errors import ConfigError, FabricError, Unsupported
 from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
 from inaproto.units import FRAME_BYTES_MAX, Frames
+from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
 from inaproto_adapters.frames.interfaces import (
     lacks_capability,
     look_at,
@@ -30,7 +31,6 @@ from inaproto_adapters.frames.interfaces import (
     set_up,
 )
 from inaproto_adapters.frames.link_output import LinkOutput
-from inaproto_adapters.frames.packet import ETHERNET_HEADER_BYTES
 
 _DEVICE: Final = "/dev/net/tun"
 _TUNSETIFF: Final = 0x400454CA
@@ -64,7 +64,9 @@ class TapPort:
         self._mtu = FRAME_BYTES_MAX
         self._closed: str | None = None
         self._counters = PortCounters()
-        self._output = LinkOutput(self._write, self._counters, queue_bytes_max=config.queue_bytes_max)
+        self._output = LinkOutput(
+            self.name, self._write, self._counters, queue_bytes_max=config.queue_bytes_max
+        )
         self._data: Frames = np.empty((_ROWS, _ROW_BYTES), dtype=np.uint8)
         self._rows = [[memoryview(row)] for row in self._data]
 
@@ -138,12 +140,6 @@ class TapPort:
         """See ``FramePort.send_nowait``. Raises ``LocalMisuse`` for frames too short or too long."""
         if self._closed is not None:
             raise PortClosed(self._closed)
-        length = frames.shape[1]
-        if not ETHERNET_HEADER_BYTES <= length <= FRAME_BYTES_MAX:
-            raise LocalMisuse(
-                f"frames of {length} bytes do not go through {self.name}, which takes "
-                f"{ETHERNET_HEADER_BYTES} to {FRAME_BYTES_MAX}"
-            )
         return self._output.push(frames)
 
     async def run(self) -> None:
