@@ -26,12 +26,8 @@ import trio
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
 from inaproto.units import FRAME_BYTES_MAX, Frames
-from inaproto_adapters.frames.framing import (
-    ETHERNET_HEADER_BYTES,
-    PREFIX_BYTES,
-    FrameReader,
-    OutputQueue,
-)
+from inaproto.wire.ethernet import ETHERNET_HEADER_BYTES
+from inaproto_adapters.frames.framing import PREFIX_BYTES, FrameReader, OutputQueue
 
 _CHUNK_BYTES: Final = 256 << 10
 _SOCKET_BYTES: Final = 512 << 10
