@@ -17,7 +17,17 @@ from inaproto.errors import Blame
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, Dtype, Op
 from inaproto.wire.roce import RocePacket
-from tests.unit.switched_ring import MTU, SwitchedRing, block, by_port, emitted, mac, others
+from tests.unit.switched_ring import (
+    MTU,
+    SwitchedRing,
+    block,
+    by_port,
+    emitted,
+    mac,
+    nameless,
+    others,
+    ring_of,
+)
 
 PEER = "10.0.0.0 to queue pair 513"
 """Rank 0's connection."""
@@ -434,3 +444,46 @@ def test_foreign_fields_of_a_header() -> None:
     header = ring.header(1, 0, 4)
     assert foreign_field(header, ring.spec, 1) is None
     assert foreign_field(header, ring.spec, 2) == ("wrong rank", "ring 7, rank 2: 1, expected 2")
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_addresses_that_nobody_knows_are_those_of_the_packets(in_blocks: bool) -> None:
+    """None is strange, whichever way the packets took."""
+    ring = SwitchedRing(3, flows=nameless(ring_of(3)))
+    for rank in range(3):
+        one, other = (ring.message(rank, serial) for serial in (0, 1))
+        if in_blocks:
+            middles = (block(*one[1:3]), block(*other[1:3]))
+            ring.arrive_blocks(rank, block(one[0], other[0]), *middles, block(one[3], other[3]))
+        else:
+            for frame in (*one, *other):
+                ring.arrive(rank, frame)
+    counters = ring.accelerator.view().counters
+    assert counters.aggregated_in == 3 * 2 * 4
+    assert counters.strange_addresses == 0
+
+
+def test_a_last_packet_of_another_length_breaks_the_ring_whichever_way_the_first_one_came() -> None:
+    """The general way keeps the layout too: a damaged frame beside it keeps a block from the quick one."""
+    ring = SwitchedRing(3)
+    for rank in range(3):
+        ring.send(rank, 0, 0, 1, 2)
+    last = ring.packet(0, 0, 3)
+    damaged = bytearray(last)
+    damaged[-1] ^= 1
+    ring.arrive_blocks(0, block(last, bytes(damaged)))
+    actions = ring.arrive(1, ring.packet(1, 0, 3, last_bytes=MTU - 4))
+    assert [fault.rule for fault in actions if isinstance(fault, RingFault)] == ["operations differ"]
+
+
+def test_what_is_new_in_a_block_of_old_packets_is_sent_at_once() -> None:
+    """A sender that went back: packet 1 of the block was finished before, packet 2 was missing."""
+    ring = SwitchedRing(3)
+    for rank in (0, 2):
+        ring.send(rank, 0)
+    ring.send(1, 0, 0, 1)
+    frames = ring.message(1, 0, ip_id=2)
+    actions = ring.arrive_blocks(1, block(*frames[1:3]))
+    sent = {frame for _, frame in emitted(actions)}
+    assert {ring.result(rank, 0, 2) for rank in (0, 2)} <= sent
+    assert ring.result(1, 0, 2, ip_id=2) in sent
