@@ -136,6 +136,11 @@ for name, module in sorted(sys.modules.items()):
                 for base in one.__mro__:
                     if base.__module__ in names:
                         print(f"{name}.{one.__name__} derives from {base.__module__}.{base.__name__}")
+    for one in vars(module).values() if name in names else ():
+        if isinstance(one, type) and one.__module__ == name and "__slots__" in vars(one):
+            for base in one.__mro__[1:]:
+                if base.__module__.startswith("inaproto") and base.__module__ not in names:
+                    print(f"{name}.{one.__name__} has slots and an interpreted base, {base.__name__}")
 """
 CHECK = """
 import sys

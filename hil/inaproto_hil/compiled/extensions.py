@@ -33,6 +33,7 @@ ROOTS: Final = (
 INTERPRETED: Final = {
     "inaproto.errors": "interpreted modules derive exceptions from its own",
     "inaproto.sim.swarm": "reads its records from logs by their annotations, as pydantic does",
+    "inaproto.wire.capture_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.client_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.control_fields": "reads annotations and their metadata at run time",
     "inaproto.wire.control_messages": "its annotations have metadata that is read at run time",
