@@ -87,24 +87,28 @@ async def test_what_a_full_ring_loses_is_counted() -> None:
         assert right.counters.frames_in == 37
 
 
+SLOW = (
+    "tc",
+    "qdisc",
+    "add",
+    "dev",
+    "left",
+    "root",
+    "tbf",
+    "rate",
+    "20mbit",
+    "burst",
+    "3000",
+    "limit",
+    "4000",
+)
+"""The link takes a few frames at a time."""
+
+
 async def test_a_full_queue_of_the_interface_is_waited_for() -> None:
     """A slow link takes a few frames at a time: the rest waits, keeps its order, and arrives."""
     async with cable() as (here, left, right):
-        here.run(
-            "tc",
-            "qdisc",
-            "add",
-            "dev",
-            "left",
-            "root",
-            "tbf",
-            "rate",
-            "20mbit",
-            "burst",
-            "3000",
-            "limit",
-            "4000",
-        )
+        here.run(*SLOW)
         blocks = [numbered(100 * i, 20, 200 + i) for i in range(40)]
         for block in blocks:
             assert left.send_nowait(block) == 20
@@ -116,21 +120,7 @@ async def test_a_full_queue_of_the_interface_is_waited_for() -> None:
 
 async def test_output_that_finds_no_room_is_dropped_and_counted() -> None:
     async with cable(queue_bytes_max=10_000) as (here, left, right):
-        here.run(
-            "tc",
-            "qdisc",
-            "add",
-            "dev",
-            "left",
-            "root",
-            "tbf",
-            "rate",
-            "20mbit",
-            "burst",
-            "3000",
-            "limit",
-            "4000",
-        )
+        here.run(*SLOW)
         accepted = left.send_nowait(numbered(0, 100, 1000))
         assert 10 <= accepted < 30
         assert left.counters.drops == {"output queue full": 100 - accepted}

@@ -10,7 +10,7 @@ import pytest
 from inaproto_controller.model import EVALUATED, SHARING, Speeds, StepTimes, measured
 from inaproto_controller.sharing.policy import NextOperation, Policy, may_use
 from inaproto_controller.simulate.shared_switch import Operation, share
-from tests.controller.test_mina_model import reference
+from tests.data.mina.reference import reference
 
 
 @cache

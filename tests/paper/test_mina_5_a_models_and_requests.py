@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,12 +20,7 @@ from inaproto_controller.model import (
     measured_names,
 )
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
-
-DATA = Path(__file__).parent / "data" / "mina"
-
-
-def reference(name: str) -> Any:
-    return json.loads((DATA / f"{name}.json").read_text())
+from tests.data.mina.reference import reference
 
 
 def test_all_measured_models_are_there() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from inaproto.errors import LocalMisuse
 from inaproto_controller.trees.independent_set import Graph, graph_of, largest, reducing_peeling
-from tests.controller.test_mina_model import reference
+from tests.data.mina.reference import reference
 
 EXACT_VERTICES_MAX = 100
 """Of the published graphs; those with more take branch and bound up to a minute."""

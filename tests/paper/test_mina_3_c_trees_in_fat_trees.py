@@ -9,7 +9,7 @@ import pytest
 
 from inaproto.errors import ConfigError
 from inaproto_controller.topology import FatTree, Quota
-from tests.controller.test_mina_model import reference
+from tests.data.mina.reference import reference
 
 
 def test_counts_are_those_of_the_published_simulator() -> None:

@@ -13,7 +13,7 @@ from inaproto_controller.placement.least_fragments import LeastFragments
 from inaproto_controller.placement.occupancy import Occupancy, fragments
 from inaproto_controller.placement.simple import FirstFit, Hosts, RandomFit
 from inaproto_controller.topology import FatTree
-from tests.controller.test_mina_model import reference
+from tests.data.mina.reference import reference
 
 ALPHA = 0.5
 
