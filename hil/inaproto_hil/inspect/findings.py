@@ -54,17 +54,19 @@ RKEY: Final = Rule(
     "IBTA 9.7.4.1.5; NetReduce §3.1",
 )
 INA_HEADER: Final = Rule(
-    "INA header", "behind the tag stands a header that decodes", "NetReduce §3.1; protocol §1"
+    "INA header", "behind the tag stands a header that decodes", "NetReduce §3.1; docs/concepts.md"
 )
 WRONG_RING: Final = Rule(
-    "wrong ring", "a connection belongs to one ring, epoch and size", "NetReduce §3.2; protocol §3"
+    "wrong ring", "a connection belongs to one ring, epoch and size", "NetReduce §3.2; docs/concepts.md"
 )
-WRONG_KEY: Final = Rule("wrong key", "every first packet carries the ring's key", "protocol §1 and §3")
-RANK: Final = Rule("overlapping rank", "a rank of a ring has one connection", "NetReduce §3.2; protocol §3")
+WRONG_KEY: Final = Rule("wrong key", "every first packet carries the ring's key", "docs/concepts.md")
+RANK: Final = Rule(
+    "overlapping rank", "a rank of a ring has one connection", "NetReduce §3.2; docs/concepts.md"
+)
 STALE_FIRST: Final = Rule(
     "stale first packet",
     "a message id and its PSN belong together and only grow",
-    "NetReduce §3.2; protocol §3",
+    "NetReduce §3.2; docs/concepts.md",
 )
 RANKS_DISAGREE: Final = Rule(
     "ranks disagree", "all ranks send one operation, element type and shape in a message", "NetReduce §3.1"
@@ -78,13 +80,13 @@ TOO_EARLY: Final = Rule(
 WRONG_SUM: Final = Rule(
     "wrong sum",
     "a result is the reduction in rank order, bit for bit",
-    "NetReduce §3.1; architecture §8",
+    "NetReduce §3.1; docs/concepts.md",
     SWITCH,
 )
 RESULT_ORDER: Final = Rule(
     "result order",
     "new results leave in PSN order; one may pass a hole in what its own rank sent",
-    "NetReduce §3.2; protocol §3, Order",
+    "NetReduce §3.2; docs/concepts.md",
     SWITCH,
 )
 WRONG_CONNECTION: Final = Rule(
