@@ -1,0 +1,25 @@
+"""Hot loops of planning, compiled where Numba is installed (the extra ``planning``).
+
+A function under ``jit`` takes scalars and arrays and is ordinary Python: without Numba, or with
+``NUMBA_DISABLE_JIT=1``, it runs as it is written, with the same results and some fifty times as slowly.
+Compiled code is kept beside the source, or in the user's cache where that cannot be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Final, ParamSpec, TypeVar, cast
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+IS_COMPILED: Final = find_spec("numba") is not None
+
+
+def jit(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    if not IS_COMPILED:
+        return function
+    import numba  # noqa: PLC0415 - optional
+
+    return cast("Callable[_P, _R]", numba.njit(cache=True)(function))
