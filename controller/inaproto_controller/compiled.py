@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -18,8 +18,20 @@ IS_COMPILED: Final = find_spec("numba") is not None
 
 
 def jit(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    return _compiled(function)
+
+
+def jit_in_place(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """For functions that make no arrays: arrays handed from one to the next are not counted.
+
+    Counting references is three quarters of the time of a loop that hands twenty arrays to small functions.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def _compiled(function: Callable[_P, _R], **options: Any) -> Callable[_P, _R]:
     if not IS_COMPILED:
         return function
-    import numba  # noqa: PLC0415 - optional
+    import numba
 
-    return cast("Callable[_P, _R]", numba.njit(cache=True)(function))
+    return cast("Callable[_P, _R]", numba.njit(cache=True, **options)(function))

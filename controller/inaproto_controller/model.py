@@ -98,6 +98,9 @@ class Speeds:
         return self.latency + nbytes / (self.bandwidth * (self.ina_ratio if ina else 1.0))
 
 
+_ROUNDING: Final = 1e-12
+"""Of step times, relative."""
+
 CLUSTER: Final = Speeds(12.5e9, 2.0, 5e-5)
 SHARING: Final = Speeds(12.5e9, 1.5, 5e-5, 1.5)
 CONFLICTS: Final = Speeds(2e9, 1.0, 5e-5)
@@ -120,6 +123,7 @@ class StepTimes:
         "ready",
         "step_ina",
         "step_plain",
+        "suffix",
         "tail_ina",
         "tail_plain",
     )
@@ -134,6 +138,7 @@ class StepTimes:
         self.tail_ina, self.floor_ina = self._rest(self.ina)
         self.step_plain: Final = self._isolated(self.plain)
         self.step_ina: Final = self._isolated(self.ina)
+        self.suffix: Final = self._suffix()
 
     def _rest(self, times: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         tail, floor = [0.0], [self.duration]
@@ -147,6 +152,17 @@ class StepTimes:
         for start, time in zip(self.ready, times, strict=True):
             end = max(end, start) + time
         return max(end, self.duration)
+
+    def _suffix(self) -> int:
+        """The first operation of the fewest last ones that need INA for a step to be as short as it can be.
+
+        The short paper's partition; as many as there are operations if INA gains nothing.
+        """
+        for first in range(self.count, 0, -1):
+            step = self._isolated([*self.plain[:first], *self.ina[first:]])
+            if step <= self.step_ina + _ROUNDING * self.step_ina:
+                return first
+        return 0
 
     @property
     def gain(self) -> float:

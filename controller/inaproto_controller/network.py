@@ -35,6 +35,9 @@ class Network(Protocol):
     @property
     def hosts(self) -> int: ...
 
+    @property
+    def switches(self) -> int: ...
+
     def enter(self, slot: int, hosts: Sequence[int]) -> int:
         """A job takes this slot; returns how many candidate roots it has.
 
@@ -80,6 +83,10 @@ class FatTreeNetwork:
     @property
     def hosts(self) -> int:
         return self.tree.hosts
+
+    @property
+    def switches(self) -> int:
+        return self.tree.switches
 
     @property
     def moduli(self) -> Ints:

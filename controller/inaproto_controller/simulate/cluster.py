@@ -1,0 +1,442 @@
+"""A cluster over time: requests queue for hosts, jobs get trees, share them, and train (MINA, section V-A).
+
+Between two changes of who has which hosts and trees nothing is decided but who uses INA for an operation:
+that is the kernel's (:mod:`~inaproto_controller.simulate.kernel`). Here is what happens at a change: jobs
+end, the head of the queue is placed while it fits, trees are built, and jobs whose trees exclude each other
+form groups.
+
+Departure from the paper: a change of a tree costs what section V-D measured, if :class:`Migration` says so.
+The job goes on without INA meanwhile; who needs the links that it gives up waits for their release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+
+from inaproto.errors import ConfigError
+from inaproto_controller.model import ModelTrace, Speeds, StepTimes, measured
+from inaproto_controller.network import Network
+from inaproto_controller.placement.occupancy import Occupancy
+from inaproto_controller.placement.simple import Hosts
+from inaproto_controller.requests import Request
+from inaproto_controller.sharing.policy import Policy
+from inaproto_controller.simulate import kernel
+from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.kernel import Bools, Ints
+from inaproto_controller.simulate.results import JobResult, Moment, Result
+from inaproto_controller.simulate.running import (
+    POLICIES,
+    Blocks,
+    Kinds,
+    grown,
+    make_log,
+    make_slots,
+    take_turns,
+)
+from inaproto_controller.trees.builder import TreeBuilder, TreeJob
+
+_ROOM: Final = 64
+_LOG_ROOM: Final = 1 << 14
+
+
+class Placement(Protocol):
+    def place(self, occupancy: Occupancy, count: int) -> Hosts | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What a change of a job's tree after its first costs, seconds."""
+
+    release: float = 0.125
+    """Until the links of the old tree are free for others."""
+    total: float = 0.559
+    """Until the job can use INA again."""
+
+
+FREE: Final = Migration(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An all-reduce that has ended."""
+
+    job: int
+    """Number of its request."""
+    step: int
+    index: int
+    uses_ina: bool
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A cluster and how it is run. Networks and builders have a state: a setting serves one simulation."""
+
+    network: Network
+    occupancy: Occupancy
+    placement: Placement
+    trees: TreeBuilder
+    policy: Policy
+    speeds: Speeds
+    order: GroupOrder = GroupOrder.DESCENDING
+    migration: Migration = FREE
+    is_weighted: bool = False
+    """The score policy multiplies what an operation gains with the hosts of its job."""
+    suffix_only: bool = False
+    """Only the operations ask for INA that need it for the shortest step (the short paper)."""
+    jitter: float = 0.0
+    """Largest share by which an operation takes less or more time."""
+    seed: int = 0
+    models: Mapping[str, ModelTrace] = field(default_factory=dict)
+    """Traces beside those that are part of inaproto."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job that has hosts."""
+
+    request: int
+    slot: int
+    number: int
+    asked: Request
+    times: StepTimes
+    hosts: Hosts
+    start: float
+    roots: int
+    tree: int | None = None
+    using: int | None = None
+    """The tree that is in effect; ``tree`` too, unless that waits for an operation's end."""
+    had_tree: bool = False
+    migrations: int = 0
+    downtime: float = 0.0
+
+
+def simulate(
+    setting: Setting,
+    requests: Sequence[Request],
+    *,
+    arrivals: Sequence[float] | None = None,
+    until: float = math.inf,
+    on_progress: Callable[[int], None] | None = None,
+    on_operation: Callable[[Operation], None] | None = None,
+) -> Result:
+    """Until all jobs have ended, or the first event later than ``until``.
+
+    ``arrivals``: seconds, ascending, of each request; all at 0 by default. The queue is first in, first out:
+    who does not fit holds back those behind. ``on_progress`` gets the number of jobs that have ended. Raises
+    ``ConfigError`` for a request that the cluster is too small for, and for an unknown model.
+    """
+    return _Cluster(setting, requests, arrivals, until, on_progress, on_operation).run()
+
+
+class _Cluster:
+    def __init__(
+        self,
+        setting: Setting,
+        requests: Sequence[Request],
+        arrivals: Sequence[float] | None,
+        until: float,
+        on_progress: Callable[[int], None] | None,
+        on_operation: Callable[[Operation], None] | None,
+    ) -> None:
+        self._setting = setting
+        self._requests = requests
+        self._arrivals = [0.0] * len(requests) if arrivals is None else list(arrivals)
+        self._until = until
+        self._on_progress = on_progress
+        self._on_operation = on_operation
+        self._check()
+        names = dict.fromkeys(request.model for request in requests)
+        traces = [setting.models.get(name) or measured(name) for name in names]
+        self._kinds = Kinds(traces, setting.speeds, suffix_only=setting.suffix_only)
+        self._slots = make_slots(_ROOM)
+        self._free_slots = list(range(_ROOM))[::-1]
+        self._running: dict[int, _Running] = {}
+        """By slot, in order of placement."""
+        self._excludes: Bools = np.zeros((_ROOM, _ROOM), np.bool_)
+        """(slots, slots): whether the trees of two slots do."""
+        self._queue: deque[int] = deque()
+        self._arrived = 0
+        self._placed = 0
+        self._log = make_log(_LOG_ROOM if on_operation else 0)
+        self._now = 0.0
+        self._events = 0
+        self._builds = 0
+        self._results: list[JobResult] = []
+        self._moments: list[Moment] = []
+
+    def _check(self) -> None:
+        hosts = self._setting.network.hosts
+        for number, request in enumerate(self._requests):
+            if not 1 <= request.hosts <= hosts or request.steps < 1:
+                raise ConfigError(
+                    f"request {number}: {request.hosts} hosts and {request.steps} steps; the cluster has "
+                    f"{hosts} hosts, and a job needs one of each at least"
+                )
+        if len(self._arrivals) != len(self._requests) or self._arrivals != sorted(self._arrivals):
+            raise ConfigError("arrivals: one time for each request, ascending")
+
+    # -- the run
+
+    def run(self) -> Result:
+        completed = False
+        while True:
+            new = self._let_in()
+            if new or completed:
+                self._rebuild(new, completed=completed)
+            if not self._running and self._arrived == len(self._requests):
+                break
+            why, slot = self._advance()
+            if why == kernel.LIMITED:
+                break
+            completed = why == kernel.COMPLETED
+            if completed:
+                self._complete(slot)
+        for running in self._running.values():
+            self._results.append(self._result(running, is_finished=False))
+        self._results.sort(key=lambda job: job.number)
+        network = self._setting.network
+        return Result(
+            self._results,
+            self._now,
+            self._events,
+            network.hosts,
+            network.switches,
+            unplaced=len(self._requests) - self._placed,
+            tree_builds=self._builds,
+            moments=self._moments,
+        )
+
+    def _advance(self) -> tuple[int, int]:
+        pause_at = self._arrivals[self._arrived] if self._arrived < len(self._arrivals) else math.inf
+        if pause_at <= self._now and not self._running:
+            return kernel.PAUSED, -1
+        while True:
+            why, slot, now, events = kernel.advance(
+                self._kinds.tables,
+                self._slots,
+                self._turns,
+                self._log,
+                POLICIES[self._setting.policy],
+                self._setting.jitter,
+                self._setting.migration.release,
+                pause_at,
+                self._until,
+            )
+            self._events += events
+            self._drain_log()
+            if why != kernel.FULL:
+                break
+        self._now = now
+        return why, slot
+
+    def _drain_log(self) -> None:
+        if self._on_operation is None:
+            return
+        noted = int(self._log.noted[0])
+        columns = [column[:noted].tolist() for column in self._log[1:]]
+        for slot, step, index, uses_ina, begin, end in zip(*columns, strict=True):
+            self._on_operation(Operation(self._running[slot].request, step, index, uses_ina, begin, end))
+        self._log.noted[0] = 0
+
+    # -- hosts
+
+    def _let_in(self) -> list[int]:
+        """Slots of those who got hosts."""
+        while self._arrived < len(self._requests) and self._arrivals[self._arrived] <= self._now:
+            self._queue.append(self._arrived)
+            self._arrived += 1
+        new = []
+        while self._queue:
+            request = self._requests[self._queue[0]]
+            hosts = self._setting.placement.place(self._setting.occupancy, request.hosts)
+            if hosts is None:
+                break
+            new.append(self._begin(self._queue.popleft(), request, hosts))
+        return new
+
+    def _begin(self, number: int, request: Request, hosts: Hosts) -> int:
+        if not self._free_slots:
+            room = len(self._slots.at)
+            self._slots = grown(self._slots)
+            self._free_slots = list(range(room, 2 * room))[::-1]
+            excludes = np.zeros((2 * room, 2 * room), np.bool_)
+            excludes[:room, :room] = self._excludes
+            self._excludes = excludes
+        slot = self._free_slots.pop()
+        self._setting.occupancy.take(hosts)
+        roots = self._setting.network.enter(slot, hosts)
+        kind = self._kinds.number(request.model, request.hosts)
+        self._running[slot] = _Running(
+            number, slot, self._placed, request, self._kinds.times[kind], hosts, self._now, roots
+        )
+        self._placed += 1
+        self._events += 1
+        slots = self._slots
+        for column in slots:
+            column[slot] = 0
+        slots.kind[slot] = kind
+        slots.steps_max[slot] = request.steps
+        slots.weight[slot] = request.hosts if self._setting.is_weighted else 1.0
+        slots.seed[slot] = np.uint64(
+            (self._setting.seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) % 2**64
+        )
+        self._excludes[slot] = self._excludes[:, slot] = False
+        kernel.begin_step(self._kinds.tables, slots, slot, self._now)
+        return slot
+
+    def _complete(self, slot: int) -> None:
+        running = self._running.pop(slot)
+        self._results.append(self._result(running, is_finished=True))
+        self._setting.occupancy.release(running.hosts)
+        self._setting.network.leave(slot)
+        self._free_slots.append(slot)
+        if self._on_progress is not None:
+            self._on_progress(len(self._results))
+
+    def _result(self, running: _Running, *, is_finished: bool) -> JobResult:
+        slot, slots, times = running.slot, self._slots, running.times
+        steps = int(slots.steps[slot])
+        return JobResult(
+            running.request,
+            running.asked.model,
+            running.asked.hosts,
+            steps,
+            is_finished,
+            self._arrivals[running.request],
+            running.start,
+            self._now if is_finished else float(slots.step_start[slot]),
+            times.step_plain * steps,
+            times.step_ina * steps,
+            float(slots.ina_seconds[slot]),
+            float(slots.ina_switch_seconds[slot]),
+            running.migrations,
+            int(slots.changed[slot]),
+            running.downtime,
+            running.hosts,
+        )
+
+    # -- trees and groups
+
+    def _rebuild(self, new: Sequence[int], *, completed: bool) -> None:
+        builder = self._setting.trees
+        if new or builder.wants_completions:
+            self._builds += 1
+            for running in self._running.values():
+                if running.using != running.tree and not self._slots.waits[running.slot]:
+                    running.using = running.tree
+            jobs = [self._tree_job(running) for running in self._running.values()]
+            places = {job.slot: place for place, job in enumerate(jobs)}
+            changes = builder.build(jobs, [places[slot] for slot in new], now=self._now, completed=completed)
+            changed = [slot for slot, tree in changes.items() if self._set_tree(self._running[slot], tree)]
+            self._exclude(changed)
+        self._regroup()
+
+    def _tree_job(self, running: _Running) -> TreeJob:
+        slots, slot = self._slots, running.slot
+        return TreeJob(
+            slot,
+            running.number,
+            running.asked.hosts,
+            running.times,
+            running.roots,
+            running.tree,
+            running.using if slots.uses_ina[slot] else None,
+            running.asked.steps - int(slots.steps[slot]),
+        )
+
+    def _set_tree(self, running: _Running, tree: int | None) -> bool:
+        if tree == running.tree:
+            return False
+        slots, slot, cost = self._slots, running.slot, 0.0
+        if running.had_tree:
+            running.migrations += 1
+            cost = self._setting.migration.total
+            running.downtime += cost
+        running.had_tree = True
+        running.tree = tree
+        switches = 0 if tree is None else self._setting.network.tree_size(slot, tree)[0]
+        if slots.uses_ina[slot]:
+            slots.waits[slot] = tree != running.using
+            slots.has_tree_then[slot] = tree is not None
+            slots.switches_then[slot] = switches
+            slots.downtime_then[slot] = cost
+            return True
+        running.using = tree
+        slots.has_tree[slot] = tree is not None
+        slots.switches[slot] = switches
+        if cost:
+            slots.no_ina_until[slot] = self._now + cost
+        return True
+
+    def _order(self) -> Ints:
+        return np.fromiter(self._running, np.int64, len(self._running))
+
+    def _exclude(self, changed: Sequence[int]) -> None:
+        network = self._setting.network
+        order = self._order()
+        trees = np.array(
+            [running.tree if running.tree is not None else -1 for running in self._running.values()], np.int64
+        )
+        with_tree = order[trees >= 0]
+        roots = trees[trees >= 0]
+        if 2 * len(changed) > len(order):
+            self._excludes[np.ix_(order, order)] = False
+            self._excludes[np.ix_(with_tree, with_tree)] = network.conflicts(with_tree, roots)
+            return
+        for slot in changed:
+            self._excludes[slot] = self._excludes[:, slot] = False
+            tree = self._running[slot].tree
+            if tree is not None:
+                row = network.conflicts_with(slot, tree, with_tree, roots)
+                self._excludes[slot, with_tree] = row
+                self._excludes[with_tree, slot] = row
+
+    def _regroup(self) -> None:
+        order = self._order()
+        setting = self._setting
+        self._turns = take_turns(
+            order,
+            self._excludes[np.ix_(order, order)],
+            self._slots,
+            self._kinds,
+            self._blocks(),
+            by=setting.order,
+            may_stay_behind=self._until == math.inf and self._on_operation is None,
+            uses_ina=setting.policy is not Policy.NONE,
+            jitter=setting.jitter,
+        )
+        sizes = np.diff(self._turns.member_first)
+        self._moments.append(
+            Moment(
+                self._now,
+                len(order),
+                setting.network.hosts - setting.occupancy.free_hosts,
+                sum(running.tree is not None for running in self._running.values()),
+                len(sizes),
+                int(sizes.max(initial=0)),
+                len(self._queue),
+            )
+        )
+
+    def _blocks(self) -> Blocks:
+        """Who waits with a new tree still holds the links of the old one."""
+        network, pairs = self._setting.network, []
+        holders = [running for running in self._running.values() if self._slots.waits[running.slot]]
+        if holders:
+            owners = [running for running in self._running.values() if running.tree is not None]
+            slots = np.array([running.slot for running in owners], np.int64)
+            roots = np.array([running.tree for running in owners], np.int64)
+            for holder in holders:
+                assert holder.using is not None
+                held = network.conflicts_with(holder.slot, holder.using, slots, roots)
+                pairs += [(holder.slot, int(slot)) for slot in slots[held]]
+        found = np.array(pairs, np.int64).reshape(-1, 2)
+        return Blocks(found[:, 0].copy(), found[:, 1].copy())

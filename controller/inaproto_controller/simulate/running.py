@@ -1,0 +1,168 @@
+"""The running jobs of a simulated cluster, as arrays that the kernel advances: slots, tables, turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from inaproto_controller.model import ModelTrace, Speeds, StepTimes
+from inaproto_controller.sharing.policy import Policy
+from inaproto_controller.simulate import kernel
+from inaproto_controller.simulate.group_order import GroupOrder, components, listed
+from inaproto_controller.simulate.kernel import Bools, Floats, Ints, Log, Slots, Tables, Turns
+
+POLICIES: Final = {
+    Policy.NONE: kernel.NONE,
+    Policy.GREEDY: kernel.GREEDY,
+    Policy.SCORE: kernel.SCORE,
+}
+_MARGIN_S: Final = 1e-6
+"""By which a job that is behind is looked at before it can end: far more than rounding adds up to."""
+
+
+class Kinds:
+    """Step times of each model, for many hosts and for one, and where the kernel finds them."""
+
+    def __init__(self, traces: Sequence[ModelTrace], speeds: Speeds, *, suffix_only: bool = False) -> None:
+        self._numbers: dict[tuple[str, bool], int] = {}
+        self.times: list[StepTimes] = []
+        asks: list[int] = []
+        for trace in traces:
+            for is_alone in (False, True):
+                self._numbers[trace.name, is_alone] = len(self.times)
+                times = StepTimes(trace, speeds, hosts=1 if is_alone else 2)
+                self.times.append(times)
+                asks.append(times.suffix if suffix_only else 0)
+        counts = [times.count for times in self.times]
+        self.tables: Final = Tables(
+            first=np.cumsum([0, *counts[:-1]]).astype(np.int64),
+            operations=np.array(counts, np.int64),
+            duration=np.array([times.duration for times in self.times]),
+            asks_from=np.array(asks, np.int64),
+            ready=np.concatenate([times.ready for times in self.times]),
+            plain=np.concatenate([times.plain for times in self.times]),
+            ina=np.concatenate([times.ina for times in self.times]),
+            tail=np.concatenate([times.tail_plain for times in self.times]),
+            floor=np.concatenate([times.floor_plain for times in self.times]),
+        )
+        self.least_ina: Final = np.array([times.step_ina for times in self.times])
+        self.least_plain: Final = np.array([times.step_plain for times in self.times])
+
+    def number(self, model: str, hosts: int) -> int:
+        return self._numbers[model, hosts == 1]
+
+
+def make_slots(room: int) -> Slots:
+    def ints() -> Ints:
+        return np.zeros(room, np.int64)
+
+    def floats() -> Floats:
+        return np.zeros(room)
+
+    def bools() -> Bools:
+        return np.zeros(room, np.bool_)
+
+    return Slots(
+        kind=ints(),
+        phase=ints(),
+        operation=ints(),
+        steps=ints(),
+        steps_max=ints(),
+        at=floats(),
+        began=floats(),
+        step_start=floats(),
+        uses_ina=bools(),
+        has_tree=bools(),
+        waits=bools(),
+        has_tree_then=bools(),
+        switches=ints(),
+        switches_then=ints(),
+        no_ina_until=floats(),
+        downtime_then=floats(),
+        weight=floats(),
+        ina_seconds=floats(),
+        ina_switch_seconds=floats(),
+        changed=ints(),
+        seed=np.zeros(room, np.uint64),
+    )
+
+
+def grown(slots: Slots) -> Slots:
+    """Twice as many."""
+    return Slots(*(np.concatenate([field, np.zeros_like(field)]) for field in slots))
+
+
+def make_log(room: int) -> Log:
+    return Log(
+        noted=np.zeros(1, np.int64),
+        slot=np.zeros(room, np.int64),
+        step=np.zeros(room, np.int64),
+        operation=np.zeros(room, np.int64),
+        uses_ina=np.zeros(room, np.bool_),
+        begin=np.zeros(room),
+        end=np.zeros(room),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Slots whose operation runs on a tree that they have given up, and who needs its links."""
+
+    blocker: Ints
+    blocked: Ints
+
+
+def take_turns(
+    order: Ints,
+    excludes: Bools,
+    slots: Slots,
+    kinds: Kinds,
+    blocks: Blocks,
+    *,
+    by: GroupOrder,
+    may_stay_behind: bool,
+    uses_ina: bool,
+    jitter: float,
+) -> Turns:
+    """``order``: (jobs,) slots in order of placement; ``excludes``: (jobs, jobs) whether their trees do."""
+    jobs, room = len(order), len(slots.at)
+    roots = components(excludes)
+    heads = np.array(listed(roots, by), np.int64)
+    place = np.zeros(jobs, np.int64)
+    place[heads] = np.arange(len(heads))
+    group_of = place[roots]
+    by_turn = np.argsort(group_of, kind="stable")
+    sizes = np.bincount(group_of, minlength=len(heads))
+    group, rank = np.zeros(room, np.int64), np.zeros(room, np.int64)
+    group[order], rank[order[by_turn]] = group_of, np.arange(jobs)
+    is_behind = np.zeros(room, np.bool_)
+    due = slots.at.copy()
+    if may_stay_behind:
+        alone = order[(sizes == 1)[group_of]]
+        alone = alone[~slots.waits[alone]]
+        is_behind[alone] = True
+        is_behind[blocks.blocked] = False
+        alone = alone[is_behind[alone]]
+        kind = slots.kind[alone]
+        fast = slots.has_tree[alone] & uses_ina
+        least = np.where(fast, kinds.least_ina[kind], kinds.least_plain[kind])
+        if jitter:
+            least = kinds.tables.duration[kind]
+        left = slots.steps_max[alone] - slots.steps[alone]
+        soonest = slots.step_start[alone] + left * least - _MARGIN_S
+        due[alone] = np.maximum(soonest, due[alone])
+    return Turns(
+        group=group,
+        rank=rank,
+        is_behind=is_behind,
+        due=due,
+        heap=order.copy(),
+        member_first=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        members=order[by_turn],
+        busy=np.bincount(group_of, weights=slots.uses_ina[order], minlength=len(heads)).astype(np.int64),
+        blocker=blocks.blocker,
+        blocked=blocks.blocked,
+    )

@@ -1,0 +1,72 @@
+"""Settings of a simulated cluster by the names that commands and experiments use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from inaproto.errors import ConfigError
+from inaproto_controller.model import CLUSTER, ModelTrace, Speeds
+from inaproto_controller.network import FatTreeNetwork, Network
+from inaproto_controller.placement.least_fragments import LeastFragments
+from inaproto_controller.placement.occupancy import Occupancy
+from inaproto_controller.placement.simple import FirstFit, RandomFit
+from inaproto_controller.sharing.policy import Policy
+from inaproto_controller.simulate.cluster import FREE, Migration, Placement, Setting
+from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.topology import FatTree, Quota
+from inaproto_controller.trees.builder import TreeBuilder
+from inaproto_controller.trees.exclusive import FirstFitL, FirstFitP, NoTrees
+from inaproto_controller.trees.exclusive import RandomFit as RandomTree
+
+PLACEMENTS: Final[Mapping[str, Callable[[FatTree, int], Placement]]] = {
+    "first": lambda tree, seed: FirstFit(),
+    "random": lambda tree, seed: RandomFit(seed),
+    "least-fragments": lambda tree, seed: LeastFragments(tree),
+}
+TREES: Final[Mapping[str, Callable[..., TreeBuilder]]] = {
+    "none": lambda network, seed: NoTrees(),
+    "first": lambda network, seed: FirstFitP(network),
+    "exclusive": lambda network, seed: FirstFitL(network),
+    "random": RandomTree,
+}
+"""Builders by name; called with the network, the seed, and options of their own."""
+
+
+def make_setting(
+    tree: FatTree,
+    *,
+    quota: Quota = Quota.LINK,
+    placement: str = "least-fragments",
+    trees: str = "first",
+    policy: Policy = Policy.SCORE,
+    speeds: Speeds = CLUSTER,
+    order: GroupOrder = GroupOrder.DESCENDING,
+    migration: Migration = FREE,
+    is_weighted: bool = False,
+    suffix_only: bool = False,
+    jitter: float = 0.0,
+    seed: int = 0,
+    models: Mapping[str, ModelTrace] | None = None,
+    **options: Any,
+) -> Setting:
+    """For one simulation. ``options`` are the tree builder's. Raises ``ConfigError`` for unknown names."""
+    for name, known in ((placement, PLACEMENTS), (trees, TREES)):
+        if name not in known:
+            raise ConfigError(f"no {name!r}; there are {', '.join(known)}")
+    network: Network = FatTreeNetwork(tree, quota)
+    return Setting(
+        network,
+        Occupancy(tree),
+        PLACEMENTS[placement](tree, seed),
+        TREES[trees](network, seed, **options),
+        policy,
+        speeds,
+        order,
+        migration,
+        is_weighted,
+        suffix_only,
+        jitter,
+        seed,
+        models or {},
+    )
