@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -114,6 +114,8 @@ class _Running:
     using: int | None = None
     """The tree that is in effect; ``tree`` too, unless that waits for an operation's end."""
     had_tree: bool = False
+    granted: int = 0
+    """The build that gave it its tree."""
     migrations: int = 0
     downtime: float = 0.0
 
@@ -171,6 +173,8 @@ class _Cluster:
         self._builds = 0
         self._results: list[JobResult] = []
         self._moments: list[Moment] = []
+        self._released: list[tuple[int, int]] = []
+        """Slots, and the trees that they have given up just now."""
 
     def _check(self) -> None:
         hosts = self._setting.network.hosts
@@ -336,6 +340,9 @@ class _Cluster:
             places = {job.slot: place for place, job in enumerate(jobs)}
             changes = builder.build(jobs, [places[slot] for slot in new], now=self._now, completed=completed)
             changed = [slot for slot, tree in changes.items() if self._set_tree(self._running[slot], tree)]
+            for slot in changed:
+                self._running[slot].granted = self._builds
+            self._wait_for_release(changed)
             self._exclude(changed)
         self._regroup()
 
@@ -355,49 +362,65 @@ class _Cluster:
     def _set_tree(self, running: _Running, tree: int | None) -> bool:
         if tree == running.tree:
             return False
-        slots, slot, cost = self._slots, running.slot, 0.0
-        if running.had_tree:
-            running.migrations += 1
-            cost = self._setting.migration.total
+        slots, slot = self._slots, running.slot
+        cost = self._setting.migration.total if running.had_tree else 0.0
+        switches = 0 if tree is None else self._setting.network.tree_size(slot, tree)[0]
+        if slots.waits[slot]:  # it never came into effect
+            running.migrations -= 1
+            running.downtime -= float(slots.downtime_then[slot])
+        running.tree = tree
+        if not (slots.uses_ina[slot] and tree == running.using):
+            running.migrations += running.had_tree
             running.downtime += cost
         running.had_tree = True
-        running.tree = tree
-        switches = 0 if tree is None else self._setting.network.tree_size(slot, tree)[0]
         if slots.uses_ina[slot]:
             slots.waits[slot] = tree != running.using
             slots.has_tree_then[slot] = tree is not None
             slots.switches_then[slot] = switches
             slots.downtime_then[slot] = cost
             return True
-        running.using = tree
+        released, running.using = running.using, tree
         slots.has_tree[slot] = tree is not None
         slots.switches[slot] = switches
         if cost:
             slots.no_ina_until[slot] = self._now + cost
+            if released is not None:
+                self._released.append((slot, released))
         return True
+
+    def _wait_for_release(self, changed: Sequence[int]) -> None:
+        """Nobody is granted links before those who had them have released them."""
+        until = self._now + self._setting.migration.release
+        slots, roots = self._trees_of(changed)
+        for slot, tree in self._released:
+            waiting = slots[self._setting.network.conflicts_with(slot, tree, slots, roots)]
+            self._slots.no_ina_until[waiting] = np.maximum(self._slots.no_ina_until[waiting], until)
+        self._released.clear()
+
+    def _trees_of(self, slots: Iterable[int]) -> tuple[Ints, Ints]:
+        """Of those that have a tree: slots and roots, (n,) each."""
+        pairs = [(slot, tree) for slot in slots if (tree := self._running[slot].tree) is not None]
+        found = np.array(pairs, np.int64).reshape(-1, 2)
+        return found[:, 0].copy(), found[:, 1].copy()
 
     def _order(self) -> Ints:
         return np.fromiter(self._running, np.int64, len(self._running))
 
     def _exclude(self, changed: Sequence[int]) -> None:
         network = self._setting.network
-        order = self._order()
-        trees = np.array(
-            [running.tree if running.tree is not None else -1 for running in self._running.values()], np.int64
-        )
-        with_tree = order[trees >= 0]
-        roots = trees[trees >= 0]
-        if 2 * len(changed) > len(order):
+        slots, roots = self._trees_of(self._running)
+        if 2 * len(changed) > len(self._running):
+            order = self._order()
             self._excludes[np.ix_(order, order)] = False
-            self._excludes[np.ix_(with_tree, with_tree)] = network.conflicts(with_tree, roots)
+            self._excludes[np.ix_(slots, slots)] = network.conflicts(slots, roots)
             return
         for slot in changed:
             self._excludes[slot] = self._excludes[:, slot] = False
             tree = self._running[slot].tree
             if tree is not None:
-                row = network.conflicts_with(slot, tree, with_tree, roots)
-                self._excludes[slot, with_tree] = row
-                self._excludes[with_tree, slot] = row
+                row = network.conflicts_with(slot, tree, slots, roots)
+                self._excludes[slot, slots] = row
+                self._excludes[slots, slot] = row
 
     def _regroup(self) -> None:
         order = self._order()
@@ -431,12 +454,13 @@ class _Cluster:
         network, pairs = self._setting.network, []
         holders = [running for running in self._running.values() if self._slots.waits[running.slot]]
         if holders:
-            owners = [running for running in self._running.values() if running.tree is not None]
-            slots = np.array([running.slot for running in owners], np.int64)
-            roots = np.array([running.tree for running in owners], np.int64)
+            slots, roots = self._trees_of(self._running)
             for holder in holders:
                 assert holder.using is not None
-                held = network.conflicts_with(holder.slot, holder.using, slots, roots)
-                pairs += [(holder.slot, int(slot)) for slot in slots[held]]
-        found = np.array(pairs, np.int64).reshape(-1, 2)
-        return Blocks(found[:, 0].copy(), found[:, 1].copy())
+                held = slots[network.conflicts_with(holder.slot, holder.using, slots, roots)]
+                pairs += [
+                    (holder.slot, slot, self._running[slot].granted >= holder.granted)
+                    for slot in held.tolist()
+                ]
+        found = np.array(pairs, np.int64).reshape(-1, 3)
+        return Blocks(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].astype(np.bool_))

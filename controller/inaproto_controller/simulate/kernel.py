@@ -121,6 +121,8 @@ class Turns(NamedTuple):
     """(blocks,): slot whose operation runs on a tree that it has given up ..."""
     blocked: Ints
     """... and who needs that tree's links."""
+    is_granted: Bools
+    """(blocks,): who needs them got its tree just now, and not before they are released."""
 
 
 class Log(NamedTuple):
@@ -315,7 +317,7 @@ def _sink(turns: Turns, place: int, size: int) -> None:
 def _release(slots: Slots, turns: Turns, slot: int, until: float) -> None:
     """Its old tree is being released: nobody is granted its links before."""
     for block in range(len(turns.blocker)):
-        if turns.blocker[block] == slot:
+        if turns.blocker[block] == slot and turns.is_granted[block]:
             blocked = turns.blocked[block]
             slots.no_ina_until[blocked] = max(slots.no_ina_until[blocked], until)
 

@@ -113,6 +113,8 @@ class Blocks:
 
     blocker: Ints
     blocked: Ints
+    is_granted: Bools
+    """The tree of who needs the links was given no earlier than the holder's new one."""
 
 
 def take_turns(
@@ -165,4 +167,5 @@ def take_turns(
         busy=np.bincount(group_of, weights=slots.uses_ina[order], minlength=len(heads)).astype(np.int64),
         blocker=blocks.blocker,
         blocked=blocks.blocked,
+        is_granted=blocks.is_granted,
     )
