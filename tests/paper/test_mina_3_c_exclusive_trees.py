@@ -68,7 +68,7 @@ def test_exclusive_trees_are_exclusive_and_nobody_goes_without_for_no_reason(quo
         cuts = [0, *sorted(draw.sample(range(1, tree.hosts), 5)), tree.hosts]
         placed = [order[one:other] for one, other in pairwise(cuts)]
         jobs = entered(network, placed)
-        needs = [
+        needs: list[list[set[Link | Switch]]] = [
             [set(parts(footprint, colour)) for colour in tree.colours(footprint.height)]
             for footprint in map(tree.footprint, placed)
         ]

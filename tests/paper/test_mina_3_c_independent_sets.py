@@ -6,14 +6,14 @@ import random
 from itertools import combinations, pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto_controller.trees.independent_set import Graph, graph_of, largest, reducing_peeling
+from inaproto_controller.trees.independent_set import Graph, graph_of, largest, matrix_of, reducing_peeling
+from inaproto_controller.trees.peeling import peel
+from tests.controller.peeling_set_by_set import Peeling
 from tests.data.mina.reference import reference
-
-EXACT_VERTICES_MAX = 100
-"""Of the published graphs; those with more take branch and bound up to a minute."""
 
 
 def drawn(draw: random.Random, vertices: int, edges: int) -> Graph:
@@ -44,7 +44,7 @@ def test_sets_are_about_as_large_as_the_published_solver_s(case: dict[str, Any])
     found = reducing_peeling(graph)
     check(graph, found)
     assert len(found) >= case["peer_size"] - 2
-    if case["proved_optimal"] and case["n"] <= EXACT_VERTICES_MAX:
+    if case["proved_optimal"]:
         best = largest(graph)
         check(graph, best)
         assert len(best) == case["best_known_size"]
@@ -92,6 +92,30 @@ def test_paths_between_vertices_of_higher_degree_are_shortened_exactly(length: i
     found = reducing_peeling(graph)
     check(graph, found)
     assert len(found) == len(largest(graph))
+
+
+def subdivided(draw: random.Random, graph: Graph) -> Graph:
+    """Edges become paths of up to five more vertices: what rule 2 is for."""
+    vertices = len(graph)
+    edges: list[tuple[int, int]] = []
+    for one, neighbours in enumerate(graph):
+        for other in sorted(neighbours):
+            if other > one:
+                path = list(range(vertices, vertices := vertices + draw.randint(0, 5)))
+                edges += pairwise([one, *path, other])
+    numbers = draw.sample(range(vertices), vertices)
+    return graph_of(vertices, [(numbers[one], numbers[other]) for one, other in edges])
+
+
+def test_sets_are_those_of_peeling_set_by_set_on_4000_graphs() -> None:
+    draw = random.Random("set by set")
+    for number in range(4000):
+        graph = drawn(draw, draw.randint(1, 40), draw.randint(0, 90))
+        if number % 2:
+            graph = subdivided(draw, drawn(draw, draw.randint(2, 14), draw.randint(0, 30)))
+        assert reducing_peeling(graph) == Peeling(graph).run()
+        if number % 40 == 0:
+            assert np.flatnonzero(peel(matrix_of(graph))).tolist() == reducing_peeling(graph)
 
 
 def test_equal_graphs_have_equal_sets() -> None:
