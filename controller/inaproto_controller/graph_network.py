@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto_controller.compiled import jit
 from inaproto_controller.graph_topology import UNREACHABLE, GraphTopology
+from inaproto_controller.network import Bools, Ints
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Words = NDArray[np.uint64]
 
 ROOTS_MAX: Final = 64
@@ -93,7 +92,8 @@ class GraphNetwork:
 
     def _set_resources(self) -> None:
         """Numbers of what is limited: switches first, then links."""
-        topology, capacities = self.topology, []
+        topology = self.topology
+        capacities: list[int] = []
         self._switch_resources = np.full(len(topology.switches), -1, np.int64)
         for number, switch in enumerate(topology.switches):
             if switch.aggregates and switch.jobs is not None:
@@ -182,7 +182,8 @@ class GraphNetwork:
         if not slots.size:
             return np.zeros(0, np.bool_)
         shared: Bools = (self._bits(slots, roots) & self._job(slot).exclusive[root]).any(axis=1)
-        return shared & (slots != slot)
+        shared &= slots != slot
+        return shared
 
     def _bits(self, slots: Ints, roots: Ints) -> Words:
         pairs = zip(slots.tolist(), roots.tolist(), strict=True)
@@ -259,12 +260,12 @@ class GraphNetwork:
         everyone = np.arange(self.topology.nodes)
         first = np.searchsorted(source[nearer], everyone)
         count = np.searchsorted(source[nearer], everyone, side="right") - first
-        ways = _Ways(*(np.full(everyone.size, -1, np.int32) for _ in range(2)), count.astype(np.int32))
+        node, link = np.full((2, everyone.size), -1, np.int32)
         some = count > 0
         chosen = nearer[first[some] + turn % count[some]]
-        ways.node[some] = target[chosen]
-        ways.link[some] = self._edges[chosen, 2]
-        return ways
+        node[some] = target[chosen]
+        link[some] = self._edges[chosen, 2]
+        return _Ways(node, link, count.astype(np.int32))
 
     def paths(self, tree: GraphTree) -> Iterator[tuple[str, str]]:
         """Its links, as the names of their ends: for messages and pictures."""

@@ -73,7 +73,7 @@ class GraphTopology:
         self._check_links()
 
     def _check_links(self) -> None:
-        linked = set()
+        linked: set[int] = set()
         for link in self.links:
             ends = (link.one, link.other)
             if min(ends) < 0 or max(ends) >= self.nodes:

@@ -11,6 +11,7 @@ import pytest
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto_controller.graph_network import GraphNetwork, GraphTree
 from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.network import FatTreeNetwork, Network
 from inaproto_controller.placement.least_fragments import LeastFragments
 from inaproto_controller.placement.occupancy import Occupancy, fragments
 from inaproto_controller.placement.simple import FirstFit, RandomFit
@@ -18,6 +19,10 @@ from inaproto_controller.topology import FatTree, Quota
 from tests.controller.graphs import HDR, NDR, cluster, drawn, faults
 
 TREES = [FatTree.of_degree(4), FatTree((3, 2, 2), (2, 2, 3)), FatTree((4, 4), (1, 3)), FatTree((5,), (1,))]
+
+
+def networks(tree: FatTree, quota: Quota) -> tuple[Network, Network]:
+    return FatTreeNetwork(tree, quota), GraphNetwork(GraphTopology.of_fat_tree(tree, quota), roots_max=100)
 
 
 def leaves_and_spines(leaf: dict[str, int], spine: dict[str, int]) -> GraphTopology:
@@ -82,6 +87,35 @@ def check_conflicts(
             assert found[one, other] == row[other] == exclude
             seen.add(exclude)
     return seen
+
+
+@pytest.mark.parametrize("quota", Quota)
+def test_both_networks_answer_alike(quota: Quota) -> None:
+    """With the numbers of roots and slots that builders see, jobs coming and going, in a larger tree."""
+    tree, draw = FatTree.of_degree(8), random.Random(f"both {quota}")
+    both, jobs, taken = networks(tree, quota), dict[int, int](), dict[int, list[int]]()
+    for _ in range(80):
+        slot = draw.randrange(20)
+        if jobs.pop(slot, None) is not None:
+            for network in both:
+                network.leave(slot)
+            del taken[slot]
+            continue
+        free = sorted(set(range(tree.hosts)) - {host for hosts in taken.values() for host in hosts})
+        taken[slot] = draw.sample(free, draw.choice([1, 2, 3, 4]))
+        closed, graph = (network.enter(slot, taken[slot]) for network in both)
+        assert closed == graph
+        jobs[slot] = closed
+        slots = np.array([draw.choice(list(jobs)) for _ in range(60)], np.int64)
+        roots = np.array([draw.randrange(jobs[one]) for one in slots.tolist()], np.int64)
+        closed_pairs, graph_pairs = (network.conflicts(slots, roots) for network in both)
+        assert (closed_pairs == graph_pairs).all()
+        closed_row, graph_row = (
+            network.conflicts_with(slot, jobs[slot] - 1, slots, roots) for network in both
+        )
+        assert (closed_row == graph_row).all()
+        closed_size, graph_size = (network.tree_size(slot, 0) for network in both)
+        assert closed_size == graph_size
 
 
 def test_trees_are_shortest_ways_whose_inputs_join_where_they_are_summed() -> None:
