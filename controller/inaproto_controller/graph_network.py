@@ -113,6 +113,10 @@ class GraphNetwork:
         return self.topology.hosts
 
     @property
+    def switches(self) -> int:
+        return len(self.topology.switches)
+
+    @property
     def capacities(self) -> Ints:
         """(resources,) int64, read only: how many trees may use each at a time, at least 1."""
         view = self._capacities.view()

@@ -18,6 +18,7 @@ from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import TreeBuilder
 from inaproto_controller.trees.exclusive import FirstFitL, FirstFitP, NoTrees
 from inaproto_controller.trees.exclusive import RandomFit as RandomTree
+from inaproto_controller.trees.rebuild_all import RebuildAll
 
 PLACEMENTS: Final[Mapping[str, Callable[[FatTree, int], Placement]]] = {
     "first": lambda tree, seed: FirstFit(),
@@ -29,6 +30,7 @@ TREES: Final[Mapping[str, Callable[..., TreeBuilder]]] = {
     "first": lambda network, seed: FirstFitP(network),
     "exclusive": lambda network, seed: FirstFitL(network),
     "random": RandomTree,
+    "rebuild-all": lambda network, seed, **options: RebuildAll(network, seed=seed, **options),
 }
 """Builders by name; called with the network, the seed, and options of their own."""
 
