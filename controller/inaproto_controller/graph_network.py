@@ -172,6 +172,20 @@ class GraphNetwork:
         )
         return tuple(sorted(used[used >= 0].tolist()))
 
+    def roots_through(self, slot: int, switch: int) -> Ints:
+        """Those of its roots whose trees have that switch, ascending."""
+        trees = self._job(slot).trees
+        return np.array([root for root, tree in enumerate(trees) if switch in tree.switches], np.int64)
+
+    def hosts_at(self, switch: int) -> Ints:
+        """Hosts that are linked to it, ascending."""
+        topology = self.topology
+        node = topology.hosts + switch
+        if not 0 <= switch < self.switches:
+            raise LocalMisuse(f"no switch {switch}; there are {self.switches}")
+        ends = [(link.one, link.other) for link in self._usable if node in (link.one, link.other)]
+        return np.array(sorted({min(pair) for pair in ends if min(pair) < topology.hosts}), np.int64)
+
     # -- conflicts
 
     def conflicts(self, slots: Ints, roots: Ints) -> Bools:

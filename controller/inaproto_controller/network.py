@@ -62,6 +62,14 @@ class Network(Protocol):
         """Switches and links."""
         ...
 
+    def roots_through(self, slot: int, switch: int) -> Ints:
+        """Those of its roots whose trees have that switch, ascending. Switches count from 0, hosts' first."""
+        ...
+
+    def hosts_at(self, switch: int) -> Ints:
+        """Hosts that are linked to it, ascending."""
+        ...
+
 
 class FatTreeNetwork:
     """By closed form; O(jobs) for a job that enters, O(1) for each pair of trees."""
@@ -172,6 +180,34 @@ class FatTreeNetwork:
     def tree_size(self, slot: int, root: int) -> tuple[int, int]:
         self._height(slot)  # alike for all its roots
         return self._sizes[slot]
+
+    def roots_through(self, slot: int, switch: int) -> Ints:
+        height = self._height(slot)
+        layer, number = self._place(switch)
+        below = self._weights[layer]
+        pod, alike = divmod(number, below)
+        if layer > height or not self._pods[layer][slot, pod // _WORD] >> np.uint64(pod % _WORD) & np.uint64(
+            1
+        ):
+            return np.zeros(0, np.int64)
+        return np.arange(alike, self._weights[height], below)
+
+    def hosts_at(self, switch: int) -> Ints:
+        layer, number = self._place(switch)
+        if layer > 1:
+            return np.zeros(0, np.int64)
+        rack = number // self._weights[1]
+        return np.arange(rack * self._pod_hosts[1], (rack + 1) * self._pod_hosts[1])
+
+    def _place(self, switch: int) -> tuple[int, int]:
+        """Layer, and number within it."""
+        number = switch
+        for layer in range(1, self.tree.layers + 1):
+            nodes = self.tree.nodes(layer)
+            if 0 <= number < nodes:
+                return layer, number
+            number -= nodes
+        raise LocalMisuse(f"no switch {switch}; there are {self.switches}")
 
 
 @jit

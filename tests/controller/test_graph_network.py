@@ -116,6 +116,11 @@ def test_both_networks_answer_alike(quota: Quota) -> None:
         assert (closed_row == graph_row).all()
         closed_size, graph_size = (network.tree_size(slot, 0) for network in both)
         assert closed_size == graph_size
+        switch = draw.randrange(both[0].switches)
+        through, graph_through = (network.roots_through(slot, switch).tolist() for network in both)
+        assert through == graph_through
+        at_it, graph_at_it = (network.hosts_at(switch).tolist() for network in both)
+        assert at_it == graph_at_it
 
 
 def test_trees_are_shortest_ways_whose_inputs_join_where_they_are_summed() -> None:

@@ -102,3 +102,30 @@ def test_slots_that_are_not_what_a_call_needs_are_refused() -> None:
     assert network.tree_size(0, 0) == (0, 0)
     network.leave(1)
     assert network.enter(1, [3, 4]) > 1
+
+
+@pytest.mark.parametrize("tree", TREES[:4], ids=str)
+def test_roots_through_a_switch_are_those_whose_trees_have_it(tree: FatTree) -> None:
+    draw = random.Random(f"{tree} switches")
+    network = FatTreeNetwork(tree, Quota.LINK)
+    first = [sum(tree.nodes(layer) for layer in range(1, above)) for above in range(1, tree.layers + 1)]
+    for _ in range(20):
+        hosts = draw.sample(range(tree.hosts), draw.randint(1, 6))
+        network.enter(3, hosts)
+        footprint = tree.footprint(hosts)
+        passed: dict[int, list[int]] = {switch: [] for switch in range(network.switches)}
+        for root, colour in enumerate(tree.colours(footprint.height)):
+            for layer, number in tree.tree_switches(footprint, colour):
+                passed[first[layer - 1] + number].append(root)
+        for switch, roots in passed.items():
+            assert network.roots_through(3, switch).tolist() == roots
+        network.leave(3)
+    racks = [network.hosts_at(switch).tolist() for switch in range(tree.nodes(1))]
+    for switch in range(0, tree.nodes(1), tree.up[0]):
+        assert racks[switch : switch + tree.up[0]] == [racks[switch]] * tree.up[0]
+    assert [host for switch in range(0, tree.nodes(1), tree.up[0]) for host in racks[switch]] == list(
+        range(tree.hosts)
+    )
+    assert network.hosts_at(network.switches - 1).size == (tree.hosts if tree.layers == 1 else 0)
+    with pytest.raises(LocalMisuse, match="no switch"):
+        network.hosts_at(network.switches)

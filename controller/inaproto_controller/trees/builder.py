@@ -28,6 +28,8 @@ class TreeJob:
     using: int | None = None
     """Root of the tree that an operation with INA uses at this instant."""
     steps_left: int = 0
+    barred: frozenset[int] = frozenset()
+    """Roots whose trees have a switch that is down."""
 
 
 Changes = dict[int, int | None]

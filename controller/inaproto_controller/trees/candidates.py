@@ -36,12 +36,15 @@ class CandidateDraws:
 
     def draw(self, jobs: Sequence[TreeJob]) -> Candidates:
         """All roots of a job that has no more than ``candidates_max``, else so many, each as likely,
-        ascending."""
+        ascending; less those that are barred."""
         counts = np.array([job.roots for job in jobs], np.int64)
         most = self.candidates_max
         if jobs:
             most = min(most, int(counts.max()))
         owners, roots = _draw(counts, most, self._stream.random((len(jobs), most)))
+        if any(job.barred for job in jobs):
+            usable = [root not in jobs[owner].barred for owner, root in zip(owners, roots, strict=True)]
+            owners, roots = owners[usable], roots[usable]
         return Candidates(owners, np.array([job.slot for job in jobs], np.int64)[owners], roots)
 
 

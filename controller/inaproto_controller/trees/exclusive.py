@@ -104,5 +104,7 @@ def _acceptable(network: Network, job: TreeJob, trees: _Trees) -> Iterator[int]:
     slots = integers([slot for slot, _ in trees])
     roots = integers([root for _, root in trees])
     for root in range(job.roots):
+        if root in job.barred:
+            continue
         if not network.conflicts_with(job.slot, root, slots, roots).any():
             yield root
