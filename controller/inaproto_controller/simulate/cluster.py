@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -28,8 +28,9 @@ from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate import kernel
 from inaproto_controller.simulate.group_order import GroupOrder
-from inaproto_controller.simulate.kernel import Bools, Ints
+from inaproto_controller.simulate.kernel import Ints
 from inaproto_controller.simulate.results import JobResult, Moment, Result
+from inaproto_controller.simulate.rivals import Rivals
 from inaproto_controller.simulate.running import (
     POLICIES,
     Blocks,
@@ -162,8 +163,9 @@ class _Cluster:
         self._free_slots = list(range(_ROOM))[::-1]
         self._running: dict[int, _Running] = {}
         """By slot, in order of placement."""
-        self._excludes: Bools = np.zeros((_ROOM, _ROOM), np.bool_)
-        """(slots, slots): whether the trees of two slots do."""
+        self._rivals = Rivals(_ROOM)
+        self._trees: Ints = np.full(_ROOM, -1, np.int64)
+        """(slots,): root of each slot's tree; -1 for none."""
         self._queue: deque[int] = deque()
         self._arrived = 0
         self._placed = 0
@@ -271,9 +273,8 @@ class _Cluster:
             room = len(self._slots.at)
             self._slots = grown(self._slots)
             self._free_slots = list(range(room, 2 * room))[::-1]
-            excludes = np.zeros((2 * room, 2 * room), np.bool_)
-            excludes[:room, :room] = self._excludes
-            self._excludes = excludes
+            self._rivals.grow()
+            self._trees = np.concatenate([self._trees, np.full(room, -1, np.int64)])
         slot = self._free_slots.pop()
         self._setting.occupancy.take(hosts)
         roots = self._setting.network.enter(slot, hosts)
@@ -292,7 +293,7 @@ class _Cluster:
         slots.seed[slot] = np.uint64(
             (self._setting.seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) % 2**64
         )
-        self._excludes[slot] = self._excludes[:, slot] = False
+        self._rivals.enter(slot, self._running[slot].number)
         kernel.begin_step(self._kinds.tables, slots, slot, self._now)
         return slot
 
@@ -301,6 +302,8 @@ class _Cluster:
         self._results.append(self._result(running, is_finished=True))
         self._setting.occupancy.release(running.hosts)
         self._setting.network.leave(slot)
+        self._rivals.forget(slot)
+        self._trees[slot] = -1
         self._free_slots.append(slot)
         if self._on_progress is not None:
             self._on_progress(len(self._results))
@@ -333,10 +336,7 @@ class _Cluster:
         builder = self._setting.trees
         if new or builder.wants_completions:
             self._builds += 1
-            for running in self._running.values():
-                if running.using != running.tree and not self._slots.waits[running.slot]:
-                    running.using = running.tree
-            jobs = [self._tree_job(running) for running in self._running.values()]
+            jobs = self._tree_jobs()
             places = {job.slot: place for place, job in enumerate(jobs)}
             changes = builder.build(jobs, [places[slot] for slot in new], now=self._now, completed=completed)
             changed = [slot for slot, tree in changes.items() if self._set_tree(self._running[slot], tree)]
@@ -346,18 +346,26 @@ class _Cluster:
             self._exclude(changed)
         self._regroup()
 
-    def _tree_job(self, running: _Running) -> TreeJob:
-        slots, slot = self._slots, running.slot
-        return TreeJob(
-            slot,
-            running.number,
-            running.asked.hosts,
-            running.times,
-            running.roots,
-            running.tree,
-            running.using if slots.uses_ina[slot] else None,
-            running.asked.steps - int(slots.steps[slot]),
-        )
+    def _tree_jobs(self) -> list[TreeJob]:
+        waits, uses_ina = self._slots.waits.tolist(), self._slots.uses_ina.tolist()
+        steps: list[int] = self._slots.steps.tolist()
+        jobs = []
+        for slot, running in self._running.items():
+            if not waits[slot]:
+                running.using = running.tree
+            jobs.append(
+                TreeJob(
+                    slot,
+                    running.number,
+                    running.asked.hosts,
+                    running.times,
+                    running.roots,
+                    running.tree,
+                    running.using if uses_ina[slot] else None,
+                    running.asked.steps - steps[slot],
+                )
+            )
+        return jobs
 
     def _set_tree(self, running: _Running, tree: int | None) -> bool:
         if tree == running.tree:
@@ -369,6 +377,7 @@ class _Cluster:
             running.migrations -= 1
             running.downtime -= float(slots.downtime_then[slot])
         running.tree = tree
+        self._trees[slot] = -1 if tree is None else tree
         if not (slots.uses_ina[slot] and tree == running.using):
             running.migrations += running.had_tree
             running.downtime += cost
@@ -391,43 +400,45 @@ class _Cluster:
     def _wait_for_release(self, changed: Sequence[int]) -> None:
         """Nobody is granted links before those who had them have released them."""
         until = self._now + self._setting.migration.release
-        slots, roots = self._trees_of(changed)
+        slots = np.array([slot for slot in changed if self._trees[slot] >= 0], np.int64)
+        roots = self._trees[slots]
         for slot, tree in self._released:
             waiting = slots[self._setting.network.conflicts_with(slot, tree, slots, roots)]
             self._slots.no_ina_until[waiting] = np.maximum(self._slots.no_ina_until[waiting], until)
         self._released.clear()
 
-    def _trees_of(self, slots: Iterable[int]) -> tuple[Ints, Ints]:
-        """Of those that have a tree: slots and roots, (n,) each."""
-        pairs = [(slot, tree) for slot in slots if (tree := self._running[slot].tree) is not None]
-        found = np.array(pairs, np.int64).reshape(-1, 2)
-        return found[:, 0].copy(), found[:, 1].copy()
+    def _with_tree(self) -> tuple[Ints, Ints]:
+        """Slots and roots, (n,) each, of jobs that have a tree."""
+        slots = np.flatnonzero(self._trees >= 0)
+        return slots, self._trees[slots]
 
     def _order(self) -> Ints:
         return np.fromiter(self._running, np.int64, len(self._running))
 
     def _exclude(self, changed: Sequence[int]) -> None:
-        network = self._setting.network
-        slots, roots = self._trees_of(self._running)
+        network, trees = self._setting.network, self._trees
+        for slot in changed:
+            self._rivals.forget(slot)
         if 2 * len(changed) > len(self._running):
             order = self._order()
-            self._excludes[np.ix_(order, order)] = False
-            self._excludes[np.ix_(slots, slots)] = network.conflicts(slots, roots)
+            order = order[trees[order] >= 0]
+            self._rivals.set_all(order, network.conflicts(order, trees[order]))
             return
+        slots, roots = self._with_tree()
+        is_done = np.ones(len(trees), np.bool_)
+        is_done[list(changed)] = False
         for slot in changed:
-            self._excludes[slot] = self._excludes[:, slot] = False
-            tree = self._running[slot].tree
-            if tree is not None:
-                row = network.conflicts_with(slot, tree, slots, roots)
-                self._excludes[slot, slots] = row
-                self._excludes[slots, slot] = row
+            is_done[slot] = True
+            if trees[slot] >= 0:
+                excluded = slots[network.conflicts_with(slot, int(trees[slot]), slots, roots)]
+                self._rivals.meet(slot, excluded[is_done[excluded]])
 
     def _regroup(self) -> None:
         order = self._order()
         setting = self._setting
         self._turns = take_turns(
             order,
-            self._excludes[np.ix_(order, order)],
+            self._rivals,
             self._slots,
             self._kinds,
             self._blocks(),
@@ -442,7 +453,7 @@ class _Cluster:
                 self._now,
                 len(order),
                 setting.network.hosts - setting.occupancy.free_hosts,
-                sum(running.tree is not None for running in self._running.values()),
+                int((self._trees >= 0).sum()),
                 len(sizes),
                 int(sizes.max(initial=0)),
                 len(self._queue),
@@ -452,9 +463,9 @@ class _Cluster:
     def _blocks(self) -> Blocks:
         """Who waits with a new tree still holds the links of the old one."""
         network, pairs = self._setting.network, []
-        holders = [running for running in self._running.values() if self._slots.waits[running.slot]]
+        holders = [self._running[slot] for slot in np.flatnonzero(self._slots.waits).tolist()]
         if holders:
-            slots, roots = self._trees_of(self._running)
+            slots, roots = self._with_tree()
             for holder in holders:
                 assert holder.using is not None
                 held = slots[network.conflicts_with(holder.slot, holder.using, slots, roots)]

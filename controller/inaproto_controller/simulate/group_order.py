@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from inaproto_controller.compiled import jit
 
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class GroupOrder(Enum):
@@ -30,16 +29,22 @@ _BUCKETS: Final = np.array([2, 5, 11, 23, 47, 97, 197, 397, 797, 1597, 3203, 642
 
 
 @jit
-def components(excludes: Bools) -> Ints:
-    """(jobs,): a root of each job's group; ``excludes``: (jobs, jobs), jobs in order of placement.
+def components(order: Ints, count: Ints, of: Ints) -> Ints:
+    """(jobs,): index of a root of each job's group. ``order``: (jobs,) slots in order of placement; ``count``
+    and ``of``: as :class:`~inaproto_controller.simulate.rivals.Rivals` has them.
 
     Pairs are joined in lexicographic order, the root of the earlier below that of the later.
     """
-    count = len(excludes)
-    parent = np.arange(count)
-    for one in range(count):
-        for other in range(one + 1, count):
-            if excludes[one, other]:
+    jobs = len(order)
+    place = np.zeros(len(count), np.int64)
+    for one in range(jobs):
+        place[order[one]] = one
+    parent = np.arange(jobs)
+    for one in range(jobs):
+        slot = order[one]
+        for index in range(count[slot]):
+            other = place[of[slot, index]]
+            if other > one:
                 root = one
                 while parent[root] != root:
                     root = parent[root]
@@ -47,8 +52,8 @@ def components(excludes: Bools) -> Ints:
                 while parent[top] != top:
                     top = parent[top]
                 parent[root] = top
-    roots = np.arange(count)
-    for one in range(count):
+    roots = np.arange(jobs)
+    for one in range(jobs):
         while parent[roots[one]] != roots[one]:
             roots[one] = parent[roots[one]]
     return roots

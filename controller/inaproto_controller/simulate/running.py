@@ -13,6 +13,7 @@ from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate import kernel
 from inaproto_controller.simulate.group_order import GroupOrder, components, listed
 from inaproto_controller.simulate.kernel import Bools, Floats, Ints, Log, Slots, Tables, Turns
+from inaproto_controller.simulate.rivals import Rivals
 
 POLICIES: Final = {
     Policy.NONE: kernel.NONE,
@@ -119,7 +120,7 @@ class Blocks:
 
 def take_turns(
     order: Ints,
-    excludes: Bools,
+    rivals: Rivals,
     slots: Slots,
     kinds: Kinds,
     blocks: Blocks,
@@ -129,9 +130,9 @@ def take_turns(
     uses_ina: bool,
     jitter: float,
 ) -> Turns:
-    """``order``: (jobs,) slots in order of placement; ``excludes``: (jobs, jobs) whether their trees do."""
+    """``order``: (jobs,) slots in order of placement."""
     jobs, room = len(order), len(slots.at)
-    roots = components(excludes)
+    roots = components(order, rivals.count, rivals.of)
     heads = np.array(listed(roots, by), np.int64)
     place = np.zeros(jobs, np.int64)
     place[heads] = np.arange(len(heads))
