@@ -12,9 +12,10 @@ The job goes on without INA meanwhile; who needs the links that it gives up wait
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -27,8 +28,10 @@ from inaproto_controller.placement.simple import Hosts
 from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate import kernel
+from inaproto_controller.simulate.failures import FailureEvent, Part, checked
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.kernel import Ints
+from inaproto_controller.simulate.outages import Outages
 from inaproto_controller.simulate.results import JobResult, Moment, Result
 from inaproto_controller.simulate.rivals import Rivals
 from inaproto_controller.simulate.running import (
@@ -43,6 +46,8 @@ from inaproto_controller.simulate.running import (
 from inaproto_controller.trees.builder import TreeBuilder, TreeJob
 
 _ROOM: Final = 64
+_LATEST: Final = sys.float_info.max
+"""Seconds: what is later never happens."""
 _LOG_ROOM: Final = 1 << 14
 
 
@@ -115,6 +120,8 @@ class _Running:
     using: int | None = None
     """The tree that is in effect; ``tree`` too, unless that waits for an operation's end."""
     had_tree: bool = False
+    barred: frozenset[int] = frozenset()
+    """Roots whose trees have a switch that is down."""
     granted: int = 0
     """The build that gave it its tree."""
     migrations: int = 0
@@ -126,6 +133,8 @@ def simulate(
     requests: Sequence[Request],
     *,
     arrivals: Sequence[float] | None = None,
+    failures: Sequence[FailureEvent] = (),
+    checkpoint_steps: int = 1,
     until: float = math.inf,
     on_progress: Callable[[int], None] | None = None,
     on_operation: Callable[[Operation], None] | None = None,
@@ -133,10 +142,18 @@ def simulate(
     """Until all jobs have ended, or the first event later than ``until``.
 
     ``arrivals``: seconds, ascending, of each request; all at 0 by default. The queue is first in, first out:
-    who does not fit holds back those behind. ``on_progress`` gets the number of jobs that have ended. Raises
-    ``ConfigError`` for a request that the cluster is too small for, and for an unknown model.
+    who does not fit holds back those behind. ``failures``: of hosts and switches, in order; a job that loses
+    a host goes back to the head of the queue with the steps that it has left since its last multiple of
+    ``checkpoint_steps``, and trees that lose a switch are lost. ``on_progress`` gets the number of jobs that
+    have ended. Raises ``ConfigError`` for a request that the cluster is too small for, for an unknown model,
+    and for arrivals and failures out of order.
     """
-    return _Cluster(setting, requests, arrivals, until, on_progress, on_operation).run()
+    checked_failures = checked(
+        failures, {Part.HOST: setting.network.hosts, Part.SWITCH: setting.network.switches}
+    )
+    outages = Outages(setting.network, checked_failures)
+    cluster = _Cluster(setting, requests, arrivals, until, on_progress, on_operation)
+    return cluster.run(outages, checkpoint_steps)
 
 
 class _Cluster:
@@ -174,6 +191,8 @@ class _Cluster:
         self._events = 0
         self._builds = 0
         self._results: list[JobResult] = []
+        self._interrupted: dict[int, JobResult] = {}
+        """By request: what became of it before it lost a host."""
         self._moments: list[Moment] = []
         self._released: list[tuple[int, int]] = []
         """Slots, and the trees that they have given up just now."""
@@ -191,22 +210,27 @@ class _Cluster:
 
     # -- the run
 
-    def run(self) -> Result:
-        completed = False
+    def run(self, outages: Outages, checkpoint_steps: int) -> Result:
+        self._outages = outages
+        self._checkpoint_steps = checkpoint_steps
+        self._regroup()
+        is_changed = False
         while True:
+            is_changed |= self._fail()
             new = self._let_in()
-            if new or completed:
-                self._rebuild(new, completed=completed)
-            if not self._running and self._arrived == len(self._requests):
+            if new or is_changed:
+                self._rebuild(new, completed=is_changed)
+            if self._is_over():
                 break
             why, slot = self._advance()
             if why == kernel.LIMITED:
                 break
-            completed = why == kernel.COMPLETED
-            if completed:
+            is_changed = why == kernel.COMPLETED
+            if is_changed:
                 self._complete(slot)
-        for running in self._running.values():
-            self._results.append(self._result(running, is_finished=False))
+        unfinished = [self._result(running, is_finished=False) for running in self._running.values()]
+        waiting = [self._interrupted[number] for number in self._queue if number in self._interrupted]
+        self._results += unfinished + waiting
         self._results.sort(key=lambda job: job.number)
         network = self._setting.network
         return Result(
@@ -215,15 +239,23 @@ class _Cluster:
             self._events,
             network.hosts,
             network.switches,
-            unplaced=len(self._requests) - self._placed,
+            unplaced=len(self._requests) - len(self._results),
             tree_builds=self._builds,
             moments=self._moments,
         )
 
+    def _next_from_outside(self) -> float:
+        arrival = self._arrivals[self._arrived] if self._arrived < len(self._arrivals) else math.inf
+        return min(arrival, self._outages.next_at)
+
+    def _is_over(self) -> bool:
+        if self._running:
+            return False
+        has_more = self._queue or self._arrived < len(self._arrivals)
+        return not has_more or self._next_from_outside() > min(self._until, _LATEST)
+
     def _advance(self) -> tuple[int, int]:
-        pause_at = self._arrivals[self._arrived] if self._arrived < len(self._arrivals) else math.inf
-        if pause_at <= self._now and not self._running:
-            return kernel.PAUSED, -1
+        pause_at = self._next_from_outside()
         while True:
             why, slot, now, events = kernel.advance(
                 self._kinds.tables,
@@ -279,56 +311,121 @@ class _Cluster:
         self._setting.occupancy.take(hosts)
         roots = self._setting.network.enter(slot, hosts)
         kind = self._kinds.number(request.model, request.hosts)
-        self._running[slot] = _Running(
-            number, slot, self._placed, request, self._kinds.times[kind], hosts, self._now, roots
-        )
+        before = self._interrupted.get(number)
+        left = request if before is None else request._replace(steps=request.steps - before.steps)
+        running = _Running(number, slot, self._placed, left, self._kinds.times[kind], hosts, self._now, roots)
+        running.barred = self._outages.barred(slot)
+        self._running[slot] = running
         self._placed += 1
         self._events += 1
         slots = self._slots
         for column in slots:
             column[slot] = 0
         slots.kind[slot] = kind
-        slots.steps_max[slot] = request.steps
+        slots.steps_max[slot] = left.steps
         slots.weight[slot] = request.hosts if self._setting.is_weighted else 1.0
         slots.seed[slot] = np.uint64(
             (self._setting.seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) % 2**64
         )
-        self._rivals.enter(slot, self._running[slot].number)
+        self._rivals.enter(slot, running.number)
         kernel.begin_step(self._kinds.tables, slots, slot, self._now)
         return slot
 
     def _complete(self, slot: int) -> None:
+        self._results.append(self._result(self._running[slot], is_finished=True))
+        self._leave(slot)
+        if self._on_progress is not None:
+            self._on_progress(len(self._results))
+
+    def _leave(self, slot: int) -> None:
         running = self._running.pop(slot)
-        self._results.append(self._result(running, is_finished=True))
         self._setting.occupancy.release(running.hosts)
         self._setting.network.leave(slot)
         self._rivals.forget(slot)
         self._trees[slot] = -1
         self._free_slots.append(slot)
-        if self._on_progress is not None:
-            self._on_progress(len(self._results))
+
+    # -- failures
+
+    def _fail(self) -> bool:
+        """What is due; whether anything has changed for jobs."""
+        is_changed = False
+        while self._outages.next_at <= self._now:
+            lost, back = self._outages.take()
+            gone = set(lost)
+            for slot in [slot for slot, running in self._running.items() if gone & set(running.hosts)]:
+                self._interrupt(slot)
+            self._setting.occupancy.take(lost)
+            self._setting.occupancy.release(back)
+            for running in self._running.values():
+                running.barred = self._outages.barred(running.slot)
+            is_changed = True
+        if is_changed:
+            self._exclude([slot for slot, running in self._running.items() if self._lose_tree(running)])
+        return is_changed
+
+    def _interrupt(self, slot: int) -> None:
+        """Its steps since the last checkpoint are lost; it is the next to get hosts."""
+        running = self._running[slot]
+        steps = int(self._slots.steps[slot])
+        kept = steps // self._checkpoint_steps * self._checkpoint_steps
+        self._slots.steps[slot] = kept
+        so_far = self._result(running, is_finished=False)
+        self._interrupted[running.request] = replace(
+            so_far, restarts=so_far.restarts + 1, steps_lost=so_far.steps_lost + steps - kept
+        )
+        self._leave(slot)
+        self._queue.appendleft(running.request)
+
+    def _lose_tree(self, running: _Running) -> bool:
+        """If a switch of it is down. An operation that it carries is begun anew, without INA."""
+        slots, slot, tables = self._slots, running.slot, self._kinds.tables
+        if not slots.waits[slot]:
+            running.using = running.tree
+        if running.using in running.barred:
+            if slots.uses_ina[slot]:
+                slots.uses_ina[slot] = False
+                operation = tables.first[slots.kind[slot]] + slots.operation[slot]
+                slots.at[slot] = self._now + tables.plain[operation]
+            if slots.waits[slot]:
+                slots.waits[slot] = False
+                slots.has_tree[slot] = slots.has_tree_then[slot]
+                slots.switches[slot] = slots.switches_then[slot]
+                running.using = running.tree
+        if running.tree not in running.barred:
+            return False
+        running.tree = None
+        self._trees[slot] = -1
+        if slots.waits[slot]:
+            slots.has_tree_then[slot] = False
+        else:
+            running.using = None
+            slots.has_tree[slot] = False
+        return True
 
     def _result(self, running: _Running, *, is_finished: bool) -> JobResult:
         slot, slots, times = running.slot, self._slots, running.times
-        steps = int(slots.steps[slot])
-        return JobResult(
-            running.request,
-            running.asked.model,
-            running.asked.hosts,
-            steps,
-            is_finished,
-            self._arrivals[running.request],
-            running.start,
-            self._now if is_finished else float(slots.step_start[slot]),
-            times.step_plain * steps,
-            times.step_ina * steps,
-            float(slots.ina_seconds[slot]),
-            float(slots.ina_switch_seconds[slot]),
-            running.migrations,
-            int(slots.changed[slot]),
-            running.downtime,
-            running.hosts,
+        before = self._interrupted.get(running.request)
+        steps = int(slots.steps[slot]) + (0 if before is None else before.steps)
+        found = JobResult(
+            number=running.request,
+            model=running.asked.model,
+            hosts=running.asked.hosts,
+            steps=steps,
+            is_finished=is_finished,
+            arrival=self._arrivals[running.request],
+            start=running.start,
+            finish=self._now if is_finished else float(slots.step_start[slot]),
+            plain_seconds=times.step_plain * steps,
+            possible_seconds=times.step_ina * steps,
+            ina_seconds=float(slots.ina_seconds[slot]),
+            ina_switch_seconds=float(slots.ina_switch_seconds[slot]),
+            migrations=running.migrations,
+            migrations_counted=int(slots.changed[slot]),
+            downtime=running.downtime,
+            placed_on=running.hosts,
         )
+        return found if before is None else found.after(before)
 
     # -- trees and groups
 
@@ -363,11 +460,14 @@ class _Cluster:
                     running.tree,
                     running.using if uses_ina[slot] else None,
                     running.asked.steps - steps[slot],
+                    running.barred,
                 )
             )
         return jobs
 
     def _set_tree(self, running: _Running, tree: int | None) -> bool:
+        if tree in running.barred:
+            tree = None
         if tree == running.tree:
             return False
         slots, slot = self._slots, running.slot
@@ -452,7 +552,8 @@ class _Cluster:
             Moment(
                 self._now,
                 len(order),
-                setting.network.hosts - setting.occupancy.free_hosts,
+                setting.network.hosts - setting.occupancy.free_hosts - self._outages.hosts_down,
+                self._outages.hosts_down,
                 int((self._trees >= 0).sum()),
                 len(sizes),
                 int(sizes.max(initial=0)),

@@ -6,7 +6,7 @@ Seconds are those of the simulated cluster. A measure that is undefined is None,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -39,6 +39,25 @@ class JobResult:
     downtime: float
     """Charged for them: without INA."""
     placed_on: tuple[int, ...]
+    """Hosts; where it was last, if it was interrupted."""
+    restarts: int = 0
+    """Because a host of it failed."""
+    steps_lost: int = 0
+    """Whole ones that it had to repeat for that."""
+
+    def after(self, before: JobResult) -> JobResult:
+        """This part of a job, and what became of it before it was interrupted; ``steps`` count already."""
+        return replace(
+            self,
+            start=before.start,
+            ina_seconds=before.ina_seconds + self.ina_seconds,
+            ina_switch_seconds=before.ina_switch_seconds + self.ina_switch_seconds,
+            migrations=before.migrations + self.migrations,
+            migrations_counted=before.migrations_counted + self.migrations_counted,
+            downtime=before.downtime + self.downtime,
+            restarts=before.restarts,
+            steps_lost=before.steps_lost,
+        )
 
     @property
     def seconds(self) -> float:
@@ -64,6 +83,8 @@ class JobResult:
             "in_ina_s": self.ina_seconds,
             "migrations": self.migrations,
             "downtime_s": self.downtime,
+            "restarts": self.restarts,
+            "steps_lost": self.steps_lost,
             "placed_on": list(self.placed_on),
         }
 
@@ -75,6 +96,7 @@ class Moment:
     at: float
     running: int
     hosts_busy: int
+    hosts_down: int
     with_tree: int
     groups: int
     largest_group: int
@@ -209,6 +231,8 @@ class Result:
             "migrations_counted": self.migrations_counted,
             "downtime_s": self.downtime,
             "fairness": self.fairness,
+            "restarts": sum(job.restarts for job in self.jobs),
+            "steps_lost": sum(job.steps_lost for job in self.jobs),
             "tree_builds": self.tree_builds,
             "end_s": self.end,
             "events": self.events,

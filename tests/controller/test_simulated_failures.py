@@ -1,0 +1,143 @@
+"""Hosts and switches that fail under simulated jobs: what is lost, what goes on, and that all ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from inaproto.errors import ConfigError
+from inaproto_controller.model import SHARING, StepTimes, measured
+from inaproto_controller.requests import Request
+from inaproto_controller.sharing.policy import Policy
+from inaproto_controller.simulate.cluster import Migration, Operation, simulate
+from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures
+from inaproto_controller.simulate.results import Result
+from inaproto_controller.simulate.settings import make_setting
+from inaproto_controller.topology import FatTree
+
+TREE = FatTree((4, 4, 2), (1, 2, 2))
+"""32 hosts; switches: 0 to 7 in racks, 8 to 11 in pods, 12 to 15 above."""
+MODEL = "vit-large-4"
+TIMES = StepTimes(measured(MODEL), SHARING, hosts=2)
+
+
+def run(
+    requests: Sequence[Request],
+    *failures: FailureEvent,
+    checkpoint_steps: int = 1,
+    trees: str = "exclusive",
+    operations: list[Operation] | None = None,
+) -> Result:
+    setting = make_setting(
+        TREE, placement="first", trees=trees, policy=Policy.GREEDY, speeds=SHARING, migration=Migration()
+    )
+    return simulate(
+        setting,
+        requests,
+        failures=failures,
+        checkpoint_steps=checkpoint_steps,
+        on_operation=None if operations is None else operations.append,
+    )
+
+
+def down(seconds: float, part: Part, number: int) -> FailureEvent:
+    return FailureEvent(seconds, part, number, up=False)
+
+
+def up(seconds: float, part: Part, number: int) -> FailureEvent:
+    return FailureEvent(seconds, part, number, up=True)
+
+
+@pytest.mark.parametrize(("checkpoint_steps", "lost"), [(1, 0), (2, 1), (5, 3), (100, 3)])
+def test_a_job_that_loses_a_host_begins_anew_elsewhere_from_its_last_checkpoint(
+    checkpoint_steps: int, lost: int
+) -> None:
+    fails_at = 3.5 * TIMES.step_ina
+    result = run([Request(MODEL, 8, 10)], down(fails_at, Part.HOST, 5), checkpoint_steps=checkpoint_steps)
+    (job,) = result.jobs
+    assert (job.restarts, job.steps_lost, job.steps, job.is_finished) == (1, lost, 10, True)
+    assert job.placed_on == (0, 1, 2, 3, 4, 6, 7, 8)
+    left = 10 - 3 + lost
+    assert job.finish == pytest.approx(fails_at + left * TIMES.step_ina, rel=1e-12)
+    assert job.plain_seconds == pytest.approx(10 * TIMES.step_plain, rel=1e-12)
+    assert job.start == 0
+
+
+def test_a_job_waits_for_a_repair_where_hosts_are_missing() -> None:
+    result = run(
+        [Request(MODEL, 32, 2), Request(MODEL, 1, 1)],
+        down(0.5 * TIMES.step_ina, Part.HOST, 31),
+        up(9.0, Part.HOST, 31),
+    )
+    big, small = result.jobs
+    assert big.finish == pytest.approx(9.0 + 2 * TIMES.step_ina, rel=1e-12)
+    assert small.start == big.finish  # it waits behind
+    never = run([Request(MODEL, 32, 2), Request(MODEL, 1, 1)], down(0.01, Part.HOST, 31))
+    assert [job.is_finished for job in never.jobs] == [False]
+    assert never.unplaced == 1
+
+
+def test_a_rack_whose_switch_fails_is_cut_off() -> None:
+    result = run([Request(MODEL, 4, 3)], down(0.01, Part.SWITCH, 0))
+    (job,) = result.jobs
+    assert (job.placed_on, job.restarts) == ((4, 5, 6, 7), 1)
+    assert [moment.hosts_down for moment in result.moments][-1] == 4
+
+
+def test_a_tree_that_loses_a_switch_is_lost_and_its_operation_begins_anew() -> None:
+    """Two racks of a pod: the tree's root is switch 8; it fails within the first operation."""
+    operations: list[Operation] = []
+    fails_at = TIMES.ready[0] + TIMES.ina[0] / 2
+    result = run([Request(MODEL, 8, 3)], down(fails_at, Part.SWITCH, 8), operations=operations)
+    first = operations[0]
+    assert not first.uses_ina
+    assert (first.begin, first.end) == (TIMES.ready[0], fails_at + TIMES.plain[0])
+    assert not any(operation.uses_ina for operation in operations)  # one tree for life
+    (job,) = result.jobs
+    assert (job.restarts, job.migrations, job.ina_seconds) == (0, 0, 0)
+    assert job.finish > 2 * TIMES.step_plain
+
+
+@pytest.mark.parametrize("trees", ["exclusive", "random", "first", "rebuild-all"])
+def test_builders_go_round_switches_that_are_down(trees: str) -> None:
+    """All but one of the switches above the pods are down: one candidate is left for a job of both pods."""
+    failures = [down(0.0, Part.SWITCH, switch) for switch in (12, 13, 15)]
+    operations: list[Operation] = []
+    result = run([Request(MODEL, 4, 1), Request(MODEL, 28, 2)], *failures, trees=trees, operations=operations)
+    big = result.jobs[1]
+    assert big.ina_seconds > 0
+    every = run([Request(MODEL, 32, 1)], *failures, down(0.0, Part.SWITCH, 14), trees=trees)
+    assert every.jobs[0].ina_seconds == 0
+    assert every.jobs[0].is_finished
+
+
+@pytest.mark.parametrize("trees", ["none", "first", "exclusive", "rebuild-all"])
+def test_whatever_fails_all_jobs_end_and_the_same_seed_gives_the_same(trees: str) -> None:
+    restarts = 0
+    for seed in range(12):
+        draw = random.Random(f"{seed} {trees}")
+        requests = [
+            Request(draw.choice(["opt-125m-4", MODEL, "bert-base-4"]), draw.choice([1, 2, 4, 8, 20]), 4)
+            for _ in range(25)
+        ]
+        failures = draw_failures(
+            {Part.HOST: 32, Part.SWITCH: 16},
+            {Part.HOST: Reliability(20.0, 0.3), Part.SWITCH: Reliability(10.0, 0.5)},
+            until=60.0,
+            seed=seed,
+        )
+        result, again = (run(requests, *failures, trees=trees, checkpoint_steps=2) for _ in range(2))
+        assert result == again
+        assert [job.steps for job in result.jobs] == [4] * 25
+        assert all(job.is_finished for job in result.jobs)
+        restarts += sum(job.restarts for job in result.jobs)
+        for job in result.jobs:
+            assert job.seconds >= job.possible_seconds * (1 - 1e-12)
+    assert restarts > 20
+
+
+def test_failures_that_cannot_happen_are_named() -> None:
+    with pytest.raises(ConfigError, match="no host 32"):
+        run([Request(MODEL, 1, 1)], down(0.0, Part.HOST, 32))
