@@ -272,7 +272,7 @@ class _Cluster:
             self._drain_log()
             if why != kernel.FULL:
                 break
-        self._now = now
+        self._now = float(now)
         return why, slot
 
     def _drain_log(self) -> None:

@@ -49,7 +49,7 @@ class Kinds:
             tail=np.concatenate([times.tail_plain for times in self.times]),
             floor=np.concatenate([times.floor_plain for times in self.times]),
         )
-        self.least_ina: Final = np.array([times.step_ina for times in self.times])
+        self.least: Final = np.array([min(times.step_ina, times.step_plain) for times in self.times])
         self.least_plain: Final = np.array([times.step_plain for times in self.times])
 
     def number(self, model: str, hosts: int) -> int:
@@ -151,11 +151,12 @@ def take_turns(
         alone = alone[is_behind[alone]]
         kind = slots.kind[alone]
         fast = slots.has_tree[alone] & uses_ina
-        least = np.where(fast, kinds.least_ina[kind], kinds.least_plain[kind])
+        least = np.where(fast, kinds.least[kind], kinds.least_plain[kind])
+        this_step = kinds.least[kind]  # who has lost its tree may have had INA earlier in it
         if jitter:
-            least = kinds.tables.duration[kind]
-        left = slots.steps_max[alone] - slots.steps[alone]
-        soonest = slots.step_start[alone] + left * least - _MARGIN_S
+            least = this_step = kinds.tables.duration[kind]
+        left = slots.steps_max[alone] - slots.steps[alone] - 1
+        soonest = slots.step_start[alone] + this_step + left * least - _MARGIN_S
         due[alone] = np.maximum(soonest, due[alone])
     return Turns(
         group=group,
