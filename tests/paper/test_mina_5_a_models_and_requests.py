@@ -19,6 +19,7 @@ from inaproto_controller.model import (
     measured,
     measured_names,
 )
+from inaproto_controller.reproduce.published import published
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
 from tests.data.mina.reference import reference
 
@@ -43,7 +44,7 @@ def test_an_isolated_step_takes_what_it_takes_in_the_published_simulator() -> No
 
 
 def test_a_plain_step_over_bandwidth_is_that_of_figure_5() -> None:
-    for model, points in reference("ref02_bandwidth_curve")["curve"].items():
+    for model, points in published("ref02_bandwidth_curve")["curve"].items():
         for bandwidth, expected in points:
             times = StepTimes(measured(model), Speeds(bandwidth, 1.0, 0.0), hosts=2)
             assert times.step_plain == pytest.approx(expected, rel=1e-12, abs=0)
