@@ -37,23 +37,28 @@ class Kinds:
                 times = StepTimes(trace, speeds, hosts=1 if is_alone else 2)
                 self.times.append(times)
                 asks.append(times.suffix if suffix_only else 0)
-        counts = [times.count for times in self.times]
-        self.tables: Final = Tables(
-            first=np.cumsum([0, *counts[:-1]]).astype(np.int64),
-            operations=np.array(counts, np.int64),
-            duration=np.array([times.duration for times in self.times]),
-            asks_from=np.array(asks, np.int64),
-            ready=np.concatenate([times.ready for times in self.times]),
-            plain=np.concatenate([times.plain for times in self.times]),
-            ina=np.concatenate([times.ina for times in self.times]),
-            tail=np.concatenate([times.tail_plain for times in self.times]),
-            floor=np.concatenate([times.floor_plain for times in self.times]),
-        )
+        self.tables: Final = make_tables(self.times, asks)
         self.least: Final = np.array([min(times.step_ina, times.step_plain) for times in self.times])
         self.least_plain: Final = np.array([times.step_plain for times in self.times])
 
     def number(self, model: str, hosts: int) -> int:
         return self._numbers[model, hosts == 1]
+
+
+def make_tables(kinds: Sequence[StepTimes], asks_from: Sequence[int]) -> Tables:
+    """``asks_from``: of each kind, the first operation that asks for INA."""
+    counts = [times.count for times in kinds]
+    return Tables(
+        first=np.cumsum([0, *counts[:-1]]).astype(np.int64),
+        operations=np.array(counts, np.int64),
+        duration=np.array([times.duration for times in kinds]),
+        asks_from=np.array(asks_from, np.int64),
+        ready=np.concatenate([times.ready for times in kinds]),
+        plain=np.concatenate([times.plain for times in kinds]),
+        ina=np.concatenate([times.ina for times in kinds]),
+        tail=np.concatenate([times.tail_plain for times in kinds]),
+        floor=np.concatenate([times.floor_plain for times in kinds]),
+    )
 
 
 def make_slots(room: int) -> Slots:

@@ -16,8 +16,10 @@ from inaproto_controller.simulate.cluster import FREE, Migration, Placement, Set
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import TreeBuilder
+from inaproto_controller.trees.clique import HeaviestClique
 from inaproto_controller.trees.exclusive import FirstFitL, FirstFitP, NoTrees
 from inaproto_controller.trees.exclusive import RandomFit as RandomTree
+from inaproto_controller.trees.merging import MergedGroups
 from inaproto_controller.trees.rebuild_all import RebuildAll
 
 PLACEMENTS: Final[Mapping[str, Callable[[FatTree, int], Placement]]] = {
@@ -31,6 +33,8 @@ TREES: Final[Mapping[str, Callable[..., TreeBuilder]]] = {
     "exclusive": lambda network, seed: FirstFitL(network),
     "random": RandomTree,
     "rebuild-all": lambda network, seed, **options: RebuildAll(network, seed=seed, **options),
+    "merging": lambda network, seed, **options: MergedGroups(network, seed=seed, **options),
+    "clique": lambda network, seed, **options: HeaviestClique(network, seed=seed, **options),
 }
 """Builders by name; called with the network, the seed, and options of their own."""
 

@@ -63,13 +63,18 @@ def share(
     policy: Policy,
     *,
     until: float,
+    weights: Sequence[float] | None = None,
     on_operation: Callable[[Operation], None] | None = None,
 ) -> Shared:
     """Jobs without end that all start at 0; the first event later than ``until`` is the last.
 
+    ``weights``: of what their operations gain by INA, 1 for all by default.
     Of events at the same time that of the earlier job is first.
     """
-    runs = [JobRun(times, start=0.0) for times in jobs]
+    runs = [
+        JobRun(times, start=0.0, weight=weight)
+        for times, weight in zip(jobs, weights or [1.0] * len(jobs), strict=True)
+    ]
     events, now = len(runs), 0.0
     while now <= until:
         number = min(range(len(runs)), key=lambda one: runs[one].at)
