@@ -139,6 +139,7 @@ def test_cliques_of_jobs_that_gain_most(quota: Quota) -> None:
             builder = HeaviestClique(network, seed=seed, exact=exact)
             assert builder.build(jobs, [], now=0.0, completed=True) == {}
             changes = builder.build(jobs, [3], now=0.0, completed=False)
+            assert builder.unproved == 0
             having = [(job, changes.get(job.slot, job.tree)) for job in jobs]
             chosen = [(job.slot, root) for job, root in having if root is not None]
             slots, roots = (np.array(column) for column in zip(*chosen, strict=True))

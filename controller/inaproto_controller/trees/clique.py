@@ -22,7 +22,7 @@ from inaproto_controller.compiled import jit
 from inaproto_controller.network import Bools, Ints, Network
 from inaproto_controller.trees.builder import Changes, TreeJob, changed
 from inaproto_controller.trees.candidates import CandidateDraws
-from inaproto_controller.trees.exact import heaviest_set
+from inaproto_controller.trees.exact import SECONDS_MAX, heaviest_set
 from inaproto_controller.trees.peeling import peel
 from inaproto_controller.trees.rebuild_all import CANDIDATES_MAX
 
@@ -43,13 +43,18 @@ class HeaviestClique:
         candidates_max: int = CANDIDATES_MAX,
         cliques: int = CLIQUES,
         exact: bool = False,
+        seconds_max: float = SECONDS_MAX,
     ) -> None:
-        """``exact`` needs SciPy, and seconds for each build of a full cluster."""
+        """``exact`` needs SciPy and, of a full cluster, more than ``seconds_max`` for many a build: what was
+        found until then is taken."""
         self._network = network
         self._draws = CandidateDraws(candidates_max, seed)
         self._stream = np.random.default_rng(Random(f"{seed}/cliques").getrandbits(128))
         self._cliques = cliques
         self._exact = exact
+        self._seconds_max = seconds_max
+        self.unproved = 0
+        """Exact builds whose clique may not be the heaviest: time was up."""
 
     def build(self, jobs: Sequence[TreeJob], new: Sequence[int], *, now: float, completed: bool) -> Changes:
         if not new:
@@ -58,7 +63,9 @@ class HeaviestClique:
         conflicts = self._network.conflicts(candidates.slots, candidates.roots)
         weights = np.array([decrease(job) for job in jobs])[candidates.jobs]
         if self._exact:
-            chosen = fill(conflicts, heaviest_set(conflicts, weights)[0], np.argsort(-weights, kind="stable"))
+            heaviest, bound = heaviest_set(conflicts, weights, seconds_max=self._seconds_max)
+            self.unproved += bound > weights[heaviest].sum()
+            chosen = fill(conflicts, heaviest, np.argsort(-weights, kind="stable"))
         else:
             chosen = heavy_set(conflicts, weights, self._cliques, self._stream)
         trees: list[int | None] = [None] * len(jobs)
