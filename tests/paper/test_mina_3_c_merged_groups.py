@@ -75,7 +75,7 @@ def test_a_trial_is_the_group_alone_event_by_event() -> None:
         )
         draw.shuffle(jobs)
         assert trials.run(jobs) is found
-        assert trials.scores(len(jobs)) == [found.score]
+        assert trials.scores(len(jobs)) == (1, found.score, 0)
 
 
 def test_a_job_alone_gains_all_and_one_that_cannot_gain_has_no_score() -> None:
@@ -85,7 +85,21 @@ def test_a_job_alone_gains_all_and_one_that_cannot_gain_has_no_score() -> None:
     assert plain(times_of("opt-1.3b-4"), 4).score == 0
     nothing = trials.run([(4, trials.kind(times_of("vit-base-4", NO_GAIN)))])
     assert nothing.score is None
-    assert len(trials.scores(1)) == 1
+    assert trials.scores(1) == (1, alone.score, 0)
+
+
+def test_trials_know_how_groups_of_a_size_scored() -> None:
+    trials, kinds = Trials(), [times_of(model) for model in EVALUATED]
+    found = []
+    for number, times in enumerate(kinds):
+        score = trials.run([(2, trials.kind(times)), (4, trials.kind(kinds[number - 1]))]).score
+        assert score is not None
+        found.append(score)
+        trials.run([(2, trials.kind(times))])
+    count, mean, deviation = trials.scores(2)
+    assert (count, mean, deviation) == pytest.approx((len(kinds), np.mean(found), np.std(found)))
+    assert deviation > 0
+    assert trials.scores(3) == (0, 0, 0)
 
 
 def test_whoever_conflicts_with_one_group_alone_joins_it() -> None:

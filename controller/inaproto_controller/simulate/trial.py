@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -49,6 +50,22 @@ def plain(times: StepTimes, hosts: int) -> Sums:
     return Sums(seconds, seconds, STEPS * times.step_ina * hosts)
 
 
+@dataclass(slots=True)
+class _Scores:
+    """After Welford."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    """Of the differences from the mean."""
+
+    def add(self, score: float) -> None:
+        self.count += 1
+        difference = score - self.mean
+        self.mean += difference / self.count
+        self.squares += difference * (score - self.mean)
+
+
 class Trials:
     """Of groups of jobs, each given by hosts and kind; remembered whatever order they are given in."""
 
@@ -57,7 +74,7 @@ class Trials:
         self._numbers: dict[int, int] = {}
         self._tables: Tables | None = None
         self._known: dict[tuple[tuple[int, int], ...], Sums] = {}
-        self._scores: dict[int, list[float]] = {}
+        self._scores: dict[int, _Scores] = {}
 
     def kind(self, times: StepTimes) -> int:
         """The same number for the same object."""
@@ -75,15 +92,14 @@ class Trials:
         if found is None:
             found = self._known[group] = self._run(group)
             if found.score is not None:
-                self._scores.setdefault(len(group), []).append(found.score)
+                self._scores.setdefault(len(group), _Scores()).add(found.score)
         return found
 
-    def is_known(self, jobs: Iterable[tuple[int, int]]) -> bool:
-        return tuple(sorted(jobs)) in self._known
-
-    def scores(self, size: int) -> Sequence[float]:
-        """Of all different groups of so many jobs that were tried, those that had anything to gain."""
-        return self._scores.get(size, ())
+    def scores(self, size: int) -> tuple[int, float, float]:
+        """Of all different groups of so many jobs that were tried and had anything to gain: how many, the
+        mean of their scores and the standard deviation."""
+        scores = self._scores.get(size, _Scores())
+        return scores.count, scores.mean, math.sqrt(scores.squares / max(scores.count, 1))
 
     def _run(self, group: Sequence[tuple[int, int]]) -> Sums:
         if self._tables is None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from statistics import fmean, pstdev
 from typing import Final
 
 import numpy as np
@@ -153,11 +152,8 @@ class _Groups:
         had = before.score
         if had is None:
             return 0.0
-        earlier = self._trials.scores(len(all_jobs))
-        if (
-            len(earlier) >= TRIALS_BEFORE_GUESSES
-            and fmean(earlier) + max(pstdev(earlier), SPREAD_MIN) - had < enough
-        ):
+        count, mean, deviation = self._trials.scores(len(all_jobs))
+        if count >= TRIALS_BEFORE_GUESSES and mean + max(deviation, SPREAD_MIN) - had < enough:
             return 0.0
         after = self._trials.run(all_jobs).score
         return 0.0 if after is None else after - had
