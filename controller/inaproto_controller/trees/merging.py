@@ -74,7 +74,6 @@ class _Groups:
     def __init__(
         self, jobs: Sequence[TreeJob], candidates: Candidates, conflicts: Bools, trials: Trials
     ) -> None:
-        self._jobs = jobs
         self._owners = candidates.jobs.tolist()
         self._roots = candidates.roots.tolist()
         self._conflicts = conflicts
@@ -84,6 +83,9 @@ class _Groups:
         opening = np.flatnonzero(peel(conflicts))
         self._members: list[list[int]] = [[] for _ in opening]
         """By group: jobs; none of a group that was merged into another."""
+        self._sums: list[Sums | None] = [None] * len(self._members)
+        """By group: of its trial, once it was asked for."""
+        self._plain = [plain(job.times, job.hosts) for job in jobs]
         self._touches = conflicts[:, opening].copy()
         """(candidates, groups): whether a candidate conflicts with any tree of the group."""
         for group, vertex in enumerate(opening.tolist()):
@@ -93,6 +95,7 @@ class _Groups:
         job = self._owners[vertex]
         self.trees[job] = self._roots[vertex]
         self._members[group].append(job)
+        self._sums[group] = None
 
     def _bundles(self) -> list[tuple[tuple[int, ...], list[int]]]:
         """Candidates of jobs without tree by the groups that they conflict with: few groups first."""
@@ -146,9 +149,9 @@ class _Groups:
             return 0.0
         before = Sums(0.0, 0.0, 0.0)
         for group in groups:
-            before += self._trials.run(self._kinds[job] for job in self._members[group])
+            before += self._trial(group)
         for job in joining:
-            before += plain(self._jobs[job].times, self._jobs[job].hosts)
+            before += self._plain[job]
         had = before.score
         if had is None:
             return 0.0
@@ -157,6 +160,12 @@ class _Groups:
             return 0.0
         after = self._trials.run(all_jobs).score
         return 0.0 if after is None else after - had
+
+    def _trial(self, group: int) -> Sums:
+        found = self._sums[group]
+        if found is None:
+            found = self._sums[group] = self._trials.run(self._kinds[job] for job in self._members[group])
+        return found
 
     def _apply(self, groups: Sequence[int], vertices: Sequence[int]) -> None:
         into, *others = groups
