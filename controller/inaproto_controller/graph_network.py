@@ -33,13 +33,13 @@ WAYS_BYTES_MAX: Final = 1 << 26
 
 
 class _Ways(NamedTuple):
-    """One way for each node towards a root; -1 where there is none. (nodes,) each."""
+    """One way for each node towards a root; -1 where there is none. (nodes,) int32 each."""
 
-    node: NDArray[np.int32]
+    node: memoryview
     """The next node."""
-    link: NDArray[np.int32]
+    link: memoryview
     """The link to it."""
-    options: NDArray[np.int32]
+    options: memoryview
     """Among how many it was chosen."""
 
 
@@ -73,8 +73,9 @@ class GraphNetwork:
         self.slack = slack
         numbers = [number for number, link in enumerate(topology.links) if topology.link_jobs(link) != 0]
         self._usable = [topology.links[number] for number in numbers]
-        self._distances = topology.distances(self._usable)
-        self._aggregates = np.array([switch.aggregates for switch in topology.switches], np.bool_)
+        whole = len(self._usable) == len(topology.links)
+        self._distances = topology.all_distances if whole else topology.distances(self._usable)
+        self._can_join = [switch.aggregates for switch in topology.switches]
         self._set_edges(numbers)
         self._set_resources()
         self._ways: dict[tuple[int, int], _Ways] = {}
@@ -94,12 +95,12 @@ class GraphNetwork:
         """Numbers of what is limited: switches first, then links."""
         topology = self.topology
         capacities: list[int] = []
-        self._switch_resources = np.full(len(topology.switches), -1, np.int64)
+        self._switch_resources = [-1] * len(topology.switches)
         for number, switch in enumerate(topology.switches):
             if switch.aggregates and switch.jobs is not None:
                 self._switch_resources[number] = len(capacities)
                 capacities.append(switch.jobs)
-        self._link_resources = np.full(len(topology.links), -1, np.int64)
+        self._link_resources = [-1] * len(topology.links)
         for number, link in enumerate(topology.links):
             jobs = topology.link_jobs(link)
             if jobs:
@@ -167,10 +168,9 @@ class GraphNetwork:
         return self._job(slot).resources[root]
 
     def _used(self, tree: GraphTree) -> tuple[int, ...]:
-        used = np.concatenate(
-            [self._switch_resources[list(tree.switches)], self._link_resources[list(tree.links)]]
-        )
-        return tuple(sorted(used[used >= 0].tolist()))
+        used = [self._switch_resources[number] for number in tree.switches]
+        used += [self._link_resources[number] for number in tree.links]
+        return tuple(one for one in used if one >= 0)
 
     def roots_through(self, slot: int, switch: int) -> Ints:
         """Those of its roots whose trees have that switch, ascending."""
@@ -238,27 +238,29 @@ class GraphNetwork:
         by the farthest host, then by the sum over hosts, then by number."""
         distances = self._distances[:, list(hosts)].astype(np.int64)
         farthest = distances.max(axis=1)
-        near = np.flatnonzero(self._aggregates & (farthest < UNREACHABLE))
+        near = np.flatnonzero(np.array(self._can_join) & (farthest < UNREACHABLE))
         order = np.lexsort((near, distances.sum(axis=1)[near], farthest[near]))
         return [(int(farthest[root]), int(root)) for root in near[order]]
 
     def _grow(self, root: int, turn: int, hosts: Sequence[int]) -> tuple[GraphTree | None, int]:
         """The tree, None if it cannot sum; and among how many ways its nodes could choose at most."""
-        top = self.topology.hosts + root
-        ways = self._ways_to(root, turn)
-        nodes, front = [], np.array(hosts, np.int64)
-        while front.size:
-            nodes.append(front)
-            front = np.unique(ways.node[front])
-            front = front[(front != top) & ~np.isin(front, np.concatenate(nodes))]
-        members = np.concatenate(nodes)
-        inputs = np.bincount(ways.node[members], minlength=self.topology.nodes)[self.topology.hosts :]
-        options = int(ways.options[members].max())
+        first = self.topology.hosts
+        top, ways = first + root, self._ways_to(root, turn)
+        inputs: dict[int, int] = {}
+        links, options = [], 0
+        for host in hosts:
+            node, seen = host, 0
+            while not seen and node != top:
+                links.append(ways.link[node])
+                options = max(options, ways.options[node])
+                node = ways.node[node]
+                seen = inputs.get(node, 0)
+                inputs[node] = seen + 1
         # With one input a root only passes on what was summed below it.
-        if inputs[root] < 2 or (inputs[~self._aggregates] > 1).any():
+        joins = [node - first for node, count in inputs.items() if count > 1]
+        if inputs[top] < 2 or not all(self._can_join[switch] for switch in joins):
             return None, options
-        links = tuple(sorted(ways.link[members].tolist()))
-        return GraphTree(root, tuple(np.flatnonzero(inputs).tolist()), links), options
+        return GraphTree(root, tuple(sorted(node - first for node in inputs)), tuple(sorted(links))), options
 
     def _ways_to(self, root: int, turn: int) -> _Ways:
         found = self._ways.get((root, turn))
@@ -283,7 +285,7 @@ class GraphNetwork:
         chosen = nearer[first[some] + turn % count[some]]
         node[some] = target[chosen]
         link[some] = self._edges[chosen, 2]
-        return _Ways(node, link, count.astype(np.int32))
+        return _Ways(node.data, link.data, count.astype(np.int32).data)
 
     def paths(self, tree: GraphTree) -> Iterator[tuple[str, str]]:
         """Its links, as the names of their ends: for messages and pictures."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from inaproto.errors import ConfigError
 from inaproto_controller.topology import FatTree, Quota
 
+SWITCHES_MAX: Final = 8192
 UNREACHABLE: Final = 1 << 14
 """Distance of what no path leads to; more than any path has links."""
 
@@ -62,6 +63,10 @@ class GraphTopology:
     def __post_init__(self) -> None:
         if not self.host_names:
             raise ConfigError("a cluster needs at least one host")
+        if len(self.switches) > SWITCHES_MAX:
+            raise ConfigError(
+                f"{len(self.switches)} switches: at most {SWITCHES_MAX}, as all distances are kept"
+            )
         names = Counter([*self.host_names, *(switch.name for switch in self.switches)])
         for name, count in names.items():
             if count > 1:
@@ -146,6 +151,11 @@ class GraphTopology:
 
     # -- distances, in links; hosts pass nothing on
 
+    @cached_property
+    def all_distances(self) -> NDArray[np.int16]:
+        """Over all links."""
+        return self.distances(self.links)
+
     def distances(self, links: Sequence[GraphLink]) -> NDArray[np.int16]:
         """(switches, nodes): from each switch, over these links; ``UNREACHABLE`` if there is no path."""
         count = len(self.switches)
@@ -188,7 +198,7 @@ class GraphTopology:
     def _rack_distances(self) -> NDArray[np.int16]:
         """(racks, racks), by ascending switch."""
         racks = sorted(set(self._racks))
-        return self.distances(self.links)[racks, :][:, [self.hosts + rack for rack in racks]]
+        return self.all_distances[racks, :][:, [self.hosts + rack for rack in racks]]
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
