@@ -84,6 +84,8 @@ def parse_json(data: bytes) -> GraphTopology:
         raise ConfigError(f"no UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"line {error.lineno}: {error.msg}") from None
+    except ValueError as error:
+        raise ConfigError(f"no JSON that can be used: {error}") from None  # an integer of too many digits
     except RecursionError:
         raise ConfigError("brackets within brackets, too many") from None
     if isinstance(fields, dict) and "nodes" in fields:
@@ -122,7 +124,7 @@ def parse_graphml(data: bytes) -> GraphTopology:
         graph = nx.read_graphml(BytesIO(data))
     except ParseError as error:
         raise ConfigError(f"line {error.position[0]}: no XML: {error}") from None
-    except (nx.NetworkXError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (nx.NetworkXError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"no GraphML: {error!r}") from None
     for node in graph:
         # NetworkX makes the nodes that its links name, and defaults would make switches of them.
@@ -133,6 +135,8 @@ def parse_graphml(data: bytes) -> GraphTopology:
 
 def _of_node_link(fields: Mapping[str, Any]) -> GraphTopology:
     edges = "links" if "links" in fields else "edges"
+    if not isinstance(fields.get("graph", {}), dict):
+        raise ConfigError("graph: an object")
     for number, node in enumerate(fields["nodes"] if isinstance(fields["nodes"], list) else ()):
         if not isinstance(node, dict) or not isinstance(node.get("id"), str | int):
             raise ConfigError(f"nodes[{number}]: needs an id")
@@ -148,6 +152,8 @@ def of_networkx(graph: nx.Graph) -> GraphTopology:
     hosts, switches = [], []
     # Where NetworkX puts the defaults of GraphML: it does not apply them.
     node_default, edge_default = (graph.graph.get(f"{part}_default", {}) for part in ("node", "edge"))
+    if not isinstance(node_default, dict) or not isinstance(edge_default, dict):
+        raise ConfigError("graph: node_default, edge_default: an object each")
     for node, own in graph.nodes(data=True):
         fields = node_default | own
         limits = _limits(f"node {node}", fields, _LIMITS)

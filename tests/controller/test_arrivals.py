@@ -123,6 +123,7 @@ def test_a_bad_csv_names_its_line(old: str, new: str, message: str) -> None:
         ("[", "{", "line 1: Expecting a list"),
         (JSON, "", "line 1: Expecting a list"),
         (JSON, "[" * 100_000, "brackets"),
+        ("16", "9" * 5000, "line 5: .*digits"),
     ],
 )
 def test_a_bad_json_names_its_line(old: str, new: str, message: str) -> None:

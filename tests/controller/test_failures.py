@@ -104,6 +104,7 @@ def test_given_failures_that_cannot_happen(change: dict[int, FailureEvent], mess
         ('"seconds": 9.0', '"second": 9.0', "event 3: an object with seconds, part, number, up"),
         ('"seconds": 9.0', '"seconds": NaN', "event 3: at nan"),
         ("}]}", "}]", "line 1"),
+        ('"number": 3', '"number": ' + "9" * 5000, "digits"),
     ],
 )
 def test_bad_files_of_failures(old: str, new: str, message: str) -> None:

@@ -124,6 +124,13 @@ def test_forms_agree_about_random_clusters(tmp_path: Path) -> None:
         (CLUSTER, '{"nodes": [{"kind": "host"}], "links": []}', r"nodes\[0\]: needs an id"),
         (CLUSTER, '{"nodes": [{"id": "a"}], "links": []}', "node a: needs kind"),
         (CLUSTER, '{"nodes": [], "links": 5}', "no node-link graph"),
+        (CLUSTER, '{"nodes": [], "links": [], "graph": [1]}', "graph: an object"),
+        (
+            CLUSTER,
+            '{"nodes": [], "links": [], "graph": {"node_default": 1}}',
+            "node_default, edge_default: an object",
+        ),
+        ('"jobs": 1', '"jobs": ' + "9" * 5000, "digits"),
     ],
 )
 def test_a_bad_file_is_named_with_its_node_or_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -145,6 +152,7 @@ def test_a_bad_file_is_named_with_its_node_or_line(tmp_path: Path, old: str, new
         ("<default>switch</default>", "", "node leaf: needs kind"),
         ('<edge source="b" target="leaf"/>', '<edge source="b" target="lea"/>', "a link of b: no node lea"),
         ('<edge source="b" target="leaf"/>', "", "host b: no link"),
+        ("UTF-8", "UTF-7.5", "no GraphML.*UTF-7.5"),
         ("</graph>", "</grap>", "line 19: no XML"),
         ("</graphml>", "", "line 20: no XML"),
         ('<graph edgedefault="directed">', "<other>", "line 19: no XML"),

@@ -119,7 +119,12 @@ def _json_entries(text: str) -> Iterator[tuple[int, Any]]:
     more = text[at : at + 1] != "]"
     while more:
         line, counted = line + text.count("\n", counted, at), at
-        fields, end = decoder.raw_decode(text, at)
+        try:
+            fields, end = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"line {line}: {error}") from None  # an integer of too many digits
         yield line, fields
         at = _blank(text, end)
         more = text[at : at + 1] == ","

@@ -135,6 +135,8 @@ def parse(text: str, counts: Mapping[Part, int]) -> tuple[FailureEvent, ...]:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"failures: line {error.lineno}: {error.msg}") from None
+    except ValueError as error:
+        raise ConfigError(f"failures: {error}") from None  # an integer of too many digits
     except RecursionError:
         raise ConfigError("failures: brackets within brackets, too many") from None
     if not isinstance(fields, dict) or fields.keys() != {"version", "events"}:
