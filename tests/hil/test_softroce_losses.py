@@ -1,8 +1,8 @@
 """What the accelerator does for kernel hosts when one packet is lost: softroce-bench's ring rows, one by one.
 
 A ring of three, each all-reduce 256 packets of each host. PSNs number them, resent or not, so each loss is
-of one all-reduce and one packet of it. The timers are long (8.6 s and 2.1 s): who waits for one is counted,
-and a busy machine is not.
+of one all-reduce and one packet of it. The timers are long (8.6 s): who waits for one is counted, and a machine
+that stands still is not.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ async def test_one_lost_packet_stalls_nobody(softroce: Image) -> None:
 async def test_the_very_last_packet_waits_for_a_timer(softroce: Image) -> None:
     """Section 7, "lose the very last result packet": no later packet shows a gap to anybody."""
     losses = Losses({0: [(2, PACKETS - 1, True)], 1: [(1, PACKETS - 1, False)]})
-    found, of = await run_with(softroce, losses, rows=2, iterations=1, timeout=19)
+    found, of = await run_with(softroce, losses, rows=2, iterations=1, timeout=21)
     after_result, after_input = found.rows
     assert [one["timeouts"] for one in after_result["devices"]] == [0, 1, 0]
     # The last message goes again, and is answered by what the switch kept, to that flow alone.

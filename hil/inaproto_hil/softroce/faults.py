@@ -1,4 +1,7 @@
-"""Faults of the wire, each a function of one frame: see :mod:`~inaproto_hil.softroce.wire`."""
+"""Faults of the wire, each a function of one frame: see :mod:`~inaproto_hil.softroce.wire`.
+
+Those that depend on what the hosts do wait for it, and not for a time: an emulated host may stand still.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,28 @@ _ICRC_BYTES = 4
 
 
 def drop(*numbers: int, data: bool = True) -> Fault:
-    """Data packets, or acknowledgements, of these numbers."""
-    return lambda seen: [] if seen.is_data is data and seen.number in numbers else [Sent(seen.packet.data)]
+    """Data packets, or acknowledgements, of these numbers; what is sent again passes."""
+
+    def fault(seen: Seen) -> Sequence[Sent]:
+        is_chosen = seen.is_data is data and not seen.is_again and seen.number in numbers
+        return [] if is_chosen else [Sent(seen.packet.data)]
+
+    return fault
 
 
-def drop_last_ack(messages: int) -> Fault:
-    """The first time that it comes."""
-    return drop(messages - 1, data=False)
+def drop_acks_until_resent(psn: int) -> Fault:
+    """Acknowledgements of ``psn``, until the sender sends something again for want of one."""
+    is_dropped = is_over = False
+
+    def fault(seen: Seen) -> Sequence[Sent]:
+        nonlocal is_dropped, is_over
+        is_over = is_over or (is_dropped and seen.is_again)
+        if is_over or seen.is_data or seen.psn != psn:
+            return [Sent(seen.packet.data)]
+        is_dropped = True
+        return []
+
+    return fault
 
 
 def drop_acks(seen: Seen) -> Sequence[Sent]:
@@ -29,15 +47,25 @@ def drop_acks(seen: Seen) -> Sequence[Sent]:
 
 def duplicate(number: int) -> Fault:
     def fault(seen: Seen) -> Sequence[Sent]:
-        return [Sent(seen.packet.data)] * (2 if seen.is_data and seen.number == number else 1)
+        is_chosen = seen.is_data and not seen.is_again and seen.number == number
+        return [Sent(seen.packet.data)] * (2 if is_chosen else 1)
 
     return fault
 
 
-def delay(number: int, seconds: float) -> Fault:
+def overtake(number: int) -> Fault:
+    """A data packet comes behind its own resend, for which those that overtook it made the receiver ask."""
+    late: list[Sent] = []
+
     def fault(seen: Seen) -> Sequence[Sent]:
-        late = seen.is_data and seen.number == number
-        return [Sent(seen.packet.data, seconds if late else 0.0)]
+        if not (seen.is_data and seen.number == number):
+            return [Sent(seen.packet.data)]
+        if not seen.is_again:
+            late.append(Sent(seen.packet.data))
+            return []
+        sent = [Sent(seen.packet.data), *late]
+        late.clear()
+        return sent
 
     return fault
 
@@ -47,11 +75,33 @@ def hold(seconds: float, *, data: bool) -> Fault:
     return lambda seen: [Sent(seen.packet.data, seconds if seen.is_data is data else 0.0)]
 
 
+def hold_until_resent(times: int, *, data: bool) -> Fault:
+    """All data packets, or all acknowledgements, until the first data packet was sent again ``times`` times.
+
+    A path longer than the sender's timer, however late that goes off. What was held goes on in order.
+    """
+    held: list[Sent] = []
+    left = times
+
+    def fault(seen: Seen) -> Sequence[Sent]:
+        nonlocal left
+        left -= seen.is_again and seen.number == 0
+        if left > 0 and seen.is_data is data:
+            held.append(Sent(seen.packet.data))
+            return []
+        sent = [*(held if left <= 0 else []), Sent(seen.packet.data)]
+        if left <= 0:
+            held.clear()
+        return sent
+
+    return fault
+
+
 def corrupt(number: int) -> Fault:
     """A bit of the payload, without a new ICRC."""
 
     def fault(seen: Seen) -> Sequence[Sent]:
-        if not (seen.is_data and seen.number == number):
+        if not seen.is_data or seen.is_again or seen.number != number:
             return [Sent(seen.packet.data)]
         frame = bytearray(seen.packet.data)
         frame[seen.packet.header_bytes] ^= 1

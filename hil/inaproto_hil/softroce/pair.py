@@ -31,7 +31,8 @@ class Transferred:
 
 
 class Pair:
-    def __init__(self, wire: Wire, stream: trio.SocketStream) -> None:
+    def __init__(self, guest: Guest, wire: Wire, stream: trio.SocketStream) -> None:
+        self._guest = guest
         self._wire = wire
         self._stream = stream
         self._rest = b""
@@ -42,6 +43,13 @@ class Pair:
         with trio.fail_after(plan.seconds + _START_S):
             line = await self.line()
         return Transferred(json.loads(line), self._wire.count)
+
+    async def forget_peer(self, place: int) -> None:
+        """The first (0) or second (1) host no longer knows the MAC address of the other."""
+        other = self._guest.hosts[1 - place]
+        ended = await self._guest.run(["ip", "neigh", "flush", "to", other.ip])
+        if ended.rc:
+            raise GuestFailed(f"{other.ip} was not forgotten: {ended.err}")
 
     async def line(self) -> bytes:
         while b"\n" not in self._rest:
@@ -69,7 +77,7 @@ async def open_pair(
                     with trio.fail_after(_START_S):
                         stream = await listener.accept()
                 async with stream:
-                    pair = Pair(wire, stream)
+                    pair = Pair(guest, wire, stream)
                     with trio.fail_after(_START_S):
                         await pair.line()
                     yield pair

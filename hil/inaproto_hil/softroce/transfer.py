@@ -18,10 +18,12 @@ import trio
 
 from inaproto.ports import QpAttributes, Segment, Status
 from inaproto_adapters.verbs import open_nic
+from inaproto_adapters.verbs.neighbours import resolve
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
 
 if TYPE_CHECKING:
-    from inaproto.ports import Completion, Nic
+    from inaproto.ports import Completion
+    from inaproto_adapters.verbs.nic import VerbsNic
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,14 @@ class TransferPlan:
     nbytes: int = 65536
     """Of each message."""
     mtu: int = 1024
-    timeout: int = 17
-    """0.54 s: an emulated machine that stands still for a moment sends nothing again."""
+    timeout: int = 0
+    """Exponent of the sender's timer. 0: it has none, and sends nothing again however long its machine stands
+    still, but what it is asked for."""
     retry_count: int = 7
     expect_added: int = 0
     """What the wire adds to each 32-bit word."""
-    seconds: float = 20.0
+    seconds: float = 120.0
+    """That it may take; what failed is known by then on a machine as slow as any."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -50,7 +54,15 @@ class TransferPlan:
 FIRST_PSN = 0x100
 
 
-async def transfer(plan: TransferPlan, left: Nic, right: Nic) -> dict[str, Any]:
+async def _know_each_other(left: VerbsNic, right: VerbsNic) -> None:
+    """Who resolves its peer first sends before the other is connected, and what comes then is not answered."""
+    for own, peer in ((left.device, right.device), (right.device, left.device)):
+        while not await resolve(own.ip, peer.ip, own.interface):
+            pass  # asked for again, until the bench has waited long enough
+
+
+async def transfer(plan: TransferPlan, left: VerbsNic, right: VerbsNic) -> dict[str, Any]:
+    await _know_each_other(left, right)
     here, there = left.create_qp(psn=FIRST_PSN), right.create_qp(psn=7)
     attributes = QpAttributes(mtu=plan.mtu, timeout=plan.timeout, retry_count=plan.retry_count)
     right.connect_qp(there.qpn, here, attributes)

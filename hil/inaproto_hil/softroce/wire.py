@@ -1,8 +1,8 @@
 """The wire between RoCE hosts when no switch is on it: a learning bridge that can do harm to chosen frames.
 
-What crosses it is kept in order, decoded, with what was done to it. A fault looks at each RoCE frame with its
-number on the wire, data packets and acknowledgements counted apart and retransmissions included, and
-says what is to be sent instead, and when.
+What crosses it is kept in order, decoded. A fault looks at each RoCE frame with its number on the wire, data
+packets and acknowledgements counted apart, and says what is to be sent instead, and when. A data packet that
+is sent again keeps its number: which one a fault is for does not depend on when a timer went off.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Seen:
 
     packet: Packet
     number: int
-    """From 0, among frames of its kind."""
+    """From 0, among frames of its kind; of data packets, among those that came for the first time."""
     is_data: bool
     is_nak: bool
     is_intact: bool
@@ -65,26 +65,30 @@ class Count:
     seen: list[Seen] = field(default_factory=list)
     other: int = 0
     """Frames that are no RoCE."""
-    _numbers: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    _psns: set[tuple[bytes, bytes, int, int]] = field(default_factory=set)
+    _numbers: dict[tuple[bytes, bytes, int, int], int] = field(default_factory=dict)
+    """Of data packets."""
+    _answers: int = 0
 
     def look(self, packet: Packet) -> Seen:
         """What there is to say of the next one; it is counted."""
         is_data = packet.opcode != Opcode.RC_ACK
         key = (packet.src_ip, packet.dst_ip, packet.dest_qp, packet.psn)
+        is_again = is_data and key in self._numbers
+        if is_data:
+            number = self._numbers.setdefault(key, len(self._numbers))
+        else:
+            number = self._answers
+            self._answers += 1
         seen = Seen(
             packet,
-            self._numbers[is_data],
+            number,
             is_data,
             is_nak=not is_data and packet.data[packet.header_bytes - 4] & 0xE0 == NAK,
             is_intact=verify(packet.data),
             psn=packet.psn,
             came_s=trio.current_time(),
-            is_again=is_data and key in self._psns,
+            is_again=is_again,
         )
-        self._numbers[is_data] += 1
-        if is_data:
-            self._psns.add(key)
         self.seen.append(seen)
         return seen
 
@@ -116,7 +120,7 @@ class Wire:
         self.fault: Fault = unharmed
         self._ports: list[FramePort] = []
         self._places: dict[bytes, FramePort] = {}
-        self._late: list[tuple[float, int, FramePort, bytes]] = []
+        self._late: list[tuple[float, int, bytes]] = []
         self._order = 0
 
     def begin(self, fault: Fault = unharmed) -> None:
@@ -159,31 +163,31 @@ class Wire:
         packet = decode_packet(frame)
         if packet is None:
             self.count.other += 1
-            self._forward(port, frame)
+            self._forward(frame)
             return
         seen = self.count.look(packet)
         for sent in self.fault(seen):
             if sent.after_s:
                 self._order += 1
                 due = seen.came_s + sent.after_s
-                heapq.heappush(self._late, (due, self._order, port, sent.frame))
+                heapq.heappush(self._late, (due, self._order, sent.frame))
                 nursery.start_soon(self._send_due, due)
             else:
-                self._forward(port, sent.frame)
+                self._forward(sent.frame)
 
     async def _send_due(self, due: float) -> None:
         """In the order in which they are due, whichever task is run first."""
         await trio.sleep_until(due)
         while self._late and self._late[0][0] <= due:
-            _, _, port, frame = heapq.heappop(self._late)
-            self._forward(port, frame)
+            _, _, frame = heapq.heappop(self._late)
+            self._forward(frame)
 
-    def _forward(self, port: FramePort, frame: bytes) -> None:
+    def _forward(self, frame: bytes) -> None:
         to = self._places.get(frame[:6])
         ports = [to] if to is not None and not frame[0] & _MULTICAST else self._ports
         block = _block(frame)
         for one in ports:
-            if one is not port:
+            if one is not self._places[frame[6:12]]:
                 one.send_nowait(block)
 
 
