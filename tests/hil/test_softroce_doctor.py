@@ -15,13 +15,13 @@ from inaproto_hil.softroce.guest import Guest, boot
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.wire import Wire
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 
 
 async def doctor(guest: Guest, *arguments: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
     """Exit status, and findings by check."""
     argv = [sys.executable, "-P", "-m", "inaproto.cli", "doctor", "--json", "--nic", "verbs", *arguments]
-    ended = await guest.run(argv, timeout=120)
+    ended = await guest.run(argv, timeout=300)
     assert ended.rc in {0, 1}, ended.out + ended.err
     assert ended.out, ended.err
     found: dict[str, list[dict[str, Any]]] = {}

@@ -1,8 +1,8 @@
 """What the accelerator does for kernel hosts when one packet is lost: softroce-bench's ring rows, one by one.
 
 A ring of three, each all-reduce 256 packets of each host. PSNs number them, resent or not, so each loss is
-of one all-reduce and one packet of it. The timers are long (8.6 s): who waits for one is counted, and a machine
-that stands still is not.
+of one all-reduce and one packet of it. The timers are long (8.6 s): who waits for one is counted, and a
+machine that stands still is not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inaproto_hil.softroce.switched import Switched, SwitchedConfig, run_switche
 from inaproto_hil.softroce.watched_ports import Crossing, WatchedPorts
 from inaproto_hil.softroce.wire import Seen
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 
 HOSTS = 3
 MTU = 1024

@@ -12,7 +12,7 @@ from inaproto_hil.softroce.cut import Cut
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
 
-pytestmark = [pytest.mark.hil, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
 
 
 async def test_three_kernel_hosts_are_summed(softroce: Image) -> None:

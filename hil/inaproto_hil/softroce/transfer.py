@@ -18,8 +18,8 @@ import trio
 
 from inaproto.ports import QpAttributes, Segment, Status
 from inaproto_adapters.verbs import open_nic
-from inaproto_adapters.verbs.neighbours import resolve
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
+from inaproto_hil.softroce.resolved import resolve_each_other
 
 if TYPE_CHECKING:
     from inaproto.ports import Completion
@@ -54,15 +54,8 @@ class TransferPlan:
 FIRST_PSN = 0x100
 
 
-async def _know_each_other(left: VerbsNic, right: VerbsNic) -> None:
-    """Who resolves its peer first sends before the other is connected, and what comes then is not answered."""
-    for own, peer in ((left.device, right.device), (right.device, left.device)):
-        while not await resolve(own.ip, peer.ip, own.interface):
-            pass  # asked for again, until the bench has waited long enough
-
-
 async def transfer(plan: TransferPlan, left: VerbsNic, right: VerbsNic) -> dict[str, Any]:
-    await _know_each_other(left, right)
+    await resolve_each_other([left, right])
     here, there = left.create_qp(psn=FIRST_PSN), right.create_qp(psn=7)
     attributes = QpAttributes(mtu=plan.mtu, timeout=plan.timeout, retry_count=plan.retry_count)
     right.connect_qp(there.qpn, here, attributes)
