@@ -256,6 +256,8 @@ class _Cluster:
 
     def _advance(self) -> tuple[int, int]:
         pause_at = self._next_from_outside()
+        if pause_at > self._until:  # nothing comes from outside any more
+            pause_at = math.inf
         while True:
             why, slot, now, events = kernel.advance(
                 self._kinds.tables,
