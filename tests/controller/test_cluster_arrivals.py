@@ -48,7 +48,7 @@ def test_who_arrives_after_the_limit_gets_no_hosts() -> None:
 @pytest.mark.parametrize("rate", [0.2, 5.0])
 @pytest.mark.parametrize("policy", list(Policy))
 def test_jobs_left_behind_do_what_they_do_in_turn(rate: float, policy: Policy) -> None:
-    """Watching operations takes all jobs event by event; the queue is full of those who wait at the rate 5."""
+    """Watching operations takes all jobs event by event; at the rate 5 the queue is long."""
     requests = draw_requests({1: 1, 2: 3, 4: 3, 8: 2, 32: 1}, 60)
     arrivals = poisson(len(requests), rate=rate, seed=1)
     operations: list[Operation] = []
