@@ -29,9 +29,17 @@ def jit_in_place(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return _compiled(function, _nrt=False)
 
 
+def jit_within(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """As ``jit_in_place``, for those that only compiled functions call.
+
+    Without an entry for the interpreter, which has to unpack each array, they are compiled in half the time.
+    """
+    return _compiled(function, _nrt=False, no_cpython_wrapper=True)
+
+
 def _compiled(function: Callable[_P, _R], **options: Any) -> Callable[_P, _R]:
     if not IS_COMPILED:
         return function
     import numba
 
-    return cast("Callable[_P, _R]", numba.njit(cache=True, **options)(function))
+    return cast("Callable[_P, _R]", numba.njit(cache=True, no_cfunc_wrapper=True, **options)(function))

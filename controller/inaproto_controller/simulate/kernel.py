@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto_controller.compiled import jit_in_place
+from inaproto_controller.compiled import jit_in_place, jit_within
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -145,7 +145,7 @@ def begin_step(tables: Tables, slots: Slots, slot: int, start: float) -> None:
     slots.at[slot] = start + tables.ready[tables.first[slots.kind[slot]]]
 
 
-@jit_in_place
+@jit_within
 def _noise(seed: np.uint64, step: int, index: int) -> float:
     """In [-1, 1), a hash (SplitMix64's) of job, step and operation: the order of events has no part in it."""
     word = (
@@ -160,7 +160,7 @@ def _noise(seed: np.uint64, step: int, index: int) -> float:
     return share - 1.0
 
 
-@jit_in_place
+@jit_within
 def _begin(tables: Tables, slots: Slots, slot: int, uses_ina: bool, jitter: float) -> None:
     operation = tables.first[slots.kind[slot]] + slots.operation[slot]
     seconds = tables.ina[operation] if uses_ina else tables.plain[operation]
@@ -172,7 +172,7 @@ def _begin(tables: Tables, slots: Slots, slot: int, uses_ina: bool, jitter: floa
     slots.phase[slot] = ENDS
 
 
-@jit_in_place
+@jit_within
 def _end(tables: Tables, slots: Slots, slot: int) -> None:
     at = slots.at[slot]
     if slots.uses_ina[slot]:
@@ -197,7 +197,7 @@ def _end(tables: Tables, slots: Slots, slot: int) -> None:
         slots.at[slot] = max(at, slots.step_start[slot] + tables.duration[kind])
 
 
-@jit_in_place
+@jit_within
 def _gain(tables: Tables, slots: Slots, slot: int, index: int, after_start: float) -> float:
     """How much earlier the step ends with INA for this operation, which begins ``after_start``; weighted."""
     kind = slots.kind[slot]
@@ -210,7 +210,7 @@ def _gain(tables: Tables, slots: Slots, slot: int, index: int, after_start: floa
     return weighted
 
 
-@jit_in_place
+@jit_within
 def _others_gain_more(tables: Tables, slots: Slots, turns: Turns, slot: int, now: float) -> bool:
     """Of the group, somebody whose next operation begins before mine would end, for each second it takes."""
     index = slots.operation[slot]
@@ -249,7 +249,7 @@ def _others_gain_more(tables: Tables, slots: Slots, turns: Turns, slot: int, now
     return False
 
 
-@jit_in_place
+@jit_within
 def _may_ask(tables: Tables, slots: Slots, slot: int, now: float) -> bool:
     if not slots.has_tree[slot] or now < slots.no_ina_until[slot]:
         return False
@@ -257,7 +257,7 @@ def _may_ask(tables: Tables, slots: Slots, slot: int, now: float) -> bool:
     return asks
 
 
-@jit_in_place
+@jit_within
 def _decide(tables: Tables, slots: Slots, turns: Turns, slot: int, now: float, policy: int) -> bool:
     if policy == NONE or not _may_ask(tables, slots, slot, now) or turns.busy[turns.group[slot]] > 0:
         return False
@@ -267,7 +267,7 @@ def _decide(tables: Tables, slots: Slots, turns: Turns, slot: int, now: float, p
     return policy == GREEDY or not _others_gain_more(tables, slots, turns, slot, now)
 
 
-@jit_in_place
+@jit_within
 def _catch_up(
     tables: Tables, slots: Slots, slot: int, policy: int, jitter: float, until: float, with_equal: bool
 ) -> int:
@@ -290,7 +290,7 @@ def _catch_up(
     return events
 
 
-@jit_in_place
+@jit_within
 def _sink(turns: Turns, place: int, size: int) -> None:
     """The slot there may be due later than those below."""
     heap, due, rank = turns.heap, turns.due, turns.rank
@@ -313,7 +313,7 @@ def _sink(turns: Turns, place: int, size: int) -> None:
     heap[place] = slot
 
 
-@jit_in_place
+@jit_within
 def _release(slots: Slots, turns: Turns, slot: int, until: float) -> None:
     """Its old tree is being released: nobody is granted its links before."""
     for block in range(len(turns.blocker)):
@@ -349,8 +349,11 @@ def advance(
             why, slot, now = PAUSED, -1, pause_at
             break
         if turns.is_behind[slot]:
-            events += _catch_up(tables, slots, slot, policy, jitter, turns.due[slot], False)
             turns.is_behind[slot] = False
+            no = turns.is_behind[
+                slot
+            ]  # the word False has a type of its own, for which all is compiled again
+            events += _catch_up(tables, slots, slot, policy, jitter, turns.due[slot], no)
             turns.due[slot] = slots.at[slot]
             _sink(turns, 0, size)
             continue
