@@ -61,3 +61,10 @@ def test_jobs_left_behind_do_what_they_do_in_turn(rate: float, policy: Policy) -
         assert ours.ina_seconds == pytest.approx(theirs.ina_seconds, rel=1e-12)
     in_ina = math.fsum(one.end - one.begin for one in operations if one.uses_ina)
     assert in_ina == pytest.approx(sum(job.ina_seconds for job in found.jobs), rel=1e-9)
+
+
+def test_the_queue_is_noted_when_it_grows() -> None:
+    whole = Request("opt-125m-4", TREE.hosts, 100)
+    found = simulate(setting(), [whole, JOB, JOB], arrivals=[0.0, 1.0, 2.0])
+    assert [(moment.at, moment.queued) for moment in found.moments[:3]] == [(0.0, 0), (1.0, 1), (2.0, 2)]
+    assert found.moments[3].queued == 0

@@ -99,7 +99,7 @@ class ClusterTable(Table):
         if uplinks < 1 or not math.isclose(uplinks * ratio, half):
             allowed = ", ".join(f"{half / count:g}" for count in range(1, half + 1))
             raise ValueError(
-                f"oversubscription {ratio:g}: no whole number of uplinks for {half} downlinks; allowed: {allowed}"
+                f"oversubscription {ratio:g}: no whole uplinks for {half} downlinks; allowed: {allowed}"
             )
         return FatTree.of_degree(self.degree, uplinks=uplinks)
 

@@ -67,7 +67,7 @@ def _over_time(variants: Sequence[Mapping[str, Any]], hosts: int) -> Figure:
             values = [moment[key] for moment in moments]
             axes.step(times, values, where="post", color=colour, linewidth=1.1, label=variant["name"])
         axes.set_title(label)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
     figure.axes[0].axhline(hosts, color=PALE, linewidth=1)
     for axes in figure.axes[2:]:
         axes.set_xlabel("s")

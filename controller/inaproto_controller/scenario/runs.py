@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
+from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.scenario.measures import measured_of
 from inaproto_controller.scenario.scenario import Scenario
 from inaproto_controller.scenario.workers import outcomes
@@ -17,6 +18,8 @@ from inaproto_controller.simulate.results import Moment, Result
 
 MOMENTS_MAX: Final = 1000
 """That are kept of a run, for pictures."""
+_WORTH_PROCESSES: Final = 20_000_000
+"""Events: fewer are done before another process has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +52,16 @@ def run_all(
 ) -> list[Run]:
     """By variant, then seed.
 
-    ``jobs``: processes, by default one for each core; ``with_all_jobs``: not only those of the first seed;
-    ``on_progress`` gets the share that is done. Raises ``ConfigError`` and ``Unsupported``.
+    ``jobs``: processes, by default one for each core if there is enough to do; ``with_all_jobs``: not only
+    those of the first seed; ``on_progress`` gets the share that is done. Raises ``ConfigError`` and
+    ``Unsupported``.
     """
     tasks = [
         Task(scenario, variant, seed, with_all_jobs or place == 0)
         for place, seed in enumerate(seeds)
         for variant in range(len(scenario.variants))
     ]
-    cores = len(os.sched_getaffinity(0)) if jobs is None else jobs
+    cores = _processes(scenario, len(tasks)) if jobs is None else jobs
     found: list[Run] = []
     with closing(outcomes(engine, min(cores, len(tasks)), run_one, tasks)) as done:
         for run in done:
@@ -66,6 +70,19 @@ def run_all(
                 on_progress(len(found) / len(tasks))
     places = {seed: place for place, seed in enumerate(seeds)}
     return sorted(found, key=lambda run: (run.variant, places[run.seed]))
+
+
+def _processes(scenario: Scenario, tasks: int) -> int:
+    if IS_COMPILED and tasks * events(scenario) < _WORTH_PROCESSES:
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
+def events(scenario: Scenario) -> int:
+    """Of one run, of the first seed's jobs: two of each operation, one of each step (MINA's simulator)."""
+    operations = {name: len(scenario.trace(name).nbytes) for name in scenario.model_names}
+    requests = scenario.workload(scenario.file.seed_list()[0]).requests
+    return sum(1 + request.steps * (2 * operations[request.model] + 1) for request in requests)
 
 
 def run_one(task: Task) -> Run:

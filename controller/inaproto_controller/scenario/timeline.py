@@ -26,8 +26,9 @@ Window = tuple[float, float]
 JOBS_SHOWN: Final = 8
 JOBS_MAX: Final = 64
 OPERATIONS_MAX: Final = 200_000
-"""In the window, of a variant."""
-_STEPS_SHOWN: Final = 4
+"""In the window, of a variant, all jobs together where none were chosen."""
+BARS_MAX: Final = 20_000
+_STEPS_SHOWN: Final = 2
 _HEIGHT: Final = {True: 0.8, False: 0.4}
 """Of a bar: with INA, and without."""
 _COLOUR: Final = {True: "#1f5fbf", False: "#e08a1e"}
@@ -35,7 +36,7 @@ _COLOUR: Final = {True: "#1f5fbf", False: "#e08a1e"}
 
 @dataclass(slots=True)
 class Seen:
-    """Takes a simulation's operations; keeps those of ``jobs``, or of all if None, that are in the window."""
+    """Takes a simulation's operations, and keeps those in the window: of ``jobs``, or of all if None."""
 
     window: Window
     jobs: frozenset[int] | None = None
@@ -48,11 +49,15 @@ class Seen:
         if self.jobs is not None and operation.job not in self.jobs:
             return
         if len(self.operations) == OPERATIONS_MAX:
-            raise ConfigError(
-                f"--timeline: more than {OPERATIONS_MAX} operations in the window; choose a shorter "
-                "--timeline-window, or fewer --timeline-jobs"
-            )
+            raise _too_many(OPERATIONS_MAX + 1, OPERATIONS_MAX)
         self.operations.append(operation)
+
+
+def _too_many(count: int, most: int) -> ConfigError:
+    return ConfigError(
+        f"--timeline: {count} operations in the window, at most {most}; choose a shorter --timeline-window, "
+        "or fewer --timeline-jobs"
+    )
 
 
 def draw_timeline(
@@ -75,9 +80,13 @@ def draw_timeline(
         # What runs at the window's end is told when it ends.
         simulate(setting, requests, arrivals=arrivals, until=shown[1] + longest * 2, on_operation=one)
         seen.append(one.operations)
-    chosen = list(jobs) if jobs is not None else _telling(seen)
-    if not chosen:
-        raise ConfigError(f"--timeline: no job has an operation between {shown[0]:g} and {shown[1]:g} s")
+    chosen = list(jobs) if jobs is not None else _telling(seen, requests)
+    seen = [[one for one in operations if one.job in chosen] for operations in seen]
+    bars = sum(map(len, seen))
+    if bars > BARS_MAX:
+        raise _too_many(bars, BARS_MAX)
+    if not bars:
+        raise ConfigError(f"--timeline: nobody has an operation between {shown[0]:g} and {shown[1]:g} s")
     labels = [_label(number, requests[number]) for number in chosen]
     panels = {variant.label: ops for variant, ops in zip(scenario.variants, seen, strict=True)}
     return drawn(panels, chosen, labels, shown)
@@ -111,11 +120,13 @@ def _first_steps(
     return begin, begin + _STEPS_SHOWN * step
 
 
-def _telling(seen: Sequence[Sequence[Operation]]) -> list[int]:
-    """Those first who use INA for some operations and not for others, then those who use it at all."""
+def _telling(seen: Sequence[Sequence[Operation]], requests: Sequence[Request]) -> list[int]:
+    """Those first who use INA for some operations and not for others; one host has nobody to add up with."""
     kinds: dict[int, set[tuple[int, bool]]] = {}
     for panel, operations in enumerate(seen):
         for one in operations:
+            if requests[one.job].hosts == 1:
+                continue
             kinds.setdefault(one.job, set()).add((panel, one.uses_ina))
     order = sorted(kinds, key=lambda job: (-len(kinds[job]), job))
     return sorted(order[:JOBS_SHOWN])

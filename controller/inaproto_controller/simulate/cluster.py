@@ -220,6 +220,8 @@ class _Cluster:
             new = self._let_in()
             if new or is_changed:
                 self._rebuild(new, completed=is_changed)
+            elif self._queue and self._moments[-1].queued != len(self._queue):
+                self._moments.append(replace(self._moments[-1], at=self._now, queued=len(self._queue)))
             if self._is_over():
                 break
             why, slot = self._advance()
