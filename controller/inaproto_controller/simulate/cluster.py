@@ -97,6 +97,8 @@ class Setting:
     """The score policy multiplies what an operation gains with the hosts of its job."""
     suffix_only: bool = False
     """Only the operations ask for INA that need it for the shortest step (the short paper)."""
+    is_pairwise: bool = False
+    """Jobs take turns whose trees exclude each other, not whole groups (no part of the paper)."""
     jitter: float = 0.0
     """Largest share by which an operation takes less or more time."""
     seed: int = 0
@@ -540,18 +542,18 @@ class _Cluster:
     def _regroup(self) -> None:
         order = self._order()
         setting = self._setting
-        self._turns = take_turns(
+        self._turns, sizes = take_turns(
             order,
             self._rivals,
             self._slots,
             self._kinds,
             self._blocks(),
             by=setting.order,
+            is_pairwise=setting.is_pairwise,
             may_stay_behind=self._until == math.inf and self._on_operation is None,
             uses_ina=setting.policy is not Policy.NONE,
             jitter=setting.jitter,
         )
-        sizes = np.diff(self._turns.member_first)
         self._moments.append(
             Moment(
                 self._now,

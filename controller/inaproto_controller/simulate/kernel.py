@@ -102,7 +102,7 @@ class Turns(NamedTuple):
     """Who shares with whom, and whose turn it is."""
 
     group: Ints
-    """(slots,)"""
+    """(slots,): with whom it takes turns; one for each job if only pairs do."""
     rank: Ints
     """(slots,): who is first at equal times."""
     is_behind: Bools
@@ -114,9 +114,9 @@ class Turns(NamedTuple):
     member_first: Ints
     """(groups + 1,)"""
     members: Ints
-    """(jobs,): slots, group by group."""
+    """(jobs,): slots, group by group; of a group that is one job's: those whose trees exclude its tree."""
     busy: Ints
-    """(groups,): members in an operation with INA."""
+    """(groups,): members in an operation with INA; (0,) if only pairs take turns."""
     blocker: Ints
     """(blocks,): slot whose operation runs on a tree that it has given up ..."""
     blocked: Ints
@@ -258,8 +258,21 @@ def _may_ask(tables: Tables, slots: Slots, slot: int, now: float) -> bool:
 
 
 @jit_within
+def _is_busy(slots: Slots, turns: Turns, slot: int) -> bool:
+    """Whether somebody with whom it takes turns is in an operation with INA."""
+    group = turns.group[slot]
+    if len(turns.busy):
+        busy: bool = turns.busy[group] > 0
+        return busy
+    for place in range(turns.member_first[group], turns.member_first[group + 1]):
+        if slots.uses_ina[turns.members[place]]:
+            return True
+    return False
+
+
+@jit_within
 def _decide(tables: Tables, slots: Slots, turns: Turns, slot: int, now: float, policy: int) -> bool:
-    if policy == NONE or not _may_ask(tables, slots, slot, now) or turns.busy[turns.group[slot]] > 0:
+    if policy == NONE or not _may_ask(tables, slots, slot, now) or _is_busy(slots, turns, slot):
         return False
     for block in range(len(turns.blocker)):
         if turns.blocked[block] == slot and slots.waits[turns.blocker[block]]:
@@ -361,7 +374,7 @@ def advance(
         phase = slots.phase[slot]
         if phase == BEGINS:
             uses_ina = _decide(tables, slots, turns, slot, now, policy)
-            if uses_ina:
+            if uses_ina and len(turns.busy):
                 turns.busy[turns.group[slot]] += 1
             _begin(tables, slots, slot, uses_ina, jitter)
         elif phase == ENDS:
@@ -378,7 +391,8 @@ def advance(
                 log.end[count] = now
                 log.noted[0] = count + 1
             if slots.uses_ina[slot]:
-                turns.busy[turns.group[slot]] -= 1
+                if len(turns.busy):
+                    turns.busy[turns.group[slot]] -= 1
                 if slots.waits[slot] and release > 0.0:
                     _release(slots, turns, slot, now + release)
             _end(tables, slots, slot)

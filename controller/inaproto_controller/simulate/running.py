@@ -132,10 +132,12 @@ def take_turns(
     *,
     by: GroupOrder,
     may_stay_behind: bool,
+    is_pairwise: bool,
     uses_ina: bool,
     jitter: float,
-) -> Turns:
-    """``order``: (jobs,) slots in order of placement."""
+) -> tuple[Turns, Ints]:
+    """The second: (groups,) jobs. ``order``: (jobs,) slots in order of placement; ``is_pairwise``: those take
+    turns whose trees exclude each other, not all of a group."""
     jobs, room = len(order), len(slots.at)
     roots = components(order, rivals.count, rivals.of)
     heads = np.array(listed(roots, by), np.int64)
@@ -163,16 +165,25 @@ def take_turns(
         left = slots.steps_max[alone] - slots.steps[alone] - 1
         soonest = slots.step_start[alone] + this_step + left * least - _MARGIN_S
         due[alone] = np.maximum(soonest, due[alone])
-    return Turns(
+    if is_pairwise:
+        group[order] = np.arange(jobs)
+        counts = rivals.count[order]
+        members = rivals.of[order][np.arange(rivals.of.shape[1]) < counts[:, None]]
+        busy = np.zeros(0, np.int64)
+    else:
+        counts, members = sizes, order[by_turn]
+        busy = np.bincount(group_of, weights=slots.uses_ina[order], minlength=len(heads)).astype(np.int64)
+    turns = Turns(
         group=group,
         rank=rank,
         is_behind=is_behind,
         due=due,
         heap=order.copy(),
-        member_first=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        members=order[by_turn],
-        busy=np.bincount(group_of, weights=slots.uses_ina[order], minlength=len(heads)).astype(np.int64),
+        member_first=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        members=members,
+        busy=busy,
         blocker=blocks.blocker,
         blocked=blocks.blocked,
         is_granted=blocks.is_granted,
     )
+    return turns, sizes
