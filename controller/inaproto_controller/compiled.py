@@ -42,4 +42,5 @@ def _compiled(function: Callable[_P, _R], **options: Any) -> Callable[_P, _R]:
         return function
     import numba
 
-    return cast("Callable[_P, _R]", numba.njit(cache=True, no_cfunc_wrapper=True, **options)(function))
+    njit: Any = numba.njit  # its types lack some options
+    return cast("Callable[_P, _R]", njit(cache=True, no_cfunc_wrapper=True, **options)(function))

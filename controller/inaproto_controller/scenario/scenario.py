@@ -115,7 +115,7 @@ class Scenario:
                 jitter=variant.jitter,
                 seed=seed,
                 models=self.own_models,
-                **variant.tree_options,
+                tree_options=variant.tree_options,
             )
         except TypeError as error:
             if not variant.tree_options:

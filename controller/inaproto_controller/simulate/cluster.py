@@ -216,14 +216,16 @@ class _Cluster:
         self._outages = outages
         self._checkpoint_steps = checkpoint_steps
         self._regroup()
-        is_changed = False
+        is_changed, queued = False, 0
         while True:
             is_changed |= self._fail()
             new = self._let_in()
             if new or is_changed:
                 self._rebuild(new, completed=is_changed)
-            elif self._queue and self._moments[-1].queued != len(self._queue):
-                self._moments.append(replace(self._moments[-1], at=self._now, queued=len(self._queue)))
+                self._note()
+            elif self._queue and len(self._queue) != queued:
+                self._note()
+            queued = len(self._queue)
             if self._is_over():
                 break
             why, slot = self._advance()
@@ -540,10 +542,9 @@ class _Cluster:
                 self._rivals.meet(slot, excluded[is_done[excluded]])
 
     def _regroup(self) -> None:
-        order = self._order()
         setting = self._setting
-        self._turns, sizes = take_turns(
-            order,
+        self._turns, self._group_sizes = take_turns(
+            self._order(),
             self._rivals,
             self._slots,
             self._kinds,
@@ -554,16 +555,19 @@ class _Cluster:
             uses_ina=setting.policy is not Policy.NONE,
             jitter=setting.jitter,
         )
+
+    def _note(self) -> None:
+        setting, hosts_down = self._setting, self._outages.hosts_down
         self._moments.append(
             Moment(
-                self._now,
-                len(order),
-                setting.network.hosts - setting.occupancy.free_hosts - self._outages.hosts_down,
-                self._outages.hosts_down,
-                int((self._trees >= 0).sum()),
-                len(sizes),
-                int(sizes.max(initial=0)),
-                len(self._queue),
+                at=self._now,
+                running=len(self._running),
+                hosts_busy=setting.network.hosts - setting.occupancy.free_hosts - hosts_down,
+                hosts_down=hosts_down,
+                with_tree=int((self._trees >= 0).sum()),
+                groups=len(self._group_sizes),
+                largest_group=int(self._group_sizes.max(initial=0)),
+                queued=len(self._queue),
             )
         )
 

@@ -55,26 +55,26 @@ def make_setting(
     jitter: float = 0.0,
     seed: int = 0,
     models: Mapping[str, ModelTrace] | None = None,
-    **options: Any,
+    tree_options: Mapping[str, Any] | None = None,
 ) -> Setting:
-    """For one simulation. ``options`` are the tree builder's. Raises ``ConfigError`` for unknown names."""
+    """For one simulation. ``tree_options``: of the builder. Raises ``ConfigError`` for unknown names."""
     for name, known in ((placement, PLACEMENTS), (trees, TREES)):
         if name not in known:
             raise ConfigError(f"no {name!r}; there are {', '.join(known)}")
     network: Network = FatTreeNetwork(tree, quota)
     return Setting(
-        network,
-        Occupancy(tree),
-        PLACEMENTS[placement](tree, seed),
-        TREES[trees](network, seed, **options),
-        policy,
-        speeds,
-        order,
-        migration,
-        is_weighted,
-        suffix_only,
-        is_pairwise,
-        jitter,
-        seed,
-        models or {},
+        network=network,
+        occupancy=Occupancy(tree),
+        placement=PLACEMENTS[placement](tree, seed),
+        trees=TREES[trees](network, seed, **(tree_options or {})),
+        policy=policy,
+        speeds=speeds,
+        order=order,
+        migration=migration,
+        is_weighted=is_weighted,
+        suffix_only=suffix_only,
+        is_pairwise=is_pairwise,
+        jitter=jitter,
+        seed=seed,
+        models=models or {},
     )
