@@ -5,6 +5,7 @@ What is drawn depends on a run's seed alone, so all variants of a seed get the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,9 +119,10 @@ class Scenario:
                 tree_options=variant.tree_options,
             )
         except TypeError as error:
-            if not variant.tree_options:
+            unknown = re.search(r"unexpected keyword argument ('\w+')", str(error))
+            if unknown is None or not variant.tree_options:
                 raise
-            raise ConfigError(f"tree_options: trees {variant.trees!r}: {error}") from None
+            raise ConfigError(f"tree_options: trees {variant.trees!r} has no option {unknown[1]}") from None
 
 
 def load_scenario(path: Path) -> Scenario:

@@ -1,0 +1,275 @@
+"""Scenario files: what they mean, and how bad ones are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inaproto.errors import ConfigError
+from inaproto_controller.model import CLUSTER, SHARING, Speeds, measured
+from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
+from inaproto_controller.scenario.file import ClusterTable
+from inaproto_controller.scenario.scenario import load_scenario
+from inaproto_controller.simulate.cluster import FREE, Migration
+from inaproto_controller.topology import FatTree
+from tests.controller.scenarios import SMALL, loaded, written
+
+CLUSTER_TABLE = "[cluster]\ndegree = 8\n"
+JOB = '[[jobs]]\nmodel = "opt-125m-4"\nhosts = 4\nsteps = 10\n'
+MODEL = "[models.mine]\n"
+STREAM = "[stream]\ncount = 5\n"
+WRONG = {
+    "no TOML": ("[cluster", "is not TOML"),
+    "no cluster": (JOB, "cluster: is missing"),
+    "no shape": ("[cluster]\n" + JOB, "cluster: give either degree, or down and up"),
+    "both shapes": (
+        "[cluster]\ndegree = 8\ndown = [4]\nup = [1]\n" + JOB,
+        "cluster: give either degree, or down and up",
+    ),
+    "odd degree": ("[cluster]\ndegree = 7\n" + JOB, "cluster.degree: 7 is not allowed"),
+    "unequal layers": ("[cluster]\ndown = [4, 4]\nup = [1]\n" + JOB, "as many positive numbers each"),
+    "no whole uplinks": (
+        "[cluster]\ndegree = 8\noversubscription = 3.0\n" + JOB,
+        "cluster: oversubscription 3: no whole uplinks for 4 downlinks; allowed: 4, 2, 1.33333, 1",
+    ),
+    "unknown key": ("[cluster]\ndegre = 8\n" + JOB, "cluster.degre: no such key, did you mean 'degree'?"),
+    "unknown table": (CLUSTER_TABLE + JOB + "[speed]\n", "speed: no such key, did you mean 'speeds'?"),
+    "unknown key of a job": (
+        CLUSTER_TABLE + JOB + "host = 3\n",
+        "jobs[0].host: no such key, did you mean 'hosts'?; keys are model, hosts, steps, count, arrival",
+    ),
+    "quota": ("[cluster]\ndegree = 8\nquota = 'port'\n" + JOB, "cluster.quota: 'port' is not allowed"),
+    "truth for a number": (CLUSTER_TABLE + JOB + "count = true\n", "jobs[0].count: True is not allowed"),
+    "no finite number": (
+        CLUSTER_TABLE + JOB + "[speeds]\nlatency = nan\n",
+        "speeds.latency: nan is not allowed",
+    ),
+    "preset": (CLUSTER_TABLE + JOB + "[speeds]\npreset = 'fast'\n", "speeds.preset: 'fast' is not allowed"),
+    "release after the end": (
+        CLUSTER_TABLE + JOB + "[migration]\nrelease = 1.0\ntotal = 0.5\n",
+        "migration: release 1 is later than total 0.5",
+    ),
+    "no jobs": (CLUSTER_TABLE, "jobs: there are none; give [[jobs]], [stream], or an arrival log"),
+    "unknown model": (
+        CLUSTER_TABLE + JOB.replace("opt-125m-4", "opt-125-4"),
+        "jobs[0].model: no model 'opt-125-4', did you mean 'opt-125m-4'?; there are",
+    ),
+    "too large a job": (
+        CLUSTER_TABLE + JOB.replace("hosts = 4", "hosts = 129"),
+        "jobs[0].hosts: 129 is not allowed: the cluster has 128",
+    ),
+    "too large a stream": (
+        "[cluster]\ndegree = 4\n" + STREAM + "trace = 3\n",
+        "stream.trace: draws jobs of up to 48 hosts, but the cluster has 16",
+    ),
+    "no host counts": (CLUSTER_TABLE + STREAM, "stream: give either trace or hosts"),
+    "bad host counts": (
+        CLUSTER_TABLE + STREAM + "hosts = { x = 1 }\n",
+        "no host counts; write {4 = 2, 8 = 1}",
+    ),
+    "no such trace": (CLUSTER_TABLE + STREAM + "trace = 11\n", "stream.trace: 11 is not allowed"),
+    "unknown model of a stream": (
+        CLUSTER_TABLE + STREAM + "trace = 2\nmodels = ['opt-125m-4', 'mine']\n",
+        "stream.models[1]: no model 'mine'",
+    ),
+    "half a model": (
+        CLUSTER_TABLE + JOB + MODEL + "duration = 1.0\n",
+        "models.mine: give either file, or duration and allreduces",
+    ),
+    "unknown key of a model": (
+        CLUSTER_TABLE + JOB + MODEL + "time = 1.0\n",
+        "models.mine.time: no such key; keys are file, duration, allreduces",
+    ),
+    "a model's starts do not ascend": (
+        CLUSTER_TABLE
+        + JOB
+        + MODEL
+        + "duration = 1.0\nallreduces = [{start=0.2, size=1}, {start=0.1, size=1}]\n",
+        "models.mine: needs all-reduces whose starts ascend from 0",
+    ),
+    "a model without size": (
+        CLUSTER_TABLE + JOB + MODEL + "duration = 1.0\nallreduces = [{start=0.2}]\n",
+        "models.mine.allreduces[0].size: is missing",
+    ),
+    "no file of a model": (
+        CLUSTER_TABLE + JOB + MODEL + "file = 'none.json'\n",
+        "models.mine.file: FOLDER/none.json: cannot be read: No such file or directory",
+    ),
+    "a measured model's name": (
+        CLUSTER_TABLE + JOB + "[models.opt-125m-4]\nfile = 'x.json'\n",
+        "models.opt-125m-4: is part of inaproto; give yours another name",
+    ),
+    "a model that nobody has": (
+        CLUSTER_TABLE + JOB + MODEL + "duration = 1.0\nallreduces = [{start=0.2, size=1}]\n",
+        "models.mine: no job has it",
+    ),
+    "rate without poisson": (
+        CLUSTER_TABLE + JOB + "[arrivals]\nrate = 1.0\n",
+        'arrivals: rate and process = "poisson" belong together',
+    ),
+    "log and jobs": (
+        CLUSTER_TABLE + JOB + "[arrivals]\nprocess = 'log'\nfile = 'log.csv'\n",
+        "arrivals.file:",
+    ),
+    "unknown placement": (
+        CLUSTER_TABLE + JOB + "[[compare]]\nplacement = 'least'\n",
+        "compare[0]: placement 'least'; allowed: first, random, least-fragments",
+    ),
+    "unknown trees": (
+        CLUSTER_TABLE + JOB + "[[compare]]\n[[compare]]\ntrees = 'exclusiv'\n",
+        "compare[1]: trees 'exclusiv', did you mean 'exclusive'?; allowed:",
+    ),
+    "unknown policy": (
+        CLUSTER_TABLE + JOB + "[[compare]]\npolicy = 'smart'\n",
+        "compare[0].policy: 'smart' is not allowed: it should be 'none', 'greedy' or 'score'",
+    ),
+    "unknown tree option": (
+        CLUSTER_TABLE + JOB + "[[compare]]\ntree_options = { k = 3 }\n",
+        "compare[0].tree_options: trees 'exclusive' has no option 'k'",
+    ),
+    "two of a name": (
+        CLUSTER_TABLE + JOB + "[[compare]]\n[[compare]]\n",
+        "compare[1]: another one is called 'least-fragments / exclusive / score', too",
+    ),
+    "seeds twice": ("seeds = [1, 1]\n" + CLUSTER_TABLE + JOB, "seeds: at least one, each once"),
+    "no seeds": ("seeds = 0\n" + CLUSTER_TABLE + JOB, "seeds: 0 is not allowed"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_bad_scenario_is_refused_by_file_key_and_what_is_allowed(what: str, tmp_path: Path) -> None:
+    text, said = WRONG[what]
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        load_scenario(path)
+    message = str(refused.value)
+    assert all(line.startswith(f"scenario {path}: ") for line in message.splitlines())
+    assert said.replace("FOLDER", str(tmp_path)) in message
+
+
+def test_all_bad_keys_are_named_at_once(tmp_path: Path) -> None:
+    text = "[cluster]\ndegree = 7\n" + JOB.replace("steps = 10", "steps = 0")
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, text)
+    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == [
+        "cluster.degree",
+        "jobs[0].steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"duration": 1, "allreduces": []}', '{"duration": 1, "allreduces": [{}]}']
+)
+def test_a_bad_trace_is_refused_by_its_file(content: str, tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"models\.mine\.file: .*trace\.json"):
+        loaded(tmp_path, CLUSTER_TABLE + JOB + MODEL + "file = 'trace.json'\n")
+
+
+def test_a_scenario_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"scenario /none\.toml: cannot be read: No such file"):
+        load_scenario(Path("/none.toml"))
+
+
+# -- what it means
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tree"),
+    [(None, ((4, 4, 8), (1, 4, 4))), (1.0, ((4, 4, 8), (1, 4, 4))), (2.0, ((4, 4, 8), (1, 2, 2)))],
+)
+def test_degree_and_oversubscription(
+    ratio: float | None, tree: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    assert ClusterTable(degree=8, oversubscription=ratio).tree() == FatTree(*tree)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    scenario = loaded(tmp_path, CLUSTER_TABLE + JOB)
+    assert scenario.file.speeds.speeds() == CLUSTER
+    assert scenario.file.migration.migration() == Migration()
+    assert [variant.label for variant in scenario.variants] == ["least-fragments / exclusive / score"]
+    assert scenario.workload(0) == ([Request("opt-125m-4", 4, 10)], [0.0])
+
+
+def test_migration_can_be_turned_off(tmp_path: Path) -> None:
+    scenario = loaded(tmp_path, CLUSTER_TABLE + JOB + "[migration]\ntotal = 0\n")
+    assert scenario.file.migration.migration() == FREE
+
+
+def test_a_preset_is_a_start(tmp_path: Path) -> None:
+    scenario = loaded(tmp_path, CLUSTER_TABLE + JOB + "[speeds]\npreset = 'sharing'\nlatency = 0\n")
+    expected = Speeds(SHARING.bandwidth, SHARING.ina_ratio, 0.0, SHARING.gpu_speedup)
+    assert scenario.file.speeds.speeds() == expected
+
+
+def test_models_of_ones_own_are_inline_or_in_a_file(tmp_path: Path) -> None:
+    fields = {"duration": 0.5, "allreduces": [{"start": 0.1, "size": 10}]}
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "b.json").write_text(json.dumps(fields))
+    text = (
+        CLUSTER_TABLE
+        + "[models.a]\nduration = 0.5\nallreduces = [{start = 0.1, size = 10}]\n"
+        + "[models.b]\nfile = 'traces/b.json'\n"
+        + JOB.replace("opt-125m-4", "a")
+        + JOB.replace("opt-125m-4", "b")
+    )
+    scenario = loaded(tmp_path, text)
+    inline, in_file = scenario.trace("a"), scenario.trace("b")
+    assert (inline.duration, inline.ready, inline.nbytes) == (0.5, (0.1,), (10,))
+    assert (in_file.duration, in_file.ready, in_file.nbytes) == (0.5, (0.1,), (10,))
+    assert scenario.trace("opt-125m-4") == measured("opt-125m-4")
+
+
+def test_a_stream_with_a_seed_is_the_published_one_for_all_seeds(tmp_path: Path) -> None:
+    scenario = loaded(tmp_path, CLUSTER_TABLE + "[stream]\ncount = 30\ntrace = 2\nseed = 42\n")
+    published = draw_requests(HISTOGRAMS[2], 30)
+    assert scenario.workload(0).requests == published
+    assert scenario.workload(7).requests == published
+
+
+def test_seeds_draw_jobs_and_arrivals_of_their_own(tmp_path: Path) -> None:
+    scenario = loaded(tmp_path)
+    assert scenario.workload(1) == scenario.workload(1)
+    assert scenario.workload(1) != scenario.workload(2)
+    requests, arrivals = scenario.workload(1)
+    assert list(arrivals) == sorted(arrivals)
+    assert len(requests) == len(arrivals) == 13
+
+
+def test_a_job_s_own_arrival_is_kept(tmp_path: Path) -> None:
+    text = CLUSTER_TABLE + JOB + "arrival = 9.0\n" + JOB + "count = 2\n"
+    requests, arrivals = loaded(tmp_path, text).workload(0)
+    assert list(arrivals) == [0.0, 0.0, 9.0]
+    assert len(requests) == 3
+
+
+def test_jobs_of_a_log(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("arrival_seconds,model,hosts,steps\n0.5,opt-125m-4,2,10\n1,mine,3,20\n")
+    text = (
+        CLUSTER_TABLE
+        + "[arrivals]\nprocess = 'log'\nfile = 'log.csv'\n"
+        + MODEL
+        + "duration = 1.0\nallreduces = [{start=0.2, size=1}]\n"
+    )
+    requests, arrivals = loaded(tmp_path, text).workload(0)
+    assert list(requests) == [Request("opt-125m-4", 2, 10), Request("mine", 3, 20)]
+    assert list(arrivals) == [0.5, 1.0]
+    (tmp_path / "log.csv").write_text("arrival_seconds,model,hosts,steps\n0.5,opt-125m-4,2,10\n1,mine,x,20\n")
+    with pytest.raises(ConfigError, match=r"arrivals\.file: .*log\.csv: line 3: hosts 'x': an integer"):
+        load_scenario(tmp_path / "scenario.toml")
+    (tmp_path / "log.csv").write_text("arrival_seconds,model,hosts,steps\n0.5,mine,200,10\n")
+    with pytest.raises(ConfigError, match="job 0 wants 200 hosts, but the cluster has 128"):
+        load_scenario(tmp_path / "scenario.toml")
+
+
+def test_tree_options_go_to_the_builder(tmp_path: Path) -> None:
+    text = CLUSTER_TABLE + JOB + "[[compare]]\ntrees = 'rebuild-all'\ntree_options = { candidates_max = 2 }\n"
+    scenario = loaded(tmp_path, text)
+    assert scenario.variants[0].label == "least-fragments / rebuild-all / score / candidates_max 2"
+
+
+def test_the_small_scenario_of_these_tests_is_right(tmp_path: Path) -> None:
+    assert len(loaded(tmp_path, SMALL).variants) == 2
