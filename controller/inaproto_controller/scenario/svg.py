@@ -37,13 +37,13 @@ def look() -> Iterator[None]:
 def text_of(figure: Figure) -> str:
     """A whole SVG document. To be called within ``look``."""
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "inaproto"})
+    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return file.getvalue()
 
 
 def within_page(document: str, name: str) -> str:
     """The element alone; its ids begin with ``name``, so that pictures of one page do not share any."""
-    element = document[document.index("<svg ") :]
+    element = document[document.index("<svg ") :].replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
     element = re.sub(r"\sid=\"", f' id="{name}-', element)
     element = element.replace('xlink:href="#', f'xlink:href="#{name}-')
     return element.replace("url(#", f"url(#{name}-")
