@@ -21,6 +21,7 @@ from inaproto_controller.trees.exclusive import FirstFitL, FirstFitP, NoTrees
 from inaproto_controller.trees.exclusive import RandomFit as RandomTree
 from inaproto_controller.trees.merging import MergedGroups
 from inaproto_controller.trees.rebuild_all import RebuildAll
+from inaproto_controller.trees.sticky import StickyTrees
 
 PLACEMENTS: Final[Mapping[str, Callable[[FatTree, int], Placement]]] = {
     "first": lambda tree, seed: FirstFit(),
@@ -35,6 +36,7 @@ TREES: Final[Mapping[str, Callable[..., TreeBuilder]]] = {
     "rebuild-all": lambda network, seed, **options: RebuildAll(network, seed=seed, **options),
     "merging": lambda network, seed, **options: MergedGroups(network, seed=seed, **options),
     "clique": lambda network, seed, **options: HeaviestClique(network, seed=seed, **options),
+    "sticky": lambda network, seed, **options: StickyTrees(network, **options),
 }
 """Builders by name; called with the network, the seed, and options of their own."""
 
