@@ -63,7 +63,7 @@ def test_jobs_do_what_they_do_event_by_event(seed: int) -> None:
 
 
 def test_what_is_hard_happens() -> None:
-    """Among the drawn clusters: groups, trees that wait for an operation's end, and downtimes."""
+    """Among what is drawn: groups, trees that wait for an operation's end, jobs denied for a downtime."""
     groups = counted = exchanged = downtime = 0
     for seed in range(SEEDS):
         found, _ = draw_cluster(seed).simulated()

@@ -1,4 +1,4 @@
-"""What the simulator of MINA's authors answers and the paper prints: figures only; SOURCE.md says whose."""
+"""What the simulator of MINA's authors answers and the paper prints: figures only; see SOURCE.md there."""
 
 from __future__ import annotations
 
