@@ -162,7 +162,7 @@ def _cluster(run: ClusterRun) -> Result:
         policy=run.policy,
         order=run.order,
         seed=run.seed,
-        **options,
+        tree_options=options,
     )
     return simulate(setting, draw_requests(HISTOGRAMS[run.trace], run.requests))
 
