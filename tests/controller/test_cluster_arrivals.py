@@ -10,7 +10,8 @@ from inaproto_controller.model import SHARING
 from inaproto_controller.requests import Request, draw_requests
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
-from inaproto_controller.simulate.cluster import Operation, Setting, simulate
+from inaproto_controller.simulate.cluster import Operation, simulate
+from inaproto_controller.simulate.setting import Setting
 from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree, Quota
 

@@ -12,7 +12,7 @@ from inaproto_controller.model import CLUSTER, SHARING, Speeds, measured
 from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
 from inaproto_controller.scenario.file import ClusterTable
 from inaproto_controller.scenario.scenario import load_scenario
-from inaproto_controller.simulate.cluster import FREE, Migration
+from inaproto_controller.simulate.setting import FREE, Migration
 from inaproto_controller.topology import FatTree
 from tests.controller.scenarios import SMALL, loaded, written
 

@@ -37,8 +37,8 @@ from inaproto.errors import ConfigError
 from inaproto_controller.model import CLUSTER, SHARING, ModelTrace, Speeds, measured, measured_names
 from inaproto_controller.requests import HISTOGRAMS
 from inaproto_controller.sharing.policy import Policy
-from inaproto_controller.simulate.cluster import Migration
 from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.simulate.settings import PLACEMENTS, TREES
 from inaproto_controller.topology import FatTree, Quota
 

@@ -24,7 +24,7 @@ from inaproto_controller.scenario.file import (
     read_scenario_file,
 )
 from inaproto_controller.simulate.arrivals import at_once, poisson, read
-from inaproto_controller.simulate.cluster import Setting
+from inaproto_controller.simulate.setting import Setting
 from inaproto_controller.simulate.settings import make_setting
 
 _SEEDS: Final = (1 << 31) - 2

@@ -12,8 +12,8 @@ from inaproto_controller.placement.least_fragments import LeastFragments
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import FirstFit, RandomFit
 from inaproto_controller.sharing.policy import Policy
-from inaproto_controller.simulate.cluster import FREE, Migration, Placement, Setting
 from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.setting import FREE, Migration, Placement, Setting
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import TreeBuilder
 from inaproto_controller.trees.clique import HeaviestClique

@@ -94,7 +94,7 @@ class StickyTrees:
         self._suffix_only = suffix_only
 
     def build(self, jobs: Sequence[TreeJob], new: Sequence[int], *, now: float, completed: bool) -> Changes:
-        asking = [job for job in jobs if job.times.gain > 0 or not self._only_gainers]
+        asking = [job for job in jobs if job.roots and (job.times.gain > 0 or not self._only_gainers)]
         wishes = self._wishes(asking)
         before = wishes.tree.copy()
         for one, job in enumerate(asking):

@@ -1,0 +1,197 @@
+"""Trees of the running jobs: who has which, who excludes whom, and what becomes of one that is given up.
+
+A tree that is exchanged while an operation with INA runs on it stays in use until that has ended (MINA,
+section III-C: live migration). Whoever needs its links waits for that, and where a change has a cost, for
+their release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from inaproto_controller.network import Network
+from inaproto_controller.simulate.jobs import Jobs, RunningJob
+from inaproto_controller.simulate.kernel import Ints
+from inaproto_controller.simulate.rivals import Rivals
+from inaproto_controller.simulate.running import Blocks
+from inaproto_controller.simulate.setting import Migration
+from inaproto_controller.trees.builder import TreeBuilder, TreeJob
+
+
+class HeldTrees:
+    def __init__(self, network: Network, builder: TreeBuilder, migration: Migration, jobs: Jobs) -> None:
+        self._network = network
+        self._builder = builder
+        self._migration = migration
+        self._jobs = jobs
+        self._trees: Ints = np.full(jobs.room, -1, np.int64)
+        """(slots,): root of each slot's tree; -1 for none."""
+        self.rivals = Rivals(jobs.room)
+        self.builds = 0
+        self._released: list[tuple[int, int]] = []
+        """Slots, and the trees that they have given up just now."""
+
+    @property
+    def count(self) -> int:
+        return int((self._trees >= 0).sum())
+
+    def enter(self, job: RunningJob) -> None:
+        more = self._jobs.room - len(self._trees)
+        if more:
+            self._trees = np.concatenate([self._trees, np.full(more, -1, np.int64)])
+            self.rivals.grow()
+        self.rivals.enter(job.slot, job.number)
+
+    def leave(self, slot: int) -> None:
+        self.rivals.forget(slot)
+        self._trees[slot] = -1
+
+    def build(self, new: Sequence[int], *, now: float, completed: bool) -> None:
+        """``new``: slots of those placed just now; ``completed``: jobs have ended, or switches failed."""
+        if not new and not self._builder.wants_completions:
+            return
+        self.builds += 1
+        jobs = self._tree_jobs()
+        places = {job.slot: place for place, job in enumerate(jobs)}
+        changes = self._builder.build(jobs, [places[slot] for slot in new], now=now, completed=completed)
+        changed = [slot for slot, tree in changes.items() if self._set(self._jobs[slot], tree, now)]
+        for slot in changed:
+            self._jobs[slot].granted = self.builds
+        self._wait_for_release(changed, now)
+        self._exclude(changed)
+
+    def _tree_jobs(self) -> list[TreeJob]:
+        slots = self._jobs.slots
+        waits, uses_ina = slots.waits.tolist(), slots.uses_ina.tolist()
+        steps: list[int] = slots.steps.tolist()
+        jobs = []
+        for job in self._jobs:
+            slot = job.slot
+            if not waits[slot]:
+                job.using = job.tree
+            jobs.append(
+                TreeJob(
+                    slot,
+                    job.number,
+                    job.asked.hosts,
+                    job.times,
+                    job.roots,
+                    job.tree,
+                    job.using if uses_ina[slot] else None,
+                    job.asked.steps - steps[slot],
+                    job.barred,
+                )
+            )
+        return jobs
+
+    def _set(self, job: RunningJob, tree: int | None, now: float) -> bool:
+        if tree in job.barred:
+            tree = None
+        if tree == job.tree:
+            return False
+        slots, slot = self._jobs.slots, job.slot
+        cost = self._migration.total if job.had_tree else 0.0
+        switches = 0 if tree is None else self._network.tree_size(slot, tree)[0]
+        if slots.waits[slot]:  # it never came into effect
+            job.migrations -= 1
+            job.downtime -= float(slots.downtime_then[slot])
+        job.tree = tree
+        self._trees[slot] = -1 if tree is None else tree
+        if not (slots.uses_ina[slot] and tree == job.using):
+            job.migrations += job.had_tree
+            job.downtime += cost
+        job.had_tree = True
+        if slots.uses_ina[slot]:
+            slots.waits[slot] = tree != job.using
+            slots.has_tree_then[slot] = tree is not None
+            slots.switches_then[slot] = switches
+            slots.downtime_then[slot] = cost
+            return True
+        released, job.using = job.using, tree
+        slots.has_tree[slot] = tree is not None
+        slots.switches[slot] = switches
+        if cost:
+            slots.no_ina_until[slot] = now + cost
+            if released is not None:
+                self._released.append((slot, released))
+        return True
+
+    def _wait_for_release(self, changed: Sequence[int], now: float) -> None:
+        """Nobody is granted links before those who had them have released them."""
+        until = now + self._migration.release
+        slots = np.array([slot for slot in changed if self._trees[slot] >= 0], np.int64)
+        roots = self._trees[slots]
+        for slot, tree in self._released:
+            waiting = slots[self._network.conflicts_with(slot, tree, slots, roots)]
+            self._jobs.slots.no_ina_until[waiting] = np.maximum(self._jobs.slots.no_ina_until[waiting], until)
+        self._released.clear()
+
+    def _with_tree(self) -> tuple[Ints, Ints]:
+        """Slots and roots, (n,) each, of jobs that have a tree."""
+        slots = np.flatnonzero(self._trees >= 0)
+        return slots, self._trees[slots]
+
+    def _exclude(self, changed: Sequence[int]) -> None:
+        network, trees = self._network, self._trees
+        for slot in changed:
+            self.rivals.forget(slot)
+        if 2 * len(changed) > len(self._jobs):
+            order = self._jobs.order
+            order = order[trees[order] >= 0]
+            self.rivals.set_all(order, network.conflicts(order, trees[order]))
+            return
+        slots, roots = self._with_tree()
+        is_done = np.ones(len(trees), np.bool_)
+        is_done[list(changed)] = False
+        for slot in changed:
+            is_done[slot] = True
+            if trees[slot] >= 0:
+                excluded = slots[network.conflicts_with(slot, int(trees[slot]), slots, roots)]
+                self.rivals.meet(slot, excluded[is_done[excluded]])
+
+    def lose(self, now: float) -> None:
+        """Trees with a switch that is down, now that jobs know which of their roots are barred."""
+        self._exclude([job.slot for job in self._jobs if self._lose(job, now)])
+
+    def _lose(self, job: RunningJob, now: float) -> bool:
+        """If a switch of it is down. An operation that it carries is begun anew, without INA."""
+        slots, slot, tables = self._jobs.slots, job.slot, self._jobs.kinds.tables
+        if not slots.waits[slot]:
+            job.using = job.tree
+        if job.using in job.barred:
+            if slots.uses_ina[slot]:
+                slots.uses_ina[slot] = False
+                operation = tables.first[slots.kind[slot]] + slots.operation[slot]
+                slots.at[slot] = now + tables.plain[operation]
+            if slots.waits[slot]:
+                slots.waits[slot] = False
+                slots.has_tree[slot] = slots.has_tree_then[slot]
+                slots.switches[slot] = slots.switches_then[slot]
+                job.using = job.tree
+        if job.tree not in job.barred:
+            return False
+        job.tree = None
+        self._trees[slot] = -1
+        if slots.waits[slot]:
+            slots.has_tree_then[slot] = False
+        else:
+            job.using = None
+            slots.has_tree[slot] = False
+        return True
+
+    def blocks(self) -> Blocks:
+        """Who waits with a new tree still holds the links of the old one."""
+        network, pairs = self._network, []
+        holders = [self._jobs[slot] for slot in np.flatnonzero(self._jobs.slots.waits).tolist()]
+        if holders:
+            slots, roots = self._with_tree()
+            for holder in holders:
+                assert holder.using is not None
+                held = slots[network.conflicts_with(holder.slot, holder.using, slots, roots)]
+                pairs += [
+                    (holder.slot, slot, self._jobs[slot].granted >= holder.granted) for slot in held.tolist()
+                ]
+        found = np.array(pairs, np.int64).reshape(-1, 3)
+        return Blocks(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].astype(np.bool_))
