@@ -125,6 +125,20 @@ def test_a_score_of_nothing_to_gain_is_undefined_and_never_0(tmp_path: Path) -> 
     assert row.split()[2:] == ["undefined"]
 
 
+def test_fairness_of_nothing_gained_is_undefined(tmp_path: Path) -> None:
+    """And not that of the noise that rounding leaves."""
+    variant = document(written(tmp_path, SMALL + '[[compare]]\ntrees = "none"\n'))["variants"][2]
+    assert variant["measures"]["fairness"]["mean"] is None
+    assert variant["measures"]["score"]["mean"] == pytest.approx(0, abs=1e-9)
+
+
+def test_what_rounding_leaves_is_nothing(tmp_path: Path) -> None:
+    text = SMALL + '[[compare]]\nname = "never"\npolicy = "none"\n'
+    result = ran(written(tmp_path, text))
+    assert "never: INA saves nothing of the mean job" in result.stdout
+    assert "-0.0" not in result.stdout
+
+
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     found = document(written(tmp_path), "--seeds", "1")
     assert found["variants"][0]["measures"]["score"]["ci95"] is None

@@ -16,7 +16,8 @@ from inaproto_controller.scenario.scenario import Scenario
 from inaproto_controller.scenario.statistics import HAS_INTERVALS, Mean, mean_of
 
 VERSION: Final = 1
-_SAME_S: Final = 1e-9
+_SAME: Final = 1e-9
+"""Seconds, or shares, that are no more than rounding."""
 
 
 def document(scenario: Scenario, seeds: Sequence[int], runs: Sequence[Run]) -> dict[str, Any]:
@@ -144,13 +145,16 @@ def _worth(variant: dict[str, Any]) -> str:
         )
     saved, share = measures["saved_s_mean"]["mean"], measures["saved_share"]["mean"]
     plain, score = measures["plain_s_mean"]["mean"], measures["score"]["mean"]
-    did = "saves" if saved >= 0 else "costs"
+    waits = f"A job waits {measures['queued_s_mean']['mean']:.4g} s for hosts."
+    if abs(share) < _SAME:
+        return f"{name}: INA saves nothing of the mean job, which takes {plain:.4g} s. {waits}"
+    migrations, downtime = (measures[key]["mean"] for key in ("migrations_per_job", "downtime_s_per_job"))
+    if migrations:
+        waits += f" Its tree is changed {migrations:.3g} times, which costs it {downtime:.3g} s without INA."
+    did = "saves" if saved > 0 else "costs"
     return (
         f"{name}: INA {did} {abs(saved):.3g} s ({100 * abs(share):.2f} %) of the mean job, which takes "
-        f"{plain:.4g} s without it; of what it could save it gets {100 * score:.1f} %. A job waits "
-        f"{measures['queued_s_mean']['mean']:.4g} s for hosts, and its tree is changed "
-        f"{measures['migrations_per_job']['mean']:.2g} times, which costs it "
-        f"{measures['downtime_s_per_job']['mean']:.3g} s without INA."
+        f"{plain:.4g} s without it; of what it could save it gets {100 * score:z.1f} %. {waits}"
     )
 
 
@@ -160,7 +164,7 @@ def _best(variants: Sequence[dict[str, Any]]) -> str:
     difference = _difference(second, best, key)
     assert difference.mean is not None
     said = BY_KEY[key].show(difference.mean)
-    if abs(difference.mean) < _SAME_S:
+    if abs(difference.mean) < _SAME:
         return f"In what a user waits, {best['name']} and {second['name']} are the same."
     line = f"A user waits least with {best['name']}: {said} less per job than with {second['name']}"
     if difference.half_width is None:

@@ -28,8 +28,8 @@ class Measure:
         if value is None:
             return "undefined"
         if self.unit == "%":
-            return f"{100 * value:.{self.digits}f} %"
-        return f"{value:,.{self.digits}f}" + (f" {self.unit}" if self.unit else "")
+            return f"{100 * value:z.{self.digits}f} %"
+        return f"{value:z,.{self.digits}f}" + (f" {self.unit}" if self.unit else "")
 
     def show_half_width(self, value: float) -> str:
         return f"{value * (100 if self.unit == '%' else 1):.{self.digits}f}"

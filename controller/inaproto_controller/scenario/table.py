@@ -29,6 +29,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
     for variants in _chunks(found["variants"]):
         console.print()
         console.print(_measures(variants, len(found["seeds"])))
+        console.print()
         console.print(_models(found["models"], variants))
     console.print()
     for line in found["verdict"]:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+
+_ROUNDING: Final = 1e-9
+"""Of a job's time, relative: many steps are added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +197,12 @@ class Result:
 
     @property
     def fairness(self) -> float | None:
-        """Jain's index of how much of its possible gain each job got that could gain; 1 if all alike."""
+        """Jain's index of how much of its possible gain each job got that could gain; 1 if all alike.
+
+        None if nobody gained or lost more than rounding: noise is shared by chance.
+        """
         shares = [
-            (job.plain_seconds - job.seconds) / (job.plain_seconds - job.possible_seconds)
+            _gained(job) / (job.plain_seconds - job.possible_seconds)
             for job in self.jobs
             if job.plain_seconds > job.possible_seconds
         ]
@@ -237,6 +243,12 @@ class Result:
             "end_s": self.end,
             "events": self.events,
         }
+
+
+def _gained(job: JobResult) -> float:
+    """Seconds."""
+    gained = job.plain_seconds - job.seconds
+    return 0.0 if abs(gained) < _ROUNDING * job.plain_seconds else gained
 
 
 def _share(part: float, whole: float) -> float | None:
