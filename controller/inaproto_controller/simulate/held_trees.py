@@ -49,13 +49,13 @@ class HeldTrees:
         self._trees[slot] = -1
 
     def build(self, new: Sequence[int], *, now: float, completed: bool) -> None:
-        """``new``: slots of those placed just now; ``completed``: jobs have ended, or switches failed."""
+        """``new``: slots of those placed just now, in order; ``completed``: jobs have ended, or switches failed."""
         if not new and not self._builder.wants_completions:
             return
         self.builds += 1
         jobs = self._tree_jobs()
-        places = {job.slot: place for place, job in enumerate(jobs)}
-        changes = self._builder.build(jobs, [places[slot] for slot in new], now=now, completed=completed)
+        placed = range(len(jobs) - len(new), len(jobs))
+        changes = self._builder.build(jobs, placed, now=now, completed=completed)
         changed = [slot for slot, tree in changes.items() if self._set(self._jobs[slot], tree, now)]
         for slot in changed:
             self._jobs[slot].granted = self.builds
@@ -71,19 +71,28 @@ class HeldTrees:
             slot = job.slot
             if not waits[slot]:
                 job.using = job.tree
-            jobs.append(
-                TreeJob(
+            using = job.using if uses_ina[slot] else None
+            left = job.asked.steps - steps[slot]
+            shown = job.shown
+            if (
+                shown is None
+                or shown.steps_left != left
+                or shown.using != using
+                or shown.tree != job.tree
+                or shown.barred is not job.barred
+            ):
+                shown = job.shown = TreeJob(
                     slot,
                     job.number,
                     job.asked.hosts,
                     job.times,
                     job.roots,
                     job.tree,
-                    job.using if uses_ina[slot] else None,
-                    job.asked.steps - steps[slot],
+                    using,
+                    left,
                     job.barred,
                 )
-            )
+            jobs.append(shown)
         return jobs
 
     def _set(self, job: RunningJob, tree: int | None, now: float) -> bool:

@@ -14,6 +14,7 @@ from inaproto_controller.requests import Request
 from inaproto_controller.simulate import kernel
 from inaproto_controller.simulate.kernel import Ints
 from inaproto_controller.simulate.running import Kinds, grown, make_slots
+from inaproto_controller.trees.builder import TreeJob
 
 _ROOM: Final = 64
 
@@ -36,6 +37,8 @@ class RunningJob:
     had_tree: bool = False
     barred: frozenset[int] = frozenset()
     """Roots whose trees have a switch that is down."""
+    shown: TreeJob | None = None
+    """As builders saw it last: few jobs are different at the next build."""
     granted: int = 0
     """The build that gave it its tree."""
     migrations: int = 0

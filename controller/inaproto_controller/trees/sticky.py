@@ -94,7 +94,10 @@ class StickyTrees:
         self._suffix_only = suffix_only
 
     def build(self, jobs: Sequence[TreeJob], new: Sequence[int], *, now: float, completed: bool) -> Changes:
-        asking = [job for job in jobs if job.roots and (job.times.gain > 0 or not self._only_gainers)]
+        everyone = not self._only_gainers
+        asking = [
+            job for job in jobs if job.roots and (everyone or job.times.step_ina < job.times.step_plain)
+        ]
         wishes = self._wishes(asking)
         before = wishes.tree.copy()
         for one, job in enumerate(asking):
