@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint types unit coverage mutation fuzz hil bench soak lock clean FORCE
+.PHONY: help venv demo test lint types unit coverage mutation fuzz hil figures bench soak lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks everything. All targets:'
@@ -46,6 +46,9 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 6 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
+
+figures: $(STAMP) ## Every figure and table of MINA's evaluation computed anew, some 10 min of CPU on all cores
+	$(PY) -m pytest -m figures $(or $(ARGS),tests/figures)
 
 bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the daemons
 	.venv/bin/inaproto bench accelerator
