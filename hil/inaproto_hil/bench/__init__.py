@@ -41,8 +41,15 @@ def _allreduce() -> click.Command:
     return allreduce
 
 
+def _simulate() -> click.Command:
+    from inaproto_hil.bench.simulate import simulate_bench
+
+    return simulate_bench
+
+
 bench = LazyGroup(
-    commands_at={"accelerator": _accelerator, "allreduce": _allreduce},
+    commands_at={"accelerator": _accelerator, "allreduce": _allreduce, "simulate": _simulate},
     name="bench",
-    help="Measure the accelerator core, or all-reduces through the daemons or simulated switches.",
+    help="Measure the accelerator core, all-reduces through the daemons or simulated switches, or simulated "
+    "clusters.",
 )
