@@ -96,8 +96,24 @@ def _uplinks(axes: Axes, rows: Rows) -> None:
     axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
+def _pairs(axes: Axes, rows: Rows) -> None:
+    matches = ((re.fullmatch(r"(\S+) with (\S+)", row["what"]), row["ours"]) for row in rows)
+    found = {match.group(1, 2): score for match, score in matches if match}
+    models = list(dict.fromkeys(one for one, _ in found))
+    matrix = [[found[one, other] for other in models] for one in models]
+    axes.imshow(matrix, vmin=0.5, vmax=1.0, cmap="Blues", aspect="auto")
+    for down, values in enumerate(matrix):
+        for across, value in enumerate(values):
+            colour = "white" if value > 0.85 else _PAPER
+            axes.text(across, down, f"{value:.3f}", ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(models)), models)
+    axes.set_yticks(range(len(models)), models)
+    axes.set_title("score of two jobs, ours")
+
+
 _PICTURES: Final[Mapping[str, Callable[[Axes, Rows], None]]] = {
     "11": _overall,
+    "12": _pairs,
     "13": _uplinks,
     "14": _candidates,
     "table-1": _table,
