@@ -28,8 +28,9 @@ from inaproto.option_types import ReportFile
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
 from inaproto_controller.sharing.policy import Policy
-from inaproto_controller.simulate.cluster import FREE, Migration, simulate
+from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.setting import FREE, Migration
 from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree
 from inaproto_hil import environment
