@@ -49,7 +49,7 @@ class HeldTrees:
         self._trees[slot] = -1
 
     def build(self, new: Sequence[int], *, now: float, completed: bool) -> None:
-        """``new``: slots of those placed just now, in order; ``completed``: jobs have ended, or switches failed."""
+        """``new``: slots placed just now, in order; ``completed``: jobs have ended, or switches failed."""
         if not new and not self._builder.wants_completions:
             return
         self.builds += 1
