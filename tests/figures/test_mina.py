@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from inaproto_controller.reproduce.figures import FIGURES, MINA
+from inaproto_controller.reproduce.figures import FIGURES, MINA, needed
 from inaproto_controller.reproduce.published import published
 from inaproto_controller.reproduce.runs import ClusterFound, ClusterRun, ConflictFound, ConflictRun, perform
 from inaproto_controller.sharing.policy import Policy
+from inaproto_hil.reproduce.mina import run_all
 from tests.data.mina.reference import reference
 
 pytestmark = [pytest.mark.figures, pytest.mark.timeout(3600)]
@@ -71,3 +73,9 @@ def test_mina_ends_when_it_ends_in_the_paper_s_revision() -> None:
         assert -0.015 < found.score - 0.9823834196894121 < 0.02
         assert found.utilisation == pytest.approx(0.22423394361417337, abs=0.005)
         assert found.end == pytest.approx(332.0654631122496, abs=0.5)
+
+
+def test_processes_find_what_one_process_finds() -> None:
+    runs = needed([next(one for one in FIGURES if one.key == "12")], 1)[:6]
+    quiet = Console(stderr=True, quiet=True)
+    assert run_all(runs, 2, "local", quiet) == run_all(runs, 1, "local", quiet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
@@ -30,6 +31,7 @@ SOURCE: Final = (
     "for Machine Learning Service"
 )
 COLUMNS: Final = ("paper", "ours", "±95 %", "inside", "saves", "of JCT", "waits", "swaps/job", "exclusive")
+_LINE_EVERY_S: Final = 60.0
 _WIDTH: Final = 132
 """Of tables that no terminal bounds."""
 
@@ -69,7 +71,7 @@ def reproduce_mina(
 
 
 def run_all(runs: Sequence[Run], jobs: int | None, engine: str, console: Console) -> Outcomes:
-    """On a terminal with a bar, which says how long it has been at it."""
+    """On a terminal with a bar, elsewhere with a line a minute."""
     count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(runs)))
     if engine == "local":
         with console.status("compiling") if console.is_terminal else nullcontext():
@@ -88,9 +90,14 @@ def run_all(runs: Sequence[Run], jobs: int | None, engine: str, console: Console
     )
     with bar, closing(opened.outcomes(perform, runs)) as outcomes:
         task = bar.add_task("", total=len(runs))
+        line_at = time.monotonic()
         for run, outcome in outcomes:
             found[run] = outcome
             bar.advance(task)
+            now = time.monotonic()
+            if not console.is_terminal and now - line_at >= _LINE_EVERY_S:
+                line_at = now
+                console.print(f"reproduce: {len(found)} of {len(runs)} runs")
     return found
 
 
