@@ -37,6 +37,7 @@ rate = 1.0
 
 [[compare]]
 placement = "first"
+trees = "exclusive"
 policy = "greedy"
 
 [[compare]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from inaproto.errors import ConfigError
 from inaproto_controller.model import CLUSTER, SHARING, Speeds, measured
 from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
-from inaproto_controller.scenario.file import ClusterTable
+from inaproto_controller.scenario.file import ClusterTable, MigrationTable
+from inaproto_controller.scenario.runs import Task, run_one
 from inaproto_controller.scenario.scenario import load_scenario
 from inaproto_controller.simulate.setting import FREE, Migration
 from inaproto_controller.topology import FatTree
 from tests.controller.scenarios import SMALL, loaded, written
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"
 CLUSTER_TABLE = "[cluster]\ndegree = 8\n"
 JOB = '[[jobs]]\nmodel = "opt-125m-4"\nhosts = 4\nsteps = 10\n'
 MODEL = "[models.mine]\n"
@@ -127,11 +130,11 @@ WRONG = {
     ),
     "unknown tree option": (
         CLUSTER_TABLE + JOB + "[[compare]]\ntree_options = { k = 3 }\n",
-        "compare[0].tree_options: trees 'exclusive' has no option 'k'",
+        "compare[0].tree_options: trees 'sticky' has no option 'k'",
     ),
     "two of a name": (
         CLUSTER_TABLE + JOB + "[[compare]]\n[[compare]]\n",
-        "compare[1]: another one is called 'least-fragments / exclusive / score', too",
+        "compare[1]: another one is called 'least-fragments / sticky / score', too",
     ),
     "seeds twice": ("seeds = [1, 1]\n" + CLUSTER_TABLE + JOB, "seeds: at least one, each once"),
     "no seeds": ("seeds = 0\n" + CLUSTER_TABLE + JOB, "seeds: 0 is not allowed"),
@@ -190,7 +193,7 @@ def test_defaults(tmp_path: Path) -> None:
     scenario = loaded(tmp_path, CLUSTER_TABLE + JOB)
     assert scenario.file.speeds.speeds() == CLUSTER
     assert scenario.file.migration.migration() == Migration()
-    assert [variant.label for variant in scenario.variants] == ["least-fragments / exclusive / score"]
+    assert [variant.label for variant in scenario.variants] == ["least-fragments / sticky / score"]
     assert scenario.workload(0) == ([Request("opt-125m-4", 4, 10)], [0.0])
 
 
@@ -273,3 +276,15 @@ def test_tree_options_go_to_the_builder(tmp_path: Path) -> None:
 
 def test_the_small_scenario_of_these_tests_is_right(tmp_path: Path) -> None:
     assert len(loaded(tmp_path, SMALL).variants) == 2
+
+
+def test_sticky_trees_weigh_what_a_change_costs_here() -> None:
+    scenario = load_scenario(EXAMPLE)
+    number = next(place for place, one in enumerate(scenario.variants) if one.trees == "sticky")
+    migrations = []
+    for total in (0.0, 1e6):
+        file = scenario.file.model_copy(update={"migration": MigrationTable(total=total)})
+        runs = [run_one(Task(replace(scenario, file=file), number, seed, False)) for seed in range(3)]
+        migrations.append(sum(run.measures["migrations"] for run in runs))
+    assert migrations[0] > 0
+    assert migrations[1] == 0

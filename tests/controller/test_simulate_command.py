@@ -28,8 +28,6 @@ from inaproto_controller.scenario.table import cell
 from inaproto_controller.simulate.cluster import simulate
 from tests.controller.scenarios import HOPELESS, SMALL, loaded, written
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"
-
 
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["simulate", *map(str, arguments)])

@@ -56,6 +56,7 @@ def _variant(variant: VariantTable, runs: Sequence[Run]) -> dict[str, Any]:
         "policy": variant.policy.value,
         "order": variant.order.value,
         "weighted": variant.weighted,
+        "pairwise": variant.pairwise,
         "suffix": variant.suffix,
         "jitter": variant.jitter,
         "measures": {key: mean_of([run.measures[key] for run in runs]).as_dict() for key in keys},

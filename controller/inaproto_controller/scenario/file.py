@@ -238,12 +238,14 @@ class VariantTable(Table):
     name: Annotated[str, Field(max_length=60)] = ""
     """By default its placement, trees and policy."""
     placement: str = "least-fragments"
-    trees: str = "exclusive"
+    trees: str = "sticky"
     policy: Policy = Policy.SCORE
     order: GroupOrder = GroupOrder.DESCENDING
     """Who is first at equal times; hash reproduces the published baseline."""
     weighted: Truth = False
     """The score policy multiplies gains with hosts."""
+    pairwise: Truth = False
+    """Jobs take turns with those whose trees exclude theirs, not with a whole group."""
     suffix: Truth = False
     """Only the last operations of a step that need INA ask for it."""
     jitter: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.0
@@ -266,6 +268,7 @@ class VariantTable(Table):
     def label(self) -> str:
         extras = [
             *(["weighted"] if self.weighted else []),
+            *(["pairwise"] if self.pairwise else []),
             *(["suffix"] if self.suffix else []),
             *([f"jitter {self.jitter:g}"] if self.jitter else []),
             *([self.order.value] if self.order is not GroupOrder.DESCENDING else []),

@@ -100,7 +100,10 @@ class Scenario:
 
     def setting(self, variant: VariantTable, seed: int) -> Setting:
         """For one simulation. Raises ``ConfigError`` for options that its tree builder has not."""
-        cluster = self.file.cluster
+        cluster, migration = self.file.cluster, self.file.migration.migration()
+        options = dict(variant.tree_options)
+        if variant.trees == "sticky":  # it weighs what a change costs
+            options.setdefault("downtime", migration.total)
         try:
             return make_setting(
                 cluster.tree(),
@@ -110,13 +113,14 @@ class Scenario:
                 policy=variant.policy,
                 speeds=self.file.speeds.speeds(),
                 order=variant.order,
-                migration=self.file.migration.migration(),
+                migration=migration,
                 is_weighted=variant.weighted,
                 suffix_only=variant.suffix,
+                is_pairwise=variant.pairwise,
                 jitter=variant.jitter,
                 seed=seed,
                 models=self.own_models,
-                tree_options=variant.tree_options,
+                tree_options=options,
             )
         except TypeError as error:
             unknown = re.search(r"unexpected keyword argument ('\w+')", str(error))

@@ -14,16 +14,18 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from inaproto.errors import ConfigError, InaprotoError, Unsupported
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 Work = Callable[[Task], Outcome]
-_DIED = "a worker process died without an answer; was it killed for want of memory? Try fewer --jobs"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_DIED: Final = "a worker process died without an answer; was it killed for want of memory? Try fewer --jobs"
 
 
 def outcomes(
@@ -62,8 +64,9 @@ def _shared_out(
     """One task after another to each of ``jobs`` workers, which are added to ``workers``."""
     busy: dict[Any, _Worker] = {}
     for task in tasks:
-        worker = _Worker()
-        workers.append(worker)
+        with _held_back():
+            worker = _Worker()
+            workers.append(worker)
         worker.ask(work, task)
         busy[worker.channel] = worker
         if len(workers) == jobs:
@@ -77,6 +80,26 @@ def _shared_out(
                 busy[channel] = worker
                 break
             yield outcome
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """A signal that would raise in the middle of this does so behind it.
+
+    Not by a mask alone: a library's thread may take the signal, and this one run the handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before: list[Any] = [signal.signal(each, lambda number, _: held.append(number)) for each in _SIGNALS]
+    try:
+        yield
+    finally:
+        for each, was in zip(_SIGNALS, before, strict=True):
+            signal.signal(each, was)
+        if held:
+            signal.raise_signal(held[0])
 
 
 class _Worker:
