@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from inaproto.errors import ConfigError
+from inaproto_controller import graph_file
+from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.model import CLUSTER, SHARING, Speeds, measured
 from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
+from inaproto_controller.scenario.document import document
 from inaproto_controller.scenario.file import ClusterTable, MigrationTable
-from inaproto_controller.scenario.runs import Task, run_one
+from inaproto_controller.scenario.runs import Task, run_all, run_one
 from inaproto_controller.scenario.scenario import load_scenario
 from inaproto_controller.simulate.setting import FREE, Migration
-from inaproto_controller.topology import FatTree
+from inaproto_controller.topology import FatTree, Quota
 from tests.controller.scenarios import SMALL, loaded, written
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"
@@ -26,10 +29,10 @@ STREAM = "[stream]\ncount = 5\n"
 WRONG = {
     "no TOML": ("[cluster", "is not TOML"),
     "no cluster": (JOB, "cluster: is missing"),
-    "no shape": ("[cluster]\n" + JOB, "cluster: give either degree, or down and up"),
+    "no shape": ("[cluster]\n" + JOB, "cluster: give either degree, or down and up, or graph"),
     "both shapes": (
         "[cluster]\ndegree = 8\ndown = [4]\nup = [1]\n" + JOB,
-        "cluster: give either degree, or down and up",
+        "cluster: give either degree, or down and up, or graph",
     ),
     "odd degree": ("[cluster]\ndegree = 7\n" + JOB, "cluster.degree: 7 is not allowed"),
     "unequal layers": ("[cluster]\ndown = [4, 4]\nup = [1]\n" + JOB, "as many positive numbers each"),
@@ -288,3 +291,40 @@ def test_sticky_trees_weigh_what_a_change_costs_here() -> None:
         migrations.append(sum(run.measures["migrations"] for run in runs))
     assert migrations[0] > 0
     assert migrations[1] == 0
+
+
+def graph_of(tree: FatTree, jobs: int = 1) -> str:
+    return json.dumps(graph_file.document(GraphTopology.of_fat_tree(tree, Quota.SWITCH, jobs=jobs)))
+
+
+def test_a_cluster_of_any_shape_comes_from_a_file(tmp_path: Path) -> None:
+    """The same cluster as a graph gives the same results."""
+    (tmp_path / "cluster.json").write_text(graph_of(FatTree((4, 4), (1, 2))))
+    shape = 'down = [4, 4]\nup = [1, 2]\nquota = "switch"\n'
+    assert shape in SMALL
+    scenarios = [loaded(tmp_path, SMALL), loaded(tmp_path, SMALL.replace(shape, 'graph = "cluster.json"\n'))]
+    tree, graph = (run_all(scenario, (0, 1), jobs=1) for scenario in scenarios)
+    assert tree == graph
+    found = document(scenarios[1], (0, 1), graph)["cluster"]
+    assert (found["hosts"], found["switches"], found["links"], found["quota"]) == (16, [6], 24, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "jobs", "said"),
+    [
+        ("", 2, "cluster.json: 2 jobs at a time for a switch or a link; simulated is 1 alone"),
+        ("degree = 4", 1, "cluster: graph says it all; leave the other keys out"),
+        ("quota = 'link'", 1, "cluster: graph says it all; leave the other keys out"),
+    ],
+)
+def test_a_graph_that_cannot_be_simulated(more: str, jobs: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(graph_of(FatTree((4, 4), (1, 2)), jobs))
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, f"[cluster]\ngraph = 'cluster.json'\n{more}\n{JOB}")
+    assert said in str(refused.value)
+
+
+def test_a_graph_with_a_fault_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text('{"hosts": ["h0"], "switches": [], "links": []}')
+    with pytest.raises(ConfigError, match=r"cluster\.graph: .*cluster\.json: host h0: no link leads to it"):
+        loaded(tmp_path, f"[cluster]\ngraph = 'cluster.json'\n{JOB}")

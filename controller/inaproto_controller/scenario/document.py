@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
+from inaproto_controller.graph_topology import GraphTopology
+from inaproto_controller.placement.occupancy import Cluster
 from inaproto_controller.scenario.file import VariantTable
 from inaproto_controller.scenario.measures import BY_KEY, MEASURES
 from inaproto_controller.scenario.runs import Run
 from inaproto_controller.scenario.scenario import Scenario
 from inaproto_controller.scenario.statistics import HAS_INTERVALS, Mean, mean_of
+from inaproto_controller.topology import Quota
 
 VERSION: Final = 1
 _SAME: Final = 1e-9
@@ -83,18 +86,35 @@ def _difference(one: dict[str, Any], other: dict[str, Any], key: str) -> Mean:
 
 
 def _cluster(scenario: Scenario) -> dict[str, Any]:
-    tree = scenario.file.cluster.tree()
     migration = scenario.file.migration.migration()
     return {
-        "hosts": tree.hosts,
-        "switches": [tree.nodes(layer) for layer in range(1, tree.layers + 1)],
-        "links": sum(tree.links(layer) for layer in range(tree.layers)),
-        "down": list(tree.down),
-        "up": list(tree.up),
-        "quota": scenario.file.cluster.quota.value,
+        "hosts": scenario.cluster.hosts,
+        **_shape(scenario.cluster),
+        "graph": scenario.file.cluster.graph,
+        "quota": None if scenario.file.cluster.graph else (scenario.file.cluster.quota or Quota.LINK).value,
         "migration_release_s": migration.release,
         "migration_total_s": migration.total,
         "until_s": scenario.file.until,
+    }
+
+
+def _shape(cluster: Cluster) -> dict[str, Any]:
+    """``switches``: layer by layer, if there are layers."""
+    if isinstance(cluster, GraphTopology):
+        return {
+            "switches": [len(cluster.switches)],
+            "summing": sum(switch.aggregates for switch in cluster.switches),
+            "links": len(cluster.links),
+            "down": None,
+            "up": None,
+        }
+    switches = [cluster.nodes(layer) for layer in range(1, cluster.layers + 1)]
+    return {
+        "switches": switches,
+        "summing": sum(switches),
+        "links": sum(cluster.links(layer) for layer in range(cluster.layers)),
+        "down": list(cluster.down),
+        "up": list(cluster.up),
     }
 
 

@@ -60,7 +60,7 @@ class Table(BaseModel):
 
 
 class ClusterTable(Table):
-    """A fat tree, by the ports of its switches or layer by layer."""
+    """A fat tree, by the ports of its switches or layer by layer, or whatever a file says."""
 
     degree: Annotated[int, Field(strict=True, ge=2, le=80, multiple_of=2)] | None = None
     """Ports of a switch: three layers, degree**3 / 4 hosts."""
@@ -70,18 +70,24 @@ class ClusterTable(Table):
     """Children of a switch of layer 1, 2, ..."""
     up: tuple[Port, ...] | None = None
     """Parents of a host, of a switch of layer 1, ...; as many numbers as down."""
-    quota: Quota = Quota.LINK
-    """What an operation with INA has for itself: link or switch."""
+    graph: str | None = None
+    """JSON or GraphML of hosts, switches and links, relative to the scenario (docs/cluster-files.md)."""
+    quota: Quota | None = None
+    """What an operation with INA has for itself: link (the default) or switch. A graph says it itself."""
 
     @model_validator(mode="after")
     def _has_one_shape(self) -> ClusterTable:
-        self.tree()
+        if self.graph is None:
+            self.tree()
+        elif self.model_fields_set != {"graph"}:
+            raise ValueError("graph says it all; leave the other keys out")
         return self
 
     def tree(self) -> FatTree:
+        """Unless there is a graph."""
         by_layer = self.down is not None or self.up is not None
         if by_layer == (self.degree is not None):
-            raise ValueError("give either degree, or down and up")
+            raise ValueError("give either degree, or down and up, or graph")
         if by_layer and self.oversubscription is not None:
             raise ValueError("oversubscription is for degree; with down and up it is what they say")
         try:

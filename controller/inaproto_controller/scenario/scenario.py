@@ -13,9 +13,13 @@ from random import Random
 from typing import Final, NamedTuple
 
 from inaproto.errors import ConfigError
+from inaproto_controller import graph_file
+from inaproto_controller.graph_network import GraphNetwork
 from inaproto_controller.model import EVALUATED, ModelTrace, StepTimes, measured_names
+from inaproto_controller.placement.occupancy import Cluster
 from inaproto_controller.requests import Request, draw_requests
 from inaproto_controller.scenario.file import (
+    HOSTS_MAX,
     JOBS_MAX,
     ScenarioFile,
     VariantTable,
@@ -26,6 +30,7 @@ from inaproto_controller.scenario.file import (
 from inaproto_controller.simulate.arrivals import at_once, poisson, read
 from inaproto_controller.simulate.setting import Setting
 from inaproto_controller.simulate.settings import make_setting
+from inaproto_controller.topology import Quota
 
 _SEEDS: Final = (1 << 31) - 2
 """Of the generator of requests."""
@@ -42,6 +47,7 @@ class Workload(NamedTuple):
 class Scenario:
     path: Path
     file: ScenarioFile
+    cluster: Cluster
     own_models: Mapping[str, ModelTrace]
     logged: Workload | None = None
     """Jobs of the arrival log."""
@@ -100,14 +106,14 @@ class Scenario:
 
     def setting(self, variant: VariantTable, seed: int) -> Setting:
         """For one simulation. Raises ``ConfigError`` for options that its tree builder has not."""
-        cluster, migration = self.file.cluster, self.file.migration.migration()
+        migration = self.file.migration.migration()
         options = dict(variant.tree_options)
         if variant.trees == "sticky":  # it weighs what a change costs
             options.setdefault("downtime", migration.total)
         try:
             return make_setting(
-                cluster.tree(),
-                quota=cluster.quota,
+                self.cluster,
+                quota=self.file.cluster.quota or Quota.LINK,
                 placement=variant.placement,
                 trees=variant.trees,
                 policy=variant.policy,
@@ -133,22 +139,40 @@ def load_scenario(path: Path) -> Scenario:
     """Read and check all of it. Raises ``ConfigError`` that names file and key."""
     file = read_scenario_file(path)
     try:
+        cluster = _cluster(file, path.parent)
         own = read_models(file, path.parent)
-        scenario = Scenario(path, file, own, _logged(file, path.parent, own))
+        scenario = Scenario(path, file, cluster, own, _logged(file, path.parent, own, cluster.hosts))
         _check(scenario)
     except ConfigError as error:
         raise ConfigError("\n".join(f"scenario {path}: {line}" for line in str(error).splitlines())) from None
     return scenario
 
 
-def _logged(file: ScenarioFile, folder: Path, own: Mapping[str, ModelTrace]) -> Workload | None:
+def _cluster(file: ScenarioFile, folder: Path) -> Cluster:
+    if file.cluster.graph is None:
+        return file.cluster.tree()
+    path = folder / file.cluster.graph
+    try:
+        topology = graph_file.read(path)
+    except ConfigError as error:
+        raise ConfigError(f"cluster.graph: {error}") from None
+    if topology.hosts > HOSTS_MAX:
+        raise ConfigError(f"cluster.graph: {path}: {topology.hosts} hosts, at most {HOSTS_MAX}")
+    shared = [capacity for capacity in GraphNetwork(topology).capacities.tolist() if capacity > 1]
+    if shared:
+        raise ConfigError(
+            f"cluster.graph: {path}: {shared[0]} jobs at a time for a switch or a link; simulated is 1 alone"
+        )
+    return topology
+
+
+def _logged(file: ScenarioFile, folder: Path, own: Mapping[str, ModelTrace], hosts: int) -> Workload | None:
     if file.arrivals.file is None:
         return None
     try:
         log = read(folder / file.arrivals.file, models=[*own, *measured_names()])
     except ConfigError as error:
         raise ConfigError(f"arrivals.file: {error}") from None
-    hosts = file.cluster.tree().hosts
     for number, request in enumerate(log.requests):
         if request.hosts > hosts:
             raise ConfigError(
@@ -175,7 +199,7 @@ def _check(scenario: Scenario) -> None:
 
 
 def _check_jobs(scenario: Scenario) -> None:
-    file, hosts = scenario.file, scenario.file.cluster.tree().hosts
+    file, hosts = scenario.file, scenario.cluster.hosts
     listed = bool(file.jobs) or file.stream is not None
     if (file.arrivals.process == "log") == listed:
         raise ConfigError(

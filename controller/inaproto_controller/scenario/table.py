@@ -43,9 +43,10 @@ def describe(found: dict[str, Any]) -> str:
     cluster, speeds = found["cluster"], found["speeds"]
     layers = " + ".join(map(str, cluster["switches"]))
     jobs = f"{found['variants'][0]['runs'][0]['jobs']} jobs, {len(found['seeds'])} seed"
+    quota = f"for each {cluster['quota']}" if cluster["quota"] else f"where {cluster['graph']} says so"
     return (
         f"{cluster['hosts']} hosts, {layers} switches, {cluster['links']} links; one operation with INA at a "
-        f"time for each {cluster['quota']}; {8e-9 * speeds['bandwidth_bytes_s']:g} Gbit/s, x "
+        f"time {quota}; {8e-9 * speeds['bandwidth_bytes_s']:g} Gbit/s, x "
         f"{speeds['ina_ratio']:g} with INA; {jobs}{'s' * (len(found['seeds']) != 1)}"
     )
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from inaproto.errors import ConfigError
+from inaproto_controller.graph_network import GraphNetwork
 from inaproto_controller.model import CLUSTER, ModelTrace, Speeds
 from inaproto_controller.network import FatTreeNetwork, Network
 from inaproto_controller.placement.least_fragments import LeastFragments
-from inaproto_controller.placement.occupancy import Occupancy
+from inaproto_controller.placement.occupancy import Cluster, Occupancy
 from inaproto_controller.placement.simple import FirstFit, RandomFit
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.group_order import GroupOrder
@@ -23,10 +24,10 @@ from inaproto_controller.trees.merging import MergedGroups
 from inaproto_controller.trees.rebuild_all import RebuildAll
 from inaproto_controller.trees.sticky import StickyTrees
 
-PLACEMENTS: Final[Mapping[str, Callable[[FatTree, int], Placement]]] = {
-    "first": lambda tree, seed: FirstFit(),
-    "random": lambda tree, seed: RandomFit(seed),
-    "least-fragments": lambda tree, seed: LeastFragments(tree),
+PLACEMENTS: Final[Mapping[str, Callable[[Cluster, int], Placement]]] = {
+    "first": lambda cluster, seed: FirstFit(),
+    "random": lambda cluster, seed: RandomFit(seed),
+    "least-fragments": lambda cluster, seed: LeastFragments(_hierarchy(cluster)),
 }
 TREES: Final[Mapping[str, Callable[..., TreeBuilder]]] = {
     "none": lambda network, seed: NoTrees(),
@@ -42,7 +43,7 @@ TREES: Final[Mapping[str, Callable[..., TreeBuilder]]] = {
 
 
 def make_setting(
-    tree: FatTree,
+    cluster: Cluster,
     *,
     quota: Quota = Quota.LINK,
     placement: str = "least-fragments",
@@ -59,15 +60,23 @@ def make_setting(
     models: Mapping[str, ModelTrace] | None = None,
     tree_options: Mapping[str, Any] | None = None,
 ) -> Setting:
-    """For one simulation. ``tree_options``: of the builder. Raises ``ConfigError`` for unknown names."""
+    """For one simulation.
+
+    ``quota``: of a fat tree; a graph says it itself. ``tree_options``: of the builder. Raises ``ConfigError``
+    for unknown names, and for a placement by fragments in a graph without equal pods.
+    """
     for name, known in ((placement, PLACEMENTS), (trees, TREES)):
         if name not in known:
             raise ConfigError(f"no {name!r}; there are {', '.join(known)}")
-    network: Network = FatTreeNetwork(tree, quota)
+    network: Network
+    if isinstance(cluster, FatTree):
+        network = FatTreeNetwork(cluster, quota)
+    else:
+        network = GraphNetwork(cluster)
     return Setting(
         network=network,
-        occupancy=Occupancy(tree),
-        placement=PLACEMENTS[placement](tree, seed),
+        occupancy=Occupancy(cluster),
+        placement=PLACEMENTS[placement](cluster, seed),
         trees=TREES[trees](network, seed, **(tree_options or {})),
         policy=policy,
         speeds=speeds,
@@ -80,3 +89,7 @@ def make_setting(
         seed=seed,
         models=models or {},
     )
+
+
+def _hierarchy(cluster: Cluster) -> FatTree:
+    return cluster if isinstance(cluster, FatTree) else cluster.hierarchy()
