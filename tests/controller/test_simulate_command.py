@@ -233,6 +233,15 @@ def test_events_are_counted_beforehand(tmp_path: Path) -> None:
     assert run_one(Task(scenario, 0, 0, False)).measures["events"] == events(scenario)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_is_told_as_shares_that_ascend_to_1(jobs: int, tmp_path: Path) -> None:
+    told: list[float] = []
+    run_all(loaded(tmp_path), (0, 1), jobs=jobs, on_progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    assert len(told) == (4 if jobs == 2 else 4 + 4 * 13)
+
+
 # -- how it ends
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from inaproto_controller.compiled import IS_COMPILED
@@ -61,9 +62,12 @@ def run_all(
         for place, seed in enumerate(seeds)
         for variant in range(len(scenario.variants))
     ]
-    cores = _processes(scenario, len(tasks)) if jobs is None else jobs
+    processes = min(_processes(scenario, len(tasks)) if jobs is None else jobs, len(tasks))
     found: list[Run] = []
-    with closing(outcomes(engine, min(cores, len(tasks)), run_one, tasks)) as done:
+    work: Callable[[Task], Run] = run_one
+    if on_progress is not None and processes == 1 and engine == "local":
+        work = partial(run_one, on_share=lambda share: on_progress((len(found) + share) / len(tasks)))
+    with closing(outcomes(engine, processes, work, tasks)) as done:
         for run in done:
             found.append(run)
             if on_progress is not None:
@@ -85,12 +89,19 @@ def events(scenario: Scenario) -> int:
     return sum(1 + request.steps * (2 * operations[request.model] + 1) for request in requests)
 
 
-def run_one(task: Task) -> Run:
+def run_one(task: Task, *, on_share: Callable[[float], None] | None = None) -> Run:
+    """``on_share`` gets the share of the jobs that have ended."""
     scenario = task.scenario
     workload = scenario.workload(task.seed)
     setting = scenario.setting(scenario.variants[task.variant], task.seed)
     until = math.inf if scenario.file.until is None else scenario.file.until
-    result = simulate(setting, workload.requests, arrivals=workload.arrivals, until=until)
+    result = simulate(
+        setting,
+        workload.requests,
+        arrivals=workload.arrivals,
+        until=until,
+        on_progress=on_share and (lambda ended: on_share(ended / len(workload.requests))),
+    )
     by_model = {model: {"jobs": len(part.jobs), **_gains(part)} for model, part in result.by_model().items()}
     return Run(
         task.variant,
