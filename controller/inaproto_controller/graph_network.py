@@ -118,6 +118,11 @@ class GraphNetwork:
         return len(self.topology.switches)
 
     @property
+    def is_counted(self) -> bool:
+        """Whether a capacity is above 1."""
+        return bool((self._capacities > 1).any())
+
+    @property
     def capacities(self) -> Ints:
         """(resources,) int64, read only: how many trees may use each at a time, at least 1."""
         view = self._capacities.view()
@@ -166,6 +171,11 @@ class GraphNetwork:
     def resources(self, slot: int, root: int) -> tuple[int, ...]:
         """Of a tree, ascending: indexes into ``capacities``. It uses one of each."""
         return self._job(slot).resources[root]
+
+    def shared(self, slot: int, root: int) -> Sequence[tuple[int, int]]:
+        """What the tree uses that more than one may use at a time, by number, and how many may."""
+        capacities = self._capacities
+        return [(one, int(capacities[one])) for one in self.resources(slot, root) if capacities[one] > 1]
 
     def _used(self, tree: GraphTree) -> tuple[int, ...]:
         used = [self._switch_resources[number] for number in tree.switches]

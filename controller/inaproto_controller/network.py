@@ -38,6 +38,11 @@ class Network(Protocol):
     @property
     def switches(self) -> int: ...
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether there is anything that more than one tree may use at a time, but not all."""
+        ...
+
     def enter(self, slot: int, hosts: Sequence[int]) -> int:
         """A job takes this slot; returns how many candidate roots it has.
 
@@ -60,6 +65,10 @@ class Network(Protocol):
 
     def tree_size(self, slot: int, root: int) -> tuple[int, int]:
         """Switches and links."""
+        ...
+
+    def shared(self, slot: int, root: int) -> Sequence[tuple[int, int]]:
+        """What the tree uses that more than one may use at a time, by number, and how many may."""
         ...
 
     def roots_through(self, slot: int, switch: int) -> Ints:
@@ -95,6 +104,10 @@ class FatTreeNetwork:
     @property
     def switches(self) -> int:
         return self.tree.switches
+
+    @property
+    def is_counted(self) -> bool:
+        return False
 
     @property
     def moduli(self) -> Ints:
@@ -180,6 +193,9 @@ class FatTreeNetwork:
     def tree_size(self, slot: int, root: int) -> tuple[int, int]:
         self._height(slot)  # alike for all its roots
         return self._sizes[slot]
+
+    def shared(self, slot: int, root: int) -> Sequence[tuple[int, int]]:
+        return ()
 
     def roots_through(self, slot: int, switch: int) -> Ints:
         height = self._height(slot)

@@ -309,16 +309,28 @@ def test_a_cluster_of_any_shape_comes_from_a_file(tmp_path: Path) -> None:
     assert (found["hosts"], found["switches"], found["links"], found["quota"]) == (16, [6], 24, None)
 
 
+def test_switches_that_sum_for_more_jobs_save_more(tmp_path: Path) -> None:
+    saved = []
+    shape = 'down = [4, 4]\nup = [1, 2]\nquota = "switch"\n'
+    for jobs in (1, 4):
+        (tmp_path / "cluster.json").write_text(graph_of(FatTree((4, 4), (1, 2)), jobs))
+        scenario = loaded(tmp_path, SMALL.replace(shape, 'graph = "cluster.json"\n'))
+        saved.append([run.measures["score"] for run in run_all(scenario, (0, 1), jobs=1)])
+    for one, more in zip(*saved, strict=True):
+        assert one is not None
+        assert more is not None
+        assert one < more
+
+
 @pytest.mark.parametrize(
-    ("more", "jobs", "said"),
+    ("more", "said"),
     [
-        ("", 2, "cluster.json: 2 jobs at a time for a switch or a link; simulated is 1 alone"),
-        ("degree = 4", 1, "cluster: graph says it all; leave the other keys out"),
-        ("quota = 'link'", 1, "cluster: graph says it all; leave the other keys out"),
+        ("degree = 4", "cluster: graph says it all; leave the other keys out"),
+        ("quota = 'link'", "cluster: graph says it all; leave the other keys out"),
     ],
 )
-def test_a_graph_that_cannot_be_simulated(more: str, jobs: int, said: str, tmp_path: Path) -> None:
-    (tmp_path / "cluster.json").write_text(graph_of(FatTree((4, 4), (1, 2)), jobs))
+def test_a_graph_that_cannot_be_simulated(more: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(graph_of(FatTree((4, 4), (1, 2))))
     with pytest.raises(ConfigError) as refused:
         loaded(tmp_path, f"[cluster]\ngraph = 'cluster.json'\n{more}\n{JOB}")
     assert said in str(refused.value)

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from inaproto.errors import ConfigError
 from inaproto_controller import graph_file
-from inaproto_controller.graph_network import GraphNetwork
 from inaproto_controller.model import EVALUATED, ModelTrace, StepTimes, measured_names
 from inaproto_controller.placement.occupancy import Cluster
 from inaproto_controller.requests import Request, draw_requests
@@ -158,11 +157,6 @@ def _cluster(file: ScenarioFile, folder: Path) -> Cluster:
         raise ConfigError(f"cluster.graph: {error}") from None
     if topology.hosts > HOSTS_MAX:
         raise ConfigError(f"cluster.graph: {path}: {topology.hosts} hosts, at most {HOSTS_MAX}")
-    shared = [capacity for capacity in GraphNetwork(topology).capacities.tolist() if capacity > 1]
-    if shared:
-        raise ConfigError(
-            f"cluster.graph: {path}: {shared[0]} jobs at a time for a switch or a link; simulated is 1 alone"
-        )
     return topology
 
 

@@ -318,6 +318,7 @@ class _Cluster:
             self._jobs.slots,
             self._jobs.kinds,
             self._trees.blocks(),
+            self._trees.counted(),
             by=setting.order,
             is_pairwise=setting.is_pairwise,
             may_stay_behind=self._until == math.inf and self._on_operation is None,

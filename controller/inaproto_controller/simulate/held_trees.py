@@ -15,7 +15,7 @@ from inaproto_controller.network import Network
 from inaproto_controller.simulate.jobs import Jobs, RunningJob
 from inaproto_controller.simulate.kernel import Ints
 from inaproto_controller.simulate.rivals import Rivals
-from inaproto_controller.simulate.running import Blocks
+from inaproto_controller.simulate.running import Blocks, Counted, count_shared
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.trees.builder import TreeBuilder, TreeJob
 
@@ -204,3 +204,16 @@ class HeldTrees:
                 ]
         found = np.array(pairs, np.int64).reshape(-1, 3)
         return Blocks(found[:, 0].copy(), found[:, 1].copy(), found[:, 2].astype(np.bool_))
+
+    def counted(self) -> Counted:
+        """What several jobs may use at a time, of which there are more."""
+        now: dict[int, Sequence[tuple[int, int]]] = {}
+        then: dict[int, Sequence[tuple[int, int]]] = {}
+        slots = self._jobs.slots
+        for job in self._jobs if self._network.is_counted else ():
+            tree = job.using if slots.waits[job.slot] else job.tree
+            if tree is not None:
+                now[job.slot] = self._network.shared(job.slot, tree)
+            if slots.waits[job.slot] and job.tree is not None:
+                then[job.slot] = self._network.shared(job.slot, job.tree)
+        return count_shared(now, then, slots)

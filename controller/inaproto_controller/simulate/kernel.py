@@ -123,6 +123,14 @@ class Turns(NamedTuple):
     """... and who needs that tree's links."""
     is_granted: Bools
     """(blocks,): who needs them got its tree just now, and not before they are released."""
+    counted: Ints
+    """Numbers of what trees use that several may use at a time, but not all who have such trees."""
+    room: Ints
+    """(numbers,): how many more operations may use it now."""
+    uses: Ints
+    """(slots, 2): where in ``counted`` the job's tree has its own, from and up to."""
+    uses_then: Ints
+    """(slots, 2): the same of the tree that waits."""
 
 
 class Log(NamedTuple):
@@ -277,6 +285,9 @@ def _decide(tables: Tables, slots: Slots, turns: Turns, slot: int, now: float, p
     for block in range(len(turns.blocker)):
         if turns.blocked[block] == slot and slots.waits[turns.blocker[block]]:
             return False
+    for place in range(turns.uses[slot, 0], turns.uses[slot, 1]):
+        if turns.room[turns.counted[place]] <= 0:
+            return False
     return policy == GREEDY or not _others_gain_more(tables, slots, turns, slot, now)
 
 
@@ -335,6 +346,13 @@ def _release(slots: Slots, turns: Turns, slot: int, until: float) -> None:
             slots.no_ina_until[blocked] = max(slots.no_ina_until[blocked], until)
 
 
+@jit_within
+def _occupy(turns: Turns, slot: int, operations: int) -> None:
+    """What several may use has so many operations more."""
+    for place in range(turns.uses[slot, 0], turns.uses[slot, 1]):
+        turns.room[turns.counted[place]] -= operations
+
+
 @jit_in_place
 def advance(
     tables: Tables,
@@ -374,8 +392,10 @@ def advance(
         phase = slots.phase[slot]
         if phase == BEGINS:
             uses_ina = _decide(tables, slots, turns, slot, now, policy)
-            if uses_ina and len(turns.busy):
-                turns.busy[turns.group[slot]] += 1
+            if uses_ina:
+                if len(turns.busy):
+                    turns.busy[turns.group[slot]] += 1
+                _occupy(turns, slot, 1)
             _begin(tables, slots, slot, uses_ina, jitter)
         elif phase == ENDS:
             if room:
@@ -393,8 +413,12 @@ def advance(
             if slots.uses_ina[slot]:
                 if len(turns.busy):
                     turns.busy[turns.group[slot]] -= 1
-                if slots.waits[slot] and release > 0.0:
-                    _release(slots, turns, slot, now + release)
+                _occupy(turns, slot, -1)
+                if slots.waits[slot]:
+                    turns.uses[slot, 0] = turns.uses_then[slot, 0]
+                    turns.uses[slot, 1] = turns.uses_then[slot, 1]
+                    if release > 0.0:
+                        _release(slots, turns, slot, now + release)
             _end(tables, slots, slot)
         else:
             slots.steps[slot] += 1

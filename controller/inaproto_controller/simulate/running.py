@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,12 +123,58 @@ class Blocks:
     """The tree of who needs the links was given no earlier than the holder's new one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What several may use at a time, by slot; see ``Turns``."""
+
+    numbers: Ints
+    room: Ints
+    uses: Ints
+    uses_then: Ints
+
+    @property
+    def slots(self) -> Ints:
+        """Of those who may have to do without."""
+        return np.flatnonzero(
+            (self.uses[:, 1] > self.uses[:, 0]) | (self.uses_then[:, 1] > self.uses_then[:, 0])
+        )
+
+
+def count_shared(
+    now: Mapping[int, Sequence[tuple[int, int]]], then: Mapping[int, Sequence[tuple[int, int]]], slots: Slots
+) -> Counted:
+    """``now``, ``then``: of each slot, what its tree and the one that waits use, and how many may use it."""
+    users: dict[int, set[int]] = {}
+    capacities: dict[int, int] = {}
+    for uses in (now, then):
+        for slot, shared in uses.items():
+            for number, capacity in shared:
+                users.setdefault(number, set()).add(slot)
+                capacities[number] = capacity
+    scarce = [number for number, by in users.items() if len(by) > capacities[number]]
+    places = {number: place for place, number in enumerate(scarce)}
+    room = np.array([capacities[number] for number in scarce], np.int64)
+    numbers: list[int] = []
+    found = []
+    for uses in (now, then):
+        spans = np.zeros((len(slots.at), 2), np.int64)
+        for slot, shared in uses.items():
+            own = [places[number] for number, _ in shared if number in places]
+            spans[slot] = len(numbers), len(numbers) + len(own)
+            numbers += own
+            if uses is now and slots.uses_ina[slot]:
+                room[own] -= 1
+        found.append(spans)
+    return Counted(np.array(numbers, np.int64), room, *found)
+
+
 def take_turns(
     order: Ints,
     rivals: Rivals,
     slots: Slots,
     kinds: Kinds,
     blocks: Blocks,
+    counted: Counted,
     *,
     by: GroupOrder,
     may_stay_behind: bool,
@@ -155,6 +201,7 @@ def take_turns(
         alone = alone[~slots.waits[alone]]
         is_behind[alone] = True
         is_behind[blocks.blocked] = False
+        is_behind[counted.slots] = False
         alone = alone[is_behind[alone]]
         kind = slots.kind[alone]
         fast = slots.has_tree[alone] & uses_ina
@@ -185,5 +232,9 @@ def take_turns(
         blocker=blocks.blocker,
         blocked=blocks.blocked,
         is_granted=blocks.is_granted,
+        counted=counted.numbers,
+        room=counted.room,
+        uses=counted.uses,
+        uses_then=counted.uses_then,
     )
     return turns, sizes

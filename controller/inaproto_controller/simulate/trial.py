@@ -147,4 +147,8 @@ def _one_group(slots: Slots) -> Turns:
         blocker=nobody,
         blocked=nobody,
         is_granted=np.zeros(0, np.bool_),
+        counted=nobody,
+        room=nobody,
+        uses=np.zeros((jobs, 2), np.int64),
+        uses_then=np.zeros((jobs, 2), np.int64),
     )
