@@ -17,6 +17,7 @@ from inaproto_controller.scenario.document import document
 from inaproto_controller.scenario.file import ClusterTable, MigrationTable
 from inaproto_controller.scenario.runs import Task, run_all, run_one
 from inaproto_controller.scenario.scenario import load_scenario
+from inaproto_controller.simulate import failures
 from inaproto_controller.simulate.setting import FREE, Migration
 from inaproto_controller.topology import FatTree, Quota
 from tests.controller.scenarios import SMALL, loaded, written
@@ -140,6 +141,19 @@ WRONG = {
         "compare[1]: another one is called 'least-fragments / sticky / score', too",
     ),
     "seeds twice": ("seeds = [1, 1]\n" + CLUSTER_TABLE + JOB, "seeds: at least one, each once"),
+    "failures without an end": (
+        CLUSTER_TABLE + JOB + "[failures]\nhost_mtbf = 100.0\nhost_mttr = 10.0\n",
+        "failures: are drawn up to a limit; give until, too",
+    ),
+    "half of a reliability": (
+        "until = 5.0\n" + CLUSTER_TABLE + JOB + "[failures]\nhost_mtbf = 100.0\n",
+        "failures: mtbf and mttr belong together",
+    ),
+    "no failures": ("until = 5.0\n" + CLUSTER_TABLE + JOB + "[failures]\n", "failures: give either file, or"),
+    "no file of failures": (
+        CLUSTER_TABLE + JOB + "[failures]\nfile = 'none.json'\n",
+        "failures.file: FOLDER/none.json: cannot be read",
+    ),
     "no seeds": ("seeds = 0\n" + CLUSTER_TABLE + JOB, "seeds: 0 is not allowed"),
 }
 
@@ -340,3 +354,19 @@ def test_a_graph_with_a_fault_is_named(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text('{"hosts": ["h0"], "switches": [], "links": []}')
     with pytest.raises(ConfigError, match=r"cluster\.graph: .*cluster\.json: host h0: no link leads to it"):
         loaded(tmp_path, f"[cluster]\ngraph = 'cluster.json'\n{JOB}")
+
+
+def test_failures_are_drawn_or_listed_alike_for_all_variants(tmp_path: Path) -> None:
+    drawn = (
+        "until = 60.0\n" + SMALL + "[failures]\nhost_mtbf = 100.0\nhost_mttr = 5.0\ncheckpoint_steps = 5\n"
+    )
+    scenario = loaded(tmp_path, drawn)
+    settings = [scenario.setting(variant, 3) for variant in scenario.variants]
+    events = [scenario.failures(setting, 3) for setting in settings]
+    assert events[0]
+    assert events[0] == events[1]
+    assert events[0] != scenario.failures(settings[0], 4)
+    assert sum(run.measures["restarts"] for run in run_all(scenario, (3, 4), jobs=1)) > 0
+    (tmp_path / "failures.json").write_text(json.dumps(failures.document(events[0])))
+    listed = loaded(tmp_path, SMALL + "[failures]\nfile = 'failures.json'\n")
+    assert listed.failures(settings[0], 0) == events[0]

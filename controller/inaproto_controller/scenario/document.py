@@ -216,6 +216,7 @@ def _notes(scenario: Scenario, found: dict[str, Any]) -> list[str]:
         for key, said in (
             ("unfinished", "jobs had not ended at the limit; whole steps count"),
             ("unplaced", "requests got no hosts and are in no mean"),
+            ("restarts", "restarts of jobs that lost a host; their time includes what they lost"),
         ):
             if measures[key]["mean"]:
                 notes.append(f"{variant['name']}: {measures[key]['mean']:g} {said}.")

@@ -26,16 +26,15 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from inaproto.errors import ConfigError
 from inaproto_controller.model import CLUSTER, SHARING, ModelTrace, Speeds, measured, measured_names
 from inaproto_controller.requests import HISTOGRAMS
+from inaproto_controller.scenario.refusals import Table, did_you_mean, problems
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.setting import Migration
@@ -53,10 +52,6 @@ Seed = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
 Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 Truth = Annotated[bool, Field(strict=True)]
-
-
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class ClusterTable(Table):
@@ -238,6 +233,31 @@ class ArrivalsTable(Table):
         return self
 
 
+class FailuresTable(Table):
+    """Of hosts and switches: at random, or as a file says; seconds. What is not given never fails."""
+
+    host_mtbf: Positive | None = None
+    """From a host's repair to its next failure, on average."""
+    host_mttr: Seconds | None = None
+    """From its failure to its repair."""
+    switch_mtbf: Positive | None = None
+    switch_mttr: Seconds | None = None
+    file: str | None = None
+    """JSON of events (docs/cluster-files.md), relative to the scenario."""
+    checkpoint_steps: Count = 1
+    """A job that loses a host goes on from its last multiple of these."""
+
+    @model_validator(mode="after")
+    def _has_pairs(self) -> FailuresTable:
+        pairs = [(self.host_mtbf, self.host_mttr), (self.switch_mtbf, self.switch_mttr)]
+        if any((mtbf is None) != (mttr is None) for mtbf, mttr in pairs):
+            raise ValueError("mtbf and mttr belong together")
+        drawn = any(mtbf is not None for mtbf, _ in pairs)
+        if drawn == (self.file is not None):
+            raise ValueError("give either file, or mtbf and mttr of hosts or switches")
+        return self
+
+
 class VariantTable(Table):
     """A way to run the cluster."""
 
@@ -256,7 +276,7 @@ class VariantTable(Table):
     """Only the last operations of a step that need INA ask for it."""
     jitter: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.0
     """Largest share by which an operation takes more or less time."""
-    tree_options: dict[str, bool | int | float | str] = {}
+    tree_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """The tree builder's own."""
 
     @model_validator(mode="after")
@@ -267,7 +287,7 @@ class VariantTable(Table):
         ):
             if value not in known:
                 allowed = ", ".join(known)
-                raise ValueError(f"{key} {value!r}{_did_you_mean(value, known)}; allowed: {allowed}")
+                raise ValueError(f"{key} {value!r}{did_you_mean(value, known)}; allowed: {allowed}")
         return self
 
     @property
@@ -292,10 +312,11 @@ class ScenarioFile(Table):
     cluster: ClusterTable
     speeds: SpeedsTable = SpeedsTable()
     migration: MigrationTable = MigrationTable()
-    models: dict[str, ModelTable] = {}
+    models: dict[str, ModelTable] = Field(default_factory=dict)
     jobs: tuple[JobsTable, ...] = ()
     stream: StreamTable | None = None
     arrivals: ArrivalsTable = ArrivalsTable()
+    failures: FailuresTable | None = None
     compare: tuple[VariantTable, ...] = (VariantTable(),)
 
     def seed_list(self) -> tuple[int, ...]:
@@ -309,7 +330,9 @@ def read_scenario_file(path: Path) -> ScenarioFile:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"scenario {path}: is not TOML: {error}") from None
     except ValidationError as error:
-        raise ConfigError("\n".join(f"scenario {path}: {line}" for line in _problems(error))) from None
+        raise ConfigError(
+            "\n".join(f"scenario {path}: {line}" for line in problems(error, ScenarioFile))
+        ) from None
 
 
 def read_text(path: Path, what: str) -> str:
@@ -358,65 +381,7 @@ def model_named(name: str, own: Mapping[str, ModelTrace], key: str) -> ModelTrac
     known = [*own, *measured_names()]
     if name not in known:
         raise ConfigError(
-            f"{key}: no model {name!r}{_did_you_mean(name, known)}; there are {', '.join(known)}; "
+            f"{key}: no model {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}; "
             f"your own go into [models.{name}]"
         )
     return measured(name)
-
-
-# -- refusals
-
-
-def _problems(error: ValidationError) -> list[str]:
-    """One line each: key, what is there, what is allowed."""
-    lines = []
-    for problem in error.errors(include_url=False, include_context=False):
-        location = problem["loc"]
-        key = _dotted(location)
-        if problem["type"] == "extra_forbidden":
-            table = _table_at(location[:-1])
-            keys = list(table.model_fields)
-            lines.append(
-                f"{key}: no such key{_did_you_mean(str(location[-1]), keys)}; keys are {', '.join(keys)}"
-            )
-        elif problem["type"] == "missing":
-            lines.append(f"{key}: is missing")
-        else:
-            reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-            there = "" if problem["type"] == "value_error" else f"{_shown(problem['input'])} is not allowed: "
-            lines.append(f"{key}: {there}{reason}")
-    return list(dict.fromkeys(lines))
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    key = ""
-    for part in location:
-        if isinstance(part, int):
-            key += f"[{part}]"
-        elif not part.startswith(("constrained-", "tuple[", "function-")):  # branches of a union
-            key += f".{part}" if key else part
-    return key
-
-
-def _table_at(location: tuple[int | str, ...]) -> type[Table]:
-    table: type[Table] = ScenarioFile
-    for part in location:
-        if isinstance(part, str) and part in table.model_fields:
-            table = next(iter(_tables_within(table.model_fields[part].annotation)), table)
-    return table
-
-
-def _tables_within(annotation: Any) -> list[type[Table]]:
-    if get_origin(annotation) in {tuple, dict, Union, UnionType, Annotated}:
-        return [table for part in get_args(annotation) for table in _tables_within(part)]
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Table) else []
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + " ..."
-
-
-def _did_you_mean(name: str, known: Any) -> str:
-    close = get_close_matches(name, list(known), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""

@@ -99,6 +99,8 @@ def run_one(task: Task, *, on_share: Callable[[float], None] | None = None) -> R
         setting,
         workload.requests,
         arrivals=workload.arrivals,
+        failures=scenario.failures(setting, task.seed),
+        checkpoint_steps=scenario.file.failures.checkpoint_steps if scenario.file.failures else 1,
         until=until,
         on_progress=on_share and (lambda ended: on_share(ended / len(workload.requests))),
     )
@@ -123,6 +125,8 @@ def _counts(result: Result) -> dict[str, Any]:
         "migrations": result.migrations,
         "migrations_counted": result.migrations_counted,
         "downtime_s": result.downtime,
+        "restarts": sum(job.restarts for job in result.jobs),
+        "steps_lost": sum(job.steps_lost for job in result.jobs),
         "plain_s_mean": result.plain_seconds / len(result.jobs) if result.jobs else None,
     }
 

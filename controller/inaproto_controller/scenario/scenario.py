@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -25,8 +25,10 @@ from inaproto_controller.scenario.file import (
     model_named,
     read_models,
     read_scenario_file,
+    read_text,
 )
 from inaproto_controller.simulate.arrivals import at_once, poisson, read
+from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures, parse
 from inaproto_controller.simulate.setting import Setting
 from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import Quota
@@ -50,16 +52,12 @@ class Scenario:
     own_models: Mapping[str, ModelTrace]
     logged: Workload | None = None
     """Jobs of the arrival log."""
+    listed_failures: tuple[FailureEvent, ...] = ()
+    """Of the file of failures."""
 
     @property
     def variants(self) -> Sequence[VariantTable]:
         return self.file.compare
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether jobs or their arrivals depend on the seed."""
-        stream = self.file.stream
-        return self.file.arrivals.process == "poisson" or (stream is not None and stream.seed is None)
 
     @property
     def model_names(self) -> list[str]:
@@ -103,6 +101,22 @@ class Scenario:
             return iter(at_once(count))
         return iter(poisson(count, rate=arrivals.rate, seed=seed))
 
+    def failures(self, setting: Setting, seed: int) -> tuple[FailureEvent, ...]:
+        """Alike for all variants of a seed."""
+        table = self.file.failures
+        if table is None or table.file is not None:
+            return self.listed_failures
+        reliability = {
+            part: Reliability(mtbf, mttr)
+            for part, mtbf, mttr in (
+                (Part.HOST, table.host_mtbf, table.host_mttr),
+                (Part.SWITCH, table.switch_mtbf, table.switch_mttr),
+            )
+            if mtbf is not None and mttr is not None
+        }
+        assert self.file.until is not None
+        return draw_failures(_parts(setting), reliability, until=self.file.until, seed=seed)
+
     def setting(self, variant: VariantTable, seed: int) -> Setting:
         """For one simulation. Raises ``ConfigError`` for options that its tree builder has not."""
         migration = self.file.migration.migration()
@@ -142,6 +156,7 @@ def load_scenario(path: Path) -> Scenario:
         own = read_models(file, path.parent)
         scenario = Scenario(path, file, cluster, own, _logged(file, path.parent, own, cluster.hosts))
         _check(scenario)
+        scenario = replace(scenario, listed_failures=_listed_failures(scenario))
     except ConfigError as error:
         raise ConfigError("\n".join(f"scenario {path}: {line}" for line in str(error).splitlines())) from None
     return scenario
@@ -173,6 +188,29 @@ def _logged(file: ScenarioFile, folder: Path, own: Mapping[str, ModelTrace], hos
                 f"arrivals.file: job {number} wants {request.hosts} hosts, but the cluster has {hosts}"
             )
     return Workload(log.requests, log.arrivals)
+
+
+def _parts(setting: Setting) -> dict[Part, int]:
+    return {Part.HOST: setting.network.hosts, Part.SWITCH: setting.network.switches}
+
+
+def _listed_failures(scenario: Scenario) -> tuple[FailureEvent, ...]:
+    table = scenario.file.failures
+    if table is None:
+        return ()
+    if table.file is None:
+        if scenario.file.until is None:
+            raise ConfigError("failures: are drawn up to a limit; give until, too")
+        return ()
+    path = scenario.path.parent / table.file
+    parts = _parts(scenario.setting(scenario.variants[0], 0))
+    try:
+        return parse(read_text(path, "failures.file:"), parts)
+    except ConfigError as error:
+        said = str(error)
+        raise ConfigError(
+            said if said.startswith("failures.file") else f"failures.file: {path}: {said}"
+        ) from None
 
 
 def _check(scenario: Scenario) -> None:

@@ -78,7 +78,15 @@ def draw_timeline(
         one = Seen(shown, None if jobs is None else frozenset(jobs))
         setting = scenario.setting(variant, seed)
         # What runs at the window's end is told when it ends.
-        simulate(setting, requests, arrivals=arrivals, until=shown[1] + longest * 2, on_operation=one)
+        simulate(
+            setting,
+            requests,
+            arrivals=arrivals,
+            failures=scenario.failures(setting, seed),
+            checkpoint_steps=scenario.file.failures.checkpoint_steps if scenario.file.failures else 1,
+            until=shown[1] + longest * 2,
+            on_operation=one,
+        )
         seen.append(one.operations)
     chosen = list(jobs) if jobs is not None else _telling(seen, requests)
     seen = [[one for one in operations if one.job in chosen] for operations in seen]
