@@ -19,6 +19,7 @@ from inaproto_controller.reproduce.rows import (
     Beside,
     Outcomes,
     Row,
+    by_seed,
     clusters,
     mean_of,
     score_row,
@@ -209,19 +210,20 @@ def _uplink_rows(outcomes: Outcomes, seeds: int) -> Iterator[Row]:
     paper = published("ref10_published_figures")["generation_P"][
         "oversubscription_greedy_sharing_smart_tree_k5"
     ]
-    ours, theirs = [], []
+    differences, theirs = [], []
     for index, uplinks in enumerate(UPLINKS):
-        found = [
-            scores(clusters(outcomes, _uplink_run(placement, uplinks), seeds)).mean
+        least, first = (
+            by_seed(clusters(outcomes, _uplink_run(placement, uplinks), seeds))
             for placement in (LEAST, FIRST)
-        ]
-        ours.append(found[0] - found[1])
+        )
+        differences.append([one - other for one, other in zip(least, first, strict=True)])
         theirs.append(paper["smart"][index] - paper["first"][index])
+        found = spread(differences[-1])
         what = f"8:{uplinks}, least fragments less first fit"
-        yield Row(what, ours[-1], theirs[-1], 0.04, 0.04, runs=seeds)
-    yield Row(
-        "mean of these", sum(ours) / len(ours), sum(theirs) / len(theirs), 0.02, 0.02, runs=seeds * len(ours)
-    )
+        yield Row(what, found.mean, theirs[-1], 0.04, 0.04, found.half_width, found.runs)
+    found = spread([sum(draw) / len(draw) for draw in zip(*differences, strict=True)])
+    printed = sum(theirs) / len(theirs)
+    yield Row("mean of these", found.mean, printed, 0.02, 0.02, found.half_width, found.runs)
     for placement, name in ((LEAST, "smart"), (FIRST, "first"), ("random", "random")):
         for index, uplinks in enumerate(UPLINKS):
             run = _uplink_run(placement, uplinks)

@@ -76,11 +76,15 @@ def clusters(outcomes: Outcomes, run: ClusterRun, seeds: int) -> list[ClusterFou
     return [one for one in found if isinstance(one, ClusterFound)]
 
 
-def scores(found: Sequence[ClusterFound]) -> Spread:
-    """The published requests have something to gain: a score that is undefined is an error here."""
+def by_seed(found: Sequence[ClusterFound]) -> list[float]:
+    """Scores. The published requests have something to gain: one that is undefined is an error here."""
     values = [one.score for one in found if one.score is not None]
     assert len(values) == len(found)
-    return spread(values)
+    return values
+
+
+def scores(found: Sequence[ClusterFound]) -> Spread:
+    return spread(by_seed(found))
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
