@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inaproto_controller.reproduce import ours as own_trees
 from inaproto_controller.reproduce.published import published
 from inaproto_controller.reproduce.rows import (
     FIRST,
@@ -34,6 +35,7 @@ from inaproto_controller.reproduce.runs import (
     ConflictRun,
     CurveFound,
     CurveRun,
+    OwnRun,
     PairRun,
     Run,
     pair_runs,
@@ -329,6 +331,7 @@ FIGURES: Final = (
         _table_runs,
         _table_rows,
     ),
+    Figure("ours", "Our own trees, downtime charged", own_trees.SETTING, own_trees.runs, own_trees.rows),
 )
 
 
@@ -342,6 +345,8 @@ def _weight(run: Run) -> int:
     match run:
         case ClusterRun():
             return 1 + (run.trees == REBUILT) + (run.placement == LEAST)
+        case OwnRun():
+            return 3
         case ConflictRun():
             return 4
         case PairRun() | CurveRun():

@@ -30,7 +30,7 @@ class Beside:
     queued_s: float | None
     jct_with_queue_s: float | None
     swaps_per_job: float
-    """Changes of its tree after the first; they cost nothing here, as in the paper."""
+    """Changes of its tree after the first; as in the paper they cost nothing, but where ours are."""
     exclusive_score: float | None
     """Of first-fit trees that nobody shares, with this placement: the fair baseline."""
 

@@ -1,16 +1,17 @@
 """The runs behind MINA's figures, each a small record that says all of it, and what a run found.
 
 Runs are those of the paper's revision: no downtime for exchanged trees, equal times in the order of its hash
-table. ``exclusive`` trees are what the paper does not compare with: first fit, nobody shares.
+table. Our own trees are run as we would have it: downtime charged, the default order. ``exclusive`` trees are
+what the paper does not compare with: first fit, nobody shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from inaproto_controller.model import CONFLICTS, EVALUATED, SHARING, Speeds, StepTimes, measured
+from inaproto_controller.model import CLUSTER, CONFLICTS, EVALUATED, SHARING, Speeds, StepTimes, measured
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.requests import (
     HISTOGRAMS,
@@ -23,12 +24,14 @@ from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.results import Result
+from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeBuilder, TreeJob
 from inaproto_controller.trees.exclusive import FirstFitL
 
 DEGREE: Final = 16
+OWN: Final = "sticky"
 REQUESTS: Final = 2000
 PAIR_SECONDS: Final = 1000.0
 PAIR_HOSTS: Final = 3
@@ -78,7 +81,37 @@ class CurveRun:
     bandwidths: tuple[float, ...]
 
 
-Run = ClusterRun | PairRun | ConflictRun | CurveRun
+@dataclass(frozen=True, slots=True)
+class OwnRun:
+    """1024 hosts, least fragments, a stream of requests, and downtime for each exchanged tree: our trees, one
+    of their levers left out, or others in the same place."""
+
+    trace: int
+    trees: str = OWN
+    speeds: str = "cluster"
+    quota: Quota = Quota.LINK
+    stream: int = SEED
+    """Its seed; the published one by default."""
+    without: str | None = None
+    """One of ``LEVERS``."""
+    requests: int = REQUESTS
+
+
+LEVERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "keeping trees (a change is thought to be free)": {"downtime": 0.0},
+    "changing trees (they are for life)": {"may_move": False},
+    "sharing (a tree is exclusive, or none)": {"may_share": False},
+    "leaving out who gains nothing": {"only_gainers": False},
+    "looking at all roots (five)": {"roots_max": 5},
+    "leaving INA to the operations that need it": {"suffix_only": False},
+    "turns by pairs (by groups)": {},
+}
+"""What our trees may be without, and the builder's options then."""
+SUFFIX: Final = "leaving INA to the operations that need it"
+PAIRS: Final = "turns by pairs (by groups)"
+SPEEDS: Final = {"cluster": CLUSTER, "sharing": SHARING}
+
+Run = ClusterRun | PairRun | ConflictRun | CurveRun | OwnRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +164,8 @@ def perform(run: Run) -> tuple[Run, Found]:
         return run, _told(_pair(run))
     if isinstance(run, ConflictRun):
         return run, _conflicts(run)
+    if isinstance(run, OwnRun):
+        return run, _told(_own(run))
     return run, _curve(run)
 
 
@@ -165,6 +200,23 @@ def _cluster(run: ClusterRun) -> Result:
         tree_options=options,
     )
     return simulate(setting, draw_requests(HISTOGRAMS[run.trace], run.requests))
+
+
+def _own(run: OwnRun) -> Result:
+    is_ours = run.trees == OWN
+    setting = make_setting(
+        FatTree.of_degree(DEGREE),
+        quota=run.quota,
+        trees=run.trees,
+        policy=Policy.SCORE,
+        speeds=SPEEDS[run.speeds],
+        migration=Migration(),
+        suffix_only=is_ours and run.without != SUFFIX,
+        is_pairwise=is_ours and run.without != PAIRS,
+        seed=run.stream,
+        tree_options=LEVERS[run.without] if run.without else {},
+    )
+    return simulate(setting, draw_requests(HISTOGRAMS[run.trace], run.requests, seed=run.stream))
 
 
 def _pair(run: PairRun) -> Result:
@@ -228,3 +280,4 @@ def warm_up() -> None:
     """Compiled code is made, or loaded, in this process: once for all that share its cache."""
     for trees in ("first", "rebuild-all"):
         perform(ClusterRun(1, "least-fragments", trees, Policy.SCORE, requests=3))
+    perform(OwnRun(1, requests=3))
