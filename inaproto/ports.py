@@ -200,7 +200,8 @@ class Verbs(Protocol):
     """What every NIC does at once and without looking at a clock.
 
     Misuse raises ``LocalMisuse``; a queue pair that failed completes everything it holds with its status,
-    then ``FLUSHED``.
+    then ``FLUSHED``. A queue pair may get connected later than ``connect_qp`` returns: what its peer sends
+    before is lost (:meth:`Nic.wait_connected`).
     """
 
     def register_memory(self, buffer: memoryview) -> MemoryRegion: ...
@@ -238,6 +239,14 @@ class Nic(Verbs, Protocol):
     ) -> None: ...
     def poll(self) -> list[Completion]:
         """Take all completions that are there now; never waits."""
+        ...
+
+    async def wait_connected(self, qpn: int) -> None:
+        """Wait until what the peer sends to the queue pair is taken, after ``connect_qp``: tell it then.
+
+        Bounded while the NIC runs: raises a ``FabricError`` that names the peer where it cannot be
+        connected, or was destroyed meanwhile, and :class:`PortClosed` when the NIC lost its link.
+        """
         ...
 
     async def wait_completions(self) -> list[Completion]:

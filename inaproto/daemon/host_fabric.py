@@ -5,7 +5,8 @@ Of a job there may be two rings at a time: one that ends, and one that gathers t
 Invariants: a fabric lives as long as its control channel *and* its NIC; when either ends, every rank
 on it waits for the next fabric, in the middle of its job, or has failed with ``FabricLost`` that says why; a
 new fabric starts with nothing of the old one. One task waits for completions and steps the rings, one adds
-for jobs that have no other host; none is made per message or packet.
+for jobs that have no other host, one for each ring waits until it is connected; none is made per message or
+packet.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank, Owner
+from inaproto.daemon.ring_link import RingLink
 from inaproto.errors import (
     DecodeError,
+    FabricError,
     FabricLost,
     InvariantBroken,
     JoinRefused,
@@ -97,7 +100,7 @@ class Fabric:
         self._heard = trio.current_time()
         self._submitted = trio.Event()
         self._to_add = trio.Event()
-        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self.lost = ""
         """Why it has ended; empty if it was this daemon that did."""
         self.has_ended = False
@@ -231,7 +234,7 @@ class Fabric:
         """Serve until the switch or the NIC is lost; returns why. No rank uses it any more by then."""
         try:
             async with trio.open_nursery() as nursery:
-                self._scope = nursery.cancel_scope
+                self._nursery = nursery
                 nursery.start_soon(self._nic.run)
                 nursery.start_soon(self._stream.run)
                 nursery.start_soon(self._heartbeat)
@@ -247,7 +250,8 @@ class Fabric:
 
     def _lose(self, reason: str) -> None:
         self.lost = self.lost or reason
-        self._scope.cancel()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
 
     def _end(self) -> None:
         self.has_ended = True
@@ -342,7 +346,12 @@ class Fabric:
         rank = self._asked.get(request)
         if rank is None or rank.ring is None:
             return
-        for stranger in rank.ring.answered(rank, message, self.welcome.boot_id):
+        ring = rank.ring
+        strangers = ring.answered(rank, message, self.welcome.boot_id)
+        link = ring.take_connecting()
+        if link is not None and self._nursery is not None:
+            self._nursery.start_soon(self._connect, ring, link)
+        for stranger in strangers:
             self._tell(stranger.gone_message("its job has begun without it; it asks again"))
             self._asked = {key: other for key, other in self._asked.items() if other is not stranger}
             try:
@@ -371,6 +380,16 @@ class Fabric:
                 ring.lose(error)  # announced again, before they had started
             elif failed.ring_id:
                 ring.fail_joining(failed.ring_id, error)
+
+    async def _connect(self, ring: HostRing, link: RingLink) -> None:
+        try:
+            await link.wait_connected()
+        except PortClosed:  # of which whoever waits for completions hears too
+            return
+        except FabricError as error:
+            ring.connected(link, str(error))
+        else:
+            ring.connected(link)
 
     async def _complete(self) -> None:
         """Step the rings by what the NIC has completed."""

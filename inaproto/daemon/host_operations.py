@@ -266,7 +266,11 @@ class HostOperations:
             return
         if completion.status is not Status.SUCCESS:
             at_out = completion.qpn == self._link.out.qpn
-            self._transport_failed(transport_failure(self.job, self._ring, completion, at_out=at_out))
+            reason = transport_failure(self.job, self._ring, completion, at_out=at_out)
+            if self._link.is_connecting:  # who waits for that hears more of why
+                self._link.early_failure = self._link.early_failure or reason
+            else:
+                self._transport_failed(reason)
         elif completion.kind is CompletionKind.SEND:
             self._step(SendCompleted(completion.wr_id))
         else:

@@ -86,6 +86,7 @@ class HostRing(HostOperations):
         self.last_words: list[Gone] = []
         """Why its ranks ended while the host had no switch, which is to be told."""
         self._link = self._open_link(nic, "switch", "")
+        self._to_await: RingLink | None = None
 
     @property
     def nic(self) -> Nic:
@@ -219,7 +220,7 @@ class HostRing(HostOperations):
         return strangers
 
     def _connect(self, ring: Ring, boot_id: str) -> None:
-        """All ranks are there: connect the queue pairs, post receives, say so."""
+        """All ranks are there: post receives, connect the queue pairs; :meth:`connected` says so."""
         settings = self._settings
         attributes = QpAttributes(
             mtu=settings.mtu,
@@ -242,7 +243,28 @@ class HostRing(HostOperations):
             return
         self.phase = Phase.CONNECTING
         self._watch.ring_ended()
-        self._tell(Ready(job=self.job, rank=self._lowest))
+        if self._link.is_connecting:
+            self._to_await = self._link
+        else:
+            self.connected(self._link)
+
+    def take_connecting(self) -> RingLink | None:
+        """Once for each ring with neighbours: :meth:`connected` wants to hear what becomes of this link."""
+        link, self._to_await = self._to_await, None
+        return link
+
+    def connected(self, link: RingLink, failure: str = "") -> None:
+        """Say that this host is ready: what is sent to it now arrives. Or why it will not be.
+
+        The others begin as soon as all are: what came sooner would be lost, until a timer brings it again.
+        """
+        if link is not self._link or self.phase is not Phase.CONNECTING:
+            return  # that ring has ended
+        reason = f"{self}: {failure}" if failure else link.early_failure
+        if reason:
+            self._transport_failed(reason)
+        else:
+            self._tell(Ready(job=self.job, rank=self._lowest))
 
     def start(self) -> None:
         """All hosts are ready."""

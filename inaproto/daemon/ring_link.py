@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 
+import trio
+
 from inaproto.errors import LocalMisuse
 from inaproto.ports import MemoryRegion, Nic, QpAddress, QpAttributes, RandomBits, Segment
 from inaproto.units import PSN_BITS
@@ -34,6 +36,10 @@ class RingLink:
         self.slots = slots
         self.slot_bytes = slot_bytes
         self._successor: IntoAddress | None = None
+        self.is_connecting = False
+        self.early_failure = ""
+        """What its completions told of it before it was connected."""
+        self._connecting = trio.CancelScope()
         with contextlib.ExitStack() as undo:
             self._memory = mmap.mmap(-1, slots * (2 * slot_bytes + INA_HEADER_BYTES))
             with memoryview(self._memory) as whole:
@@ -86,6 +92,19 @@ class RingLink:
             self.post_receive(receive)
         for qp, peer in ((self._into, predecessor), (self._out, successor)):
             self.nic.connect_qp(qp.qpn, QpAddress(peer.mac, peer.ip, peer.qpn, peer.psn), attributes)
+        self.is_connecting = True
+
+    async def wait_connected(self) -> None:
+        """Once, after ``connect``: until the predecessor may send. Returns at once when the link is closed.
+
+        Raises ``FabricError`` if one of the neighbours cannot be reached, ``PortClosed``.
+        """
+        try:
+            with self._connecting:
+                for qp in (self._into, self._out):
+                    await self.nic.wait_connected(qp.qpn)
+        finally:
+            self.is_connecting = False
 
     def post_receive(self, wr_id: int) -> None:
         self.nic.post_receive(self._into.qpn, wr_id)
@@ -134,6 +153,7 @@ class RingLink:
 
     def close(self) -> None:
         """Give everything back."""
+        self._connecting.cancel()
         self._undo.close()
 
     def _close_memory(self) -> None:

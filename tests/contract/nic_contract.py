@@ -6,6 +6,7 @@ for adapters whose wire can be given weather.
 
 from __future__ import annotations
 
+import ipaddress
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,7 +19,7 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.errors import LocalMisuse
+from inaproto.errors import FabricError, LocalMisuse
 from inaproto.ports import (
     Completion,
     CompletionKind,
@@ -32,6 +33,7 @@ from inaproto.ports import (
 )
 
 _GIVE_UP_S: Final = 300
+_CONNECTED_S: Final = 60
 _SLOTS: Final = 6
 STATISTICS: Final = frozenset(
     {
@@ -46,6 +48,8 @@ STATISTICS: Final = frozenset(
         "icrc_errors",
     }
 )
+
+AGAIN: Final = ("retransmits", "timeouts", "naks_sent", "duplicates", "out_of_sequence")
 
 LOSS_STATISTICS: Final = (
     "retransmits",
@@ -125,6 +129,15 @@ async def transfer(
     left.deregister_memory(sent.region)
     right.deregister_memory(target.region)
     return target.data[guard:-guard]
+
+
+async def _refusal(nic: Nic, qpn: int) -> FabricError | None:
+    """Why it is not connected."""
+    try:
+        await nic.wait_connected(qpn)
+    except FabricError as error:
+        return error
+    return None
 
 
 class NicContract(ABC):
@@ -382,6 +395,44 @@ class NicContract(ABC):
             assert {c.status for c in await completions(left, 2)} == {Status.FLUSHED}
             left.destroy_qp(here.qpn)
             assert await transfer(left, right, connect(left, right), noise(2000, 2)) == noise(2000, 2)
+
+    async def test_nothing_is_sent_twice_to_who_is_connected(self, clock: object) -> None:
+        """No timer would bring it again."""
+        async with self.running() as (left, right):
+            for turn in range(3):
+                before = [nic.statistics() for nic in (left, right)]
+                here, there = connect(left, right, QpAttributes(timeout=0))
+                await left.wait_connected(here.qpn)
+                await right.wait_connected(there.qpn)
+                assert await transfer(left, right, (here, there), noise(9000, turn)) == noise(9000, turn)
+                assert await transfer(right, left, (there, here), noise(9000, turn)) == noise(9000, turn)
+                for nic, early in zip((left, right), before, strict=True):
+                    late = nic.statistics()
+                    assert [late[name] - early[name] for name in AGAIN] == [0] * len(AGAIN)
+
+    async def test_waiting_for_a_peer_that_is_not_there_has_an_end(self, clock: object) -> None:
+        """Connected as far as that takes nobody's answer, or refused in words."""
+        async with self.running() as (left, _right):
+            here = left.create_qp(psn=5)
+            nobody = QpAddress(b"\x52\x54\0\0\0\x63", here.ip[:3] + b"\x63", 77, 6)
+            left.connect_qp(here.qpn, nobody, QpAttributes(timeout=8, retry_count=2))
+            with trio.fail_after(_CONNECTED_S):
+                refusal = await _refusal(left, here.qpn)
+            assert refusal is None or str(ipaddress.IPv4Address(nobody.ip)) in refusal.peer
+
+    async def test_what_was_not_to_be_connected_is_not_waited_for(self, clock: object) -> None:
+        async with self.running() as (left, right):
+            lone = left.create_qp(psn=5)
+            with pytest.raises(LocalMisuse, match="not connected"):
+                await left.wait_connected(lone.qpn)
+            here, _there = connect(left, right)
+            left.destroy_qp(here.qpn)
+            with pytest.raises(LocalMisuse):
+                await left.wait_connected(here.qpn)
+            here, _there = connect(left, right)
+            await left.aclose()
+            with pytest.raises(PortClosed):
+                await left.wait_connected(here.qpn)
 
     async def test_receives_exhaust_the_rnr_retries(self, clock: object) -> None:
         async with self.running() as (left, right):

@@ -13,7 +13,7 @@ import trio.testing
 
 import inaproto
 from inaproto.errors import FabricError, JobError, JoinRefused, Unsupported
-from inaproto.ports import Nic
+from inaproto.ports import Nic, QpAddress, QpAttributes
 from tests.daemon.in_process_cluster import Cluster, open_cluster
 
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}
@@ -38,6 +38,53 @@ class Refusing:
             return wanted(*arguments, **keywords)
 
         return call
+
+
+class Slow:
+    """A NIC that has yet to ask where its peers are: until :meth:`answer` it takes nothing that they send."""
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self._asked: dict[int, tuple[QpAddress, QpAttributes]] = {}
+        self._answered: trio.Event | None = trio.Event()
+        self.refuses = False
+        self.waiting = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nic, name)
+
+    def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None:
+        if self._answered is None:
+            self._nic.connect_qp(qpn, remote, attributes)
+        else:
+            self._asked[qpn] = remote, attributes
+
+    def destroy_qp(self, qpn: int) -> None:
+        self._asked.pop(qpn, None)
+        self._nic.destroy_qp(qpn)
+
+    async def wait_connected(self, qpn: int) -> None:
+        if self._answered is not None:
+            self.waiting += 1
+            try:
+                await self._answered.wait()
+            finally:
+                self.waiting -= 1
+            if self.refuses:
+                raise FabricError("connect", "10.0.0.2", "asking for it", "no answer", retryable=True)
+        await self._nic.wait_connected(qpn)
+
+    def answer(self) -> None:
+        assert self._answered is not None
+        if not self.refuses:
+            for qpn, asked in self._asked.items():
+                self._nic.connect_qp(qpn, *asked)
+        self._answered.set()
+        self._answered = None
+
+    async def is_waited_for(self) -> None:
+        while not self.waiting:
+            await trio.testing.wait_all_tasks_blocked()
 
 
 def refusing(refusals: dict[str, int]) -> Callable[[Nic], Any]:
@@ -143,3 +190,92 @@ async def test_a_device_that_is_down_is_tried_again(runtime_dir: Path) -> None:
         assert await sums(comms) == ["switch"] * 2
         for nic in refused:
             await nic.aclose()
+
+
+async def with_a_slow_host(cluster: Cluster) -> Slow:
+    """Whose first NIC is."""
+    slow: list[Slow] = []
+
+    def wrap(nic: Nic) -> Any:
+        if slow:
+            return nic
+        slow.append(Slow(nic))
+        return slow[0]
+
+    await cluster.start_host(wrap_nic=wrap)
+    await cluster.start_host(transport_timeout=0)
+    await cluster.job("warm-up", 1)
+    return slow[0]
+
+
+async def test_nobody_sends_to_who_has_yet_to_connect(runtime_dir: Path) -> None:
+    """The other host has no timer that would bring again what was lost."""
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        slow = await with_a_slow_host(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_first_sums, cluster)
+            await slow.is_waited_for()
+            slow.answer()
+        for host in cluster.hosts:
+            assert host.nic.statistics()["retransmits"] == 0
+
+
+async def _first_sums(cluster: Cluster) -> None:
+    assert await sums(await cluster.job("j", 2)) == ["switch"] * 2
+
+
+async def test_a_peer_that_does_not_answer_costs_the_ring_and_not_the_job(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        slow = await with_a_slow_host(cluster)
+        slow.refuses = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_first_sums, cluster)
+            await slow.is_waited_for()
+            slow.answer()
+        [ring] = [ring for ring in cluster.hosts[0].daemon.status()["rings"] if ring["job"] == "j"]
+        assert ring["recoveries"] == 1
+        assert "10.0.0.2 failed while asking for it: no answer" in ring["halted_because"][0]
+
+
+async def test_a_ring_whose_processes_go_while_it_connects_is_not_waited_for(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        slow = await with_a_slow_host(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_first_sums, cluster)
+            await slow.is_waited_for()
+            nursery.cancel_scope.cancel()
+        cluster.kill_communicators()
+        while slow.waiting:
+            await trio.testing.wait_all_tasks_blocked()
+        slow.answer()
+        assert await sums(await cluster.job("next", 2)) == ["switch"] * 2
+
+
+async def test_a_host_that_is_stopped_while_it_connects_says_so(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        slow = await with_a_slow_host(cluster)
+        heard: list[str] = []
+
+        async def join(rank: int) -> None:
+            with pytest.raises(JobError) as caught:
+                await cluster.connect("j", rank, size=2)
+            heard.append(str(caught.value))
+
+        async with trio.open_nursery() as nursery:
+            for rank in range(2):
+                nursery.start_soon(join, rank)
+            await slow.is_waited_for()
+            await cluster.hosts[0].stop()
+        assert len(heard) == 2
+        assert all("was stopped" in words for words in heard)
+        assert not slow.waiting
+
+
+async def test_a_link_that_is_lost_while_it_connects_is_followed_by_another(runtime_dir: Path) -> None:
+    async with open_cluster(runtime_dir, 0, **SMALL) as cluster:
+        slow = await with_a_slow_host(cluster)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_first_sums, cluster)
+            await slow.is_waited_for()
+            await slow.aclose()
+        assert not slow.waiting

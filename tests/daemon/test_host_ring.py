@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,9 +15,10 @@ from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.errors import JobError, JoinRefused, RankLost
+from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.units import Instant
 from inaproto.wire.client_messages import DonePath, Join
-from inaproto.wire.control_messages import Gone, Halt, Halted, Message, Ready, Regrouped, Ring
+from inaproto.wire.control_messages import Broken, Gone, Halt, Halted, Message, Ready, Regrouped, Ring
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery_orders import fabric_of
@@ -73,7 +75,10 @@ class Host:
         self.ring.add(rank)
         return rank
 
-    def answer(self, rank: LocalRank, ranks: Sequence[int], ring_id: int = 7) -> list[LocalRank]:
+    def answer(
+        self, rank: LocalRank, ranks: Sequence[int], ring_id: int = 7, neighbours: int = 0
+    ) -> list[LocalRank]:
+        """The addresses of all ``neighbours`` are its own."""
         message = self.ring.member_message(rank, 1)
         ring = Ring(
             job="j",
@@ -83,8 +88,8 @@ class Host:
             position=0,
             successor=message.into,
             predecessor=message.out,
-            peers=("h0",),
-            ranks=(tuple(ranks),),
+            peers=tuple(f"h{number}" for number in range(1 + neighbours)),
+            ranks=(tuple(ranks), *((8 + number,) for number in range(neighbours))),
         )
         return self.ring.answered(rank, ring, "boot")
 
@@ -117,6 +122,66 @@ def test_a_host_is_ready_once_when_all_its_ranks_are_answered() -> None:
         assert len(host.told) == 1
         host.ring.start()
         assert all(process.has_joined for process in host.processes)
+
+    on_a_host(scenario)
+
+
+def test_a_host_with_neighbours_is_ready_when_its_queue_pairs_are_connected() -> None:
+    """The others send as soon as all are ready: before that it would be lost."""
+
+    def scenario(host: Host) -> None:
+        host.answer(host.join(0), (0,), neighbours=1)
+        assert (host.ring.phase, host.told) == (Phase.CONNECTING, [])
+        link = host.ring.take_connecting()
+        assert link is not None
+        assert host.ring.take_connecting() is None, "one waits for it"
+        host.ring.connected(link)
+        assert host.told == [Ready(job="j", rank=0)]
+
+    on_a_host(scenario)
+
+
+def test_queue_pairs_that_are_not_connected_break_their_ring_in_words() -> None:
+    """Those of what could not be connected, rather than those of the requests that fail by it."""
+    flushed = partial(Completion, kind=CompletionKind.RECEIVE_IMM, wr_id=0, status=Status.FLUSHED)
+
+    def scenario(host: Host) -> None:
+        host.answer(host.join(0), (0,), neighbours=1)
+        link = host.ring.take_connecting()
+        assert link is not None
+        host.ring.completed(flushed(host.ring.queue_pairs[1]))
+        assert host.told == []
+        host.ring.connected(link, "10.0.0.2 does not answer")
+        [broken] = host.told
+        assert isinstance(broken, Broken)
+        assert "10.0.0.2 does not answer" in broken.reason
+        host.ring.halt(Halt(job="j", ring_id=7, path="switch", reason=broken.reason))
+
+        host.answer(next(iter(host.ring.ranks.values())), (0,), ring_id=8, neighbours=1)
+        link = host.ring.take_connecting()
+        assert link is not None
+        host.ring.completed(flushed(host.ring.queue_pairs[1]))
+        host.ring.connected(link)
+        broken = host.told[-1]
+        assert isinstance(broken, Broken)
+        assert "the connection from rank 8 on host h1 failed" in broken.reason
+
+    on_a_host(scenario)
+
+
+def test_a_link_of_a_ring_that_has_ended_says_nothing() -> None:
+    def scenario(host: Host) -> None:
+        rank = host.join(0)
+        host.answer(rank, (0,), neighbours=1)
+        link = host.ring.take_connecting()
+        assert link is not None
+        host.ring.halt(Halt(job="j", ring_id=7, path="switch", reason="test"))
+        host.ring.connected(link)
+        host.answer(rank, (0,), ring_id=8, neighbours=1)
+        host.ring.connected(link)
+        host.ring.connected(link, "it is closed")
+        assert [type(word) for word in host.told] == [Halted]
+        assert host.ring.phase is Phase.CONNECTING
 
     on_a_host(scenario)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from inaproto.errors import FabricError
-from inaproto.ports import CompletionKind, QpAddress, QpAttributes, Status
+from inaproto.errors import FabricError, LocalMisuse
+from inaproto.ports import CompletionKind, PortClosed, QpAddress, QpAttributes, Status
 from inaproto_adapters.verbs import library, neighbours, nic
 from inaproto_adapters.verbs.devices import Device
 
@@ -150,3 +151,92 @@ async def test_what_the_device_says_of_a_queue_pair_that_has_failed(
         monkeypatch.setattr(Part, "completed", (late,))
         assert made.poll() == []
         await made.aclose()
+
+
+@asynccontextmanager
+async def connecting() -> AsyncIterator[tuple[nic.VerbsNic, int, list[str]]]:
+    """A queue pair that waits for its peer's address, and the list that gets how the wait for it ends."""
+    made = opened()
+    told: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.run)
+        await wait_all_tasks_blocked()
+        qpn = made.create_qp(psn=1).qpn
+        made.connect_qp(qpn, PEER, ATTRIBUTES)
+        nursery.start_soon(_tell_end, made, qpn, told)
+        await wait_all_tasks_blocked()
+        assert told == []
+        yield made, qpn, told
+        await made.aclose()
+
+
+async def _tell_end(made: nic.VerbsNic, qpn: int, told: list[str]) -> None:
+    try:
+        await made.wait_connected(qpn)
+    except (FabricError, PortClosed, LocalMisuse) as error:
+        told.append(str(error))
+    else:
+        told.append("connected")
+
+
+async def test_connected_is_said_when_the_peer_has_answered(device: Path, autojump_clock: MockClock) -> None:
+    async with connecting() as (_made, _qpn, told):
+        await trio.sleep(neighbours.WAIT_S / 2)
+        assert told == [], "what the peer sends now is dropped"
+        answered(device)
+        await trio.sleep(neighbours.WAIT_S / 2)
+        assert told == ["connected"]
+
+
+async def test_a_peer_that_does_not_answer_is_named_in_time(device: Path, autojump_clock: MockClock) -> None:
+    async with connecting() as (made, qpn, told):
+        await trio.sleep(neighbours.WAIT_S * 1.01)
+        words = "connect with 10.0.0.2 failed while asking for its MAC address at eth1: no answer"
+        assert told == [words]
+        with pytest.raises(FabricError, match="asking for its MAC address"):
+            await made.wait_connected(qpn)
+
+
+END: dict[str, Callable[[nic.VerbsNic, int], None]] = {
+    "it is destroyed": lambda made, qpn: made.destroy_qp(qpn),
+    "the RoCE device rxe0: gone": lambda made, qpn: made._lose("gone"),
+}
+
+
+@pytest.mark.parametrize("words", END)
+async def test_who_waits_to_be_connected_hears_that_it_is_in_vain(
+    device: Path, autojump_clock: MockClock, words: str
+) -> None:
+    async with connecting() as (made, qpn, told):
+        END[words](made, qpn)
+        await wait_all_tasks_blocked()
+        assert len(told) == 1
+        assert words in told[0]
+
+
+async def test_who_waits_to_be_connected_hears_that_nobody_serves_the_device(
+    device: Path, autojump_clock: MockClock
+) -> None:
+    made = opened()
+    told: list[str] = []
+    qpn = made.create_qp(psn=1).qpn
+    made.connect_qp(qpn, PEER, ATTRIBUTES)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell_end, made, qpn, told)
+        with trio.move_on_after(1):
+            await made.run()
+    assert told == ["the RoCE device rxe0: it does not run any more"]
+    await made.aclose()
+
+
+async def test_who_does_not_wait_any_longer_leaves_the_queue_pair_connecting(
+    device: Path, autojump_clock: MockClock
+) -> None:
+    async with connecting() as (made, qpn, told):
+        with trio.move_on_after(neighbours.WAIT_S / 2) as waited:
+            await made.wait_connected(qpn)
+        assert waited.cancelled_caught
+        answered(device)
+        await made.wait_connected(qpn)
+        await wait_all_tasks_blocked()
+        assert told == ["connected"]

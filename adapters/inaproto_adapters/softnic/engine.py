@@ -158,6 +158,11 @@ class SoftNicEngine:
         )
         self._qp(qpn).connect(remote, attributes, limits)
 
+    def require_connected(self, qpn: int) -> None:
+        """Raises ``LocalMisuse`` if it was never connected."""
+        if self._qp(qpn).connection is None:
+            raise LocalMisuse(f"queue pair {qpn} is not connected")
+
     def post_receive(self, qpn: int, wr_id: int) -> None:
         """Receives may be posted before the queue pair is connected."""
         qp = self._qp(qpn)
@@ -189,8 +194,8 @@ class SoftNicEngine:
             raise LocalMisuse(
                 f"remote_va {remote_va} must fit 64 bits, rkey {rkey} and immediate {imm} 32 bits each"
             )
-        if not qp.failed and qp.connection is None:
-            raise LocalMisuse(f"queue pair {qpn} is not connected")
+        if not qp.failed:
+            self.require_connected(qpn)
         self._reserve()
         if qp.failed or qp.connection is None:
             self._complete(qp, CompletionKind.SEND, wr_id, Status.FLUSHED)

@@ -103,6 +103,13 @@ class SoftNic:
     def poll(self) -> list[Completion]:
         return self._engine.take_completions()
 
+    async def wait_connected(self, qpn: int) -> None:
+        """At once: nobody is asked for the peer's MAC address, which is told with the rest of it."""
+        await trio.lowlevel.checkpoint()
+        if self._closed is not None:
+            raise PortClosed(self._closed)
+        self._engine.require_connected(qpn)
+
     async def wait_completions(self) -> list[Completion]:
         await trio.lowlevel.checkpoint()
         while not self._engine.has_completions:

@@ -103,7 +103,8 @@ class VerbsNic:
         self._done: list[Completion] = []
         """Of queue pairs that were destroyed."""
         self._serial = 0
-        self._completed = trio.lowlevel.ParkingLot()
+        self._changed = trio.lowlevel.ParkingLot()
+        """Who waits for completions, or to be connected, looks again."""
         self._run_scope: trio.CancelScope | None = None
         self._closed: str | None = None
         self._lost: str | None = None
@@ -195,8 +196,25 @@ class VerbsNic:
             queue_pair.connect(remote, attributes, gid_index=self.device.gid_index)
         except FabricError as error:
             log.warning("%s: queue pair %d: %s", self.device.name, queue_pair.qpn, error)
-            self._done += queue_pair.fail()
-            self._completed.unpark_all()
+            self._done += queue_pair.fail(error)
+        self._changed.unpark_all()
+
+    async def wait_connected(self, qpn: int) -> None:
+        await trio.lowlevel.checkpoint()
+        queue_pair = self._of(qpn)
+        while True:
+            self._require_open()
+            if self._queue_pairs.get(qpn) is not queue_pair:
+                raise FabricError(
+                    "connect", f"queue pair {qpn}", "waiting", "it is destroyed", retryable=False
+                )
+            if queue_pair.refusal is not None:
+                raise queue_pair.refusal
+            if queue_pair.is_ready:
+                return
+            if not queue_pair.is_connected:
+                raise LocalMisuse(f"queue pair {qpn} is not connected")
+            await self._changed.park()
 
     def post_receive(self, qpn: int, wr_id: int) -> None:
         serial = self._next_serial()
@@ -238,7 +256,7 @@ class VerbsNic:
     def _fail_if_failed(self, queue_pair: VerbsQueuePair) -> None:
         if queue_pair.has_failed:
             self._done += queue_pair.flushed()
-            self._completed.unpark_all()
+            self._changed.unpark_all()
 
     def destroy_qp(self, qpn: int) -> None:
         queue_pair = self._of(qpn)
@@ -252,7 +270,7 @@ class VerbsNic:
         del self._queue_pairs[qpn]
         self._unresolved.pop(qpn, None)
         self._done = found + queue_pair.flushed()
-        self._completed.unpark_all()
+        self._changed.unpark_all()
 
     def poll(self) -> list[Completion]:
         found, self._done = self._done, []
@@ -278,12 +296,15 @@ class VerbsNic:
     async def wait_completions(self) -> list[Completion]:
         await trio.lowlevel.checkpoint()
         while True:
-            if self._closed is not None or self._lost is not None:
-                raise PortClosed(self._closed or self._lost or "")
+            self._require_open()
             found = self.poll()
             if found:
                 return found
-            await self._completed.park()
+            await self._changed.park()
+
+    def _require_open(self) -> None:
+        if self._closed is not None or self._lost is not None:
+            raise PortClosed(self._closed or self._lost or "")
 
     def statistics(self) -> dict[str, int]:
         return self._counters.read()
@@ -296,6 +317,13 @@ class VerbsNic:
             return
         if self._run_scope is not None:
             raise LocalMisuse("the NIC is running already")
+        try:
+            await self._serve()
+        finally:
+            if self._lost is None:
+                self._lose("it does not run any more")
+
+    async def _serve(self) -> None:
         with trio.CancelScope() as self._run_scope:
             async with trio.open_nursery() as self._nursery:
                 for qpn, (remote, attributes) in self._unresolved.items():
@@ -311,13 +339,13 @@ class VerbsNic:
                         break
                     self._cq.ack_events(1)
                     self._cq.req_notify()
-                    self._completed.unpark_all()
+                    self._changed.unpark_all()
                 self._nursery.cancel_scope.cancel()
 
     def _lose(self, why: str) -> None:
         """Whoever waits for completions hears of it."""
         self._lost = f"the RoCE device {self.device.name}: {why}"
-        self._completed.unpark_all()
+        self._changed.unpark_all()
 
     async def _watch_device(self, fd: int) -> None:
         """Say what happens to it; a device that is lost loses its host the link."""
@@ -343,7 +371,7 @@ class VerbsNic:
         self._closed = f"the RoCE device {self.device.name} was closed"
         if self._run_scope is not None:
             self._run_scope.cancel()
-        self._completed.unpark_all()
+        self._changed.unpark_all()
         registered = [known.mr for known in self._regions.values()]
         parts = (*self._queue_pairs.values(), *registered, self._cq, self._channel, self._pd, self._context)
         self._queue_pairs.clear()

@@ -49,7 +49,10 @@ class VerbsQueuePair:
         self.psn: Final = psn
         self.is_connected = False
         """Or is about to be: what is posted until then waits."""
-        self._is_ready = False
+        self.is_ready = False
+        """What the peer sends is taken."""
+        self.refusal: FabricError | None = None
+        """Why it will never be connected, though it was to be."""
         self._waiting: list[Any] = []
         """Writes that were posted before the peer was resolved."""
         self.has_failed = False
@@ -93,13 +96,14 @@ class VerbsQueuePair:
             raise FabricError(
                 "connect", f"{peer} QP {remote.qpn}", "moving to RTR", str(error), retryable=True
             ) from None
-        self._is_ready = True
+        self.is_ready = True
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             self._post(self.qp.post_send, request)
 
-    def fail(self) -> list[Completion]:
+    def fail(self, why: FabricError) -> list[Completion]:
         """It will never be connected: all that is posted fails, the first write as if nobody had answered."""
+        self.refusal = why
         self.has_failed = self.is_connected = True
         self._waiting.clear()
         found = self.flushed()
@@ -117,7 +121,7 @@ class VerbsQueuePair:
 
     def post_send(self, serial: int, wr_id: int, request: Any) -> None:
         self._require_room(self._sends, "sends")
-        if self._is_ready:
+        if self.is_ready:
             self._post(self.qp.post_send, request)
         elif not self.has_failed:
             self._waiting.append(request)
