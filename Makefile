@@ -44,7 +44,7 @@ mutation: $(STAMP) ## Mutation testing of wire and core, some 20 min; what chang
 fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--seconds 5'
 	$(PY) tests/fuzz/run.py $(ARGS)
 
-hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 6 min; no root
+hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 9 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
 figures: $(STAMP) ## Every figure and table of MINA's evaluation computed anew, some 10 min of CPU on all cores

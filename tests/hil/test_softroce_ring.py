@@ -8,11 +8,15 @@ import pytest
 
 from inaproto.ports import FramePort, load_adapter
 from inaproto.sim.weather import Weather
+from inaproto.units import Frames
 from inaproto_hil.softroce.cut import Cut
+from inaproto_hil.softroce.filtered_port import FilteredPort
 from inaproto_hil.softroce.image import Image
 from inaproto_hil.softroce.switched import SwitchedConfig, run_switched
 
 pytestmark = [pytest.mark.hil, pytest.mark.timeout(900)]
+
+_ARP, _ARP_REQUEST = b"\x08\x06", b"\0\1"
 
 
 async def test_three_kernel_hosts_are_summed(softroce: Image) -> None:
@@ -23,6 +27,46 @@ async def test_three_kernel_hosts_are_summed(softroce: Image) -> None:
     assert [row["wrong"] for row in found.rows] == [0, 0, 0]
     assert all(row["paths"] == ["switch"] for row in found.rows)
     assert sum(one["retry_exceeded"] for one in found.devices) == 0
+
+
+class LateAnswers:
+    """At the ports of the switch: host ``asker`` hears of ``asked`` only when it has asked for it twice.
+
+    What either says of it is lost before, for a kernel learns from questions too.
+    """
+
+    def __init__(self, *, asker: bytes, asked: bytes) -> None:
+        self.questions = 0
+        self._question = _ARP_REQUEST, asker, asked
+        self._lost = asked, asker
+
+    def wrap(self, port: FramePort, name: str) -> FramePort:
+        return FilteredPort(port, name, self._what_passes)
+
+    def _what_passes(self, frames: Frames, port: str, *, is_result: bool) -> Frames:
+        return frames[[self._passes(bytes(row), is_result) for row in frames]]
+
+    def _passes(self, frame: bytes, is_result: bool) -> bool:
+        if frame[12:14] != _ARP:
+            return True
+        kind, sender, target = frame[20:22], frame[28:32], frame[38:42]
+        if is_result:
+            return self.questions > 1 or (sender, target) != self._lost
+        self.questions += (kind, sender, target) == self._question
+        return True
+
+
+async def test_who_does_not_know_its_peer_yet_is_waited_for(softroce: Image) -> None:
+    """The last host learns late where its predecessor is. What it is sent before is lost: nothing may be.
+
+    No timer would bring anything again, however long a machine stands still.
+    """
+    late = LateAnswers(asker=bytes([10, 0, 0, 3]), asked=bytes([10, 0, 0, 2]))
+    config = SwitchedConfig(hosts=3, mtu=1024, rows=[("int32", 64 << 10)], timeout=0)
+    found = await run_switched(softroce, config, late.wrap)
+    assert late.questions > 1
+    assert [(row["wrong"], row["paths"]) for row in found.rows] == [(0, ["switch"])]
+    assert [one["retransmits"] for one in found.devices] == [0] * 3
 
 
 async def test_frames_that_are_lost_come_again(softroce: Image) -> None:

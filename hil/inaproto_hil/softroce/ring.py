@@ -24,12 +24,10 @@ import inaproto
 from inaproto.daemon.config import load_host_settings
 from inaproto.daemon.host import run_host
 from inaproto.ports import load_adapter
-from inaproto_adapters.verbs.nic import VerbsNic
 from inaproto_hil.bench.allreduce_worker import differing
 from inaproto_hil.bench.pattern import DTYPES, Pattern, reference
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
 from inaproto_hil.softroce.relay import serve_unix
-from inaproto_hil.softroce.resolved import resolve_each_other
 
 if TYPE_CHECKING:
     from inaproto.client import Communicator
@@ -79,7 +77,6 @@ async def run(plan: RingPlan, folder: Path, report: Report) -> None:
             await nursery.start(serve_unix, folder / "control.sock", CONTROL_GATEWAY, plan.control_port)
         for ip in plan.ips:
             await _start_host(plan, ip, folder, nics, nursery)
-        await resolve_each_other([nic for nic in nics if isinstance(nic, VerbsNic)])
         communicators: list[Communicator | None] = [None] * len(plan.ips)
 
         async def join(place: int) -> None:

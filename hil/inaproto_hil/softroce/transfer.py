@@ -19,7 +19,6 @@ import trio
 from inaproto.ports import QpAttributes, Segment, Status
 from inaproto_adapters.verbs import open_nic
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
-from inaproto_hil.softroce.resolved import resolve_each_other
 
 if TYPE_CHECKING:
     from inaproto.ports import Completion
@@ -55,11 +54,12 @@ FIRST_PSN = 0x100
 
 
 async def transfer(plan: TransferPlan, left: VerbsNic, right: VerbsNic) -> dict[str, Any]:
-    await resolve_each_other([left, right])
     here, there = left.create_qp(psn=FIRST_PSN), right.create_qp(psn=7)
     attributes = QpAttributes(mtu=plan.mtu, timeout=plan.timeout, retry_count=plan.retry_count)
     right.connect_qp(there.qpn, here, attributes)
     left.connect_qp(here.qpn, there, attributes)
+    await right.wait_connected(there.qpn)
+    await left.wait_connected(here.qpn)
     total = plan.messages * plan.nbytes
     source = bytearray(np.random.default_rng(1).bytes(total))
     target = bytearray(total)
