@@ -47,6 +47,11 @@ class CandidateDraws:
             owners, roots = owners[usable], roots[usable]
         return Candidates(owners, np.array([job.slot for job in jobs], np.int64)[owners], roots)
 
+    def shuffled(self, candidates: Candidates) -> Candidates:
+        """The same, in any order, all alike."""
+        order = self._stream.permutation(candidates.jobs.size)
+        return Candidates(*(column[order] for column in candidates))
+
 
 @jit
 def _draw(counts: Ints, most: int, shares: NDArray[np.float64]) -> tuple[Ints, Ints]:
