@@ -143,6 +143,10 @@ class FatTreeNetwork:
         self._relate(slot, height)
         return self._weights[height]
 
+    def meets_nobody(self, slot: int) -> bool:
+        """Whether no tree of the slot can exclude another's, wherever that is."""
+        return self._height(slot) < (1 if self.quota is Quota.SWITCH else 2)
+
     def _relate(self, slot: int, height: int) -> None:
         """Fill the moduli of this slot: from the top layer down, so that the lowest shared one stays."""
         ours = np.zeros(len(self._heights), np.int64)

@@ -95,9 +95,17 @@ class StickyTrees:
 
     def build(self, jobs: Sequence[TreeJob], new: Sequence[int], *, now: float, completed: bool) -> Changes:
         everyone = not self._only_gainers
-        asking = [
-            job for job in jobs if job.roots and (everyone or job.times.step_ina < job.times.step_plain)
-        ]
+        gaining = (job for job in jobs if everyone or job.times.step_ina < job.times.step_plain)
+        found: Changes = {}
+        asking: list[TreeJob] = []
+        for job in gaining:
+            if isinstance(self._network, FatTreeNetwork) and self._network.meets_nobody(job.slot):
+                if job.tree is None or job.tree in job.barred:
+                    root = next((root for root in range(job.roots) if root not in job.barred), None)
+                    if root != job.tree:
+                        found[job.slot] = root
+            elif job.roots:
+                asking.append(job)
         wishes = self._wishes(asking)
         before = wishes.tree.copy()
         for one, job in enumerate(asking):
@@ -106,9 +114,10 @@ class StickyTrees:
         self._serve(wishes, asking)
         if self._may_move and self._may_share:
             self._move(wishes, asking, before)
-        changed = np.flatnonzero(wishes.tree != before).tolist()
         trees = wishes.tree.tolist()
-        return {asking[one].slot: None if trees[one] == _NONE else trees[one] for one in changed}
+        for one in np.flatnonzero(wishes.tree != before).tolist():
+            found[asking[one].slot] = None if trees[one] == _NONE else trees[one]
+        return found
 
     def _wishes(self, jobs: Sequence[TreeJob]) -> Wishes:
         rates, duties, lefts = [], [], []
