@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from inaproto_controller.model import SHARING
+from inaproto_controller.model import CLUSTER, SHARING, StepTimes, measured
 from inaproto_controller.requests import Request, draw_requests
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
@@ -69,3 +70,57 @@ def test_the_queue_is_noted_when_it_grows() -> None:
     found = simulate(setting(), [whole, JOB, JOB], arrivals=[0.0, 1.0, 2.0])
     assert [(moment.at, moment.queued) for moment in found.moments[:3]] == [(0.0, 0), (1.0, 1), (2.0, 2)]
     assert found.moments[3].queued == 0
+
+
+@pytest.mark.parametrize("jitter", [0.05, 0.3])
+def test_jobs_left_behind_do_what_they_do_in_turn_with_jitter(jitter: float) -> None:
+    """To the last bit, also who was in an operation with INA when it was left behind."""
+    requests = draw_requests(
+        {1: 1, 2: 3, 4: 3, 8: 2}, 60, models=["opt-125m-4", "vit-large-4", "opt-125m-16"]
+    )
+    arrivals = poisson(len(requests), rate=5.0, seed=1)
+    watched, found = (
+        simulate(replace(setting(), jitter=jitter), requests, arrivals=arrivals, on_operation=note)
+        for note in (lambda _: None, None)
+    )
+    assert found == watched
+
+
+@pytest.mark.parametrize("model", ["vit-large-4", "opt-125m-4"])
+@pytest.mark.parametrize("start", [1e6, 1e8, 1.7e9])
+def test_clocks_that_began_long_ago_are_coarse(start: float, model: str) -> None:
+    """Logs have seconds since 1970: what rounding adds up to is more than a millisecond in a job."""
+    found = simulate(setting(), [Request(model, 4, 100), Request(model, 1, 37)], arrivals=[start, start])
+    assert [(job.steps, job.is_finished) for job in found.jobs] == [(100, True), (37, True)]
+    operations = len(measured(model).ready)
+    assert found.events == sum(1 + steps * (2 * operations + 1) for steps in (100, 37))
+
+
+def test_nobody_gets_hosts_when_the_event_after_the_limit_ends_a_job() -> None:
+    whole = Request("bert-base-4", TREE.hosts, 1)
+    times = StepTimes(measured(whole.model), CLUSTER, hosts=2)
+    cluster = replace(setting(), speeds=CLUSTER)
+    found = simulate(cluster, [whole, whole], until=times.step_plain - 1e-6)
+    assert [(job.number, job.is_finished) for job in found.jobs] == [(0, True)]
+    assert found.unplaced == 1
+    assert found.events == 1 + 2 * times.count + 1
+    assert found.end == times.step_plain
+
+
+def test_a_cluster_without_requests_does_nothing() -> None:
+    found = simulate(setting(), [])
+    assert (found.end, found.events, found.score, len(found.jobs)) == (0.0, 0, None, 0)
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_operations_of_one_host_may_take_no_time(is_watched: bool) -> None:
+    cluster = replace(setting(), speeds=replace(SHARING, latency=0.0))
+    note = (lambda _: None) if is_watched else None
+    found = simulate(cluster, [Request("vit-large-4", 1, 3), JOB], on_operation=note)
+    assert all(job.is_finished for job in found.jobs)
+
+
+def test_a_bound_that_is_wrong_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inaproto_controller.simulate.running._MARGIN_S", -1.0)
+    with pytest.raises(AssertionError, match="has ended"):
+        simulate(setting(), [JOB, JOB._replace(steps=200)])

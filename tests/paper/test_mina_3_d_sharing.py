@@ -53,6 +53,17 @@ def test_every_operation_of_a_pair_is_that_of_the_published_simulator() -> None:
         assert mine.end == pytest.approx(one["end"], abs=1e-9)
 
 
+def test_operations_that_take_no_time_hold_nobody_back() -> None:
+    """Nor do they divide by it: a clock that began long ago is coarser than a small operation takes."""
+    now = 1.7e9
+    fast = StepTimes(measured("opt-125m-4"), Speeds(1e18, 1.5, 0.0), hosts=2)
+    slow = times_of("opt-125m-4")
+    ready = now - fast.ready[0]
+    mine, other = (NextOperation(times, 0, ready, now) for times in (fast, slow))
+    assert may_use(mine, [other], now)
+    assert may_use(other, [mine], now)
+
+
 def test_without_ina_jobs_take_their_plain_steps() -> None:
     found = share([times_of("vit-large-4")] * 2, Policy.NONE, until=5.0)
     assert found.score == pytest.approx(0, abs=1e-12)

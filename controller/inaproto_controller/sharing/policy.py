@@ -49,10 +49,13 @@ class NextOperation(NamedTuple):
 def may_use(mine: NextOperation, others: Iterable[NextOperation], now: float) -> bool:
     """Whether an operation that begins now is to use INA, which is free. ``others``: of the same group."""
     until = now + mine.times.ina[mine.number]
+    if until <= now:
+        return True  # it takes no time, so nobody begins meanwhile
     ratio = mine.gain() / (until - now)
     for other in others:
         if other.begin >= until:
             continue
-        if other.gain() / (other.begin + other.times.ina[other.number] - now) > ratio:
+        seconds = other.begin + other.times.ina[other.number] - now
+        if seconds > 0.0 and other.gain() / seconds > ratio:
             return False
     return True

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ class Operation:
     job: int
     """Number of its request."""
     step: int
+    """Of the job; those that a failure took are counted again."""
     index: int
     uses_ina: bool
     begin: float
@@ -146,6 +148,8 @@ class _Cluster:
             is_changed = why == kernel.COMPLETED
             if is_changed:
                 self._complete(slot)
+                if self._now > self._until:
+                    break
         unfinished = [self._result(job, is_finished=False) for job in self._jobs]
         waiting = [self._interrupted[number] for number in self._queue if number in self._interrupted]
         self._results += unfinished + waiting
@@ -201,7 +205,10 @@ class _Cluster:
         noted = int(self._log.noted[0])
         columns = [column[:noted].tolist() for column in self._log[1:]]
         for slot, step, index, uses_ina, begin, end in zip(*columns, strict=True):
-            self._on_operation(Operation(self._jobs[slot].request, step, index, uses_ina, begin, end))
+            number = self._jobs[slot].request
+            before = self._interrupted.get(number)
+            step += 0 if before is None else before.steps
+            self._on_operation(Operation(number, step, index, uses_ina, begin, end))
         self._log.noted[0] = 0
 
     # -- hosts
@@ -273,7 +280,7 @@ class _Cluster:
         return is_changed
 
     def _interrupt(self, job: RunningJob) -> None:
-        """Its steps since the last checkpoint are lost; it is the next to get hosts."""
+        """Its steps since the last checkpoint are lost; it waits before all that were asked for later."""
         steps = int(self._jobs.slots.steps[job.slot])
         kept = steps // self._checkpoint_steps * self._checkpoint_steps
         self._jobs.slots.steps[job.slot] = kept
@@ -282,7 +289,7 @@ class _Cluster:
             so_far, restarts=so_far.restarts + 1, steps_lost=so_far.steps_lost + steps - kept
         )
         self._leave(job.slot)
-        self._queue.appendleft(job.request)
+        insort(self._queue, job.request)
 
     def _result(self, job: RunningJob, *, is_finished: bool) -> JobResult:
         slot, slots, times = job.slot, self._jobs.slots, job.times

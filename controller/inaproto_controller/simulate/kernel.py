@@ -223,6 +223,8 @@ def _others_gain_more(tables: Tables, slots: Slots, turns: Turns, slot: int, now
     """Of the group, somebody whose next operation begins before mine would end, for each second it takes."""
     index = slots.operation[slot]
     until = now + tables.ina[tables.first[slots.kind[slot]] + index]
+    if until <= now:
+        return False  # it takes no time, so nobody begins meanwhile
     ratio = _gain(tables, slots, slot, index, now - slots.step_start[slot]) / (until - now)
     group = turns.group[slot]
     for place in range(turns.member_first[group], turns.member_first[group + 1]):
@@ -251,8 +253,8 @@ def _others_gain_more(tables: Tables, slots: Slots, turns: Turns, slot: int, now
             begin = begin + tables.ready[tables.first[kind]]
         if begin >= until or index < tables.asks_from[kind] or begin < slots.no_ina_until[other]:
             continue
-        seconds = tables.ina[tables.first[kind] + index]
-        if _gain(tables, slots, other, index, begin - step_start) / (begin + seconds - now) > ratio:
+        seconds = begin + tables.ina[tables.first[kind] + index] - now
+        if seconds > 0.0 and _gain(tables, slots, other, index, begin - step_start) / seconds > ratio:
             return True
     return False
 
@@ -297,7 +299,7 @@ def _catch_up(
 ) -> int:
     """Events of a job that shares with nobody, to those before ``until``; how many there were.
 
-    It must not end before.
+    It must not end before: past its last step it would go on for ever.
     """
     events = 0
     while slots.at[slot] < until or (with_equal and slots.at[slot] == until):
@@ -309,6 +311,7 @@ def _catch_up(
             _end(tables, slots, slot)
         else:
             slots.steps[slot] += 1
+            assert slots.steps[slot] < slots.steps_max[slot], "a job that was behind has ended"
             begin_step(tables, slots, slot, slots.at[slot])
         events += 1
     return events
@@ -385,6 +388,8 @@ def advance(
                 slot
             ]  # the word False has a type of its own, for which all is compiled again
             events += _catch_up(tables, slots, slot, policy, jitter, turns.due[slot], no)
+            if len(turns.busy):
+                turns.busy[turns.group[slot]] = slots.uses_ina[slot]
             turns.due[slot] = slots.at[slot]
             _sink(turns, 0, size)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ POLICIES: Final = {
     Policy.SCORE: kernel.SCORE,
 }
 _MARGIN_S: Final = 1e-6
-"""By which a job that is behind is looked at before it can end: far more than rounding adds up to."""
+"""By which a job that is behind is looked at before it can end, beside what rounding adds up to."""
 
 
 class Kinds:
@@ -53,12 +53,16 @@ def make_tables(kinds: Sequence[StepTimes], asks_from: Sequence[int]) -> Tables:
         operations=np.array(counts, np.int64),
         duration=np.array([times.duration for times in kinds]),
         asks_from=np.array(asks_from, np.int64),
-        ready=np.concatenate([times.ready for times in kinds]),
-        plain=np.concatenate([times.plain for times in kinds]),
-        ina=np.concatenate([times.ina for times in kinds]),
-        tail=np.concatenate([times.tail_plain for times in kinds]),
-        floor=np.concatenate([times.floor_plain for times in kinds]),
+        ready=_joined(times.ready for times in kinds),
+        plain=_joined(times.plain for times in kinds),
+        ina=_joined(times.ina for times in kinds),
+        tail=_joined(times.tail_plain for times in kinds),
+        floor=_joined(times.floor_plain for times in kinds),
     )
+
+
+def _joined(columns: Iterable[Sequence[float]]) -> Floats:
+    return np.array([value for column in columns for value in column], np.float64)
 
 
 def make_slots(room: int) -> Slots:
@@ -210,7 +214,9 @@ def take_turns(
         if jitter:
             least = this_step = kinds.tables.duration[kind]
         left = slots.steps_max[alone] - slots.steps[alone] - 1
-        soonest = slots.step_start[alone] + this_step + left * least - _MARGIN_S
+        soonest = slots.step_start[alone] + this_step + left * least
+        events = (left + 1) * (2 * kinds.tables.operations[kind] + 1)
+        soonest -= _MARGIN_S + events * np.spacing(soonest)
         due[alone] = np.maximum(soonest, due[alone])
     if is_pairwise:
         group[order] = np.arange(jobs)
