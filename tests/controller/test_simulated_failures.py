@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from inaproto_controller.simulate.results import Result
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree
+from inaproto_controller.trees.builder import Changes, TreeJob
 
 TREE = FatTree((4, 4, 2), (1, 2, 2))
 """32 hosts; switches: 0 to 7 in racks, 8 to 11 in pods, 12 to 15 above."""
@@ -142,3 +144,71 @@ def test_whatever_fails_all_jobs_end_and_the_same_seed_gives_the_same(trees: str
 def test_failures_that_cannot_happen_are_named() -> None:
     with pytest.raises(ConfigError, match="no host 32"):
         run([Request(MODEL, 1, 1)], down(0.0, Part.HOST, 32))
+
+
+class EverOther:
+    """Everybody gets the next of its roots that are not barred, each time."""
+
+    wants_completions = True
+
+    def __init__(self) -> None:
+        self._builds = 0
+
+    def build(self, jobs: Sequence[TreeJob], new: Sequence[int], *, now: float, completed: bool) -> Changes:
+        self._builds += 1
+        found: Changes = {}
+        for job in jobs:
+            roots = [root for root in range(job.roots) if root not in job.barred]
+            found[job.slot] = roots[self._builds % len(roots)]
+        return found
+
+
+def run_while_a_tree_waits(
+    hosts: int, lost: FailureEvent, operations: list[Operation], *, migration: Migration
+) -> Result:
+    """A switch that is in nobody's way fails within the first operation, so trees are exchanged."""
+    setting = make_setting(TREE, placement="first", policy=Policy.GREEDY, speeds=SHARING, migration=migration)
+    first = down(TIMES.ready[0] + TIMES.ina[0] / 3, Part.SWITCH, 7)
+    assert first.seconds < lost.seconds < TIMES.ready[0] + TIMES.ina[0]
+    return simulate(
+        replace(setting, trees=EverOther()),
+        [Request(MODEL, hosts, 3)],
+        failures=[first, lost],
+        on_operation=operations.append,
+    )
+
+
+def test_a_job_may_lose_a_host_while_its_tree_waits() -> None:
+    lost = down(TIMES.ready[0] + TIMES.ina[0] / 2, Part.HOST, 3)
+    result = run_while_a_tree_waits(28, lost, [], migration=Migration())
+    assert [(job.is_finished, job.restarts) for job in result.jobs] == [(False, 1)]
+
+
+def test_a_tree_that_waits_and_replaces_a_lost_one_costs_its_downtime() -> None:
+    lost = down(TIMES.ready[0] + TIMES.ina[0] / 2, Part.SWITCH, 9)
+    operations: list[Operation] = []
+    migration = Migration(0.01, 0.05)
+    result = run_while_a_tree_waits(8, lost, operations, migration=migration)
+    (job,) = result.jobs
+    assert job.downtime >= migration.total
+    with_ina = [one.begin for one in operations if one.uses_ina]
+    assert with_ina
+    assert min(with_ina) >= lost.seconds + migration.total
+
+
+def test_who_asked_first_is_first_again() -> None:
+    """Racks 0 and 1 fail together: there are hosts for one of the two jobs at a time."""
+    failures = [down(0.3, Part.SWITCH, switch) for switch in (0, 1)]
+    result = run([Request(MODEL, 4, 9), Request(MODEL, 4, 9), Request(MODEL, 20, 40)], *failures)
+    first, second, _ = result.jobs
+    assert (first.restarts, second.restarts) == (1, 1)
+    assert first.placed_on == (28, 29, 30, 31)
+    assert first.finish < second.finish
+
+
+def test_steps_of_a_job_count_on_after_it_was_interrupted() -> None:
+    operations: list[Operation] = []
+    lost = down(3.5 * TIMES.step_ina, Part.HOST, 5)
+    run([Request(MODEL, 8, 10)], lost, checkpoint_steps=2, operations=operations)
+    last = [one.step for one in operations if one.index == TIMES.count - 1]
+    assert last == [0, 1, 2, *range(2, 10)]

@@ -178,6 +178,7 @@ class HeldTrees:
                 slots.waits[slot] = False
                 slots.has_tree[slot] = slots.has_tree_then[slot]
                 slots.switches[slot] = slots.switches_then[slot]
+                slots.no_ina_until[slot] = max(slots.no_ina_until[slot], now + slots.downtime_then[slot])
                 job.using = job.tree
         if job.tree not in job.barred:
             return False

@@ -110,5 +110,6 @@ class Jobs:
         return job
 
     def leave(self, slot: int) -> RunningJob:
+        self.slots.waits[slot] = False  # a host may fail while an operation runs
         self._free.append(slot)
         return self._running.pop(slot)
