@@ -193,7 +193,7 @@ class GraphNetwork:
         node = topology.hosts + switch
         if not 0 <= switch < self.switches:
             raise LocalMisuse(f"no switch {switch}; there are {self.switches}")
-        ends = [(link.one, link.other) for link in self._usable if node in (link.one, link.other)]
+        ends = [(link.one, link.other) for link in topology.links if node in (link.one, link.other)]
         return np.array(sorted({min(pair) for pair in ends if min(pair) < topology.hosts}), np.int64)
 
     # -- conflicts

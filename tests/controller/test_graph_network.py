@@ -317,3 +317,11 @@ def test_what_is_no_cluster_is_named(
             tuple(GraphSwitch(name, jobs=1) for name in switches),
             tuple(GraphLink(*one) for one in links),
         )
+
+
+def test_hosts_are_linked_to_switches_by_links_without_trees_too() -> None:
+    """Plain operations go over them: such a host is not cut off."""
+    topology = GraphTopology(
+        ("a", "b"), (GraphSwitch("leaf", jobs=1),), (GraphLink(0, 2), GraphLink(1, 2, jobs=0))
+    )
+    assert GraphNetwork(topology).hosts_at(0).tolist() == [0, 1]
