@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from math import isfinite
 from typing import Any, Final, Self
 
 from inaproto.errors import ConfigError
@@ -52,8 +53,11 @@ class ModelTrace:
                 tuple(float(one["start"]) for one in operations),
                 tuple(int(one["size"]) for one in operations),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            is_finite = all(map(isfinite, (trace.duration, *trace.ready, *trace.nbytes)))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"model trace {name}: {error!r}") from None
+        if not is_finite:
+            raise ConfigError(f"model trace {name}: duration, starts and sizes must be finite")
         if not trace.ready or list(trace.ready) != sorted(trace.ready) or min(trace.ready) < 0:
             raise ConfigError(f"model trace {name}: needs all-reduces whose starts ascend from 0")
         if min(trace.nbytes) <= 0 or trace.duration < 0:

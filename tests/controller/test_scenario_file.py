@@ -180,7 +180,21 @@ def test_all_bad_keys_are_named_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"duration": 1, "allreduces": []}', '{"duration": 1, "allreduces": [{}]}']
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"duration": 1, "allreduces": []}',
+        '{"duration": 1, "allreduces": [{}]}',
+        '{"duration": NaN, "allreduces": [{"start": 0, "size": 1}]}',
+        '{"duration": 1, "allreduces": [{"start": Infinity, "size": 1}]}',
+        '{"duration": 1, "allreduces": [{"start": 0, "size": Infinity}]}',
+        pytest.param(
+            '{"duration": 1, "allreduces": [{"start": 0, "size": 1' + "0" * 400 + "}]}", id="digits"
+        ),
+        pytest.param("[" * 100_000, id="brackets"),
+    ],
 )
 def test_a_bad_trace_is_refused_by_its_file(content: str, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(content)

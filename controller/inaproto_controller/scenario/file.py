@@ -363,6 +363,8 @@ def read_models(file: ScenarioFile, folder: Path) -> dict[str, ModelTrace]:
                 fields = json.loads(read_text(path, f"models.{name}.file:"))
             except ValueError as error:
                 raise ConfigError(f"models.{name}.file: {path} is not JSON: {error}") from None
+            except RecursionError:
+                raise ConfigError(f"models.{name}.file: {path}: brackets within brackets, too many") from None
         try:
             found[name] = ModelTrace.decode(name, fields)
         except ConfigError as error:
