@@ -68,6 +68,8 @@ class Cluster:
         self.groups: list[list[Job]] = []
         self.events = 0
         self.builds = 0
+        self.releasing: list[tuple[Job, int, float]] = []
+        """Trees that were given up, and until when their links are held."""
 
     def run(self, requests: Sequence[Request], slots: Sequence[int]) -> list[Job]:
         """``slots``: that the simulation would give, one after the other from the end; ended jobs give theirs
@@ -136,20 +138,18 @@ class Cluster:
         """Nobody is granted links before those who had them have released them."""
         self.builds += 1
         changed: list[Job] = []
-        released: list[tuple[Job, int | None]] = []
         for job in self.jobs:
             if job.slot not in trees or trees[job.slot] == job.tree:
                 continue
-            self._change_one(job, trees[job.slot], now, released)
+            self._change_one(job, trees[job.slot], now)
             changed.append(job)
-        for job, tree in released:
+        self.releasing = [one for one in self.releasing if one[0] in self.jobs and one[2] > now]
+        for job, tree, until in self.releasing:
             for other in changed:
                 if self._exclude(job, tree, other, other.tree):
-                    other.no_ina_until = max(other.no_ina_until, now + self.migration.release)
+                    other.no_ina_until = max(other.no_ina_until, until)
 
-    def _change_one(
-        self, job: Job, tree: int | None, now: float, released: list[tuple[Job, int | None]]
-    ) -> None:
+    def _change_one(self, job: Job, tree: int | None, now: float) -> None:
         """A change that is taken back before it came into effect is none."""
         if job.waits:
             job.migrations -= 1
@@ -162,8 +162,12 @@ class Cluster:
             return
         if cost:
             job.no_ina_until = now + cost
-            released += [] if job.using is None else [(job, job.using)]
+            self._hold(job, now)
         job.using = tree
+
+    def _hold(self, job: Job, now: float) -> None:
+        if job.using is not None:
+            self.releasing.append((job, job.using, now + self.migration.release))
 
     def _exclude(self, one: Job, its: int | None, other: Job, others: int | None) -> bool:
         if its is None or others is None or one is other:
@@ -208,6 +212,7 @@ class Cluster:
                 continue
             if self.migration.release and self._exclude(job, job.using, other, other.tree):
                 other.no_ina_until = max(other.no_ina_until, now + self.migration.release)
+        self._hold(job, now)
         job.waits, job.using = False, job.tree
         job.counted += 1
         job.no_ina_until = max(job.no_ina_until, now + job.downtime_then)

@@ -8,6 +8,7 @@ their release.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,15 @@ from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.trees.builder import TreeBuilder, TreeJob
 
 
+class _Release(NamedTuple):
+    """A tree that was given up while its job goes on."""
+
+    slot: int
+    tree: int
+    until: float
+    """Its links are held so long."""
+
+
 class HeldTrees:
     def __init__(self, network: Network, builder: TreeBuilder, migration: Migration, jobs: Jobs) -> None:
         self._network = network
@@ -30,8 +40,7 @@ class HeldTrees:
         """(slots,): root of each slot's tree; -1 for none."""
         self.rivals = Rivals(jobs.room)
         self.builds = 0
-        self._released: list[tuple[int, int]] = []
-        """Slots, and the trees that they have given up just now."""
+        self._releases: list[_Release] = []
 
     @property
     def count(self) -> int:
@@ -47,6 +56,7 @@ class HeldTrees:
     def leave(self, slot: int) -> None:
         self.rivals.forget(slot)
         self._trees[slot] = -1
+        self._releases = [release for release in self._releases if release.slot != slot]
 
     def build(self, new: Sequence[int], *, now: float, completed: bool) -> None:
         """``new``: slots placed just now, in order; ``completed``: jobs have ended, or switches failed."""
@@ -69,8 +79,8 @@ class HeldTrees:
         jobs = []
         for job in self._jobs:
             slot = job.slot
-            if not waits[slot]:
-                job.using = job.tree
+            if not waits[slot] and job.using != job.tree:
+                self._settle(job)
             using = job.using if uses_ina[slot] else None
             left = job.asked.steps - steps[slot]
             shown = job.shown
@@ -95,6 +105,16 @@ class HeldTrees:
             jobs.append(shown)
         return jobs
 
+    def _settle(self, job: RunningJob) -> None:
+        """The operation that its new tree waited for has ended."""
+        self._give_up(job, float(self._jobs.slots.changed_at[job.slot]))
+        job.using = job.tree
+
+    def _give_up(self, job: RunningJob, at: float) -> None:
+        """The tree that was in effect so far."""
+        if job.using is not None:
+            self._releases.append(_Release(job.slot, job.using, at + self._migration.release))
+
     def _set(self, job: RunningJob, tree: int | None, now: float) -> bool:
         if tree in job.barred:
             tree = None
@@ -118,24 +138,23 @@ class HeldTrees:
             slots.switches_then[slot] = switches
             slots.downtime_then[slot] = cost
             return True
-        released, job.using = job.using, tree
+        self._give_up(job, now)
+        job.using = tree
         slots.has_tree[slot] = tree is not None
         slots.switches[slot] = switches
         if cost:
             slots.no_ina_until[slot] = now + cost
-            if released is not None:
-                self._released.append((slot, released))
         return True
 
     def _wait_for_release(self, changed: Sequence[int], now: float) -> None:
         """Nobody is granted links before those who had them have released them."""
-        until = now + self._migration.release
+        self._releases = [release for release in self._releases if release.until > now]
         slots = np.array([slot for slot in changed if self._trees[slot] >= 0], np.int64)
         roots = self._trees[slots]
-        for slot, tree in self._released:
+        no_ina_until = self._jobs.slots.no_ina_until
+        for slot, tree, until in self._releases:
             waiting = slots[self._network.conflicts_with(slot, tree, slots, roots)]
-            self._jobs.slots.no_ina_until[waiting] = np.maximum(self._jobs.slots.no_ina_until[waiting], until)
-        self._released.clear()
+            no_ina_until[waiting] = np.maximum(no_ina_until[waiting], until)
 
     def _with_tree(self) -> tuple[Ints, Ints]:
         """Slots and roots, (n,) each, of jobs that have a tree."""
@@ -167,8 +186,8 @@ class HeldTrees:
     def _lose(self, job: RunningJob, now: float) -> bool:
         """If a switch of it is down. An operation that it carries is begun anew, without INA."""
         slots, slot, tables = self._jobs.slots, job.slot, self._jobs.kinds.tables
-        if not slots.waits[slot]:
-            job.using = job.tree
+        if not slots.waits[slot] and job.using != job.tree:
+            self._settle(job)
         if job.using in job.barred:
             if slots.uses_ina[slot]:
                 slots.uses_ina[slot] = False

@@ -94,6 +94,8 @@ class Slots(NamedTuple):
     ina_switch_seconds: Floats
     changed: Ints
     """Trees that were exchanged when an operation ended."""
+    changed_at: Floats
+    """When that was, the last time."""
     seed: NDArray[np.uint64]
     """Of its jitter."""
 
@@ -193,6 +195,7 @@ def _end(tables: Tables, slots: Slots, slot: int) -> None:
             slots.has_tree[slot] = slots.has_tree_then[slot]
             slots.switches[slot] = slots.switches_then[slot]
             slots.changed[slot] += 1
+            slots.changed_at[slot] = at
             slots.no_ina_until[slot] = max(slots.no_ina_until[slot], at + slots.downtime_then[slot])
     kind = slots.kind[slot]
     index = slots.operation[slot] + 1

@@ -96,6 +96,7 @@ def make_slots(room: int) -> Slots:
         ina_seconds=floats(),
         ina_switch_seconds=floats(),
         changed=ints(),
+        changed_at=floats(),
         seed=np.zeros(room, np.uint64),
     )
 
