@@ -177,12 +177,60 @@ def test_intervals_are_student_s() -> None:
         (["--timeline", "t.svg", "--timeline-jobs", "1,x"], "write job numbers"),
         (["--report", "/none/report.html"], "there is no directory /none"),
         (["--seeds", "0"], "--seeds"),
+        (["--report", "out", "--json", "./out"], "--report: out is that of --json, too"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
     result = run(written(tmp_path), *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_report_does_not_replace_the_scenario(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    result = run(path, "--report", path)
+    assert result.exit_code == 2
+    assert "is the scenario, too" in result.stderr
+    assert path.read_text() == SMALL
+
+
+def test_jobs_of_a_timeline_are_checked_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inaproto_controller.scenario.runs.run_all", lambda *_, **__: pytest.fail("it ran"))
+    result = run(written(tmp_path), "--timeline", tmp_path / "t.svg", "--timeline-jobs", "3,13")
+    assert result.exit_code == 2
+    assert "there is no job 13" in result.stderr
+
+
+def test_a_timeline_that_is_refused_takes_nothing_else_along(tmp_path: Path) -> None:
+    page, drawing = tmp_path / "page.html", tmp_path / "t.svg"
+    result = run(
+        written(tmp_path), "--report", page, "--timeline", drawing, "--timeline-window", "9000:9001s"
+    )
+    assert result.exit_code == 2
+    assert page.exists()
+    assert "INA score" in result.stdout
+
+
+def test_files_are_written_though_nobody_reads_the_table(tmp_path: Path) -> None:
+    page, drawing = tmp_path / "page.html", tmp_path / "t.svg"
+    command = [sys.executable, "-m", "inaproto.cli", "simulate", written(tmp_path)]
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        ended = subprocess.run(
+            [*command, "--report", page, "--timeline", drawing],
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writes)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert page.exists()
+    assert drawing.exists()
 
 
 def test_a_bad_scenario_is_a_message(tmp_path: Path) -> None:

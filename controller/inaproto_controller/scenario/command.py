@@ -15,6 +15,7 @@ import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
 from inaproto.option_types import ReportFile
+from inaproto.reader_gone import unread
 
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
@@ -116,7 +117,7 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
     help="Whose: numbers from 0, by arrival.  [default: up to 8 that share]",
 )
 @click.option(
-    "--timeline-window", type=_Window(), help="When: 0:2s, 500ms:750ms.  [default: the first four steps]"
+    "--timeline-window", type=_Window(), help="When: 0:2s, 500ms:750ms.  [default: two of the longest steps]"
 )
 @click.option(
     "--parquet",
@@ -157,17 +158,12 @@ def _simulate(
     jobs: int | None,
     engine: str,
 ) -> None:
-    from rich.console import Console
-
     from inaproto_controller.compiled import IS_COMPILED
     from inaproto_controller.scenario.document import document
     from inaproto_controller.scenario.runs import run_all
     from inaproto_controller.scenario.scenario import load_scenario
-    from inaproto_controller.scenario.table import show
 
-    for name, file in (("report", page_file), ("timeline", timeline_file), ("parquet", parquet_file)):
-        if file == "-":
-            raise click.UsageError(f"--{name}: give a file; only --json can go to stdout")
+    files = _files(path, json=json_file, report=page_file, timeline=timeline_file, parquet=parquet_file)
     if timeline_file is None and (timeline_jobs is not None or timeline_window is not None):
         raise click.UsageError("--timeline-jobs and --timeline-window are for --timeline FILE")
     if parquet_file is not None:
@@ -176,6 +172,10 @@ def _simulate(
         require_parquet()
     loaded = load_scenario(path)
     chosen = loaded.file.seed_list() if seeds is None else tuple(range(seeds))
+    if timeline_jobs is not None:
+        from inaproto_controller.scenario.timeline import require_jobs
+
+        require_jobs(timeline_jobs, len(loaded.workload(chosen[0]).requests))
     if not IS_COMPILED:
         click.echo(
             "inaproto: Numba is not installed, so this is up to fifty times as slow; mend it with: "
@@ -192,37 +192,66 @@ def _simulate(
             on_progress=progress,
         )
     found = document(loaded, chosen, runs)
-    to_stdout = json_file == "-"
-    if json_file is not None:
-        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
-        if to_stdout:
-            click.echo(text, nl=False)
-        else:
-            Path(json_file).write_text(text, encoding="utf-8")
+    try:  # what was simulated is not lost to a reader that has gone, nor to a disk that is full
+        for name, file in files.items():
+            if name == "json":
+                Path(file).write_text(_json(found), encoding="utf-8")
+            elif name == "report":
+                from inaproto_controller.scenario.page import page
+
+                Path(file).write_text(page(found), encoding="utf-8")
+            elif name == "parquet":
+                from inaproto_controller.scenario.parquet import write_parquet
+
+                write_parquet(Path(file), loaded, runs)
+            else:
+                from inaproto_controller.scenario.timeline import draw_timeline
+
+                with _progress("drawing the timeline"):
+                    drawing = draw_timeline(loaded, chosen[0], jobs=timeline_jobs, window=timeline_window)
+                Path(file).write_text(drawing, encoding="utf-8")
+    finally:
+        with unread():
+            _tell(found, to_stdout=json_file == "-")
+    with unread():
+        for file in files.values():
+            click.echo(f"wrote {file}", err=json_file == "-")
+
+
+def _files(scenario: Path, **asked: str | None) -> dict[str, str]:
+    """Those to be written, by option; the timeline, which may be refused, comes last."""
+    order = ("json", "report", "parquet", "timeline")
+    files: dict[str, str] = {}
+    there = {scenario.resolve(): "the scenario"}
+    for name in order:
+        file = asked[name]
+        if file is None or (file == "-" and name == "json"):
+            continue
+        if file == "-":
+            raise click.UsageError(f"--{name}: give a file; only --json can go to stdout")
+        place = Path(file).resolve()
+        if place in there and (not place.exists() or place.is_file()):  # /dev/null takes all of them
+            raise click.UsageError(f"--{name}: {file} is {there[place]}, too; give another file")
+        there[place], files[name] = f"that of --{name}", file
+    return files
+
+
+def _tell(found: dict[str, Any], *, to_stdout: bool) -> None:
+    """The table; before it the JSON, with the table on stderr."""
+    from rich.console import Console
+
+    from inaproto_controller.scenario.table import show
+
+    if to_stdout:
+        click.echo(_json(found), nl=False)
     console = Console(stderr=to_stdout)
     if not console.is_terminal:
         console.width = max(console.width, 160)
     show(console, found)
-    written = [json_file] if json_file is not None and not to_stdout else []
-    if page_file is not None:
-        from inaproto_controller.scenario.page import page
 
-        Path(page_file).write_text(page(found), encoding="utf-8")
-        written.append(page_file)
-    if timeline_file is not None:
-        from inaproto_controller.scenario.timeline import draw_timeline
 
-        with _progress("drawing the timeline"):
-            drawing = draw_timeline(loaded, chosen[0], jobs=timeline_jobs, window=timeline_window)
-        Path(timeline_file).write_text(drawing, encoding="utf-8")
-        written.append(timeline_file)
-    if parquet_file is not None:
-        from inaproto_controller.scenario.parquet import write_parquet
-
-        write_parquet(Path(parquet_file), loaded, runs)
-        written.append(parquet_file)
-    for file in written:
-        click.echo(f"wrote {file}", err=to_stdout)
+def _json(found: dict[str, Any]) -> str:
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
 
 
 @contextmanager

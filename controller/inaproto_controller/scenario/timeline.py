@@ -69,7 +69,7 @@ def draw_timeline(
     """
     requests, arrivals = scenario.workload(seed)
     if jobs is not None:
-        _check(jobs, len(requests))
+        require_jobs(jobs, len(requests))
     times = {name: scenario.times(name) for name in dict.fromkeys(request.model for request in requests)}
     shown = _first_steps(times, requests, arrivals, jobs) if window is None else window
     longest = max(max(one.plain) for one in times.values())
@@ -100,7 +100,8 @@ def draw_timeline(
     return drawn(panels, chosen, labels, shown)
 
 
-def _check(jobs: Sequence[int], count: int) -> None:
+def require_jobs(jobs: Sequence[int], count: int) -> None:
+    """Raises ``ConfigError`` for numbers that none of ``count`` jobs has."""
     wrong = [number for number in jobs if number >= count]
     if wrong or len(jobs) > JOBS_MAX:
         raise ConfigError(

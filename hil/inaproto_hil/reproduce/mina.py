@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from inaproto.reader_gone import unread
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, StepTimes, measured
 from inaproto_controller.reproduce.figures import FIGURES, Figure, needed
@@ -56,18 +57,31 @@ def reproduce_mina(
         )
     outcomes = run_all(needed(figures, seeds), jobs, engine, console)
     report = document(figures, outcomes, seeds)
-    shown = Console(stderr=json_at == "-", highlight=False)
+    page = None
+    if json_at is not None and json_at != "-":
+        Path(json_at).write_text(_json(report), encoding="utf-8")
+    if report_in is not None:
+        from inaproto_hil.reproduce.mina_report import write_report
+
+        page = write_report(report_in, report)
+    with unread():  # with | head, too, the files are there and the status is that of the values
+        _tell(report, page, json_at)
+    return 1 if report["outside"] else 0
+
+
+def _tell(report: dict[str, Any], page: Path | None, json_at: str | None) -> None:
+    """The tables; before them the JSON, if it goes to stdout."""
+    to_stdout = json_at == "-"
+    if to_stdout:
+        click.echo(_json(report), nl=False)
+    shown = Console(stderr=to_stdout, highlight=False)
     if not shown.is_terminal:
         shown.width = _WIDTH
     for figure in report["figures"]:
         _show(shown, figure)
-    if json_at is not None:
-        _write_json(report, json_at)
-    if report_in is not None:
-        from inaproto_hil.reproduce.mina_report import write_report
-
-        click.echo(f"report: {write_report(report_in, report)}", err=json_at == "-")
-    return _verdict(shown, report)
+    if page is not None:
+        click.echo(f"report: {page}", err=to_stdout)
+    _verdict(shown, report)
 
 
 def run_all(runs: Sequence[Run], jobs: int | None, engine: str, console: Console) -> Outcomes:
@@ -153,12 +167,8 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _write_json(report: dict[str, Any], json_at: str) -> None:
-    text = json.dumps(report, indent=1)
-    if json_at == "-":
-        click.echo(text)
-    else:
-        Path(json_at).write_text(text + "\n", encoding="utf-8")
+def _json(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1) + "\n"
 
 
 # -- tables
@@ -212,13 +222,12 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f} s" if abs(value) < 1 else f"{value:.1f} s"
 
 
-def _verdict(console: Console, report: dict[str, Any]) -> int:
+def _verdict(console: Console, report: dict[str, Any]) -> None:
     asked = sum(row["inside"] is not None for figure in report["figures"] for row in figure["rows"])
     outside = report["outside"]
     if not outside:
         console.print(f"{asked} of {asked} values are inside their tolerances", style="green")
-        return 0
+        return
     console.print(f"{len(outside)} of {asked} values are outside their tolerances:", style="red")
     for row in outside:
         console.print(f"  {row['figure']}: {row['what']}", markup=False)
-    return 1
