@@ -98,11 +98,12 @@ class Report:
         }
 
     def table(self) -> Table:
-        table = Table(title=f"Heuristics against the best there is, seed {self.seed}")
-        for head in ("yardstick", "heuristic"):
-            table.add_column(head)
-        for head in ("instances", "as the best", "mean distance", "worst"):
-            table.add_column(head, justify="right")
+        title = f"Distance from the best there is, seed {self.seed}"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.add_column("yardstick")
+        table.add_column("heuristic", no_wrap=True)
+        for head in ("cases", "equal", "mean", "worst"):
+            table.add_column(head, justify="right", no_wrap=True)
         for row in self.rows:
             shares = (row.equal_share, row.mean_distance, row.worst_distance)
             said = ("-" if share is None else f"{share:.1%}" for share in shares)

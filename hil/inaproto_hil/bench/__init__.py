@@ -47,9 +47,20 @@ def _simulate() -> click.Command:
     return simulate_bench
 
 
+def _yardsticks() -> click.Command:
+    from inaproto_hil.bench.yardsticks import yardsticks
+
+    return yardsticks
+
+
 bench = LazyGroup(
-    commands_at={"accelerator": _accelerator, "allreduce": _allreduce, "simulate": _simulate},
+    commands_at={
+        "accelerator": _accelerator,
+        "allreduce": _allreduce,
+        "simulate": _simulate,
+        "yardsticks": _yardsticks,
+    },
     name="bench",
-    help="Measure the accelerator core, all-reduces through the daemons or simulated switches, or simulated "
-    "clusters.",
+    help="Measure the accelerator core, all-reduces through the daemons or simulated switches, simulated "
+    "clusters, or how far planning is from the best there is.",
 )
