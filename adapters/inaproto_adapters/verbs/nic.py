@@ -201,9 +201,9 @@ class VerbsNic:
 
     async def wait_connected(self, qpn: int) -> None:
         await trio.lowlevel.checkpoint()
+        self._require_open()
         queue_pair = self._of(qpn)
         while True:
-            self._require_open()
             if self._queue_pairs.get(qpn) is not queue_pair:
                 raise FabricError(
                     "connect", f"queue pair {qpn}", "waiting", "it is destroyed", retryable=False
@@ -215,6 +215,7 @@ class VerbsNic:
             if not queue_pair.is_connected:
                 raise LocalMisuse(f"queue pair {qpn} is not connected")
             await self._changed.park()
+            self._require_open()
 
     def post_receive(self, qpn: int, wr_id: int) -> None:
         serial = self._next_serial()
