@@ -37,7 +37,7 @@ from inaproto_hil.softroce.packages import program
 
 BOOT_S_MAX: Final = 120.0
 MEMORY_MB: Final = 512
-_KERNEL_LINE: Final = "console=ttyS0 quiet panic=-1 tsc=unstable mitigations=off"
+_KERNEL_LINE: Final = "console=ttyS0 quiet panic=-1 tsc=unstable no_timer_check mitigations=off"
 _LOG_LINES: Final = 30
 
 
