@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inaproto_controller.compiled import IS_COMPILED
@@ -76,9 +76,12 @@ class Drawn:
             is_weighted=self.is_weighted,
         )
 
-    def simulated(self, on_operation: Callable[[Operation], None] | None = None) -> tuple[Result, Restless]:
+    def simulated(
+        self, on_operation: Callable[[Operation], None] | None = None, *, jitter: float = 0.0
+    ) -> tuple[Result, Restless]:
         builder = self.builder()
-        return simulate(self.setting(builder), self.requests, on_operation=on_operation), builder
+        setting = replace(self.setting(builder), jitter=jitter, seed=self.seed)
+        return simulate(setting, self.requests, on_operation=on_operation), builder
 
 
 def draw_cluster(seed: int) -> Drawn:
@@ -103,7 +106,9 @@ def draw_cluster(seed: int) -> Drawn:
 
 
 def said(seeds: Sequence[int]) -> str:
-    return "\n".join(repr(draw_cluster(seed).simulated()[0]) for seed in seeds)
+    return "\n".join(
+        repr(draw_cluster(seed).simulated(jitter=jitter)[0]) for seed in seeds for jitter in (0.0, 0.1)
+    )
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def test_interpreted_is_compiled() -> None:
         end_without("numba", Unsupported("Numba", "not installed: all else here ran interpreted"))
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.controller.random_clusters", *map(str, BY_WORD)],
+        [sys.executable, "-W", "error", "-m", "tests.controller.random_clusters", *map(str, BY_WORD)],
         env=environment,
         cwd=TREE,
         capture_output=True,

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from inaproto.errors import ConfigError
 from inaproto_controller.model import measured
 from inaproto_controller.placement.simple import Hosts
@@ -181,17 +183,18 @@ class _Cluster:
         if pause_at > self._until:  # nothing comes from outside any more
             pause_at = math.inf
         while True:
-            why, slot, now, events = kernel.advance(
-                self._jobs.kinds.tables,
-                self._jobs.slots,
-                self._turns,
-                self._log,
-                POLICIES[self._setting.policy],
-                self._setting.jitter,
-                self._setting.migration.release,
-                pause_at,
-                self._until,
-            )
+            with np.errstate(over="ignore"):  # the hash of jitter wraps
+                why, slot, now, events = kernel.advance(
+                    self._jobs.kinds.tables,
+                    self._jobs.slots,
+                    self._turns,
+                    self._log,
+                    POLICIES[self._setting.policy],
+                    self._setting.jitter,
+                    self._setting.migration.release,
+                    pause_at,
+                    self._until,
+                )
             self._events += events
             self._drain_log()
             if why != kernel.FULL:
