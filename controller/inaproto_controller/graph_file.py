@@ -65,6 +65,8 @@ def read(path: Path) -> GraphTopology:
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # a name with a NUL
+        raise ConfigError(f"{str(path)!r}: {error}") from None
     if len(data) > BYTES_MAX:
         raise ConfigError(f"{path}: more than {BYTES_MAX >> 20} MiB")
     readers = {".json": parse_json, ".graphml": parse_graphml, ".xml": parse_graphml}

@@ -132,6 +132,15 @@ def test_a_bad_json_names_its_line(old: str, new: str, message: str) -> None:
         parse_json(JSON.replace(old, new, 1))
 
 
+def test_times_of_the_day_and_endless_jobs_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"line 4: arrival_seconds 1732147200\.0: .* start of the log"):
+        parse_csv(CSV.replace("1.5", "1732147200"))
+    with pytest.raises(ConfigError, match=r"line 5: arrival_seconds 9{400}: at most"):
+        parse_json(JSON.replace("1.5", "9" * 400))
+    with pytest.raises(ConfigError, match="line 4: steps 1000001: at most 1000000"):
+        parse_csv(CSV.replace("16,100", "16,1000001"))
+
+
 def test_logs_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(CSV)
     (tmp_path / "log.csv").write_bytes(CSV.encode() + b"2,\xff,1,1\n")

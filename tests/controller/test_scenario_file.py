@@ -154,6 +154,62 @@ WRONG = {
         CLUSTER_TABLE + JOB + "[failures]\nfile = 'none.json'\n",
         "failures.file: FOLDER/none.json: cannot be read",
     ),
+    "too many digits": (f"until = {'9' * 5000}\n" + CLUSTER_TABLE + JOB, "is not TOML: Exceeds the limit"),
+    "too many brackets": ("x = " + "[" * 20_000, "is not TOML: brackets within brackets, too many"),
+    "a time behind all clocks": (
+        CLUSTER_TABLE + JOB + "arrival = 1e308\n",
+        "jobs[0].arrival: 1e+308 is not allowed: it should be less than or equal to 1000000000",
+    ),
+    "a step that never ends": (
+        CLUSTER_TABLE + JOB + "[speeds]\nbandwidth = 5e-324\n",
+        "speeds: a step of opt-125m-4 takes inf s without INA; more than 0 and at most 1e+09",
+    ),
+    "a step of no time": (
+        CLUSTER_TABLE
+        + JOB.replace("opt-125m-4", "mine")
+        + "[speeds]\nlatency = 0.0\nbandwidth = 1e308\nina_ratio = 1e308\n"
+        + MODEL
+        + "duration = 0.0\nallreduces = [{start=0.0, size=1}]\n",
+        "speeds: a step of mine takes 0 s with INA; more than 0",
+    ),
+    "a size that no integer is": (
+        CLUSTER_TABLE + JOB + MODEL + f"duration = 1.0\nallreduces = [{{start=0.2, size={'9' * 400}}}]\n",
+        "models.mine.allreduces[0].size: ",
+    ),
+    "repaired in no time": (
+        "until = 5.0\n" + CLUSTER_TABLE + JOB + "[failures]\nhost_mtbf = 100.0\nhost_mttr = 0.0\n",
+        "failures.host_mttr: 0.0 is not allowed: it should be greater than 0",
+    ),
+    "words as a tree option": (
+        CLUSTER_TABLE + JOB + "[[compare]]\ntrees = 'rebuild-all'\ntree_options = { candidates_max = 'x' }\n",
+        "compare[0].tree_options: candidates_max 'x': a finite number, true or false",
+    ),
+    "half a candidate": (
+        CLUSTER_TABLE + JOB + "[[compare]]\ntrees = 'rebuild-all'\ntree_options = { candidates_max = 2.5 }\n",
+        "compare[0].tree_options: candidates_max 2.5: an integer",
+    ),
+    "no number as a tree option": (
+        CLUSTER_TABLE + JOB + "[[compare]]\ntree_options = { downtime = nan }\n",
+        "compare[0].tree_options: downtime nan: a finite number",
+    ),
+    "a seed as a tree option": (
+        CLUSTER_TABLE + JOB + "[[compare]]\ntrees = 'rebuild-all'\ntree_options = { seed = 1 }\n",
+        "compare[0].tree_options: trees 'rebuild-all' has no option 'seed'",
+    ),
+    "a log's name that is none": (
+        CLUSTER_TABLE + '[arrivals]\nprocess = "log"\nfile = "a\\u0000.csv"\n',
+        "arrivals.file: ",
+    ),
+    "a graph's name that is none": ('[cluster]\ngraph = "a\\u0000.json"\n' + JOB, "cluster.graph: "),
+    "a failure file's name that is none": (
+        CLUSTER_TABLE + JOB + '[failures]\nfile = "a\\u0000"\n',
+        "cannot be read: embedded null byte",
+    ),
+    "seeds of no kind": (
+        "seeds = 2.0\n" + CLUSTER_TABLE + JOB,
+        "seeds: 2.0 is not allowed: it should be a list",
+    ),
+    "a number for a table": ("cluster = 3\n" + JOB, "cluster: 3 is not allowed: it should be a table"),
     "no seeds": ("seeds = 0\n" + CLUSTER_TABLE + JOB, "seeds: 0 is not allowed"),
 }
 
@@ -182,6 +238,7 @@ def test_all_bad_keys_are_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
+        "null",
         "",
         "[]",
         "{}",
@@ -200,6 +257,18 @@ def test_a_bad_trace_is_refused_by_its_file(content: str, tmp_path: Path) -> Non
     (tmp_path / "trace.json").write_text(content)
     with pytest.raises(ConfigError, match=r"models\.mine\.file: .*trace\.json"):
         loaded(tmp_path, CLUSTER_TABLE + JOB + MODEL + "file = 'trace.json'\n")
+
+
+def test_a_log_without_jobs(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("arrival_seconds,model,hosts,steps\n")
+    with pytest.raises(ConfigError, match=r"arrivals\.file: .*jobs\.csv: there are no jobs in it"):
+        loaded(tmp_path, CLUSTER_TABLE + "[arrivals]\nprocess = 'log'\nfile = 'jobs.csv'\n")
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_scenario(path).cluster.hosts == 16
 
 
 def test_a_scenario_that_is_not_there() -> None:

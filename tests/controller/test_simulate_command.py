@@ -215,7 +215,7 @@ def test_a_timeline_that_is_refused_takes_nothing_else_along(tmp_path: Path) -> 
 
 def test_files_are_written_though_nobody_reads_the_table(tmp_path: Path) -> None:
     page, drawing = tmp_path / "page.html", tmp_path / "t.svg"
-    command = [sys.executable, "-m", "inaproto.cli", "simulate", written(tmp_path)]
+    command: list[str | Path] = [sys.executable, "-m", "inaproto.cli", "simulate", written(tmp_path)]
     reads, writes = os.pipe()
     os.close(reads)
     try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -140,6 +143,25 @@ def test_the_command_says_what_is_inside_and_writes_a_page(tmp_path: Path) -> No
     assert "11.387 %" in page.words
     assert page.tags.count("svg") == 1
     assert "script" not in page.tags
+
+
+def test_pages_and_status_are_there_though_nobody_reads_the_tables(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    words = ["reproduce", "mina", "--figure", "5", "--jobs", "1", "--report", str(tmp_path / "out")]
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "inaproto.cli", *words, "--json", str(tmp_path / "mina.json")],
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writes)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "mina.json").exists()
 
 
 def test_what_is_outside_is_named_and_drawn() -> None:

@@ -36,6 +36,7 @@ from inaproto_controller.model import CLUSTER, SHARING, ModelTrace, Speeds, meas
 from inaproto_controller.requests import HISTOGRAMS
 from inaproto_controller.scenario.refusals import Table, did_you_mean, problems
 from inaproto_controller.sharing.policy import Policy
+from inaproto_controller.simulate.arrivals import SECONDS_MAX
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.simulate.settings import PLACEMENTS, TREES
@@ -49,8 +50,9 @@ PRESETS: Final[Mapping[str, Speeds]] = {"cluster": CLUSTER, "sharing": SHARING}
 Count = Annotated[int, Field(strict=True, ge=1, le=JOBS_MAX)]
 Port = Annotated[int, Field(strict=True, ge=1, le=HOSTS_MAX)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
-Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(strict=True, ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(strict=True, gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Truth = Annotated[bool, Field(strict=True)]
 
 
@@ -152,7 +154,7 @@ class MigrationTable(Table):
 class Operation(Table):
     start: Seconds
     """When its gradient is ready, from the start of the step."""
-    size: Annotated[int, Field(strict=True, ge=1)]
+    size: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
     """Bytes."""
 
 
@@ -238,10 +240,10 @@ class FailuresTable(Table):
 
     host_mtbf: Positive | None = None
     """From a host's repair to its next failure, on average."""
-    host_mttr: Seconds | None = None
+    host_mttr: PositiveSeconds | None = None
     """From its failure to its repair."""
     switch_mtbf: Positive | None = None
-    switch_mttr: Seconds | None = None
+    switch_mttr: PositiveSeconds | None = None
     file: str | None = None
     """JSON of events (docs/cluster-files.md), relative to the scenario."""
     checkpoint_steps: Count = 1
@@ -307,7 +309,7 @@ class ScenarioFile(Table):
     title: Annotated[str, Field(max_length=200)] = ""
     seeds: Annotated[int, Field(strict=True, ge=1, le=10_000)] | tuple[Seed, ...] = 1
     """How many (0, 1, ...), or which."""
-    until: Positive | None = None
+    until: PositiveSeconds | None = None
     """Stop there, seconds; by default when all jobs have ended."""
     cluster: ClusterTable
     speeds: SpeedsTable = SpeedsTable()
@@ -327,12 +329,14 @@ def read_scenario_file(path: Path) -> ScenarioFile:
     """Its tables, each right in itself. Raises ``ConfigError``."""
     try:
         return ScenarioFile.model_validate(tomllib.loads(read_text(path, "scenario")))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"scenario {path}: is not TOML: {error}") from None
     except ValidationError as error:
         raise ConfigError(
             "\n".join(f"scenario {path}: {line}" for line in problems(error, ScenarioFile))
         ) from None
+    except ValueError as error:  # an integer of too many digits, too
+        raise ConfigError(f"scenario {path}: is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"scenario {path}: is not TOML: brackets within brackets, too many") from None
 
 
 def read_text(path: Path, what: str) -> str:
@@ -342,11 +346,13 @@ def read_text(path: Path, what: str) -> str:
             data = stream.read(SCENARIO_BYTES_MAX + 1)
         if len(data) > SCENARIO_BYTES_MAX:
             raise ConfigError(f"{what} {path}: is longer than {SCENARIO_BYTES_MAX} bytes")
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # some editors begin with a byte order mark
     except OSError as error:
         raise ConfigError(f"{what} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{what} {path}: is not UTF-8 text (byte {error.start})") from None
+    except ValueError as error:  # a name with a NUL
+        raise ConfigError(f"{what} {str(path)!r}: cannot be read: {error}") from None
 
 
 def read_models(file: ScenarioFile, folder: Path) -> dict[str, ModelTrace]:
@@ -364,7 +370,9 @@ def read_models(file: ScenarioFile, folder: Path) -> dict[str, ModelTrace]:
             except ValueError as error:
                 raise ConfigError(f"models.{name}.file: {path} is not JSON: {error}") from None
             except RecursionError:
-                raise ConfigError(f"models.{name}.file: {path}: brackets within brackets, too many") from None
+                raise ConfigError(
+                    f"models.{name}.file: {path} is not JSON: brackets within brackets, too many"
+                ) from None
         try:
             found[name] = ModelTrace.decode(name, fields)
         except ConfigError as error:

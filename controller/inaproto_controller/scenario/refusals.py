@@ -30,6 +30,9 @@ def problems(error: ValidationError, whole: type[Table]) -> list[str]:
             lines.append(f"{key}: is missing")
         else:
             reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+            reason = reason.replace("a valid tuple", "a list")
+            if reason.startswith("it should be a valid dictionary"):
+                reason = "it should be a table"
             there = "" if problem["type"] == "value_error" else f"{_shown(problem['input'])} is not allowed: "
             lines.append(f"{key}: {there}{reason}")
     return list(dict.fromkeys(lines))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -27,7 +28,7 @@ from inaproto_controller.scenario.file import (
     read_scenario_file,
     read_text,
 )
-from inaproto_controller.simulate.arrivals import at_once, poisson, read
+from inaproto_controller.simulate.arrivals import SECONDS_MAX, at_once, poisson, read
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures, parse
 from inaproto_controller.simulate.setting import Setting
 from inaproto_controller.simulate.settings import make_setting
@@ -123,6 +124,7 @@ class Scenario:
         options = dict(variant.tree_options)
         if variant.trees == "sticky":  # it weighs what a change costs
             options.setdefault("downtime", migration.total)
+        _check_options(variant)
         try:
             return make_setting(
                 self.cluster,
@@ -146,6 +148,17 @@ class Scenario:
             if unknown is None or not variant.tree_options:
                 raise
             raise ConfigError(f"tree_options: trees {variant.trees!r} has no option {unknown[1]}") from None
+
+
+def _check_options(variant: VariantTable) -> None:
+    """What Python would take, or take for something else. Raises ``ConfigError``."""
+    for name, value in variant.tree_options.items():
+        if name in ("network", "seed"):
+            raise ConfigError(f"tree_options: trees {variant.trees!r} has no option {name!r}")
+        if isinstance(value, str) or not isfinite(value):
+            raise ConfigError(f"tree_options: {name} {value!r}: a finite number, true or false")
+        if name.endswith("_max") and name != "seconds_max" and type(value) is not int:
+            raise ConfigError(f"tree_options: {name} {value!r}: an integer")
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -182,6 +195,8 @@ def _logged(file: ScenarioFile, folder: Path, own: Mapping[str, ModelTrace], hos
         log = read(folder / file.arrivals.file, models=[*own, *measured_names()])
     except ConfigError as error:
         raise ConfigError(f"arrivals.file: {error}") from None
+    if not log.requests:
+        raise ConfigError(f"arrivals.file: {folder / file.arrivals.file}: there are no jobs in it")
     for number, request in enumerate(log.requests):
         if request.hosts > hosts:
             raise ConfigError(
@@ -259,3 +274,11 @@ def _check_jobs(scenario: Scenario) -> None:
     for name in scenario.own_models:
         if name not in scenario.model_names:
             raise ConfigError(f"models.{name}: no job has it")
+    for name in scenario.model_names:
+        times = scenario.times(name)
+        for said, seconds in (("without", times.step_plain), ("with", times.step_ina)):
+            if not 0 < seconds <= SECONDS_MAX:
+                raise ConfigError(
+                    f"speeds: a step of {name} takes {seconds:g} s {said} INA; more than 0 and at most "
+                    f"{SECONDS_MAX:g}"
+                )

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -22,6 +22,9 @@ from inaproto_controller.requests import Request
 
 FIELDS: Final = ("arrival_seconds", "model", "hosts", "steps")
 BYTES_MAX: Final = 1 << 28
+SECONDS_MAX: Final = 1e9
+"""From the start of the log; behind them, a double no longer tells short operations apart."""
+STEPS_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ def read(path: Path, *, models: Sequence[str] | None = None) -> Log:
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # a name with a NUL
+        raise ConfigError(f"{str(path)!r}: {error}") from None
     if len(data) > BYTES_MAX:
         raise ConfigError(f"{path}: more than {BYTES_MAX >> 20} MiB")
     try:
@@ -162,11 +167,18 @@ def _entry(line: int, fields: Any, known: frozenset[str]) -> tuple[float, Reques
     if not isinstance(fields, dict) or fields.keys() != set(FIELDS):
         raise ConfigError(f"line {line}: an object with {', '.join(FIELDS)}")
     arrival, model, hosts, steps = (fields[name] for name in FIELDS)
-    if type(arrival) not in {int, float} or not isfinite(arrival) or arrival < 0:
+    if type(arrival) not in {int, float} or not 0 <= arrival < inf:
         raise ConfigError(f"line {line}: arrival_seconds {arrival!r}: seconds, 0 or more")
+    if arrival > SECONDS_MAX:
+        raise ConfigError(
+            f"line {line}: arrival_seconds {arrival!r}: at most {SECONDS_MAX:g}; "
+            "count from the start of the log"
+        )
     if not isinstance(model, str) or model not in known:
         raise ConfigError(f"line {line}: no model {model!r}; there are {', '.join(sorted(known))}")
     for name, value in (("hosts", hosts), ("steps", steps)):
         if type(value) is not int or value < 1:
             raise ConfigError(f"line {line}: {name} {value!r}: an integer, 1 or more")
+    if steps > STEPS_MAX:
+        raise ConfigError(f"line {line}: steps {steps}: at most {STEPS_MAX}")
     return float(arrival), Request(model, hosts, steps)
