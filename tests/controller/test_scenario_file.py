@@ -210,6 +210,22 @@ WRONG = {
         "seeds: 2.0 is not allowed: it should be a list",
     ),
     "a number for a table": ("cluster = 3\n" + JOB, "cluster: 3 is not allowed: it should be a table"),
+    "a name that cannot be printed": (
+        CLUSTER_TABLE + JOB + '[[compare]]\nname = "a\\u001bb"\n',
+        "compare[0].name: 'a\\x1bb': characters that cannot be printed",
+    ),
+    "a title of two lines": (
+        'title = "a\\nb"\n' + CLUSTER_TABLE + JOB,
+        "title: 'a\\nb': characters that cannot be printed",
+    ),
+    "a model that cannot be printed": (
+        CLUSTER_TABLE + JOB + '[models."a\\u0001"]\nfile = "m.json"\n',
+        "models.'a\\x01': 'a\\x01': characters that cannot be printed",
+    ),
+    "a model without a name": (
+        CLUSTER_TABLE + JOB + '[models.""]\nfile = "m.json"\n',
+        "models.'': '' is not allowed",
+    ),
     "no seeds": ("seeds = 0\n" + CLUSTER_TABLE + JOB, "seeds: 0 is not allowed"),
 }
 

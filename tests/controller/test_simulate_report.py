@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from inaproto.cli import cli
 from inaproto_controller.scenario.measures import MEASURES
-from tests.controller.scenarios import HOPELESS, SMALL, written
+from tests.controller.scenarios import HOPELESS, SMALL, loaded, written
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -111,6 +111,30 @@ def test_names_of_people_s_jobs_are_text(tmp_path: Path) -> None:
     assert '<b>"$ (own)' in page.texts["td"]
     assert f"<i>{name}" in page.texts["h1"]
     assert "alert(1)" in html
+
+
+def test_nothing_saved_is_no_less_than_nothing(tmp_path: Path) -> None:
+    """Steps are added up one by one: a tenth of a second, ten times, is not 1 s."""
+    text = SMALL.replace('trees = "exclusive"', 'trees = "none"').replace("count = 12", "count = 40")
+    page = tmp_path / "page.html"
+    assert (
+        CliRunner().invoke(cli, ["simulate", str(written(tmp_path, text)), "--report", str(page)]).exit_code
+        == 0
+    )
+    words = page.read_text()
+    assert ">0.0 %<" in words
+    assert "-0.0" not in re.sub(r"<svg.*?</svg>", "", words, flags=re.DOTALL)
+
+
+def test_what_is_counted_has_whole_ticks(tmp_path: Path) -> None:
+    from inaproto_controller.scenario import pictures
+    from inaproto_controller.scenario.document import document
+    from inaproto_controller.scenario.runs import run_all
+
+    scenario = loaded(tmp_path)
+    found = document(scenario, (0,), run_all(scenario, (0,), jobs=1))
+    figure = pictures._over_time(found["variants"], 16)
+    assert all(tick == int(tick) for axes in figure.axes for tick in axes.get_yticks())
 
 
 def test_an_undefined_score_is_called_so(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from inaproto.errors import ConfigError
 from inaproto_controller.model import CLUSTER, SHARING, ModelTrace, Speeds, measured, measured_names
@@ -54,6 +54,16 @@ Seconds = Annotated[float, Field(strict=True, ge=0, le=SECONDS_MAX, allow_inf_na
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(strict=True, gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 Truth = Annotated[bool, Field(strict=True)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text!r}: characters that cannot be printed")
+    return text
+
+
+Words = AfterValidator(_printable)
+"""Of names that go into tables and pictures."""
 
 
 class ClusterTable(Table):
@@ -263,7 +273,7 @@ class FailuresTable(Table):
 class VariantTable(Table):
     """A way to run the cluster."""
 
-    name: Annotated[str, Field(max_length=60)] = ""
+    name: Annotated[str, Field(max_length=60), Words] = ""
     """By default its placement, trees and policy."""
     placement: str = "least-fragments"
     trees: str = "sticky"
@@ -306,7 +316,7 @@ class VariantTable(Table):
 
 
 class ScenarioFile(Table):
-    title: Annotated[str, Field(max_length=200)] = ""
+    title: Annotated[str, Field(max_length=200), Words] = ""
     seeds: Annotated[int, Field(strict=True, ge=1, le=10_000)] | tuple[Seed, ...] = 1
     """How many (0, 1, ...), or which."""
     until: PositiveSeconds | None = None
@@ -314,7 +324,9 @@ class ScenarioFile(Table):
     cluster: ClusterTable
     speeds: SpeedsTable = SpeedsTable()
     migration: MigrationTable = MigrationTable()
-    models: dict[str, ModelTable] = Field(default_factory=dict)
+    models: dict[Annotated[str, Field(min_length=1, max_length=60), Words], ModelTable] = Field(
+        default_factory=dict
+    )
     jobs: tuple[JobsTable, ...] = ()
     stream: StreamTable | None = None
     arrivals: ArrivalsTable = ArrivalsTable()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from inaproto_controller.scenario.measures import BY_KEY
 from inaproto_controller.scenario.svg import COLOURS, INK, PALE, look, text_of, within_page
@@ -68,6 +69,7 @@ def _over_time(variants: Sequence[Mapping[str, Any]], hosts: int) -> Figure:
             axes.step(times, values, where="post", color=colour, linewidth=1.1, label=variant["name"])
         axes.set_title(label)
         axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     figure.axes[0].axhline(hosts, color=PALE, linewidth=1)
     for axes in figure.axes[2:]:
         axes.set_xlabel("s")

@@ -43,8 +43,9 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             key += f"[{part}]"
-        elif not part.startswith(("constrained-", "tuple[", "function-")):  # branches of a union
-            key += f".{part}" if key else part
+        elif not part.startswith(("constrained-", "tuple[", "function-", "[key]")):  # of a union, or a name
+            said = part if part and part.isprintable() else repr(part)
+            key += f".{said}" if key else said
     return key
 
 

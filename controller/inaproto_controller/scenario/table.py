@@ -42,7 +42,8 @@ def describe(found: dict[str, Any]) -> str:
     """The cluster in one sentence."""
     cluster, speeds = found["cluster"], found["speeds"]
     layers = " + ".join(map(str, cluster["switches"]))
-    jobs = f"{found['variants'][0]['runs'][0]['jobs']} jobs, {len(found['seeds'])} seed"
+    count = found["variants"][0]["runs"][0]["jobs"]
+    jobs = f"{count} job{'s' * (count != 1)}, {len(found['seeds'])} seed"
     quota = f"for each {cluster['quota']}" if cluster["quota"] else f"where {cluster['graph']} says so"
     return (
         f"{cluster['hosts']} hosts, {layers} switches, {cluster['links']} links; one operation with INA at a "
