@@ -130,6 +130,26 @@ def test_fairness_of_nothing_gained_is_undefined(tmp_path: Path) -> None:
     assert variant["measures"]["score"]["mean"] == pytest.approx(0, abs=1e-9)
 
 
+def test_what_restarts_cost_is_not_called_the_cost_of_ina(tmp_path: Path) -> None:
+    failing = "until = 200.0\n" + SMALL + "[failures]\nhost_mtbf = 60.0\nhost_mttr = 5.0\n"
+    found = document(written(tmp_path, failing))
+    assert found["variants"][0]["measures"]["restarts"]["mean"] > 0
+    for line in found["verdict"][:2]:
+        assert "Restarts are in that: they count against INA" in line
+        assert "INA costs" not in line
+        assert "INA saves" not in line
+
+
+def test_the_best_of_many_may_be_two(tmp_path: Path) -> None:
+    more = (
+        '[[compare]]\nname = "one"\n[[compare]]\nname = "two"\n[[compare]]\nname = "none"\ntrees = "none"\n'
+    )
+    text = "[cluster]\ndegree = 4\n[[jobs]]\nmodel = 'opt-125m-4'\nhosts = 4\nsteps = 10\n" + more
+    assert document(written(tmp_path, text))["verdict"][-1] == (
+        "A user waits least, and the same, with one and with two."
+    )
+
+
 def test_what_rounding_leaves_is_nothing(tmp_path: Path) -> None:
     text = SMALL + '[[compare]]\nname = "never"\npolicy = "none"\n'
     result = ran(written(tmp_path, text))

@@ -327,7 +327,7 @@ FIGURES: Final = (
     Figure(
         "table-1",
         "Table I: job placement, tree building, resource sharing",
-        _PAPER + ", trace 1",
+        _PAPER + ", trace 1; 110: placement and trees are MINA's, sharing is not",
         _table_runs,
         _table_rows,
     ),

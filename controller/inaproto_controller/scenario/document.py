@@ -172,6 +172,12 @@ def _worth(variant: dict[str, Any]) -> str:
     migrations, downtime = (measures[key]["mean"] for key in ("migrations_per_job", "downtime_s_per_job"))
     if migrations:
         waits += f" Its tree is changed {migrations:.3g} times, which costs it {downtime:.3g} s without INA."
+    if measures["restarts"]["mean"]:
+        return (
+            f"{name}: the mean job takes {plain - saved:.4g} s; without INA and failures, {plain:.4g} s. "
+            "Restarts are in that: they count against INA in its score and in what it saves, so compare "
+            f'with a variant trees = "none". {waits}'
+        )
     did = "saves" if saved > 0 else "costs"
     return (
         f"{name}: INA {did} {abs(saved):.3g} s ({100 * abs(share):.2f} %) of the mean job, which takes "
@@ -186,7 +192,7 @@ def _best(variants: Sequence[dict[str, Any]]) -> str:
     assert difference.mean is not None
     said = BY_KEY[key].show(difference.mean)
     if abs(difference.mean) < _SAME:
-        return f"In what a user waits, {best['name']} and {second['name']} are the same."
+        return f"A user waits least, and the same, with {best['name']} and with {second['name']}."
     line = f"A user waits least with {best['name']}: {said} less per job than with {second['name']}"
     if difference.half_width is None:
         return f"{line}; how far to trust that, more seeds would say."
