@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.errors import ConfigError
 from inaproto_controller.compiled import jit
 from inaproto_controller.model import StepTimes
 from inaproto_controller.network import FatTreeNetwork, Ints, Network
@@ -84,6 +85,8 @@ class StickyTrees:
         by_hosts: bool = False,
         suffix_only: bool = True,
     ) -> None:
+        if roots_max is not None and roots_max < 1:
+            raise ConfigError(f"roots_max {roots_max}: at least one of each job")
         self._network = network
         self._downtime = downtime
         self._only_gainers = only_gainers
