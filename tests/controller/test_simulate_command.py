@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from inaproto_controller.scenario.scenario import load_scenario
 from inaproto_controller.scenario.statistics import mean_of
 from inaproto_controller.scenario.table import cell
 from inaproto_controller.simulate.cluster import simulate
+from tests.child_processes import children
 from tests.controller.scenarios import HOPELESS, SMALL, loaded, written
 
 
@@ -311,16 +311,6 @@ def test_progress_is_told_as_shares_that_ascend_to_1(jobs: int, tmp_path: Path) 
 
 
 # -- how it ends
-
-
-def children(pid: int) -> set[int]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                found.add(int(path.parent.name))
-    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -17,6 +17,7 @@ from inaproto.sim.world import Violation
 from inaproto_hil.compiled import build, choice, extensions
 from inaproto_hil.compiled.build import Cache, NotBuilt, SourceChanged, open_cache
 from inaproto_hil.compiled.choice import Code, choose, is_worth
+from inaproto_hil.compiled.engine import open_engine_for
 from inaproto_hil.compiled.rewrite import rewrite
 from inaproto_hil.compiled.sources import ENTRY_NAME, fingerprint, fingerprint_of, packages
 from inaproto_hil.soak import campaign, soak
@@ -348,3 +349,11 @@ def test_failures_are_the_same_if_they_broke_the_same_rule_at_the_same_event() -
     assert QUICK in again(Violation("one result", "rank 1 has other bytes", 13, 3400, "one_result"))
     assert QUICK in again(Violation("window", "rank 1 has other bytes", 12, 3400, "one_result"))
     assert differences([FAILURE], []) == {}
+
+
+def test_a_worker_that_would_run_the_source_as_compiled_code_is_refused(tmp_path: Path) -> None:
+    """Here the copy is an empty folder, so it finds the source."""
+    engine = open_engine_for(Code("it is there", tmp_path), "local", 1)
+    with pytest.raises(RuntimeError, match=r"for compiled worlds has its code from .*world\.py"):
+        list(engine.outcomes(abs, [-1]))
+    assert list(open_engine_for(Code("--interpreted"), "local", 1).outcomes(abs, [-1])) == [1]

@@ -6,16 +6,16 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto.errors import ConfigError, Unsupported
+from inaproto.errors import ConfigError
 from inaproto.sim.rules import rules
 from inaproto.sim.swarm import draw_world
+from inaproto.task_engines import InProcess
 from inaproto_hil.soak import campaign, replay, soak
 from inaproto_hil.soak.block import Block, run_block
 from inaproto_hil.soak.campaign import (
@@ -28,10 +28,10 @@ from inaproto_hil.soak.campaign import (
     parse_seeds,
     resume_campaign,
 )
-from inaproto_hil.soak.engines import InProcess, open_engine
 from inaproto_hil.soak.parts import PRODUCT
 from inaproto_hil.soak.tally import Tally, bin_start
 from inaproto_hil.soak.verdict import State, Verdict
+from tests.child_processes import children
 
 VARIANT = "tests.sim.third_nak:installed"
 QUICK = ["38", "33", "8"]
@@ -227,16 +227,6 @@ def test_nothing_run_is_no_success(tmp_path: Path, recwarn: pytest.WarningsRecor
     assert not recwarn.list
 
 
-def children(pid: int) -> set[int]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                found.add(int(path.parent.name))
-    return found
-
-
 @pytest.mark.parametrize("signals", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGKILL]])
 def test_nothing_is_left_of_a_campaign_that_is_stopped(signals: list[signal.Signals], tmp_path: Path) -> None:
     command = "from inaproto_hil.soak import campaign, soak; campaign.BLOCK_SEEDS = 1; soak()"
@@ -366,14 +356,6 @@ def test_a_log_of_a_world_that_cannot_be_is_refused(tmp_path: Path) -> None:
     assert "MTU 257" in refused.output
     assert refused.output.count("\n") == 1
     assert run("replay", str(log), "--svg", str(tmp_path / "no" / "a.svg")).exit_code == 2
-
-
-def test_ray_is_asked_for_by_name_if_it_is_not_here() -> None:
-    try:
-        import ray  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
-        with pytest.raises(Unsupported, match=r"pip install 'inaproto\[ray\]'"):
-            open_engine("ray", 1)
 
 
 def test_the_digest_does_not_depend_on_the_hash_seed() -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from inaproto.task_engines import open_engine
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.scenario.measures import measured_of
 from inaproto_controller.scenario.scenario import Scenario
-from inaproto_controller.scenario.workers import outcomes
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.results import Moment, Result
 
@@ -67,8 +67,8 @@ def run_all(
     work: Callable[[Task], Run] = run_one
     if on_progress is not None and processes == 1 and engine == "local":
         work = partial(run_one, on_share=lambda share: on_progress((len(found) + share) / len(tasks)))
-    with closing(outcomes(engine, processes, work, tasks)) as done:
-        for run in done:
+    with closing(open_engine(engine, processes).outcomes(work, tasks)) as outcomes:
+        for run in outcomes:
             found.append(run)
             if on_progress is not None:
                 on_progress(len(found) / len(tasks))

@@ -17,13 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inaproto.reader_gone import unread
+from inaproto.task_engines import open_engine
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, StepTimes, measured
 from inaproto_controller.reproduce.figures import FIGURES, Figure, needed
 from inaproto_controller.reproduce.rows import Outcomes, Row
 from inaproto_controller.reproduce.runs import Found, Run, perform, warm_up
 from inaproto_hil import environment
-from inaproto_hil.soak.engines import open_engine
 from inaproto_hil.soak.folder import check_folder
 
 VERSION: Final = 1

@@ -17,12 +17,11 @@ from typing import Final
 
 from inaproto.errors import ConfigError
 from inaproto.sim.kinds import WorldKind
+from inaproto.task_engines import Engine, WorkerDied
 from inaproto_hil.compiled.choice import NO_CHOICE, Code
 from inaproto_hil.soak.block import Block, run_block
-from inaproto_hil.soak.engines import Engine
 from inaproto_hil.soak.stop import Stop, stopping_in_order
 from inaproto_hil.soak.tally import Tally
-from inaproto_hil.soak.worker import WorkerDied
 
 STATE_NAME: Final = "state.json"
 FORMAT: Final = 1

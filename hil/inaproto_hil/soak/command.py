@@ -27,12 +27,13 @@ from inaproto.sim.replay import replay as run_again
 from inaproto.sim.sequence_diagram import draw
 from inaproto.sim.swarm import summary
 from inaproto.sim.world import WorldResult
+from inaproto.task_engines import Local
 from inaproto_hil.compiled.choice import Code, choose, is_worth
+from inaproto_hil.compiled.engine import open_engine_for
 from inaproto_hil.compiled.sources import fingerprint
 from inaproto_hil.soak.block import Block, Telling, Told, run_block, tell
 from inaproto_hil.soak.campaign import Asked, Campaign, Plan, parse_seeds, resume_campaign
 from inaproto_hil.soak.differences import differences
-from inaproto_hil.soak.engines import Local, open_engine
 from inaproto_hil.soak.folder import check_default, check_file, check_folder, claim
 from inaproto_hil.soak.parts import PRODUCT, installed, program
 from inaproto_hil.soak.stop import EXIT_STOPPED
@@ -154,7 +155,7 @@ def measure(seeds: str | None, world: str | None, variant: str | None, compiled:
         compiled, against=_against_compiled(variant), is_worth_building=seeds is None, say=_say_compiling
     )
     click.echo(f"code: {code}")
-    engine = open_engine("local", 1, code.folder)
+    engine = open_engine_for(code, "local", 1)
     blocks = [Block(0, first, stop, variant, world or WorldKind.SINGLE)] * MEASURE_RUNS
     rates = []
     failures: list[Failure] = []
@@ -202,7 +203,7 @@ def campaign(options: Options) -> int:
         is_worth_building=is_worth(ours.plan.seeds, options.minutes),
         say=_say_compiling,
     )
-    engine = open_engine(options.engine, jobs, ours.code.folder)
+    engine = open_engine_for(ours.code, options.engine, jobs)
     already = ours.tally.seeds
     began = time.monotonic()
     console = Console(stderr=True, highlight=False)

@@ -1,0 +1,245 @@
+"""Where many tasks are done: in this process, in worker processes of this machine, or on a Ray cluster.
+
+A worker process does one task after another for the process that made it, and never outlives that. It takes
+no Ctrl-C, which a terminal sends to the whole process group: who hands out the work ends it in good order.
+It ends when its pipe is closed, and in the middle of a task as soon as its parent is gone, whatever that
+died of.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Protocol, TypeVar
+
+from inaproto.errors import ConfigError, InaprotoError, Unsupported
+
+Task = TypeVar("Task")
+Outcome = TypeVar("Outcome")
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_DIED: Final = "a worker process died without an answer; was it killed for want of memory? Try fewer --jobs"
+
+
+class WorkerDied(InaprotoError):
+    """A worker process ended without an answer; usually the system killed it for want of memory."""
+
+
+class Engine(Protocol):
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
+        """Of each task, in the order in which they are done. Tasks are taken up as there is room."""
+        ...
+
+
+def open_engine(name: str, jobs: int) -> Engine:
+    """``name``: local, in ``jobs`` processes, this one if that is one; or ray. Raises ``Unsupported``."""
+    if name == "ray":
+        return OnRay()
+    return InProcess() if jobs == 1 else Local(jobs)
+
+
+class InProcess:
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
+        for task in tasks:
+            yield work(task)
+
+
+class Local:
+    """``jobs`` processes, each fresh: no state of this one gets into them.
+
+    They end with this process, however it ends, and when the outcomes are no longer asked for. What work
+    raises is ``ConfigError`` here too, for an ``OSError`` ``InaprotoError``, else ``RuntimeError``.
+    """
+
+    def __init__(self, jobs: int, *, imports_first: Path | None = None) -> None:
+        """``imports_first``: folder in which they look for modules before anywhere else."""
+        self._jobs = jobs
+        self._imports_first = imports_first
+
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
+        """Raises ``WorkerDied``, too."""
+        workers: list[_Worker] = []
+        try:
+            yield from self._shared_out(work, iter(tasks), workers)
+        finally:
+            for worker in workers:
+                worker.kill()
+            for worker in workers:
+                worker.join()
+
+    def _shared_out(
+        self, work: Callable[[Task], Outcome], tasks: Iterator[Task], workers: list[_Worker]
+    ) -> Iterator[Outcome]:
+        """One task after another to each worker, all of which are added to ``workers``."""
+        busy: dict[Any, _Worker] = {}
+        for task in tasks:
+            with _signals_held_back():
+                worker = _Worker(self._imports_first)
+                workers.append(worker)
+            worker.ask(work, task)
+            busy[worker.channel] = worker
+            if len(workers) == self._jobs:
+                break
+        while busy:
+            for channel in wait(list(busy)):
+                worker = busy.pop(channel)
+                outcome: Outcome = worker.answer()
+                for task in tasks:
+                    worker.ask(work, task)
+                    busy[channel] = worker
+                    break
+                yield outcome
+
+
+class OnRay:
+    """A Ray cluster, which has inaproto installed on every node."""
+
+    def __init__(self) -> None:
+        try:
+            ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise Unsupported("engine ray", "Ray is not installed: pip install 'inaproto[ray]'") from None
+        self._ray = ray
+        if not ray.is_initialized():
+            ray.init(log_to_driver=False)
+        self._in_flight = 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def outcomes(
+        self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
+    ) -> Generator[Outcome, None, None]:
+        ray = self._ray
+        remote = ray.remote(work)
+        flying: list[Any] = []
+        for task in tasks:
+            flying.append(remote.remote(task))
+            if len(flying) >= self._in_flight:
+                done, flying = ray.wait(flying)
+                yield from ray.get(done)
+        while flying:
+            done, flying = ray.wait(flying)
+            yield from ray.get(done)
+
+
+# --- a worker process, as seen by the one that makes it
+
+
+class _Worker:
+    def __init__(self, imports_first: Path | None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.channel, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        resource_tracker.ensure_running()  # else it would be started next, and let the signal through
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited until it is ignored
+        try:
+            with _first_on_path(imports_first):
+                self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+
+    def ask(self, work: Callable[[Task], Any], task: Task) -> None:
+        try:
+            self.channel.send((work, task))
+        except OSError:
+            raise WorkerDied(_DIED) from None
+
+    def answer(self) -> Any:
+        """Of the task, once ``channel`` can be read."""
+        try:
+            kind, answer = self.channel.recv()
+        except (EOFError, OSError):
+            raise WorkerDied(_DIED) from None
+        if kind is not None:
+            raise kind(answer)
+        return answer
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def join(self) -> None:
+        self._process.join()
+        self.channel.close()
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """A signal whose handler would raise in the middle of this does so behind it.
+
+    Not by a mask alone: a library's thread may take the signal, and this one run the handler.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append(number)
+
+    try:
+        with ExitStack() as restored:
+            for each in _SIGNALS:
+                restored.callback(signal.signal, each, signal.getsignal(each))
+            for each in _SIGNALS:
+                signal.signal(each, hold)
+            yield
+    finally:
+        for number in held:  # each: what the second one does may be something else
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _first_on_path(folder: Path | None) -> Iterator[None]:
+    """A process that is started meanwhile has this process's path, and imports from there first."""
+    if folder is None:
+        yield
+        return
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+# --- and in itself
+
+
+def _serve(channel: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            work, task = channel.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[Any, Any] = None, work(task)
+        except ConfigError as error:
+            answer = ConfigError, str(error)
+        except OSError as error:
+            answer = InaprotoError, str(error)
+        except Exception:  # noqa: BLE001  whatever it is, it is raised in the parent
+            answer = RuntimeError, f"in a worker process:\n{traceback.format_exc()}"
+        channel.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
