@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from inaproto.cli import cli
 from inaproto_controller import compiled
@@ -174,15 +173,6 @@ def test_a_mean_is_that_of_the_defined(values: list[float | None]) -> None:
         assert all(cell(measure, found.as_dict()) == "undefined" for measure in MEASURES)
     else:
         assert all("undefined" not in cell(measure, found.as_dict()) for measure in MEASURES)
-
-
-def test_intervals_are_student_s() -> None:
-    values = [0.91, 0.95, 0.89, 0.97, 0.93]
-    found = mean_of([*values, None])
-    low, high = stats.t.interval(0.95, len(values) - 1, loc=stats.tmean(values), scale=stats.sem(values))
-    assert found.mean is not None
-    assert found.half_width is not None
-    assert (found.mean - found.half_width, found.mean + found.half_width) == pytest.approx((low, high))
 
 
 # -- options

@@ -103,7 +103,7 @@ def test_confidence_intervals_are_student_s() -> None:
     assert spread([4.0]) == (4.0, None, 1)
     found = spread([1.0, 2.0, 3.0, 4.0, 5.0])
     assert found.mean == 3.0
-    assert found.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5))
+    assert found.half_width == pytest.approx(2.7764451 * math.sqrt(2.5 / 5))
 
 
 # -- the command
@@ -178,7 +178,7 @@ def test_what_is_outside_is_named_and_drawn() -> None:
     assert named == [f"k = {count}" for count in (1, 2, 3, 4, 5, 6, 8)]
     first = report["figures"][0]["rows"][0]
     assert first["ours"] == 0.5625
-    assert first["confidence_95"] == pytest.approx(12.706 * math.sqrt(2 * 0.0625**2 / 2))
+    assert first["confidence_95"] == pytest.approx(12.7062047 * math.sqrt(2 * 0.0625**2 / 2))
     assert first["beside"] == {
         "saved_s": 0.01,
         "saved_share": 0.001,

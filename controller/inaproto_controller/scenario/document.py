@@ -15,7 +15,7 @@ from inaproto_controller.scenario.file import VariantTable
 from inaproto_controller.scenario.measures import BY_KEY, MEASURES
 from inaproto_controller.scenario.runs import Run
 from inaproto_controller.scenario.scenario import Scenario
-from inaproto_controller.scenario.statistics import HAS_INTERVALS, Mean, mean_of
+from inaproto_controller.scenario.statistics import Mean, mean_of
 from inaproto_controller.topology import Quota
 
 VERSION: Final = 1
@@ -206,8 +206,6 @@ def _notes(scenario: Scenario, found: dict[str, Any]) -> list[str]:
     seeds = found["seeds"]
     if len(seeds) == 1:
         notes.append("One seed: no confidence intervals. seeds = 10 gives them.")
-    elif not HAS_INTERVALS:
-        notes.append("No confidence intervals: they need SciPy (pip install 'inaproto[planning]').")
     elif all(_is_same(variant) for variant in found["variants"]):
         notes.append("Nothing in this scenario is drawn that matters: all seeds gave the same.")
     for variant in found["variants"]:

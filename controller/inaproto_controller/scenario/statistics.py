@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
-CONFIDENCE: Final = 0.95
-HAS_INTERVALS: Final = find_spec("scipy") is not None
+from inaproto_controller.confidence import half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +17,7 @@ class Mean:
     mean: float | None
     """None: in none."""
     half_width: float | None
-    """Of the 95 % confidence interval, by Student's t; None for less than two runs, or without SciPy."""
+    """Of the 95 % confidence interval, by Student's t; None for less than two runs."""
     runs: int
     undefined: int
     """Runs in which the measure is undefined."""
@@ -39,11 +37,4 @@ def mean_of(values: Sequence[float | None]) -> Mean:
     undefined = len(values) - count
     if not defined:
         return Mean(None, None, 0, undefined)
-    mean = math.fsum(defined) / count
-    if count < 2 or not HAS_INTERVALS:
-        return Mean(mean, None, count, undefined)
-    from scipy.special import stdtrit
-
-    variance = math.fsum((value - mean) ** 2 for value in defined) / (count - 1)
-    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-    return Mean(mean, quantile * math.sqrt(variance / count), count, undefined)
+    return Mean(math.fsum(defined) / count, half_width(defined), count, undefined)
