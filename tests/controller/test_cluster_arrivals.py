@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from inaproto.errors import ConfigError
 from inaproto_controller.model import CLUSTER, SHARING, StepTimes, measured
 from inaproto_controller.requests import Request, draw_requests
 from inaproto_controller.sharing.policy import Policy
@@ -105,6 +106,18 @@ def test_nobody_gets_hosts_when_the_event_after_the_limit_ends_a_job() -> None:
     assert found.unplaced == 1
     assert found.events == 1 + 2 * times.count + 1
     assert found.end == times.step_plain
+
+
+@pytest.mark.parametrize("start", [math.nan, -1.0])
+def test_arrivals_that_are_none_are_refused(start: float) -> None:
+    with pytest.raises(ConfigError, match="ascending from 0"):
+        simulate(setting(), [JOB], arrivals=[start])
+
+
+@pytest.mark.parametrize(("jitter", "until"), [(1.0, 1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, -1.0)])
+def test_a_jitter_or_a_limit_that_is_none_is_refused(jitter: float, until: float) -> None:
+    with pytest.raises(ConfigError, match=f"jitter {jitter}, until {until}"):
+        simulate(replace(setting(), jitter=jitter), [JOB], until=until)
 
 
 def test_a_cluster_without_requests_does_nothing() -> None:

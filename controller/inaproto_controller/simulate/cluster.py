@@ -17,6 +17,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -72,7 +73,7 @@ def simulate(
     a host goes back to the head of the queue with the steps that it has left since its last multiple of
     ``checkpoint_steps``, and trees that lose a switch are lost. ``on_progress`` gets the number of jobs that
     have ended. Raises ``ConfigError`` for a request that the cluster is too small for, for an unknown model,
-    and for arrivals and failures out of order.
+    for arrivals and failures out of order, and for a jitter or a limit that is none.
     """
     checked_failures = checked(
         failures, {Part.HOST: setting.network.hosts, Part.SWITCH: setting.network.switches}
@@ -122,8 +123,13 @@ class _Cluster:
                     f"request {number}: {request.hosts} hosts and {request.steps} steps; the cluster has "
                     f"{hosts} hosts, and a job needs one of each at least"
                 )
-        if len(self._arrivals) != len(self._requests) or self._arrivals != sorted(self._arrivals):
-            raise ConfigError("arrivals: one time for each request, ascending")
+        ascends = all(one <= other for one, other in pairwise([0.0, *self._arrivals]))
+        if len(self._arrivals) != len(self._requests) or not ascends:
+            raise ConfigError("arrivals: one time for each request, ascending from 0")
+        if not 0 <= self._setting.jitter < 1 or not self._until >= 0:
+            raise ConfigError(
+                f"jitter {self._setting.jitter}, until {self._until}: from 0 to below 1, and from 0 on"
+            )
 
     # -- the run
 

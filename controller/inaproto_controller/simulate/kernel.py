@@ -359,6 +359,32 @@ def _occupy(turns: Turns, slot: int, operations: int) -> None:
         turns.room[turns.counted[place]] -= operations
 
 
+@jit_within
+def _free(slots: Slots, turns: Turns, slot: int, release: float) -> None:
+    """What its operation with INA used, which ends now."""
+    if len(turns.busy):
+        turns.busy[turns.group[slot]] -= 1
+    _occupy(turns, slot, -1)
+    if slots.waits[slot]:
+        turns.uses[slot, 0] = turns.uses_then[slot, 0]
+        turns.uses[slot, 1] = turns.uses_then[slot, 1]
+        if release > 0.0:
+            _release(slots, turns, slot, slots.at[slot] + release)
+
+
+@jit_within
+def _note(slots: Slots, log: Log, slot: int) -> None:
+    """Its operation, which ends now."""
+    count = log.noted[0]
+    log.slot[count] = slot
+    log.step[count] = slots.steps[slot]
+    log.operation[count] = slots.operation[slot]
+    log.uses_ina[count] = slots.uses_ina[slot]
+    log.begin[count] = slots.began[slot]
+    log.end[count] = slots.at[slot]
+    log.noted[0] = count + 1
+
+
 @jit_in_place
 def advance(
     tables: Tables,
@@ -407,26 +433,12 @@ def advance(
             _begin(tables, slots, slot, uses_ina, jitter)
         elif phase == ENDS:
             if room:
-                count = log.noted[0]
-                if count == room:
+                if log.noted[0] == room:
                     why = FULL
                     break
-                log.slot[count] = slot
-                log.step[count] = slots.steps[slot]
-                log.operation[count] = slots.operation[slot]
-                log.uses_ina[count] = slots.uses_ina[slot]
-                log.begin[count] = slots.began[slot]
-                log.end[count] = now
-                log.noted[0] = count + 1
+                _note(slots, log, slot)
             if slots.uses_ina[slot]:
-                if len(turns.busy):
-                    turns.busy[turns.group[slot]] -= 1
-                _occupy(turns, slot, -1)
-                if slots.waits[slot]:
-                    turns.uses[slot, 0] = turns.uses_then[slot, 0]
-                    turns.uses[slot, 1] = turns.uses_then[slot, 1]
-                    if release > 0.0:
-                        _release(slots, turns, slot, now + release)
+                _free(slots, turns, slot, release)
             _end(tables, slots, slot)
         else:
             slots.steps[slot] += 1

@@ -173,6 +173,20 @@ def count_shared(
     return Counted(np.array(numbers, np.int64), room, *found)
 
 
+def _soonest_ends(alone: Ints, slots: Slots, kinds: Kinds, *, uses_ina: bool, jitter: float) -> Floats:
+    """(alone,): when these jobs have not ended yet, whatever they do until then."""
+    kind = slots.kind[alone]
+    fast = slots.has_tree[alone] & uses_ina
+    least = np.where(fast, kinds.least[kind], kinds.least_plain[kind])
+    this_step = kinds.least[kind]  # who has lost its tree may have had INA earlier in it
+    if jitter:
+        least = this_step = kinds.tables.duration[kind]
+    left = slots.steps_max[alone] - slots.steps[alone] - 1
+    soonest: Floats = slots.step_start[alone] + this_step + left * least
+    events = (left + 1) * (2 * kinds.tables.operations[kind] + 1)
+    return soonest - _MARGIN_S - events * np.spacing(soonest)
+
+
 def take_turns(
     order: Ints,
     rivals: Rivals,
@@ -208,16 +222,7 @@ def take_turns(
         is_behind[blocks.blocked] = False
         is_behind[counted.slots] = False
         alone = alone[is_behind[alone]]
-        kind = slots.kind[alone]
-        fast = slots.has_tree[alone] & uses_ina
-        least = np.where(fast, kinds.least[kind], kinds.least_plain[kind])
-        this_step = kinds.least[kind]  # who has lost its tree may have had INA earlier in it
-        if jitter:
-            least = this_step = kinds.tables.duration[kind]
-        left = slots.steps_max[alone] - slots.steps[alone] - 1
-        soonest = slots.step_start[alone] + this_step + left * least
-        events = (left + 1) * (2 * kinds.tables.operations[kind] + 1)
-        soonest -= _MARGIN_S + events * np.spacing(soonest)
+        soonest = _soonest_ends(alone, slots, kinds, uses_ina=uses_ina, jitter=jitter)
         due[alone] = np.maximum(soonest, due[alone])
     if is_pairwise:
         group[order] = np.arange(jobs)
