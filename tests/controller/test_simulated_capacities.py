@@ -19,9 +19,10 @@ from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import Operation, simulate
 from inaproto_controller.simulate.results import Result
 from inaproto_controller.simulate.setting import Setting
+from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeBuilder, TreeJob
-from inaproto_controller.trees.exclusive import FirstFitL
+from inaproto_controller.trees.exclusive import FirstFitP
 
 TREE = FatTree.of_degree(4)
 
@@ -96,7 +97,7 @@ def test_no_more_than_may_do_and_who_is_denied_met_as_many(quota: Quota, capacit
     for seed in range(4):
         topology = GraphTopology.of_fat_tree(TREE, quota, jobs=capacity)
         network = OneByCounting(topology) if capacity == 1 else GraphNetwork(topology)
-        inner = Restless(seed) if moves else FirstFitL(network)
+        inner = Restless(seed) if moves else FirstFitP(network)
         builder, operations = Noting(network, inner), list[Operation]()
         result = run(network, builder, seed, operations=operations)
         moved += result.migrations_counted
@@ -134,3 +135,17 @@ class OneByCounting(GraphNetwork):
 
     def shared(self, slot: int, root: int) -> Sequence[tuple[int, int]]:
         return [(resource, 1) for resource in self.resources(slot, root)]
+
+
+@pytest.mark.parametrize("trees", ["exclusive", "random", "sticky", "merging", "rebuild-all"])
+def test_room_for_more_jobs_is_used(trees: str) -> None:
+    """Twice the room is no reason to give everybody the same links and leave others idle."""
+    tree, draw = FatTree.of_degree(8), random.Random("room")
+    asked = [Request("vit-large-4", draw.choice([4, 6, 8, 12]), 6) for _ in range(50)]
+    scores = []
+    for capacity in (1, 2):
+        cluster = GraphTopology.of_fat_tree(tree, Quota.LINK, jobs=capacity)
+        found = simulate(make_setting(cluster, placement="random", trees=trees, speeds=SHARING), asked)
+        scores.append(found.score or 0.0)
+    assert scores[1] > scores[0] + 0.1
+    assert scores[1] > 0.8

@@ -13,6 +13,7 @@ from random import Random
 
 from inaproto_controller.network import Network
 from inaproto_controller.trees.builder import Changes, TreeJob, integers
+from inaproto_controller.trees.crowding import Crowds
 
 _Trees = list[tuple[int, int]]
 """Slot and root."""
@@ -100,11 +101,12 @@ def _give_exclusive(
 
 
 def _acceptable(network: Network, job: TreeJob, trees: _Trees) -> Iterator[int]:
-    """Roots in the order of their numbers that exclude none of these."""
+    """Roots in the order of their numbers that exclude none of these, and for which there is room."""
     slots = integers([slot for slot, _ in trees])
     roots = integers([root for _, root in trees])
+    crowds = Crowds(network, trees)
     for root in range(job.roots):
-        if root in job.barred:
+        if root in job.barred or crowds.met(job.slot, root):
             continue
         if not network.conflicts_with(job.slot, root, slots, roots).any():
             yield root

@@ -32,6 +32,7 @@ from inaproto_controller.compiled import jit
 from inaproto_controller.model import StepTimes
 from inaproto_controller.network import FatTreeNetwork, Ints, Network
 from inaproto_controller.trees.builder import Changes, TreeJob
+from inaproto_controller.trees.crowding import Crowds
 
 Floats = NDArray[np.float64]
 
@@ -176,8 +177,14 @@ class StickyTrees:
             with_tree = np.flatnonzero(wishes.tree != _NONE)
             slots, trees = wishes.slot[with_tree], wishes.tree[with_tree]
             losses = _losses_by_turns(wishes, one)[with_tree]
+            crowds = Crowds(self._network, zip(slots.tolist(), trees.tolist(), strict=True))
             excluded = (self._network.conflicts_with(job.slot, root, slots, trees) for root in range(roots))
-            costs = np.array([losses[row].sum() for row in excluded])
+            costs = np.array(
+                [
+                    losses[row | np.isin(slots, list(crowds.met(job.slot, root)))].sum()
+                    for root, row in enumerate(excluded)
+                ]
+            )
         costs[[root for root in sorted(job.barred) if root < roots]] = np.inf
         return costs
 
@@ -186,10 +193,13 @@ class StickyTrees:
         if isinstance(self._network, FatTreeNetwork):
             return _losses_as_it_is(self._network.moduli, wishes)
         with_tree = np.flatnonzero(wishes.tree != _NONE)
-        excludes = self._network.conflicts(wishes.slot[with_tree], wishes.tree[with_tree])
+        slots, trees = wishes.slot[with_tree], wishes.tree[with_tree]
+        excludes = self._network.conflicts(slots, trees)
+        crowds = Crowds(self._network, zip(slots.tolist(), trees.tolist(), strict=True))
         found = np.zeros(len(wishes.slot))
         for one, row in zip(with_tree.tolist(), excludes, strict=True):
-            found[one] = _losses_by_turns(wishes, one)[with_tree[row]].sum()
+            met = crowds.met(int(wishes.slot[one]), int(wishes.tree[one]))
+            found[one] = _losses_by_turns(wishes, one)[with_tree[row | np.isin(slots, list(met))]].sum()
         return found
 
 
