@@ -52,3 +52,11 @@ def test_rivals_and_groups_are_those_of_the_matrix(seed: int) -> None:
         rivals.meet(slots[job], np.array(sorted(order[row].tolist()), np.int64))
         assert _rows(rivals, order) == [order[row].tolist() for row in excludes]
         assert components(order, rivals.count, rivals.of).tolist() == _joined(excludes)
+
+
+def test_lists_that_disagree_are_an_error_and_no_hang() -> None:
+    rivals = Rivals(4)
+    rivals.count[:2] = 1
+    rivals.of[0, 0], rivals.of[1, 0] = 1, 2
+    with pytest.raises(AssertionError, match="excludes another"):
+        rivals.forget(0)

@@ -71,6 +71,7 @@ def _forget(count: Ints, of: Ints, slot: int) -> None:
         at = 0
         while of[other, at] != slot:
             at += 1
+            assert at <= last, "one excludes another that does not exclude it"
         while at < last:
             of[other, at] = of[other, at + 1]
             at += 1
