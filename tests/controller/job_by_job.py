@@ -16,8 +16,8 @@ from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import FirstFit
 from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import NextOperation, Policy, may_use
-from inaproto_controller.simulate.cluster import Operation
 from inaproto_controller.simulate.job_run import JobRun, Phase
+from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.trees.builder import TreeBuilder, TreeJob, integers
 

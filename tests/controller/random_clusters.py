@@ -18,8 +18,8 @@ from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import FirstFit
 from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import Policy
-from inaproto_controller.simulate.cluster import Operation, simulate
-from inaproto_controller.simulate.results import Result
+from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.results import Operation, Result
 from inaproto_controller.simulate.setting import FREE, Migration, Setting
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeJob

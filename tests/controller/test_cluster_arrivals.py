@@ -12,9 +12,10 @@ from inaproto_controller.model import CLUSTER, SHARING, StepTimes, measured
 from inaproto_controller.requests import Request, draw_requests
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
-from inaproto_controller.simulate.cluster import Operation, simulate
+from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.presets import make_setting
+from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.setting import Setting
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree, Quota
 
 TREE = FatTree((4, 4, 4), (1, 2, 2))
@@ -134,6 +135,6 @@ def test_operations_of_one_host_may_take_no_time(is_watched: bool) -> None:
 
 
 def test_a_bound_that_is_wrong_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inaproto_controller.simulate.running._MARGIN_S", -1.0)
+    monkeypatch.setattr("inaproto_controller.simulate.turns._MARGIN_S", -1.0)
     with pytest.raises(AssertionError, match="has ended"):
         simulate(setting(), [JOB, JOB._replace(steps=200)])

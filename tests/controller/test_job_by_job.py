@@ -13,7 +13,7 @@ from inaproto.errors import Unsupported
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.network import FatTreeNetwork
 from inaproto_controller.placement.occupancy import Occupancy
-from inaproto_controller.simulate.cluster import Operation
+from inaproto_controller.simulate.results import Operation
 from tests.conftest import end_without
 from tests.controller.job_by_job import Cluster, Job
 from tests.controller.random_clusters import Drawn, Restless, draw_cluster, said

@@ -11,8 +11,9 @@ import pytest
 from inaproto_controller.model import SHARING
 from inaproto_controller.network import FatTreeNetwork
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
-from inaproto_controller.simulate.cluster import Operation, simulate
-from inaproto_controller.simulate.settings import make_setting
+from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.presets import make_setting
+from inaproto_controller.simulate.results import Operation
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeJob, integers
 from inaproto_controller.trees.exclusive import FirstFitP

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from inaproto.cli import cli
 from inaproto_controller.scenario.timeline import Seen
-from inaproto_controller.simulate.cluster import Operation
+from inaproto_controller.simulate.results import Operation
 from tests.controller.scenarios import SMALL, written
 from tests.data.mina.reference import reference
 

@@ -16,10 +16,10 @@ from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import RandomFit
 from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import Policy
-from inaproto_controller.simulate.cluster import Operation, simulate
-from inaproto_controller.simulate.results import Result
+from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.presets import make_setting
+from inaproto_controller.simulate.results import Operation, Result
 from inaproto_controller.simulate.setting import Setting
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeBuilder, TreeJob
 from inaproto_controller.trees.exclusive import FirstFitP

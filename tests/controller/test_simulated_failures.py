@@ -12,11 +12,11 @@ from inaproto.errors import ConfigError
 from inaproto_controller.model import SHARING, StepTimes, measured
 from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import Policy
-from inaproto_controller.simulate.cluster import Operation, simulate
+from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures
-from inaproto_controller.simulate.results import Result
+from inaproto_controller.simulate.presets import make_setting
+from inaproto_controller.simulate.results import Operation, Result
 from inaproto_controller.simulate.setting import Migration
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree
 from inaproto_controller.trees.builder import Changes, TreeJob
 

@@ -17,9 +17,9 @@ from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
 from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.presets import TREES
 from inaproto_controller.simulate.results import Result
 from inaproto_controller.simulate.setting import Setting
-from inaproto_controller.simulate.settings import TREES
 from inaproto_controller.topology import FatTree, Quota
 from tests.controller.graphs import HDR, NDR, cluster
 

@@ -16,8 +16,8 @@ from inaproto_controller.network import Bools, FatTreeNetwork, Ints, Network
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.setting import Migration
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.simulate.shared_switch import share
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeJob

@@ -9,7 +9,8 @@ import pytest
 
 from inaproto_controller.model import EVALUATED, SHARING, Speeds, StepTimes, measured
 from inaproto_controller.sharing.policy import NextOperation, Policy, may_use
-from inaproto_controller.simulate.shared_switch import Operation, share
+from inaproto_controller.simulate.results import Operation
+from inaproto_controller.simulate.shared_switch import share
 from tests.data.mina.reference import reference
 
 

@@ -15,8 +15,8 @@ from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Result
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree
 from tests.data.mina.reference import reference
 

@@ -23,9 +23,9 @@ from inaproto_controller.requests import (
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Result
 from inaproto_controller.simulate.setting import Migration
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeBuilder, TreeJob
 from inaproto_controller.trees.exclusive import FirstFitL

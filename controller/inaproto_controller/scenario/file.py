@@ -38,8 +38,8 @@ from inaproto_controller.scenario.refusals import Table, did_you_mean, problems
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import SECONDS_MAX
 from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.presets import PLACEMENTS, TREES
 from inaproto_controller.simulate.setting import Migration
-from inaproto_controller.simulate.settings import PLACEMENTS, TREES
 from inaproto_controller.topology import FatTree, Quota
 
 SCENARIO_BYTES_MAX: Final = 1 << 24

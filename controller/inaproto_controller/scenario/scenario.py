@@ -30,8 +30,8 @@ from inaproto_controller.scenario.file import (
 )
 from inaproto_controller.simulate.arrivals import SECONDS_MAX, at_once, poisson, read
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures, parse
+from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.setting import Setting
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import Quota
 
 _SEEDS: Final = (1 << 31) - 2

@@ -19,7 +19,8 @@ from inaproto_controller.model import StepTimes
 from inaproto_controller.requests import Request
 from inaproto_controller.scenario.scenario import Scenario
 from inaproto_controller.scenario.svg import INK, PALE, look, text_of
-from inaproto_controller.simulate.cluster import Operation, simulate
+from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.results import Operation
 
 Window = tuple[float, float]
 

@@ -16,7 +16,7 @@ import sys
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -28,31 +28,23 @@ from inaproto_controller.placement.simple import Hosts
 from inaproto_controller.requests import Request
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate import kernel
+from inaproto_controller.simulate.arrays import Kinds, make_log
 from inaproto_controller.simulate.failures import FailureEvent, Part, checked
 from inaproto_controller.simulate.held_trees import HeldTrees
 from inaproto_controller.simulate.jobs import Jobs, RunningJob
 from inaproto_controller.simulate.outages import Outages
-from inaproto_controller.simulate.results import JobResult, Moment, Result
-from inaproto_controller.simulate.running import POLICIES, Kinds, make_log, take_turns
+from inaproto_controller.simulate.results import JobResult, Moment, Operation, Result
 from inaproto_controller.simulate.setting import Setting
+from inaproto_controller.simulate.turns import take_turns
 
+_POLICIES: Final = {
+    Policy.NONE: kernel.NONE,
+    Policy.GREEDY: kernel.GREEDY,
+    Policy.SCORE: kernel.SCORE,
+}
 _LATEST: Final = sys.float_info.max
 """Seconds: what is later never happens."""
 _LOG_ROOM: Final = 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An all-reduce that has ended."""
-
-    job: int
-    """Number of its request."""
-    step: int
-    """Of the job; those that a failure took are counted again."""
-    index: int
-    uses_ina: bool
-    begin: float
-    end: float
 
 
 def simulate(
@@ -195,7 +187,7 @@ class _Cluster:
                     self._jobs.slots,
                     self._turns,
                     self._log,
-                    POLICIES[self._setting.policy],
+                    _POLICIES[self._setting.policy],
                     self._setting.jitter,
                     self._setting.migration.release,
                     pause_at,

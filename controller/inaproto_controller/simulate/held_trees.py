@@ -16,8 +16,8 @@ from inaproto_controller.network import Network
 from inaproto_controller.simulate.jobs import Jobs, RunningJob
 from inaproto_controller.simulate.kernel import Ints
 from inaproto_controller.simulate.rivals import Rivals
-from inaproto_controller.simulate.running import Blocks, Counted, count_shared
 from inaproto_controller.simulate.setting import Migration
+from inaproto_controller.simulate.turns import Blocks, Counted, count_shared
 from inaproto_controller.trees.builder import TreeBuilder, TreeJob
 
 

@@ -12,8 +12,8 @@ from inaproto_controller.model import StepTimes
 from inaproto_controller.placement.simple import Hosts
 from inaproto_controller.requests import Request
 from inaproto_controller.simulate import kernel
+from inaproto_controller.simulate.arrays import Kinds, grown, make_slots
 from inaproto_controller.simulate.kernel import Ints
-from inaproto_controller.simulate.running import Kinds, grown, make_slots
 from inaproto_controller.trees.builder import TreeJob
 
 _ROOM: Final = 64

@@ -8,7 +8,7 @@ depends on nobody: it is left behind and caught up when it could have ended, or 
 others take turns by time; of equal times the lower rank is first.
 
 Functions are compiled (:mod:`inaproto_controller.compiled`): they take arrays, by slot unless noted. All
-live in this file, since compiled code is made anew only when its own file has changed.
+live in this file, and their records too, since compiled code is made anew only when its own file has changed.
 """
 
 from __future__ import annotations

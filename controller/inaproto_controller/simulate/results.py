@@ -93,6 +93,20 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Operation:
+    """An all-reduce that has ended."""
+
+    job: int
+    """Number of its request."""
+    step: int
+    """Of the job; those that a failure took are counted again."""
+    index: int
+    uses_ina: bool
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """The cluster after a change of who has which hosts and trees."""
 

@@ -8,18 +8,7 @@ from dataclasses import dataclass
 from inaproto_controller.model import StepTimes
 from inaproto_controller.sharing.policy import Policy, may_use
 from inaproto_controller.simulate.job_run import JobRun, Phase
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An all-reduce that has ended."""
-
-    job: int
-    step: int
-    index: int
-    uses_ina: bool
-    begin: float
-    end: float
+from inaproto_controller.simulate.results import Operation
 
 
 @dataclass(frozen=True, slots=True)

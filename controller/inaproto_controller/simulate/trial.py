@@ -16,8 +16,8 @@ import numpy as np
 
 from inaproto_controller.model import StepTimes
 from inaproto_controller.simulate import kernel
+from inaproto_controller.simulate.arrays import make_log, make_slots, make_tables
 from inaproto_controller.simulate.kernel import Slots, Tables, Turns
-from inaproto_controller.simulate.running import make_log, make_slots, make_tables
 
 STEPS: Final = 3
 _ENDLESS: Final = 1 << 60

@@ -30,8 +30,8 @@ from inaproto_controller.requests import HISTOGRAMS, draw_requests
 from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
+from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.setting import FREE, Migration
-from inaproto_controller.simulate.settings import make_setting
 from inaproto_controller.topology import FatTree
 from inaproto_hil import environment
 
@@ -40,7 +40,7 @@ LARGE: Final = FatTree((16, 16, 32), (1, 16, 16))
 """8192 hosts."""
 SCALES: Final = (500, 1000, 2000, 4000)
 _IMPORT: Final = (
-    "import time; begin = time.process_time(); import inaproto_controller.simulate.settings; "
+    "import time; begin = time.process_time(); import inaproto_controller.simulate.presets; "
     "print(time.process_time() - begin)"
 )
 
