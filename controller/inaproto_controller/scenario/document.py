@@ -159,6 +159,8 @@ def _worth(variant: dict[str, Any]) -> str:
     measures, name = variant["measures"], variant["name"]
     if not measures["jobs"]["mean"]:
         return f"{name}: no job was placed."
+    if measures["score"]["mean"] is None and measures["restarts"]["mean"]:
+        return f"{name}: the score is undefined: no job that lost no host would be any faster with INA."
     if measures["score"]["mean"] is None:
         return (
             f"{name}: the score is undefined: at these speeds no job would be any faster with INA. Its "
@@ -173,11 +175,7 @@ def _worth(variant: dict[str, Any]) -> str:
     if migrations:
         waits += f" Its tree is changed {migrations:.3g} times, which costs it {downtime:.3g} s without INA."
     if measures["restarts"]["mean"]:
-        return (
-            f"{name}: the mean job takes {plain - saved:.4g} s; without INA and failures, {plain:.4g} s. "
-            "Restarts are in that: they count against INA in its score and in what it saves, so compare "
-            f'with a variant trees = "none". {waits}'
-        )
+        waits += " Jobs that lost a host are left out of the score and of what is saved."
     did = "saves" if saved > 0 else "costs"
     return (
         f"{name}: INA {did} {abs(saved):.3g} s ({100 * abs(share):.2f} %) of the mean job, which takes "
@@ -220,7 +218,7 @@ def _notes(scenario: Scenario, found: dict[str, Any]) -> list[str]:
         for key, said in (
             ("unfinished", "jobs had not ended at the limit; whole steps count"),
             ("unplaced", "requests got no hosts and are in no mean"),
-            ("restarts", "restarts of jobs that lost a host; their time includes what they lost"),
+            ("restarts", "restarts of jobs that lost a host: left out of score and saved"),
         ):
             if measures[key]["mean"]:
                 notes.append(f"{variant['name']}: {measures[key]['mean']:g} {said}.")

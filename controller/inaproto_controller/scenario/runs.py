@@ -127,7 +127,7 @@ def _counts(result: Result) -> dict[str, Any]:
         "downtime_s": result.downtime,
         "restarts": sum(job.restarts for job in result.jobs),
         "steps_lost": sum(job.steps_lost for job in result.jobs),
-        "plain_s_mean": result.plain_seconds / len(result.jobs) if result.jobs else None,
+        "plain_s_mean": result.plain_mean,
     }
 
 

@@ -149,26 +149,41 @@ class Result:
         return sum(job.possible_seconds for job in self.jobs)
 
     @property
+    def uninterrupted(self) -> Sequence[JobResult]:
+        """Jobs that lost no host: of others nobody knows what they would have taken without INA."""
+        return [job for job in self.jobs if not job.restarts]
+
+    @property
     def score(self) -> float | None:
-        """INA efficiency score: what INA saved of what it could; None if it could save nothing."""
-        return _share(self.plain_seconds - self.seconds, self.plain_seconds - self.possible_seconds)
+        """INA efficiency score: what INA saved of what it could, for jobs that lost no host.
+
+        None if it could save nothing.
+        """
+        return _share(_saved(self.uninterrupted), _possible(self.uninterrupted))
 
     @property
     def weighted_score(self) -> float | None:
         """The same, each job's seconds times its hosts."""
-        saved = sum((job.plain_seconds - job.seconds) * job.hosts for job in self.jobs)
-        possible = sum((job.plain_seconds - job.possible_seconds) * job.hosts for job in self.jobs)
+        saved = sum((job.plain_seconds - job.seconds) * job.hosts for job in self.uninterrupted)
+        possible = sum((job.plain_seconds - job.possible_seconds) * job.hosts for job in self.uninterrupted)
         return _share(saved, possible)
 
     @property
     def saved_mean(self) -> float | None:
-        """Seconds of job completion time that INA saved, per job."""
-        return _share(self.plain_seconds - self.seconds, len(self.jobs))
+        """Seconds of job completion time that INA saved, per job that lost no host."""
+        return _share(_saved(self.uninterrupted), len(self.uninterrupted))
 
     @property
     def saved_share(self) -> float | None:
-        """... as a share of what the jobs take without INA."""
-        return _share(self.plain_seconds - self.seconds, self.plain_seconds)
+        """... as a share of what these jobs take without INA."""
+        jobs = self.uninterrupted
+        return _share(_saved(jobs), sum(job.plain_seconds for job in jobs))
+
+    @property
+    def plain_mean(self) -> float | None:
+        """Seconds that these jobs take without INA, per job."""
+        jobs = self.uninterrupted
+        return _share(sum(job.plain_seconds for job in jobs), len(jobs))
 
     @property
     def utilisation(self) -> float | None:
@@ -217,7 +232,7 @@ class Result:
         """
         shares = [
             _gained(job) / (job.plain_seconds - job.possible_seconds)
-            for job in self.jobs
+            for job in self.uninterrupted
             if job.plain_seconds > job.possible_seconds
         ]
         squares = sum(share * share for share in shares)
@@ -257,6 +272,14 @@ class Result:
             "end_s": self.end,
             "events": self.events,
         }
+
+
+def _saved(jobs: Sequence[JobResult]) -> float:
+    return sum(job.plain_seconds for job in jobs) - sum(job.seconds for job in jobs)
+
+
+def _possible(jobs: Sequence[JobResult]) -> float:
+    return sum(job.plain_seconds for job in jobs) - sum(job.possible_seconds for job in jobs)
 
 
 def _gained(job: JobResult) -> float:
