@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from inaproto_controller.model import EVALUATED
 from inaproto_controller.reproduce.figures import FIGURES, Figure, needed
@@ -29,6 +31,7 @@ from inaproto_controller.reproduce.runs import (
 from inaproto_controller.reproduce.spread import spread
 from inaproto_controller.sharing.policy import Policy
 from inaproto_hil.reproduce import reproduce
+from inaproto_hil.reproduce.mina import show
 from tests.data.mina.reference import reference
 
 
@@ -204,3 +207,27 @@ def test_a_pair_without_time_has_no_score() -> None:
     _, found = perform(PairRun("opt-125m-4", "opt-125m-4", 0.0))
     assert isinstance(found, ClusterFound)
     assert found.score is None
+
+
+def test_figures_of_rows_with_long_names_are_whole() -> None:
+    beside = {
+        "saved_s": 1.2345,
+        "saved_share": 0.12345,
+        "jct_s": 8.0,
+        "queued_s": 123.4,
+        "swaps_per_job": 0.1,
+        "exclusive_score": 0.5432,
+    }
+    row = {
+        "what": "a row whose name is long, " * 6,
+        "paper": 0.9876,
+        "ours": 0.8765,
+        "confidence_95": 0.0123,
+        "inside": False,
+        "beside": beside,
+    }
+    text = io.StringIO()
+    show(Console(file=text, width=100), {"title": "title", "setting": "setting", "rows": [row]})
+    for figure in ("0.9876", "0.8765", "0.0123", "NO", "1.2 s", "12.345 %", "123.4 s", "0.1", "0.5432"):
+        assert figure in text.getvalue()
+    assert "…" not in text.getvalue()

@@ -78,7 +78,7 @@ def _tell(report: dict[str, Any], page: Path | None, json_at: str | None) -> Non
     if not shown.is_terminal:
         shown.width = _WIDTH
     for figure in report["figures"]:
-        _show(shown, figure)
+        show(shown, figure)
     if page is not None:
         click.echo(f"report: {page}", err=to_stdout)
     _verdict(shown, report)
@@ -174,11 +174,12 @@ def _json(report: dict[str, Any]) -> str:
 # -- tables
 
 
-def _show(console: Console, figure: dict[str, Any]) -> None:
+def show(console: Console, figure: dict[str, Any]) -> None:
+    """A figure of the report, as a table."""
     rows = [(row, cells(row)) for row in figure["rows"]]
     there = [place for place in range(len(COLUMNS)) if any(shown[place] != "-" for _, shown in rows)]
     table = Table(box=None, pad_edge=False)
-    table.add_column("", no_wrap=True)
+    table.add_column("")  # long names wrap, so that figures do not
     for place in there:
         table.add_column(COLUMNS[place], justify="right", no_wrap=True)
     for row, shown in rows:
