@@ -7,6 +7,7 @@ models, so the order among equal times decides results.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final
 
@@ -29,6 +30,7 @@ _BUCKETS: Final = (
     *(2, 5, 11, 23, 47, 97, 197),
     *(397, 797, 1597, 3203, 6421, 12853, 25717, 51437, 102877, 205759),  # beyond what was compared
 )
+_NOBODY: Final = -1
 
 
 @jit
@@ -68,31 +70,64 @@ def listed(roots: Ints, order: GroupOrder) -> list[int]:
     return firsts[::-1] if order is GroupOrder.DESCENDING else _hashed(firsts)
 
 
-def _hashed(roots: list[int]) -> list[int]:
-    """Entries of one bucket stand together; a new one is before them, or at the head of the list."""
-    buckets = iter(_BUCKETS)
-    count = next(buckets)
-    found: list[int] = []
-    for root in roots:
-        if len(found) == count:
-            count = next(buckets)
-            found = _rebuilt(found, count)
-        bucket = root % count
-        place = next((at for at, other in enumerate(found) if other % count == bucket), 0)
-        found.insert(place, root)
-    return found
+class _Listing:
+    """Roots in the order of a hash table's list: those of one bucket stand together."""
 
+    def __init__(self, buckets: int) -> None:
+        self.buckets = buckets
+        self.size = 0
+        self._first: dict[int, int] = {}
+        """By bucket: its first root."""
+        self._before: dict[int, int] = {}
+        self._after: dict[int, int] = {}
+        self._head = self._tail = _NOBODY
+        self._last = _NOBODY
+        """Bucket of the root that was appended last."""
 
-def _rebuilt(roots: list[int], count: int) -> list[int]:
-    found: list[int] = []
-    seen: set[int] = set()
-    last = -1
-    for root in roots:
-        bucket = root % count
-        if bucket in seen and bucket != last:
-            found.insert(next(at for at, other in enumerate(found) if other % count == bucket), root)
+    def __iter__(self) -> Iterator[int]:
+        root = self._head
+        while root != _NOBODY:
+            yield root
+            root = self._after[root]
+
+    def enter(self, root: int) -> None:
+        """Before the others of its bucket, or at the head of the list."""
+        self._insert(root, self._first.get(root % self.buckets, self._head))
+
+    def enter_again(self, root: int) -> None:
+        """When the table is rebuilt, in the old order: at the end, unless its bucket has ended before."""
+        bucket = root % self.buckets
+        if bucket in self._first and bucket != self._last:
+            self._insert(root, self._first[bucket])
+            return
+        self._last = bucket
+        first = self._first.get(bucket, root)
+        self._insert(root, _NOBODY)
+        self._first[bucket] = first
+
+    def _insert(self, root: int, after: int) -> None:
+        before = self._tail if after == _NOBODY else self._before[after]
+        self._before[root], self._after[root] = before, after
+        if before == _NOBODY:
+            self._head = root
         else:
-            found.append(root)
-            seen.add(bucket)
-            last = bucket
-    return found
+            self._after[before] = root
+        if after == _NOBODY:
+            self._tail = root
+        else:
+            self._before[after] = root
+        self._first[root % self.buckets] = root
+        self.size += 1
+
+
+def _hashed(roots: Sequence[int]) -> list[int]:
+    buckets = iter(_BUCKETS)
+    found = _Listing(next(buckets))
+    for root in roots:
+        if found.size == found.buckets:
+            larger = _Listing(next(buckets))
+            for one in found:
+                larger.enter_again(one)
+            found = larger
+        found.enter(root)
+    return list(found)
