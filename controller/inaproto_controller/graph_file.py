@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from inaproto.errors import ConfigError
 from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.input_file import read_bounded
 
 BYTES_MAX: Final = 1 << 26
 _LIMITS: Final = ("jobs", "jobs_per_port")
@@ -60,15 +61,7 @@ class _Cluster(BaseModel):
 
 def read(path: Path) -> GraphTopology:
     """By its ending: .json, .graphml or .xml. Raises ``ConfigError``, which names the node, or the line."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # a name with a NUL
-        raise ConfigError(f"{str(path)!r}: {error}") from None
-    if len(data) > BYTES_MAX:
-        raise ConfigError(f"{path}: more than {BYTES_MAX >> 20} MiB")
+    data = read_bounded(path, BYTES_MAX)
     readers = {".json": parse_json, ".graphml": parse_graphml, ".xml": parse_graphml}
     if path.suffix not in readers:
         raise ConfigError(f"{path}: a name that ends in {', '.join(readers)}")

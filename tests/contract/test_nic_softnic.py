@@ -15,7 +15,8 @@ from inaproto.sim.weather import Weather
 from inaproto.units import MS, US
 from inaproto_adapters.frames import open_frame_pair
 from inaproto_adapters.memory import Link, open_memory_pair
-from tests.contract.nic_contract import LossyNicContract, NicContract, connect, noise, transfer
+from tests.contract.lossy_nic_contract import LossyNicContract
+from tests.contract.nic_contract import NicContract, connect, noise, transfer
 
 WEATHER = Weather(
     drop=0.01,

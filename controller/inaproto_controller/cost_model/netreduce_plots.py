@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -12,19 +12,11 @@ from matplotlib.figure import Figure
 from inaproto_controller.cost_model.netreduce import ALGORITHMS
 from inaproto_controller.cost_model.netreduce_simulation import Simulation
 from inaproto_controller.cost_model.netreduce_sweeps import MS, Sweep, sweeps
+from inaproto_controller.plot_look import LOOK
 
 FIGURE_7: Final = "netreduce-figure-7.svg"
 HEADLINE: Final = "netreduce-ring-against-network.svg"
 
-_LOOK: Final[Any] = {
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "inaproto",
-}
 _LINES: Final = {
     "FR": ("#6a7078", "o"),
     "TA": ("#c62828", "s"),
@@ -35,7 +27,7 @@ _LINES: Final = {
 
 def draw(folder: Path, simulation: Simulation | None = None) -> list[Path]:
     """Writes the pictures into ``folder``; returns their paths. Crosses are simulated, stage by stage."""
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         paths = [_save(_figure_7(simulation or Simulation()), folder / FIGURE_7)]
         if simulation is not None and simulation.headline:
             paths.append(_save(_headline(simulation), folder / HEADLINE))

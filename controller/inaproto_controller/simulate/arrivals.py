@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, Final
 
 from inaproto.errors import ConfigError
+from inaproto_controller.input_file import read_bounded
 from inaproto_controller.model import measured_names
 from inaproto_controller.requests import Request
 
@@ -52,15 +53,7 @@ def read(path: Path, *, models: Sequence[str] | None = None) -> Log:
 
     Raises ``ConfigError``, which names the line.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:  # a name with a NUL
-        raise ConfigError(f"{str(path)!r}: {error}") from None
-    if len(data) > BYTES_MAX:
-        raise ConfigError(f"{path}: more than {BYTES_MAX >> 20} MiB")
+    data = read_bounded(path, BYTES_MAX)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -11,19 +11,12 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from inaproto_controller.plot_look import LOOK
+
 _OURS: Final = "#1f5fbf"
 _PAPER: Final = "#20242b"
 _FAIR: Final = "#c62828"
 _COLOURS: Final = {"least-fragments": _OURS, "first": _FAIR, "random": "#6a7078"}
-_LOOK: Final[Any] = {
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "inaproto",
-}
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -33,7 +26,7 @@ def picture(figure: Mapping[str, Any]) -> str | None:
     draw = _PICTURES.get(figure["key"])
     if draw is None:
         return None
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(LOOK):
         drawn = Figure(figsize=(9.0, 3.4), layout="constrained")
         draw(drawn.subplots(), figure["rows"])
         text = io.StringIO()
