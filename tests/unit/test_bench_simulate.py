@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from inaproto_hil.bench import bench
-from inaproto_hil.bench.simulate import cases, exponent
+from inaproto_hil.bench.simulate import beyond_first, cases, exponent
 
 
 def test_a_report_has_its_configuration_and_tells_compiling_from_running() -> None:
@@ -35,6 +35,7 @@ def test_a_report_has_its_configuration_and_tells_compiling_from_running() -> No
 def test_the_exponent_is_that_of_the_power_law() -> None:
     assert exponent([(events, 3e-6 * events**1.5) for events in (10, 100, 7000)]) == pytest.approx(1.5)
     assert exponent([(10, 1.0)]) is None
+    assert exponent([(10, 1.0), (20, 0.0), (40, 4.0)]) is None
 
 
 def test_what_charges_for_exchanged_trees_says_so() -> None:
@@ -48,3 +49,10 @@ def test_sizes_that_are_none_are_refused() -> None:
     for sizes in ("a", "0"):
         done = CliRunner().invoke(bench, ["simulate", "--sizes", sizes])
         assert done.exit_code == 2
+
+
+def test_an_empty_cluster_does_not_count_once_it_is_full() -> None:
+    points = [(events, 2.0 + 3e-6 * (events - 1000)) for events in (1000, 2000, 4000, 8000)]
+    assert exponent(points) != pytest.approx(1.0)
+    assert exponent(beyond_first(points)) == pytest.approx(1.0)
+    assert exponent(beyond_first(points[:2])) is None
