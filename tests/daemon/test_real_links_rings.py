@@ -181,11 +181,15 @@ async def until(found: Bench, holds: Callable[[dict[str, Any]], bool], what: str
     return await trio.to_thread.run_sync(found.wait, holds, what)
 
 
+PATIENT = ("--recover-ms", "60000")
+"""However long commands take on this machine while a link is away, the job is still there."""
+
+
 @pytest.mark.parametrize("end", ["switch's end", "host's end"])
 async def test_a_link_that_goes_down_and_up_again_in_a_job(runtime_dir: Path, end: str) -> None:
     with bench(runtime_dir) as found, trio.fail_after(2 * DEADLINE_S):
-        found.start_switch()
-        start_hosts(found)
+        found.start_switch(*PATIENT)
+        start_hosts(found, *PATIENT)
         where, name = (found.switch, "sw1") if end == "switch's end" else (found.hosts[1], "eth0")
         await through_an_outage(
             found,
@@ -196,8 +200,8 @@ async def test_a_link_that_goes_down_and_up_again_in_a_job(runtime_dir: Path, en
 
 async def test_a_link_that_is_removed_and_made_again_in_a_job(runtime_dir: Path) -> None:
     with bench(runtime_dir) as found, trio.fail_after(2 * DEADLINE_S):
-        found.start_switch()
-        start_hosts(found)
+        found.start_switch(*PATIENT)
+        start_hosts(found, *PATIENT)
         await through_an_outage(
             found,
             lambda: print(found.switch.ip("link", "del", "sw1")),
