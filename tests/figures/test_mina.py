@@ -32,6 +32,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     command = [sys.executable, "-m", "inaproto", "reproduce", "mina", "--json", str(out)]
     done = subprocess.run(command, cwd=TREE, env=os.environ, capture_output=True, text=True, check=False)
     assert done.returncode in {0, 1}, done.stderr
+    assert out.exists(), done.stderr
     return json.loads(out.read_text())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,6 +42,12 @@ def test_help_of_a_daemon_explains_every_field(
         assert f"--{name.replace('_', '-')} VALUE" in result.output
         assert field.description, f"{name} has no explanation"
     assert "Example: inaproto" in result.output
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "inaproto", "version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("inaproto ")
 
 
 def test_version_names_what_it_runs_on() -> None:
