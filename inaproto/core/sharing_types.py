@@ -1,0 +1,536 @@
+"""Configuration, messages, events, actions, durable records and views of sharing by two-phase commit.
+
+Of :mod:`inaproto.core.sharing_coordinator` and :mod:`inaproto.core.sharing_participant`, which say how they
+are used (MINA section IV-B, protocol.md 6). Words: a *pool* is accelerator memory that the jobs of a sharing
+group use by turns; a *seat* is a job on a host; a *turn* is the right of one job to use the pool, for its
+operations ``[first, until)``, with an *epoch*, a fencing token that is higher in every later turn of the pool.
+
+An index is that of an all-reduce of a job. A seat reports the index of the operation that it starts next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
+
+
+class Rule(Enum):
+    """When the seats of a job may change over to another decision."""
+
+    EQUAL_INDEX = "equal-index"
+    """The paper's: all seats of the group are locked, and of each job they are at the same operation."""
+    BY_INDEX = "by-index"
+    """Ours: only the seats whose turn it is are asked, and the decision names the operation from which it
+    holds; nobody is locked."""
+
+
+class Path(Enum):
+    """On which an operation runs; both give the same bytes."""
+
+    INA = "ina"
+    FALLBACK = "fallback"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Seat:
+    """A job on a host: a participant."""
+
+    job: JobId
+    host: str
+    life: int = 0
+    """A daemon that restarts, or a job that takes its host in again, makes a new seat: nothing that was said
+    to, or by, an earlier life concerns it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """Of a round. A coordinator's term grows with each restart, so no version is used twice."""
+
+    term: int
+    number: int
+
+
+NO_VERSION = Version(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    job: JobId
+    epoch: Epoch
+    first: OpIndex
+    until: OpIndex | None
+    """Excluded; None: until it is ended by a round."""
+
+    def covers(self, index: int) -> bool:
+        return self.first <= index and (self.until is None or index < self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a round that was committed changes."""
+
+    granted: Turn | None = None
+    ended: Epoch | None = None
+    """The turn of this epoch ends before the operation ``until`` of its job."""
+    until: OpIndex = OpIndex(0)
+
+
+# --- messages of the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Step 1: vote. A seat that has voted and hears nothing for ``lease_ns`` is in doubt."""
+
+    seat: Seat
+    """To whom."""
+    term: int
+    version: Version
+    rule: Rule
+    granted: JobId | None
+    """Whose turn begins, if any."""
+    ended: Epoch | None
+    """Which turn ends, if any."""
+    over_below: Epoch
+    """Turns of the seat's job of lower epochs have ended, whether or not the seat has heard of it."""
+    margin: int
+    """By index: what is decided concerns no operation before the seat's vote plus this."""
+    lease_ns: int
+    peers: tuple[Seat, ...]
+    """All seats that are asked, this one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Step 5. Sent again until it is done."""
+
+    seat: Seat
+    term: int
+    version: Version
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Step 5: it has been decided that nothing changes. Also answers an ``Ask``."""
+
+    seat: Seat
+    term: int
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """The turn, if it stands at the seat, ends before ``until``: say when it has drained.
+
+    Needs no round: a seat may run any operation by the fallback.
+    """
+
+    seat: Seat
+    term: int
+    epoch: Epoch
+    until: OpIndex
+    """0: at once."""
+
+
+CoordinatorMessage = Prepare | Commit | Abort | EndTurn
+
+
+# --- messages of a seat
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """Step 3."""
+
+    seat: Seat
+    """Who says it."""
+    version: Version
+    index: OpIndex
+    """Of the operation that it starts next."""
+    in_ina: bool
+    """Whether an INA operation of it has not drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The seat has promised a peer never to vote on this version."""
+
+    seat: Seat
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Step 7: the seat has applied the decision."""
+
+    seat: Seat
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The seat uses the pool no more under this epoch or a lower one, nor will it ever."""
+
+    seat: Seat
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The seat is in doubt."""
+
+    seat: Seat
+    version: Version
+
+
+SeatMessage = Vote | Refusal | Done | Drained | Ask
+
+
+# --- messages between seats
+
+
+@dataclass(frozen=True, slots=True)
+class AskPeer:
+    """The sender is in doubt, and does not hear from the coordinator."""
+
+    sender: Seat
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class TellPeerDecision:
+    """What the sender knows of a round: it was committed, or (None) it never will be.
+
+    A seat that is in doubt itself does not answer.
+    """
+
+    sender: Seat
+    version: Version
+    decision: Decision | None
+
+
+PeerMessage = AskPeer | TellPeerDecision
+
+
+# --- the coordinator: configuration, record, events, actions, view
+
+
+@dataclass(frozen=True, slots=True)
+class SharingConfig:
+    group: str
+    rule: Rule = Rule.BY_INDEX
+    capacity: int = 1
+    """Turns that may stand at once."""
+    margin: int = 2
+    """By index: operations between the greatest index reported and the first that is decided upon."""
+    vote_ns: int = 50 * MS
+    """How long votes are waited for."""
+    lease_ns: int = 200 * MS
+    """A seat's, from its vote; locks are held no longer."""
+    resend_ns: int = 50 * MS
+    """Between two sendings of what has not been answered."""
+    retry_ns: int = 20 * MS
+    """Between a round that was aborted and the next try."""
+    retry_jitter_ns: tuple[int, ...] = (0,)
+    """Added to it, one after the other; from the seed."""
+    retry_doublings_max: int = 6
+    """Of ``retry_ns``, one after each round that is aborted in a row."""
+    seats_max: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1 or self.margin < 0 or self.seats_max < 1 or self.retry_doublings_max < 0:
+            raise LocalMisuse(f"sharing group {self.group}: a number that is too small: {self}")
+        times = (self.vote_ns, self.lease_ns, self.resend_ns, self.retry_ns, *self.retry_jitter_ns)
+        if min(times) < 0 or not self.retry_jitter_ns:
+            raise LocalMisuse(f"sharing group {self.group}: a negative time, or no jitter: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    turn: Turn
+    seats: tuple[Seat, ...]
+    """That were told, and must drain."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingRecord:
+    """All that a coordinator must find again; each one takes the place of the one before."""
+
+    term: int
+    epoch: Epoch
+    """Of the newest turn."""
+    turns: tuple[TurnRecord, ...] = ()
+    """That have not drained, as far as it had been heard."""
+    version: Version = NO_VERSION
+    """Of the last round that was committed."""
+    decision: Decision = Decision()
+    told: tuple[Seat, ...] = ()
+    """Whom the decision concerns."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnWanted:
+    """The planner's wish, of which the last one counts: this job shall have a turn, and another if it ends.
+
+    If no unit is free the oldest open turn of another job is ended for it. None: open turns shall end.
+    """
+
+    job: JobId | None
+    operations: int | None = None
+    """How many; None: until something else is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatsChanged:
+    """All seats of the group. A seat that is missing is asked nothing more, but must still drain."""
+
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeatGone:
+    """The seat uses the pool no more, nor can it: its process is dead, or its connections were taken away."""
+
+    seat: Seat
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingRemoved:
+    """No switch takes anything of this job under this epoch or a lower one: its seats count as drained."""
+
+    job: JobId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """The job shall have no turn until it is released: one that stands is ended. Answered: ``JobDrained``."""
+
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True)
+class FromSeat:
+    seat: Seat
+    """Whom the connection authenticates."""
+    message: SeatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The deadline may have passed."""
+
+
+SharingEvent = (
+    TurnWanted | SeatsChanged | SeatGone | RingRemoved | JobHeld | JobReleased | FromSeat | Persisted | Woke
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    seat: Seat
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make durable, then say ``Persisted``. Of two, the later one counts; they may not change places."""
+
+    record: SharingRecord
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStands:
+    """It has been decided, durably; said again when ``until`` changes."""
+
+    job: JobId
+    epoch: Epoch
+    first: OpIndex
+    until: OpIndex | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFree:
+    """The turn has ended, and all its seats have drained: a unit is free."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class JobDrained:
+    """A job that is held has no turn, and gets none."""
+
+    job: JobId
+
+
+class Mark(Enum):
+    """What was remarkable; for logs, counters and the marks of the simulation."""
+
+    ROUND_BEGUN = "round begun"
+    COMMITTED = "round committed"
+    ABORTED_UNEQUAL = "round aborted: the seats of a job are at different operations"
+    ABORTED_IN_INA = "round aborted: a seat is in an INA operation"
+    ABORTED_LATE = "round aborted: votes are missing"
+    ABORTED_REFUSED = "round aborted: a seat has promised never to vote on it"
+    ABORTED_CHANGED = "round aborted: seats or wishes changed"
+    SENT_AGAIN = "messages sent again"
+    TURN_FORCED = "turn ended without a round"
+    RECOVERED = "decision of an earlier term sent again"
+    PRESUMED_ABORT = "a seat asked about a round that is not in the log"
+    IN_DOUBT = "in doubt"
+    RESOLVED_BY_COORDINATOR = "doubt resolved by the coordinator"
+    RESOLVED_BY_PEER = "doubt resolved by a peer"
+    FELL_BACK_IN_DOUBT = "operation run by the fallback because of a doubt"
+    HELD = "operation waits for a lock"
+    PROMISED = "promised a peer never to vote"
+    STALE = "message of an earlier term, round or life"
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    mark: Mark
+    version: Version = NO_VERSION
+
+
+SharingAction = Tell | Persist | TurnStands | PoolFree | JobDrained | Noted | Blame
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    turn: Turn
+    undrained: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharingView:
+    phase: str
+    term: int
+    version: Version
+    """Of the last round begun."""
+    turns: tuple[TurnView, ...]
+    wanted: JobId | None
+    missing: tuple[Seat, ...]
+    """Whose votes, or whose word that it is done, are waited for."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """By the value of each :class:`Mark`."""
+
+
+# --- the participant: configuration, events, actions, view
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantConfig:
+    seat: Seat
+    first_operation: OpIndex = OpIndex(0)
+    """That it starts next."""
+    ask_ns: int = 100 * MS
+    """Between two questions of a seat that is in doubt."""
+    operations_max: int = 64
+    """Started and not ended."""
+    lease_max_ns: int = 10 * S
+    """Whatever a coordinator asks for."""
+
+    def __post_init__(self) -> None:
+        if self.operations_max < 1 or min(self.ask_ns, self.lease_max_ns, self.first_operation) < 0:
+            raise LocalMisuse(f"seat {self.seat}: a number that is too small: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class FromCoordinator:
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class FromPeer:
+    seat: Seat
+    """Whom the connection authenticates."""
+    message: PeerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStarting:
+    """The operation is next, and nothing but its path is missing. Answered: ``StartOperation``, or
+    ``HoldOperation`` and later ``StartOperation``."""
+
+    index: OpIndex
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEnded:
+    """Whatever path it ended on, it has drained: all results taken, all own sends acknowledged."""
+
+    index: OpIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The job leaves the host: it starts no further operation."""
+
+
+ParticipantEvent = FromCoordinator | FromPeer | OperationStarting | OperationEnded | Closing | Woke
+
+
+@dataclass(frozen=True, slots=True)
+class StartOperation:
+    index: OpIndex
+    path: Path
+    epoch: Epoch | None
+    """Of the turn, for the INA header; None: the fallback."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOperation:
+    index: OpIndex
+    until: Instant
+    """At the latest, if the seat is woken."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellCoordinator:
+    message: SeatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class TellPeer:
+    seat: Seat
+    message: PeerMessage
+
+
+ParticipantAction = StartOperation | HoldOperation | TellCoordinator | TellPeer | Noted | Blame
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantView:
+    phase: str
+    term: int
+    """Of the newest coordinator that was heard."""
+    version: Version
+    """That was voted on last."""
+    next_operation: OpIndex
+    turn: Turn | None
+    """That stands here."""
+    is_locked: bool
+    """No operation starts."""
+    is_held: bool
+    """One waits for that."""
+    in_ina: tuple[tuple[OpIndex, Epoch], ...]
+    """Operations on the pool that have not drained."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """By the value of each :class:`Mark`."""
