@@ -79,7 +79,7 @@ class SharingRecord:
     """That have not drained, as far as it had been heard."""
     version: Version = NO_VERSION
     """Of the last round that was committed."""
-    decision: Decision = Decision()
+    decision: Decision | None = None
     told: tuple[Seat, ...] = ()
     """Whom the decision concerns."""
 

@@ -133,8 +133,8 @@ class EndTurn:
     seat: Seat
     term: int
     epoch: Epoch
-    until: OpIndex
-    """:data:`AT_ONCE` needs nobody to be asked."""
+    until: OpIndex | None
+    """:data:`AT_ONCE` is one. None: it does not end; but a seat that uses it no more says so."""
 
 
 CoordinatorMessage = Prepare | Commit | Abort | EndTurn
@@ -198,6 +198,8 @@ SeatMessage = Vote | Refusal | Done | Drained | Ask
 class AskPeer:
     """The sender is in doubt, and does not hear from the coordinator."""
 
+    seat: Seat
+    """To whom."""
     sender: Seat
     version: Version
 
@@ -209,6 +211,8 @@ class TellPeerDecision:
     A seat that is in doubt itself does not answer.
     """
 
+    seat: Seat
+    """To whom."""
     sender: Seat
     version: Version
     decision: Decision | None
