@@ -1,10 +1,10 @@
 """A seat of a sharing group: decides for each operation, by itself, whether it uses the pool (MINA IV-B).
 
 The two sides of the paper's host, which share a lock, are one core here: the *execution* side asks with
-``OperationStarting`` on which path the next operation runs, the *synchronisation* side hears the coordinator.
-An operation runs on INA if it lies in a turn that stands at this seat: a function of what was agreed and of the
-operation's index. There is no clock in it, and no round trip. The paper's hosts evaluate their policy with
-the time of day, on which they may differ.
+``OperationStarting`` on which path the next operation runs, the *synchronisation* side hears the
+coordinator. An operation runs on INA if it lies in a turn that stands at this seat: a function of what was
+agreed and of the operation's index. There is no clock in it, and no round trip. The paper's hosts evaluate
+their policy with the time of day, on which they may differ.
 
 A seat that has voted is LOCKED under the rule ``equal-index``: no operation starts. Under ``by-index`` it is
 only VOTED: operations below its own vote plus the margin, which no decision can concern, start as before.
@@ -157,7 +157,7 @@ class SharingParticipant:
     # --- rounds
 
     def _prepare(self, said: Prepare, now: Instant) -> list[ParticipantAction]:
-        """A round that is undecided here was aborted: none begins before all are done with what was decided."""
+        """What is undecided here was aborted: no round begins before all are done with a decision."""
         if said.version <= max(self._voted, self._decided):
             return [self._note(Mark.STALE, said.version)]
         if said.version <= self._promised or self._is_closed:
