@@ -1,22 +1,13 @@
-"""What is planned: jobs that train a measured model, and how long their steps take.
-
-MINA, section V-A: a model is the trace of one training step. Operations of a job are serial, each begins when
-its gradient is ready and the one before it has ended; a step ends when the framework has waited for the last.
-How long an operation takes depends on its bytes and on whether the network sums it, on nothing else.
-
-Seconds, bytes, bytes a second; sizes are integers, times are doubles.
-"""
+"""What is planned: jobs that train a measured model. Their traces, and the speeds of MINA's experiments."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from math import isfinite
-from typing import Any, Final, Self
+from typing import Final
 
+from inaproto.core.step_times import ModelTrace, Speeds
 from inaproto.errors import ConfigError
 
 EVALUATED: Final = (
@@ -29,46 +20,10 @@ EVALUATED: Final = (
     "vit-large-4",
 )
 """Models of the paper's evaluation; streams of requests name them by their place here."""
-BYTES_LIMIT: Final = 1 << 63
-"""Of an operation: fewer."""
 
-
-@dataclass(frozen=True, slots=True)
-class ModelTrace:
-    """One training step of a model."""
-
-    name: str
-    duration: float
-    """From the start of a step until the framework begins to wait for results."""
-    ready: tuple[float, ...]
-    """When each gradient is ready, from the start of the step, ascending."""
-    nbytes: tuple[int, ...]
-
-    @classmethod
-    def decode(cls, name: str, fields: Any) -> Self:
-        """Raises ``ConfigError``: {"duration": s, "allreduces": [{"start": s, "size": bytes}, ...]}."""
-        if not isinstance(fields, dict) or not isinstance(fields.get("allreduces"), list | tuple):
-            raise ConfigError(f"model trace {name}: needs a duration, and a list of allreduces")
-        try:
-            operations = fields["allreduces"]
-            trace = cls(
-                name,
-                float(fields["duration"]),
-                tuple(float(one["start"]) for one in operations),
-                tuple(int(one["size"]) for one in operations),
-            )
-            is_finite = all(map(isfinite, (trace.duration, *trace.ready)))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"model trace {name}: {error!r}") from None
-        if not is_finite:
-            raise ConfigError(f"model trace {name}: duration and starts must be finite")
-        if max(trace.nbytes, default=0) >= BYTES_LIMIT:
-            raise ConfigError(f"model trace {name}: an all-reduce of {BYTES_LIMIT} bytes or more")
-        if not trace.ready or list(trace.ready) != sorted(trace.ready) or min(trace.ready) < 0:
-            raise ConfigError(f"model trace {name}: needs all-reduces whose starts ascend from 0")
-        if min(trace.nbytes) <= 0 or trace.duration < 0:
-            raise ConfigError(f"model trace {name}: sizes and duration must be positive")
-        return trace
+CLUSTER: Final = Speeds(12.5e9, 2.0, 5e-5)
+SHARING: Final = Speeds(12.5e9, 1.5, 5e-5, 1.5)
+CONFLICTS: Final = Speeds(2e9, 1.0, 5e-5)
 
 
 @cache
@@ -86,95 +41,3 @@ def measured_names() -> tuple[str, ...]:
     folder = resources.files("inaproto_controller") / "data" / "mina"
     names = (path.name for path in folder.iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
-
-
-@dataclass(frozen=True, slots=True)
-class Speeds:
-    """Of network and processors, for all jobs alike."""
-
-    bandwidth: float
-    """Of an all-reduce without INA, bytes of the tensor a second."""
-    ina_ratio: float
-    """How many times the bandwidth is with INA."""
-    latency: float
-    """Of an operation, seconds."""
-    gpu_speedup: float = 1.0
-    """Divides all times of a trace."""
-
-    def operation(self, nbytes: int, *, hosts: int, ina: bool) -> float:
-        """How long an all-reduce takes. One host has nobody to wait for but itself."""
-        if hosts == 1:
-            return self.latency
-        return self.latency + nbytes / (self.bandwidth * (self.ina_ratio if ina else 1.0))
-
-
-_ROUNDING: Final = 1e-12
-"""Of step times, relative."""
-
-CLUSTER: Final = Speeds(12.5e9, 2.0, 5e-5)
-SHARING: Final = Speeds(12.5e9, 1.5, 5e-5, 1.5)
-CONFLICTS: Final = Speeds(2e9, 1.0, 5e-5)
-
-
-class StepTimes:
-    """A model's operations at some speeds, and what the rest of a step takes from any of them on.
-
-    All times are from the start of a step. If operations i.. begin at t or later and are all of one kind, the
-    step ends at ``max(t + tail[i], floor[i])``: the recurrence of the module's head in max-plus form.
-    """
-
-    __slots__ = (
-        "count",
-        "duration",
-        "floor_ina",
-        "floor_plain",
-        "ina",
-        "plain",
-        "ready",
-        "step_ina",
-        "step_plain",
-        "suffix",
-        "tail_ina",
-        "tail_plain",
-    )
-
-    def __init__(self, trace: ModelTrace, speeds: Speeds, *, hosts: int) -> None:
-        self.ready: Final = tuple(start / speeds.gpu_speedup for start in trace.ready)
-        self.duration: Final = trace.duration / speeds.gpu_speedup
-        self.count: Final = len(self.ready)
-        self.plain: Final = tuple(speeds.operation(size, hosts=hosts, ina=False) for size in trace.nbytes)
-        self.ina: Final = tuple(speeds.operation(size, hosts=hosts, ina=True) for size in trace.nbytes)
-        self.tail_plain, self.floor_plain = self._rest(self.plain)
-        self.tail_ina, self.floor_ina = self._rest(self.ina)
-        self.step_plain: Final = self._isolated(self.plain)
-        self.step_ina: Final = self._isolated(self.ina)
-        self.suffix: Final = self._suffix()
-
-    def _rest(self, times: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        tail, floor = [0.0], [self.duration]
-        for start, time in zip(reversed(self.ready), reversed(times), strict=True):
-            floor.append(max(start + time + tail[-1], floor[-1]))
-            tail.append(time + tail[-1])
-        return tuple(reversed(tail)), tuple(reversed(floor))
-
-    def _isolated(self, times: Sequence[float]) -> float:
-        end = 0.0
-        for start, time in zip(self.ready, times, strict=True):
-            end = max(end, start) + time
-        return max(end, self.duration)
-
-    def _suffix(self) -> int:
-        """The first operation of the fewest last ones that need INA for a step to be as short as it can be.
-
-        The short paper's partition; as many as there are operations if INA gains nothing.
-        """
-        for first in range(self.count, 0, -1):
-            step = self._isolated([*self.plain[:first], *self.ina[first:]])
-            if step <= self.step_ina + _ROUNDING * self.step_ina:
-                return first
-        return 0
-
-    @property
-    def gain(self) -> float:
-        """Share of a plain step that INA for all its operations saves."""
-        return (self.step_plain - self.step_ina) / self.step_plain

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import Speeds
 from inaproto_controller.compiled import IS_COMPILED
-from inaproto_controller.model import CLUSTER, SHARING, Speeds
+from inaproto_controller.model import CLUSTER, SHARING
 from inaproto_controller.network import FatTreeNetwork
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import FirstFit
 from inaproto_controller.requests import Request
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.results import Operation, Result
 from inaproto_controller.simulate.setting import FREE, Migration, Setting

@@ -8,9 +8,10 @@ from itertools import chain, repeat
 
 import pytest
 
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto_controller.model import EVALUATED, SHARING, ModelTrace, Speeds, StepTimes, measured
-from inaproto_controller.sharing.policy import Policy
+from inaproto_controller.model import EVALUATED, SHARING, measured
 from inaproto_controller.simulate.shared_switch import share
 from inaproto_controller.yardsticks.schedules import (
     FiniteJob,

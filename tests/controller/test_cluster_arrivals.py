@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import CLUSTER, SHARING, StepTimes, measured
+from inaproto_controller.model import CLUSTER, SHARING, measured
 from inaproto_controller.requests import Request, draw_requests
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from inaproto.core.step_times import Speeds
 from inaproto.errors import ConfigError
 from inaproto_controller import graph_file
 from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.model import CLUSTER, SHARING, Speeds, measured
+from inaproto_controller.model import CLUSTER, SHARING, measured
 from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
 from inaproto_controller.scenario.document import document
 from inaproto_controller.scenario.file import ClusterTable, MigrationTable

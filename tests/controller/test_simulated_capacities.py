@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from inaproto.core.sharing_policy import Policy
 from inaproto_controller.graph_network import GraphNetwork
 from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.model import EVALUATED, SHARING
@@ -15,7 +16,6 @@ from inaproto_controller.network import Bools, Ints, Network
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import RandomFit
 from inaproto_controller.requests import Request
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Operation, Result

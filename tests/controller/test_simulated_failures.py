@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import SHARING, StepTimes, measured
+from inaproto_controller.model import SHARING, measured
 from inaproto_controller.requests import Request
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures
 from inaproto_controller.simulate.presets import make_setting

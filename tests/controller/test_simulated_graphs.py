@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from inaproto.core.sharing_policy import Policy
 from inaproto_controller.graph_network import GraphNetwork
 from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.model import EVALUATED, SHARING
@@ -14,7 +15,6 @@ from inaproto_controller.placement.least_fragments import LeastFragments
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import RandomFit
 from inaproto_controller.requests import Request
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import TREES

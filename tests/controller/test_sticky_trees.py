@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, Speeds, StepTimes, measured
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import Speeds, StepTimes
+from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, measured
 from inaproto_controller.network import Bools, FatTreeNetwork, Ints, Network
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.setting import Migration

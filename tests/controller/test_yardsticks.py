@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import LocalMisuse
 from inaproto_controller.graph_network import GraphNetwork
 from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.model import SHARING, StepTimes, measured
+from inaproto_controller.model import SHARING, measured
 from inaproto_controller.placement.occupancy import fragments
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import TreeJob

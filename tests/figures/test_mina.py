@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from inaproto.core.sharing_policy import Policy
 from inaproto_controller.reproduce.figures import FIGURES, MINA, needed
 from inaproto_controller.reproduce.published import published
 from inaproto_controller.reproduce.runs import ClusterFound, ClusterRun, ConflictFound, ConflictRun, perform
-from inaproto_controller.sharing.policy import Policy
 from inaproto_hil.reproduce.mina import run_all
 from tests.data.mina.reference import reference
 

@@ -10,8 +10,9 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import LocalMisuse
-from inaproto_controller.model import EVALUATED, SHARING, StepTimes, measured
+from inaproto_controller.model import EVALUATED, SHARING, measured
 from inaproto_controller.network import FatTreeNetwork, Ints
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.branch_and_bound import largest_set

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto_controller.model import CLUSTER, StepTimes, measured
+from inaproto.core.step_times import StepTimes
+from inaproto_controller.model import CLUSTER, measured
 from inaproto_controller.network import FatTreeNetwork
 from inaproto_controller.topology import FatTree, Link, Quota, Switch
 from inaproto_controller.trees.builder import TreeBuilder, TreeJob

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import CLUSTER, StepTimes, measured
+from inaproto_controller.model import CLUSTER, measured
 from inaproto_controller.network import FatTreeNetwork
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.builder import Changes, TreeJob

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from inaproto.core.sharing_policy import Policy
 from inaproto_controller.model import CLUSTER, SHARING, measured
 from inaproto_controller.reproduce.published import published
 from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.presets import make_setting

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import (
-    CLUSTER,
-    EVALUATED,
-    SHARING,
-    ModelTrace,
-    Speeds,
-    StepTimes,
-    measured,
-    measured_names,
-)
+from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, measured, measured_names
 from inaproto_controller.reproduce.published import published
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
 from tests.data.mina.reference import reference

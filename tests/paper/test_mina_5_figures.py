@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from inaproto.core.sharing_policy import Policy
 from inaproto_controller.model import EVALUATED
 from inaproto_controller.reproduce.figures import FIGURES, Figure, needed
 from inaproto_controller.reproduce.rows import Row
@@ -29,7 +30,6 @@ from inaproto_controller.reproduce.runs import (
     perform,
 )
 from inaproto_controller.reproduce.spread import spread
-from inaproto_controller.sharing.policy import Policy
 from inaproto_hil.reproduce import reproduce
 from inaproto_hil.reproduce.mina import show
 from tests.data.mina.reference import reference

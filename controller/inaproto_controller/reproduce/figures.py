@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inaproto.core.sharing_policy import Policy
 from inaproto_controller.reproduce import ours as own_trees
 from inaproto_controller.reproduce.published import published
 from inaproto_controller.reproduce.rows import (
@@ -42,7 +43,6 @@ from inaproto_controller.reproduce.runs import (
 )
 from inaproto_controller.reproduce.spread import Spread, spread
 from inaproto_controller.requests import HISTOGRAMS
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.group_order import GroupOrder
 
 GREEDY: Final = Policy.GREEDY

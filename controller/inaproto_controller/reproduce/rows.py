@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inaproto.core.sharing_policy import Policy
 from inaproto_controller.reproduce.runs import ClusterFound, ClusterRun, Found, Run
 from inaproto_controller.reproduce.spread import Spread, spread
-from inaproto_controller.sharing.policy import Policy
 
 FIRST: Final = "first"
 LEAST: Final = "least-fragments"

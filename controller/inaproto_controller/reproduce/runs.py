@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from inaproto_controller.model import CLUSTER, CONFLICTS, EVALUATED, SHARING, Speeds, StepTimes, measured
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import Speeds, StepTimes
+from inaproto_controller.model import CLUSTER, CONFLICTS, EVALUATED, SHARING, measured
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.requests import (
     HISTOGRAMS,
@@ -20,7 +22,6 @@ from inaproto_controller.requests import (
     Request,
     draw_requests,
 )
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.presets import make_setting

@@ -31,11 +31,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import ModelTrace, Speeds
 from inaproto.errors import ConfigError
-from inaproto_controller.model import CLUSTER, SHARING, ModelTrace, Speeds, measured, measured_names
+from inaproto_controller.model import CLUSTER, SHARING, measured, measured_names
 from inaproto_controller.requests import HISTOGRAMS
 from inaproto_controller.scenario.refusals import Table, did_you_mean, problems
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.arrivals import SECONDS_MAX
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.presets import PLACEMENTS, TREES

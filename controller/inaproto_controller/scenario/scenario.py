@@ -13,9 +13,10 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+from inaproto.core.step_times import ModelTrace, StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller import graph_file
-from inaproto_controller.model import EVALUATED, ModelTrace, StepTimes, measured_names
+from inaproto_controller.model import EVALUATED, measured_names
 from inaproto_controller.placement.occupancy import Cluster
 from inaproto_controller.requests import Request, draw_requests
 from inaproto_controller.scenario.file import (

@@ -14,8 +14,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import StepTimes
 from inaproto_controller.requests import Request
 from inaproto_controller.scenario.scenario import Scenario
 from inaproto_controller.scenario.svg import INK, PALE, look, text_of

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from inaproto_controller.model import ModelTrace, Speeds, StepTimes
+from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
 from inaproto_controller.simulate.kernel import Bools, Floats, Ints, Log, Slots, Tables
 
 

@@ -22,11 +22,11 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.core.sharing_policy import Policy
 from inaproto.errors import ConfigError
 from inaproto_controller.model import measured
 from inaproto_controller.placement.simple import Hosts
 from inaproto_controller.requests import Request
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate import kernel
 from inaproto_controller.simulate.arrays import Kinds, make_log
 from inaproto_controller.simulate.failures import FailureEvent, Part, checked

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from inaproto_controller.model import StepTimes
-from inaproto_controller.sharing.policy import NextOperation
+from inaproto.core.sharing_policy import NextOperation
+from inaproto.core.step_times import StepTimes
 
 
 class Phase(Enum):

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from inaproto_controller.model import StepTimes
+from inaproto.core.step_times import StepTimes
 from inaproto_controller.placement.simple import Hosts
 from inaproto_controller.requests import Request
 from inaproto_controller.simulate import kernel

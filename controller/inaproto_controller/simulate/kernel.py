@@ -2,7 +2,7 @@
 time in.
 
 What happens is :class:`~inaproto_controller.simulate.job_run.JobRun`'s and
-:func:`~inaproto_controller.sharing.policy.may_use`'s, operation by operation and rounding by rounding (MINA,
+:func:`~inaproto.core.sharing_policy.may_use`'s, operation by operation and rounding by rounding (MINA,
 sections III-D and V-A); only the order of work differs. A job that shares its tree's links with nobody
 depends on nobody: it is left behind and caught up when it could have ended, or when something changes. All
 others take turns by time; of equal times the lower rank is first.
@@ -31,7 +31,7 @@ STEPS: Final = 2
 """The step ends."""
 
 NONE: Final = 0
-"""Policies, as :class:`~inaproto_controller.sharing.policy.Policy` has them."""
+"""Policies, as :class:`~inaproto.core.sharing_policy.Policy` has them."""
 GREEDY: Final = 1
 SCORE: Final = 2
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import ModelTrace, Speeds
 from inaproto.errors import ConfigError
 from inaproto_controller.graph_network import GraphNetwork
-from inaproto_controller.model import CLUSTER, ModelTrace, Speeds
+from inaproto_controller.model import CLUSTER
 from inaproto_controller.network import FatTreeNetwork, Network
 from inaproto_controller.placement.least_fragments import LeastFragments
 from inaproto_controller.placement.occupancy import Cluster, Occupancy
 from inaproto_controller.placement.simple import FirstFit, RandomFit
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.setting import FREE, Migration, Placement, Setting
 from inaproto_controller.topology import FatTree, Quota

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from inaproto_controller.model import ModelTrace, Speeds
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import ModelTrace, Speeds
 from inaproto_controller.network import Network
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import Hosts
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.trees.builder import TreeBuilder
 

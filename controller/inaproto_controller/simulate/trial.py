@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from inaproto_controller.model import StepTimes
+from inaproto.core.step_times import StepTimes
 from inaproto_controller.simulate import kernel
 from inaproto_controller.simulate.arrays import make_log, make_slots, make_tables
 from inaproto_controller.simulate.kernel import Slots, Tables, Turns

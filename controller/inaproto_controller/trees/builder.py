@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from inaproto_controller.model import StepTimes
+from inaproto.core.step_times import StepTimes
 from inaproto_controller.network import Ints
 
 

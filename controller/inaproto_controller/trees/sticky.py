@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller.compiled import jit
-from inaproto_controller.model import StepTimes
 from inaproto_controller.network import FatTreeNetwork, Ints, Network
 from inaproto_controller.trees.builder import Changes, TreeJob
 from inaproto_controller.trees.crowding import Crowds

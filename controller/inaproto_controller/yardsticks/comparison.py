@@ -21,13 +21,14 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from inaproto.core.sharing_policy import Policy
+from inaproto.core.step_times import ModelTrace
 from inaproto_controller.graph_network import GraphNetwork
 from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.model import EVALUATED, SHARING, ModelTrace, measured
+from inaproto_controller.model import EVALUATED, SHARING, measured
 from inaproto_controller.placement.least_fragments import LeastFragments
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import FirstFit, RandomFit
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.topology import FatTree, Quota
 from inaproto_controller.trees.rebuild_all import CANDIDATES_MAX
 from inaproto_controller.yardsticks.placements import best_placement, placement_costs

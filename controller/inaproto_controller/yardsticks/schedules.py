@@ -19,9 +19,9 @@ from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
 
+from inaproto.core.sharing_policy import Policy, may_use
+from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto_controller.model import ModelTrace, Speeds, StepTimes
-from inaproto_controller.sharing.policy import Policy, may_use
 from inaproto_controller.simulate.job_run import JobRun, Phase
 
 GRID_SECONDS: Final = 2.0**-40

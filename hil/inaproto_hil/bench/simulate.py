@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from inaproto.core.sharing_policy import Policy
 from inaproto.option_types import ReportFile
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
-from inaproto_controller.sharing.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.presets import make_setting

@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from inaproto.core.step_times import StepTimes
 from inaproto.reader_gone import unread
 from inaproto.task_engines import open_engine
 from inaproto_controller.compiled import IS_COMPILED
-from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, StepTimes, measured
+from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, measured
 from inaproto_controller.reproduce.figures import FIGURES, Figure, needed
 from inaproto_controller.reproduce.rows import Outcomes, Row
 from inaproto_controller.reproduce.runs import Found, Run, perform, warm_up

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from inaproto_controller.model import StepTimes
+from inaproto.core.step_times import StepTimes
 
 
 class Policy(Enum):
