@@ -59,7 +59,7 @@ soak: $(STAMP) ## 2000 simulated worlds under faults, report in soak-out; option
 
 lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: make lock ARGS=--upgrade
 	$(PY) -m pip install --quiet uv || $(PYTHON) -m pip --python $(PY) install --quiet uv
-	.venv/bin/uv pip compile pyproject.toml --extra planning --group dev --group build --universal --python-version 3.11 \
+	.venv/bin/uv pip compile pyproject.toml --extra planning --extra postgresql --group dev --group build --universal --python-version 3.11 \
 	  --generate-hashes --only-binary :all: --no-emit-index-url --no-emit-find-links --no-config \
 	  --custom-compile-command 'make lock' --quiet --output-file requirements.lock $(ARGS)
 

@@ -129,6 +129,23 @@ class GraphNetwork:
         view.flags.writeable = False
         return view
 
+    def resource_names(self) -> list[tuple[str, str, tuple[str, ...]]]:
+        """Of each capacity: "switch" or "link", its name, and those of a link's ends."""
+        topology = self.topology
+        found: list[tuple[str, str, tuple[str, ...]]] = [("", "", ())] * len(self._capacities)
+        for number, one in enumerate(self._switch_resources):
+            if one >= 0:
+                found[one] = ("switch", topology.switches[number].name, ())
+        for number, one in enumerate(self._link_resources):
+            if one >= 0:
+                link = topology.links[number]
+                found[one] = (
+                    "link",
+                    topology.link_name(number),
+                    (topology.name(link.one), topology.name(link.other)),
+                )
+        return found
+
     # -- jobs
 
     def enter(self, slot: int, hosts: Sequence[int]) -> int:

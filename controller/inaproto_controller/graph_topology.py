@@ -139,6 +139,14 @@ class GraphTopology:
             return self.host_names[node]
         return self.switches[node - self.hosts].name
 
+    def link_name(self, number: int) -> str:
+        """Its ends, and for the second and further ones between the same two which of them it is."""
+        link = self.links[number]
+        ends = {link.one, link.other}
+        alike = sum({other.one, other.other} == ends for other in self.links[:number])
+        name = f"{self.name(link.one)} - {self.name(link.other)}"
+        return f"{name} #{alike + 1}" if alike else name
+
     def link_jobs(self, link: GraphLink) -> int | None:
         """How many trees may go over it at a time; None: no limit."""
         limits = [] if link.jobs is None else [link.jobs]

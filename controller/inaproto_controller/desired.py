@@ -1,0 +1,221 @@
+"""What the controller has promised: jobs, and what is granted to them. All of it is in the store.
+
+A *grant* is a right that a job has at one agent, a host daemon or a switch: the seats of its ranks on that
+host, or its tree's part in that switch. It takes *slots* there: a host has one, a switch or a port as many as
+the cluster file says. A slot has one grant at most. Grants are never reused: their numbers grow.
+
+A grant ends in two steps. It is *released*: its agent is not to hold it any more, but its slots stay taken.
+It is *freed* when the agent has said that it has heard so and does not hold it. No clock is in this: an agent
+that is cut off keeps what it has, and nobody else gets it, however long that is.
+
+``Desired`` is a value: :func:`applied` makes the next one. Every commit has a revision, one more than the one
+before, for ever, whoever leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, NamedTuple, assert_never
+
+from inaproto.errors import InvariantBroken
+
+
+class JobState(StrEnum):
+    SUBMITTED = "submitted"
+    """Promised, and not yet looked at."""
+    QUEUED = "queued"
+    PLACED = "placed"
+    """It has hosts; not all of them have all its ranks."""
+    RUNNING = "running"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_live(self) -> bool:
+        return self not in _OVER
+
+
+_OVER: Final = frozenset({JobState.ENDED, JobState.CANCELLED, JobState.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What is asked for."""
+
+    name: str
+    hosts: int
+    ranks_per_host: int = 1
+    model: str | None = None
+    """Of the measured ones; None: nothing is known of its steps."""
+
+
+class TreeNames(NamedTuple):
+    """An aggregation tree by names, which outlive a changed cluster file; sorted."""
+
+    root: str
+    switches: tuple[str, ...]
+    links: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    number: int
+    """Order of submission: unique, ascending."""
+    spec: JobSpec
+    token_hash: str = field(repr=False)
+    state: JobState = JobState.SUBMITTED
+    why: str = ""
+    """Why it waits, or how it has ended."""
+    hosts: tuple[str, ...] = ()
+    """In the order of ranks; of a job that is over, those that it had."""
+    tree: TreeNames | None = None
+    group: int | None = None
+    """Sharing group: jobs of one take turns. Of a job with a tree of its own its number; None without one."""
+    submitted_at: float = 0.0
+    """Seconds since 1970, for people."""
+    revision: int = 0
+    """Of its last change."""
+
+
+class Slot(NamedTuple):
+    """Of an agent."""
+
+    agent: str
+    port: str
+    """The link that it is for, where those have slots of their own; empty: the agent itself."""
+    number: int
+    """From 0."""
+
+
+class GrantKind(StrEnum):
+    SEATS = "seats"
+    TREE = "tree"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    number: int
+    job: int
+    kind: GrantKind
+    agent: str
+    """Who holds it."""
+    slots: tuple[Slot, ...]
+    released: int | None = None
+    """Revision from which on it is not to be held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """Numbers of jobs and grants to come are above all that ever were."""
+
+    jobs: Mapping[int, Job] = field(default_factory=dict)
+    grants: Mapping[int, Grant] = field(default_factory=dict)
+    revision: int = 0
+    next_job: int = 1
+    next_grant: int = 1
+
+    def live(self) -> list[Job]:
+        """In order of submission."""
+        return [self.jobs[number] for number in sorted(self.jobs) if self.jobs[number].state.is_live]
+
+    def taken(self) -> dict[Slot, Grant]:
+        return {slot: grant for grant in self.grants.values() for slot in grant.slots}
+
+    def named(self, name: str) -> Job | None:
+        """The live job of that name, else the last one that had it."""
+        found = [job for job in self.jobs.values() if job.spec.name == name]
+        return max(found, key=lambda job: (job.state.is_live, job.number), default=None)
+
+
+# --- changes, in the order in which they are made
+
+
+@dataclass(frozen=True, slots=True)
+class SetJob:
+    """A new job, or a known one as it is from now on."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    grant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The grant is gone, and its slots are free."""
+
+    grant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A job that is over, and has no grants."""
+
+    job: int
+
+
+Change = SetJob | Give | Release | Free | Forget
+
+
+class Draft:
+    """What ``desired`` becomes by one commit, change by change. Not to be used after an error.
+
+    Raises ``InvariantBroken`` for what must never be promised.
+    """
+
+    def __init__(self, desired: Desired) -> None:
+        self.jobs = dict(desired.jobs)
+        self.grants = dict(desired.grants)
+        self.taken = desired.taken()
+        self.revision: Final = desired.revision + 1
+        self.next_job = desired.next_job
+        self.next_grant = desired.next_grant
+        self.changes: list[Change] = []
+
+    def make(self, change: Change) -> None:
+        self.changes.append(change)
+        match change:
+            case SetJob(job):
+                self.jobs[job.number] = replace(job, revision=self.revision)
+                self.next_job = max(self.next_job, job.number + 1)
+            case Give(grant):
+                self._give(grant)
+            case Release(number):
+                self.grants[number] = replace(self.grants[number], released=self.revision)
+            case Free(number):
+                for slot in self.grants.pop(number).slots:
+                    del self.taken[slot]
+            case Forget(number):
+                del self.jobs[number]
+            case _:
+                assert_never(change)
+
+    def _give(self, grant: Grant) -> None:
+        if grant.number < self.next_grant:
+            raise InvariantBroken(f"grant {grant.number} again; the next one is {self.next_grant}")
+        for slot in grant.slots:
+            if slot in self.taken:
+                raise InvariantBroken(f"{slot} to {grant}, but it is of {self.taken[slot]}")
+            self.taken[slot] = grant
+        self.grants[grant.number], self.next_grant = grant, grant.number + 1
+
+    def result(self) -> Desired:
+        return Desired(self.jobs, self.grants, self.revision, self.next_job, self.next_grant)
+
+
+def applied(desired: Desired, changes: Sequence[Change]) -> Desired:
+    """After one commit of these. Raises ``InvariantBroken``."""
+    draft = Draft(desired)
+    for change in changes:
+        draft.make(change)
+    return draft.result()

@@ -1,0 +1,55 @@
+"""What the controller knows of its agents, host daemons and switches: never stored, always asked anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Presence(StrEnum):
+    UP = "up"
+    """It reports."""
+    UNKNOWN = "unknown"
+    """Not heard of lately: it may hold what it was told to."""
+    GONE = "gone"
+    """Silent for longer than its lease. It may be dead or cut off: what it has stays its own."""
+
+
+class Phase(StrEnum):
+    """Of a grant, as its agent says."""
+
+    HELD = "held"
+    RUNNING = "running"
+    """All ranks that belong there have joined."""
+    ENDED = "ended"
+    """All have left in order."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    phase: Phase = Phase.HELD
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    presence: Presence
+    applied: int = 0
+    """Revision of the wishes that it last made true."""
+    holds: Mapping[int, Hold] = field(default_factory=lambda: MappingProxyType({}))
+    """By number of the grant, some of which may be unknown here."""
+
+
+NOT_HEARD: Final = Agent(Presence.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    agents: Mapping[str, Agent] = field(default_factory=dict)
+
+    def agent(self, name: str) -> Agent:
+        return self.agents.get(name, NOT_HEARD)

@@ -1,0 +1,222 @@
+"""A controller's plan with agents to whom messages come late or not at all, step by step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from inaproto_controller.cluster_planner import ClusterPlanner
+from inaproto_controller.desired import (
+    Change,
+    Desired,
+    Grant,
+    GrantKind,
+    Job,
+    JobSpec,
+    JobState,
+    SetJob,
+    Slot,
+    applied,
+)
+from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.observed import Agent, Hold, Observed, Phase, Presence
+from inaproto_controller.plan import plan
+
+
+def racks(
+    *, racks: int = 2, hosts: int = 2, jobs: int | None = 1, per_port: int | None = None
+) -> GraphTopology:
+    """Racks of hosts under two spines; every switch has the same limits."""
+    names = tuple(f"h{number}" for number in range(racks * hosts))
+    switches = [GraphSwitch(f"leaf{rack}", jobs, per_port) for rack in range(racks)]
+    switches += [GraphSwitch(f"spine{number}", jobs, per_port) for number in range(2)]
+    first = len(names)
+    links = [GraphLink(host, first + host // hosts) for host in range(len(names))]
+    links += [GraphLink(first + rack, first + racks + spine) for rack in range(racks) for spine in range(2)]
+    return GraphTopology(names, tuple(switches), tuple(links))
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    revision: int
+    grants: tuple[Grant, ...]
+
+
+@dataclass(slots=True)
+class ModelAgent:
+    """Takes whole wishes, and reports all that it has."""
+
+    is_up: bool = True
+    applied: int = 0
+    holds: dict[int, tuple[Grant, Hold]] = field(default_factory=dict)
+    inbox: deque[Wishes] = field(default_factory=deque)
+    outbox: deque[Agent] = field(default_factory=deque)
+
+    def take(self, wishes: Wishes) -> None:
+        if wishes.revision < self.applied:
+            return
+        self.applied = wishes.revision
+        wanted = {grant.number: grant for grant in wishes.grants}
+        self.holds = {number: held for number, held in self.holds.items() if number in wanted}
+        for number, grant in wanted.items():
+            self.holds.setdefault(number, (grant, Hold()))
+        self.outbox.append(self.report())
+
+    def report(self) -> Agent:
+        holds = {number: hold for number, (_, hold) in self.holds.items()}
+        return Agent(Presence.UP, self.applied, holds)
+
+    def disconnect(self) -> None:
+        self.inbox.clear()
+        self.outbox.clear()
+
+
+class PlannedCluster:
+    """``walk`` does one random thing; ``check`` is for after each."""
+
+    def __init__(self, topology: GraphTopology, seed: int) -> None:
+        self.random = Random(f"{seed}/planned cluster")
+        self.planner = ClusterPlanner(topology)
+        self.desired = Desired()
+        self.observed: dict[str, Agent] = {}
+        names = [*topology.host_names, *sorted(self.planner.summing)]
+        self.agents = {name: ModelAgent() for name in names}
+        self.submitted = 0
+
+    # -- the controller
+
+    def look(self) -> tuple[Change, ...]:
+        changes = plan(self.desired, Observed(dict(self.observed)), self.planner)
+        if changes:
+            self.desired = applied(self.desired, changes)
+        return changes
+
+    def wishes(self, name: str) -> Wishes:
+        mine = [one for one in self.desired.grants.values() if one.agent == name and one.released is None]
+        return Wishes(self.desired.revision, tuple(mine))
+
+    def submit(self, hosts: int) -> int:
+        self.submitted += 1
+        number = self.desired.next_job
+        job = Job(number=number, spec=JobSpec(name=f"job{number}", hosts=hosts), token_hash="")
+        self.desired = applied(self.desired, [SetJob(job)])
+        return number
+
+    def cancel(self, number: int) -> None:
+        job = self.desired.jobs[number]
+        if job.state.is_live:
+            self.desired = applied(self.desired, [SetJob(replace(job, state=JobState.CANCELLED))])
+
+    # -- things that happen
+
+    def walk(self) -> None:
+        steps = [
+            self._submit,
+            self._cancel,
+            self._send,
+            self._send,
+            self._deliver,
+            self._deliver,
+            self._report,
+        ]
+        steps += [self._report, self._run, self._look, self._look, self._crash, self._reboot, self._lose]
+        self.random.choice(steps)()
+
+    def _submit(self) -> None:
+        if len(self.desired.live()) < 6:
+            self.submit(self.random.randint(1, self.planner.topology.hosts))
+
+    def _cancel(self) -> None:
+        if self.desired.jobs:
+            self.cancel(self.random.choice(sorted(self.desired.jobs)))
+
+    def _any(self) -> tuple[str, ModelAgent]:
+        return self.random.choice(sorted(self.agents.items(), key=lambda item: item[0]))
+
+    def _send(self) -> None:
+        name, agent = self._any()
+        if agent.is_up and name in self.observed and self.random.random() < 0.8:
+            agent.inbox.append(self.wishes(name))
+
+    def _deliver(self) -> None:
+        _, agent = self._any()
+        if agent.inbox:
+            agent.take(agent.inbox.popleft())
+
+    def _report(self) -> None:
+        name, agent = self._any()
+        if agent.is_up:
+            if self.random.random() < 0.5:
+                agent.outbox.append(agent.report())
+            if agent.outbox:
+                self.observed[name] = agent.outbox.popleft()
+
+    def _run(self) -> None:
+        _, agent = self._any()
+        for number, (grant, hold) in sorted(agent.holds.items()):
+            if grant.kind is GrantKind.SEATS and agent.is_up:
+                after = {Phase.HELD: Phase.RUNNING, Phase.RUNNING: Phase.ENDED}.get(hold.phase, hold.phase)
+                if self.random.random() < 0.1:
+                    after = Phase.FAILED
+                agent.holds[number] = grant, Hold(after)
+
+    def _look(self) -> None:
+        self.look()
+
+    def _crash(self) -> None:
+        """Of the controller: what is stored stays."""
+        if self.random.random() < 0.3:
+            self.observed.clear()
+            for agent in self.agents.values():
+                agent.disconnect()
+            self.planner = ClusterPlanner(self.planner.topology)
+
+    def _reboot(self) -> None:
+        """Of an agent, or only of its connection."""
+        name, agent = self._any()
+        if self.random.random() < 0.3:
+            agent.disconnect()
+            self.observed.pop(name, None)
+            if self.random.random() < 0.5:
+                agent.applied, agent.holds = 0, {}
+
+    def _lose(self) -> None:
+        name, agent = self._any()
+        if agent.is_up and self.random.random() < 0.2:
+            agent.is_up = False
+            agent.disconnect()
+            self.observed[name] = Agent(Presence.GONE)
+        elif not agent.is_up:
+            agent.is_up = True
+            if self.random.random() < 0.5:
+                agent.applied, agent.holds = 0, {}
+            self.observed.pop(name, None)
+
+    # -- laws
+
+    def check(self) -> None:
+        """No slot has two grants, at any agent, now or by what is under way."""
+        owner: dict[Slot, int] = {}
+        for agent in self.agents.values():
+            for grant, _ in agent.holds.values():
+                for slot in grant.slots:
+                    assert owner.setdefault(slot, grant.job) == grant.job, (slot, grant)
+
+    def settle(self) -> None:
+        """All are up, and every message arrives, until nothing changes."""
+        for agent in self.agents.values():
+            agent.is_up = True
+            agent.disconnect()
+        for _ in range(20):
+            for name, agent in self.agents.items():
+                self.observed[name] = agent.report()
+            told = {agent.applied for agent in self.agents.values()}
+            changes = self.look()
+            for name, agent in self.agents.items():
+                agent.take(self.wishes(name))
+                agent.disconnect()
+            self.check()
+            if not changes and told == {self.desired.revision}:
+                return
+        raise AssertionError("it does not settle")

@@ -1,0 +1,236 @@
+"""plan.py: from what is promised and what is seen to what is to change."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from inaproto.errors import InvariantBroken
+from inaproto_controller.desired import Desired, Give, Grant, GrantKind, JobState, Slot, applied
+from inaproto_controller.observed import Agent, Hold, Observed, Phase, Presence
+from inaproto_controller.placement.occupancy import fragments
+from inaproto_controller.plan import BEHIND, plan
+from tests.controller.planned_cluster import PlannedCluster, racks
+
+
+def settled(cluster: PlannedCluster) -> PlannedCluster:
+    cluster.settle()
+    return cluster
+
+
+def states(cluster: PlannedCluster) -> list[JobState]:
+    return [cluster.desired.jobs[number].state for number in sorted(cluster.desired.jobs)]
+
+
+def set_phase(cluster: PlannedCluster, job: int, phase: Phase) -> None:
+    for agent in cluster.agents.values():
+        for number, (grant, _) in agent.holds.items():
+            if grant.job == job and grant.kind is GrantKind.SEATS:
+                agent.holds[number] = grant, Hold(phase)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_slot_has_two_jobs_whatever_is_lost(seed: int) -> None:
+    limits = [(1, None), (2, None), (None, 1), (None, 2)][seed % 4]
+    cluster = PlannedCluster(racks(jobs=limits[0], per_port=limits[1]), seed)
+    for _ in range(400):
+        cluster.walk()
+        cluster.check()
+    cluster.settle()
+    for job in cluster.desired.live():
+        cluster.cancel(job.number)
+    cluster.settle()
+    assert cluster.desired.grants == {}
+    assert all(agent.holds == {} for agent in cluster.agents.values())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_second_look_at_the_same_changes_nothing(seed: int) -> None:
+    cluster = PlannedCluster(racks(), seed)
+    for _ in range(200):
+        cluster.walk()
+        cluster.look()
+        assert cluster.look() == ()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_settled_is_what_brute_force_finds(seed: int) -> None:
+    """First in, first out; hosts of least fragments; no tree left that somebody without one could have."""
+    cluster = PlannedCluster(racks(racks=2, hosts=3), seed)
+    random = cluster.random
+    free = set(range(6))
+    for name in cluster.agents:
+        cluster.observed[name] = Agent(Presence.UP)
+    for _ in range(random.randint(1, 5)):
+        number = cluster.submit(random.randint(1, 6))
+        cluster.settle()
+        job = cluster.desired.jobs[number]
+        earlier = [one.state for one in cluster.desired.live() if one.number < number]
+        if JobState.QUEUED in earlier:
+            assert (job.state, job.why) == (JobState.QUEUED, BEHIND)
+            continue
+        assert (job.state is JobState.PLACED) == (job.spec.hosts <= len(free))
+        if job.state is JobState.QUEUED:
+            assert f"{len(free)} of 6 are free" in job.why
+            continue
+        chosen = {int(name[1:]) for name in job.hosts}
+        assert chosen <= free
+        assert _score(cluster, chosen, free) == min(
+            _score(cluster, set(some), free) for some in combinations(sorted(free), job.spec.hosts)
+        )
+        free -= chosen
+    _check_trees(cluster)
+
+
+def _score(cluster: PlannedCluster, chosen: set[int], free: set[int]) -> float:
+    def count(hosts: set[int]) -> int:
+        members = np.zeros(6, np.bool_)
+        members[sorted(hosts)] = True
+        return fragments(cluster.planner.topology, members)
+
+    return count(chosen) + 0.5 * count(free - chosen)
+
+
+def _check_trees(cluster: PlannedCluster) -> None:
+    held: dict[str, int] = {}
+    for job in cluster.desired.live():
+        for switch in () if job.tree is None else job.tree.switches:
+            assert held.setdefault(switch, job.number) == job.number
+    for job in cluster.desired.live():
+        if job.state is JobState.PLACED and job.spec.hosts > 1 and job.tree is None:
+            for tree in cluster.planner.candidates(job.number):
+                assert any(switch in held for switch in tree.switches)
+
+
+def test_a_job_goes_its_way() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(4)
+    job = settled(cluster).desired.jobs[number]
+    assert (job.state, job.hosts, job.group) == (JobState.PLACED, ("h0", "h1", "h2", "h3"), number)
+    assert job.tree is not None
+    assert len(job.tree.switches) == 3
+    set_phase(cluster, number, Phase.RUNNING)
+    assert settled(cluster).desired.jobs[number].state is JobState.RUNNING
+    set_phase(cluster, number, Phase.ENDED)
+    assert settled(cluster).desired.jobs[number].state is JobState.ENDED
+    assert cluster.desired.grants == {}
+
+
+def test_hosts_that_do_not_report_are_not_given_away() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(4)
+    cluster.look()
+    assert cluster.desired.jobs[number].why == "waits for 4 hosts: 0 of 4 are free, 4 do not report"
+
+
+def test_what_an_agent_may_still_have_is_not_given_away() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    first, second = cluster.submit(4), cluster.submit(4)
+    settled(cluster).cancel(first)
+    cluster.look()
+    assert states(cluster) == [JobState.CANCELLED, JobState.QUEUED]
+    for name in ("h0", "h1", "h2"):
+        cluster.agents[name].take(cluster.wishes(name))
+        cluster.observed[name] = cluster.agents[name].report()
+    cluster.look()
+    assert cluster.desired.jobs[second].why == "waits for 4 hosts: 3 of 4 are free"
+    assert states(settled(cluster)) == [JobState.CANCELLED, JobState.PLACED]
+
+
+def test_a_report_from_before_the_release_frees_nothing() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    for name in cluster.agents:
+        cluster.observed[name] = Agent(Presence.UP)
+    number = cluster.submit(1)
+    cluster.look()  # the host has not heard of it, and has reported that it has nothing
+    cluster.cancel(number)
+    cluster.look()
+    assert [grant.released for grant in cluster.desired.grants.values()] == [cluster.desired.revision]
+
+
+def test_a_running_job_is_lost_with_a_host() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(2)
+    cluster.settle()
+    set_phase(cluster, number, Phase.RUNNING)
+    cluster.settle()
+    cluster.observed["h0"] = Agent(Presence.UNKNOWN)
+    assert cluster.look() == ()
+    cluster.observed["h0"] = Agent(Presence.GONE)
+    cluster.look()
+    job = cluster.desired.jobs[number]
+    assert (job.state, job.why[:13]) == (JobState.FAILED, "host h0 is lo")
+    cluster.observed["h1"] = cluster.agents["h1"].report()
+    cluster.look()
+    assert "h0" in {grant.agent for grant in cluster.desired.grants.values()}  # it may still run its ranks
+
+
+def test_a_host_that_was_started_anew_has_lost_its_ranks() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(2)
+    cluster.settle()
+    set_phase(cluster, number, Phase.RUNNING)
+    cluster.settle()
+    cluster.agents["h1"].holds, cluster.agents["h1"].applied = {}, 0
+    job = settled(cluster).desired.jobs[number]
+    assert (job.state, job.why) == (JobState.FAILED, "host h1 was started anew and has lost its ranks")
+
+
+def test_a_job_that_was_only_placed_is_placed_again() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(2)
+    cluster.settle()
+    assert cluster.desired.jobs[number].hosts == ("h0", "h1")
+    cluster.observed["h0"] = Agent(Presence.GONE)
+    cluster.look()
+    job = cluster.desired.jobs[number]
+    assert (job.state, job.hosts) == (JobState.PLACED, ("h2", "h3"))
+
+
+def test_a_tree_is_given_up_with_its_switch_and_another_given() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(4)
+    tree = settled(cluster).desired.jobs[number].tree
+    assert tree is not None
+    cluster.observed[tree.root] = Agent(Presence.GONE)
+    cluster.look()
+    assert cluster.desired.jobs[number].tree is None  # its leaves are still the old tree's
+    for name in ("leaf0", "leaf1"):
+        cluster.agents[name].take(cluster.wishes(name))
+        cluster.observed[name] = cluster.agents[name].report()
+    cluster.look()
+    other = cluster.desired.jobs[number].tree
+    assert other is not None
+    assert other.root != tree.root
+
+
+def test_a_host_with_something_unknown_is_left_alone() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    for name in cluster.agents:
+        cluster.observed[name] = Agent(Presence.UP)
+    cluster.observed["h0"] = Agent(Presence.UP, 0, {77: Hold()})
+    number = cluster.submit(4)
+    cluster.look()
+    assert cluster.desired.jobs[number].state is JobState.QUEUED
+    assert settled(cluster).desired.jobs[number].state is JobState.PLACED
+
+
+def test_two_grants_of_a_slot_are_a_fault_of_ours() -> None:
+    def give(number: int) -> Give:
+        slots = (Slot("h0", "", 0),)
+        return Give(Grant(number=number, job=1, kind=GrantKind.SEATS, agent="h0", slots=slots))
+
+    with pytest.raises(InvariantBroken, match="but it is of"):
+        applied(Desired(), [give(1), give(2)])
+    with pytest.raises(InvariantBroken, match="the next one is 2"):
+        applied(Desired(), [give(1), give(1)])
+
+
+def test_jobs_that_are_over_are_forgotten_in_order() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    for _ in range(4):
+        cluster.cancel(cluster.submit(1))
+    changes = plan(cluster.desired, Observed(), cluster.planner, history_max=1)
+    assert sorted(applied(cluster.desired, changes).jobs) == [4]
