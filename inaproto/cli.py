@@ -247,22 +247,49 @@ cli.add_command(
     "--socket", "sockets", type=click.Path(path_type=Path), multiple=True, help="Ask this daemon; repeatable."
 )
 @click.option(
+    "--control",
+    "controls",
+    multiple=True,
+    metavar="tls://NAME@ADDRESS:PORT",
+    help="Ask this switch of another machine, with --tls; repeatable.",
+)
+@click.option(
+    "--tls",
+    type=click.Path(path_type=Path),
+    help="Directory of an operator's certificate (inaproto ca issue).",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="One JSON object: switch, other_switches, hosts, problems."
 )
-def status(directory: Path | None, sockets: tuple[Path, ...], as_json: bool) -> None:
+def status(
+    directory: Path | None,
+    sockets: tuple[Path, ...],
+    controls: tuple[str, ...],
+    tls: Path | None,
+    as_json: bool,
+) -> None:
     """Show what running daemons are doing: ports, jobs, ranks that are missing, losses."""
-    _guard(lambda: _status(directory, sockets, as_json=as_json))
+    _guard(lambda: _status(directory, sockets, controls, tls, as_json=as_json))
 
 
-def _status(directory: Path | None, sockets: tuple[Path, ...], *, as_json: bool) -> None:
+def _status(
+    directory: Path | None,
+    sockets: tuple[Path, ...],
+    controls: tuple[str, ...],
+    tls: Path | None,
+    *,
+    as_json: bool,
+) -> None:
     import trio
 
     from inaproto.client.run_directory import run_directory
+    from inaproto.daemon.control_address import door_for_operator
     from inaproto.daemon.status import ask_daemons
 
-    if directory is None and not sockets:
+    if directory is None and not sockets and not controls:
         directory = run_directory(os.environ)
-    report = trio.run(ask_daemons, directory, sockets)
+    doors = [door_for_operator(control, tls) for control in controls]
+    report = trio.run(ask_daemons, directory, sockets, doors)
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2, default=repr))
     else:

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from inaproto.client.run_directory import default_run_directory
+from inaproto.daemon.control_address import parse_control, parse_listen
 from inaproto.daemon.fabric_file import place_in
 from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, carries_frames, require_name
 from inaproto.daemon.unix_sockets import require_path_fits
@@ -86,6 +87,18 @@ def _link(value: str) -> str:
     return value
 
 
+def _control(value: str) -> str:
+    if value:
+        parse_control(value)
+    return value
+
+
+def _control_listen(value: str) -> str:
+    if value:
+        parse_listen(value)
+    return value
+
+
 def _links(value: object) -> object:
     """Environment variables are one text, with blanks or commas between the links."""
     return value.replace(",", " ").split() if isinstance(value, str) else value
@@ -105,6 +118,8 @@ def _number_of_text(value: object) -> object:
 
 
 Mtu = Annotated[Literal[256, 512, 1024, 2048, 4096], BeforeValidator(_number_of_text)]
+Control = Annotated[str, AfterValidator(_control)]
+OptionalPath = Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())]
 LinkName = Annotated[str, AfterValidator(_link)]
 Directory = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 """Absolute, because the switch tells hosts its socket's path."""
@@ -133,7 +148,7 @@ class SwitchSettings(Settings):
 
     dir: Directory = Path()
     """Directory of its sockets; by default $XDG_RUNTIME_DIR/inaproto or /tmp/inaproto-UID."""
-    fabric: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    fabric: OptionalPath = None
     """TOML file of a fabric of several switches, which says where its directory is."""
     name: Annotated[str, AfterValidator(_name_or_none)] = ""
     """Which switch of the fabric this one is."""
@@ -149,6 +164,14 @@ class SwitchSettings(Settings):
     """Ranks per ring."""
     ports_max: int = Field(default=256, ge=1, le=4096)
     """Hosts at once."""
+    control_listen: Annotated[str, AfterValidator(_control_listen)] = ""
+    """ADDRESS:PORT for hosts, switches and operators of other machines, by TLS; needs tls but on loopback."""
+    control: Control = ""
+    """Of a switch of a fabric that is not on the root's machine: tls://ROOT@ADDRESS:PORT."""
+    tls: OptionalPath = None
+    """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
+    job_secret: OptionalPath = None
+    """File of 32 random bytes or more: ranks then join by a token that was made with it, as their key."""
     memory_kib: int = Field(default=1 << 20, ge=0, le=1 << 30)
     """Memory of the accelerator, KiB. The hosts of a ring for which it does not suffice sum themselves."""
     recover_ms: int = Field(default=5000, ge=0, le=3_600_000)
@@ -157,7 +180,7 @@ class SwitchSettings(Settings):
     """Faults of every port, both ways: drop, duplicate, reorder, corrupt, truncate (per frame), delay."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Seed of the weather."""
-    capture: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    capture: OptionalPath = None
     """File for all frames of all ports, as pcapng; it stops when full. For some time: inaproto capture."""
     capture_mb: int = Field(default=100, ge=1, le=1 << 20)
     """Largest size of the capture file, MiB."""
@@ -188,7 +211,11 @@ class HostSettings(Settings):
     """Directory of the switch's sockets; by default as the switch has it. In a fabric: of its root's."""
     switch: Annotated[str, AfterValidator(_name_or_none)] = ""
     """Switch of a fabric at which its NIC is; by default the root."""
-    listen: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    control: Control = ""
+    """Where its switch's control plane is on another machine: tls://SWITCH@ADDRESS:PORT."""
+    tls: OptionalPath = None
+    """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
+    listen: OptionalPath = None
     """Socket for training processes; by default DIR/NAME.sock."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""

@@ -62,6 +62,7 @@ from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.fabric_file import FabricEntry, Place
 from inaproto.daemon.ring_records import install_message
+from inaproto.daemon.session_rules import Guard
 from inaproto.daemon.switch_ports import current_instant
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
@@ -95,6 +96,7 @@ class ControlPlane:
         status: Callable[[], dict[str, Any]],
         random_bits: RandomBits,
         captures: CaptureDesk,
+        guard: Guard | None = None,
     ) -> None:
         self._settings = settings
         self._place = place
@@ -140,6 +142,7 @@ class ControlPlane:
             sessions_max=settings.ports_max * (len(place.fabric.entries) if place else 1) + SESSIONS_SPARE,
             random_bits=random_bits,
             captures=captures,
+            guard=guard,
         )
 
     def handle(self, event: ControlEvent) -> None:

@@ -2,7 +2,9 @@
 
 Invariants: bytes of a stranger end at most the connection they came on, with an ``Error`` that says
 why; every session that was announced to the rendezvous is reported ended, once, unless it is the switch
-that ends; a session from which nothing is heard for ``DEAD_S`` is ended (hosts and switches ping every 2 s).
+that ends; a session from which nothing is heard for ``DEAD_S`` is ended (hosts and switches ping every 2 s);
+what a peer of another machine says is heard if its certificate lets it
+(:mod:`inaproto.daemon.session_rules`).
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import trio
 
+from inaproto.ca.identity import Identity
 from inaproto.core.accelerator import RingFault, RingRefused
+from inaproto.core.job_tokens import Refusal
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
@@ -36,7 +41,17 @@ from inaproto.core.rendezvous_types import (
 from inaproto.core.tree_control_types import Installed
 from inaproto.daemon.capture_desk import CaptureClient, CaptureDesk
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.errors import DecodeError, FabricError, LocalMisuse
+from inaproto.daemon.session_rules import (
+    CERTIFICATE_EXPIRED,
+    HELLO_SLOW,
+    MESSAGE_FLOOD,
+    NOT_AUTHORISED,
+    Allowance,
+    Guard,
+    identity_of,
+    refusal_of,
+)
+from inaproto.errors import DecodeError, FabricError, JoinRefused, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener
 from inaproto.wire.capture_messages import Capture, CaptureEnd
 from inaproto.wire.control_messages import (
@@ -59,6 +74,7 @@ from inaproto.wire.control_messages import (
     StatusReply,
     UnknownMessage,
     encode_message,
+    error_message,
 )
 from inaproto.wire.switch_messages import (
     InstallRefused,
@@ -102,6 +118,10 @@ class Desk(Protocol):
 @dataclass(slots=True)
 class _Session:
     stream: ControlStream
+    identity: Identity
+    allowance: Allowance
+    is_known: bool = False
+    """It has said hello, or asked what it may ask."""
     hello: Hello | None = None
     ended: bool = False
     switch: str = ""
@@ -128,8 +148,10 @@ class ControlServer:
         sessions_max: int,
         random_bits: RandomBits = secrets.randbits,
         captures: CaptureDesk | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._captures = captures
+        self.guard = guard or Guard(wall_s=time.time)
         self._handle = handle
         self._status = status
         self._desk = desk
@@ -219,7 +241,7 @@ class ControlServer:
     async def _serve(self, connection: ByteStream) -> None:
         session_id = SessionId(self._serial)
         self._serial += 1
-        session = self._sessions[session_id] = _Session(ControlStream(connection))
+        session = self._sessions[session_id] = self._session_over(connection)
         reason = ""
         try:
             if len(self._sessions) > self._sessions_max:
@@ -241,6 +263,14 @@ class ControlServer:
                 self._end(session_id, session, reason)
             del self._sessions[session_id]
 
+    def _session_over(self, connection: ByteStream) -> _Session:
+        limits, identity = self.guard.limits, identity_of(connection)
+        allowance = Allowance(limits.messages_burst, limits.messages_per_s, trio.current_time())
+        session = _Session(ControlStream(connection), identity, allowance, is_known=identity.is_local)
+        if not session.is_known:
+            session.stream.limit_input(limits.hello_bytes_max)
+        return session
+
     def _end(self, session_id: SessionId, session: _Session, reason: str) -> None:
         if session.hello is not None and not session.ended:
             session.ended = True
@@ -251,11 +281,19 @@ class ControlServer:
 
     async def _converse(self, session_id: SessionId, session: _Session) -> str:
         """Until the session ends; returns why it did."""
+        hello_until = trio.current_time() + self.guard.limits.hello_s
         while True:
+            silent_until = trio.current_time() + DEAD_S
+            until = silent_until if session.is_known else hello_until
+            expires = trio.current_time() + self.guard.seconds_left(session.identity)
             try:
-                with trio.fail_after(DEAD_S):
+                with trio.fail_at(min(until, expires)):
                     message = await session.stream.receive()
             except trio.TooSlowError:
+                if expires < until:
+                    return self._cut(session_id, CERTIFICATE_EXPIRED, "its certificate has run out")
+                if not session.is_known:
+                    return self._cut(session_id, HELLO_SLOW, "it has not said who it is in time")
                 return f"nothing was heard of it for {DEAD_S:g} s"
             except EndOfChannel as end:
                 return f"its control connection was {end.reason}"
@@ -265,9 +303,30 @@ class ControlServer:
                 return f"it sent what is no message: {error}"
             if session.ended:
                 return "it has been replaced"  # what it said before has come too late
+            if not session.identity.is_local and not session.allowance.take(trio.current_time()):
+                return self._cut(session_id, MESSAGE_FLOOD, "it sends more messages than anybody needs")
             self._dispatch(session_id, session, message)
 
+    def _cut(self, session_id: SessionId, code: str, text: str) -> str:
+        """Returns ``text``, why the session ends."""
+        self.guard.count(code)
+        self.send(session_id, Error(code=code, message=f"{text}; the connection is closed"))
+        return text
+
+    def _is_refused(self, session_id: SessionId, session: _Session, message: Message) -> bool:
+        """Whether the peer may not say that; it is told so, and its session ends."""
+        refusal = refusal_of(session.identity, message)
+        if refusal:
+            self.guard.count(NOT_AUTHORISED)
+            self.refuse(session_id, Error(code=NOT_AUTHORISED, message=refusal, of=message.id))
+        elif not session.is_known and isinstance(message, Hello | SwitchHello | Status):
+            session.is_known = True
+            session.stream.limit_input(math.inf)
+        return bool(refusal)
+
     def _dispatch(self, session_id: SessionId, session: _Session, message: Message) -> None:
+        if self._is_refused(session_id, session, message):
+            return
         match message:
             case Ping():
                 self.send(session_id, Pong(id=message.id))
@@ -311,7 +370,7 @@ class ControlServer:
     def _host_said(self, session_id: SessionId, message: Message) -> None:
         match message:
             case Member():
-                self._handle(MemberAsked(session_id, message, self._random_bits(64)))
+                self._member_asked(session_id, message)
             case Ready():
                 self._handle(MemberReady(session_id, message))
             case OpStarted():
@@ -328,6 +387,17 @@ class ControlServer:
                 self._handle(MemberRegroups(session_id, message))
             case _:
                 self._unexpected(session_id, message)
+
+    def _member_asked(self, session_id: SessionId, member: Member) -> None:
+        key = self.guard.key_of(member)
+        if isinstance(key, Refusal):
+            text = (
+                f"rank {member.rank} ({member.host}) cannot join job {member.job!r}: its token: {key.reason}"
+            )
+            self._log_refusal(Error(code=key.code, message=text))
+            self.send(session_id, error_message(JoinRefused(text), of=member.id))
+            return
+        self._handle(MemberAsked(session_id, replace(member, key=key), self._random_bits(64)))
 
     def _unexpected(self, session_id: SessionId, message: Message) -> None:
         text = (

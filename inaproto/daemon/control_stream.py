@@ -52,6 +52,7 @@ class ControlStream:
         self._decoder = ControlDecoder()
         self._arrived: deque[Message] = deque()
         self._descriptors: deque[int] = deque()
+        self._input_bytes_left = math.inf
         self._output: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._output_bytes = 0
         self._output_bytes_max = output_bytes_max
@@ -69,6 +70,10 @@ class ControlStream:
         return bool(self._closed) or self._stream.peer_is_gone()
 
     # --- receiving
+
+    def limit_input(self, nbytes: float) -> None:
+        """From now on at most so many bytes come in before the next call; ``math.inf``: any number."""
+        self._input_bytes_left = nbytes
 
     async def receive(self) -> Message:
         """The next message.
@@ -96,6 +101,9 @@ class ControlStream:
             except OSError as error:
                 raise EndOfChannel(f"failed: {error.strerror}") from error
             self._descriptors.extend(descriptors)
+            self._input_bytes_left -= len(data)
+            if self._input_bytes_left < 0:
+                raise DecodeError("control", "more bytes than anybody needs to say who it is")
             if len(self._descriptors) > DESCRIPTORS_MAX:
                 raise DecodeError("control", f"more than {DESCRIPTORS_MAX} descriptors at once")
             return data

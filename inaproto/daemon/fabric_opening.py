@@ -7,15 +7,15 @@ What keeps it from one is said in words: to be tried again (``NoFabric``), refus
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import trio
 
 from inaproto.daemon.config import HostSettings
+from inaproto.daemon.control_address import Door
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.errors import ConfigError, DecodeError, FabricError, Unsupported
-from inaproto.ports import Nic, PortClosed, RandomBits, StreamNetwork
+from inaproto.ports import Nic, PortClosed, RandomBits
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Welcome
 
 WELCOME_S = 5.0
@@ -38,21 +38,20 @@ async def open_fabric(
     settings: HostSettings,
     open_nic: OpenNic,
     *,
-    network: StreamNetwork,
+    door: Door,
     random_bits: RandomBits,
     instance: str = "",
 ) -> Fabric:
-    """Connect to the switch; ``instance`` names the daemon that does.
+    """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
     Raises ``NoFabric``; ``ConfigError`` when they can never work together.
     """
-    path = settings.control_path
     try:
-        stream = ControlStream(network.dial(path))
+        stream = ControlStream(await door.connect())
     except OSError as error:
-        raise NoFabric(f"cannot connect to {path}: {error.strerror}") from None
+        raise NoFabric(f"cannot connect to {door}: {error.strerror}") from None
     try:
-        welcome = await _introduce(settings, stream, path, instance)
+        welcome = await _introduce(settings, stream, str(door), instance)
         nic = await _open_nic(settings, open_nic, welcome)
     except BaseException:
         stream.close()
@@ -60,7 +59,7 @@ async def open_fabric(
     return Fabric(settings, stream, nic, welcome, random_bits=random_bits)
 
 
-async def _introduce(settings: HostSettings, stream: ControlStream, path: Path, instance: str) -> Welcome:
+async def _introduce(settings: HostSettings, stream: ControlStream, path: str, instance: str) -> Welcome:
     try:
         with trio.fail_after(WELCOME_S):
             mac, ip = settings.mac_bytes, settings.ip_bytes

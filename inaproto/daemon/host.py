@@ -20,7 +20,9 @@ from typing import Any
 
 import trio
 
+from inaproto.ca.identity import Role
 from inaproto.daemon.config import HostSettings
+from inaproto.daemon.control_address import Door, Holder, TlsDoor, door_of
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.fabric_opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host_fabric import Fabric
@@ -56,8 +58,10 @@ async def run_host(
     cannot be made, or when switch and host are configured so that they can never work together.
     ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
+    holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
+    door = door_of(settings.control, settings.control_path, network, holder)
     listening = await network.listen(settings.listen_path, "listen: host daemon socket")
-    daemon = HostDaemon(settings, open_nic, listening, network, random_bits)
+    daemon = HostDaemon(settings, open_nic, listening, door, random_bits)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
@@ -78,13 +82,13 @@ class HostDaemon:
         settings: HostSettings,
         open_nic: OpenNic,
         listening: StreamListener,
-        network: StreamNetwork,
+        door: Door,
         random_bits: RandomBits,
     ) -> None:
         self._settings = settings
         self._open_nic = open_nic
         self._listening = listening
-        self._network = network
+        self._door = door
         self._random_bits = random_bits
         self._instance = f"{random_bits(64):016x}"
         self._sessions: dict[ClientSession, None] = {}
@@ -118,7 +122,7 @@ class HostDaemon:
             "transport_timeout": settings.transport_timeout,
             "clients": len(self._sessions),
             "switch": {
-                "path": str(settings.control_path),
+                "path": str(self._door),
                 "connected": fabric is not None,
                 "boot_id": fabric.welcome.boot_id if fabric else "",
                 "connections": self._fabrics,
@@ -127,6 +131,8 @@ class HostDaemon:
             "rings": [],
             "nic": {},
         }
+        if isinstance(self._door, TlsDoor):
+            record["credentials"] = self._door.credentials.status()
         return record | (fabric.status() if fabric else {})
 
     # --- training processes
@@ -173,7 +179,7 @@ class HostDaemon:
                 fabric = await open_fabric(
                     self._settings,
                     self._open_nic,
-                    network=self._network,
+                    door=self._door,
                     random_bits=self._random_bits,
                     instance=self._instance,
                 )
@@ -188,7 +194,7 @@ class HostDaemon:
                 log.info(
                     "host %s is connected to the switch at %s",
                     self._settings.name,
-                    self._settings.control_path,
+                    self._door,
                 )
                 self._note_switch(await self._use(fabric))
             await trio.sleep(retry_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from inaproto.ca.identity import NAME
+
 PORTS_SOCKET: Final = "ports.sock"
 CONTROL_SOCKET: Final = "control.sock"
 _TRUNK: Final = re.compile(r"trunk-.+\.sock")
@@ -12,7 +14,7 @@ _TRUNK: Final = re.compile(r"trunk-.+\.sock")
 
 def require_name(value: str) -> str:
     """``value``. Raises ``ValueError``, as pydantic wants it."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", value):
+    if not NAME.fullmatch(value):
         raise ValueError("must be 1 to 63 letters, digits, '.', '_' or '-', the first a letter or digit")
     return value
 

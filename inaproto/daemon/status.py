@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from inaproto.daemon.control_address import Door
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.names import CONTROL_SOCKET, carries_frames
 from inaproto.daemon.unix_sockets import connect_unix
@@ -39,22 +40,23 @@ class Report:
         }
 
 
-async def ask_daemons(directory: Path | None, sockets: Sequence[Path]) -> Report:
-    """Ask all sockets of ``directory`` and those in ``sockets``, each once."""
+async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Sequence[Door] = ()) -> Report:
+    """Ask all sockets of ``directory``, those in ``sockets``, and who is behind ``doors``, each once."""
     report = Report()
     paths = list(dict.fromkeys([*(_sockets_in(directory, report) if directory else []), *sockets]))
-    answers: dict[Path, dict[str, Any]] = {}
+    asked: list[Path | Door] = [*paths, *doors]
+    answers: dict[Path | Door, dict[str, Any]] = {}
 
-    async def ask_one(path: Path) -> None:
+    async def ask_one(path: Path | Door) -> None:
         try:
-            answers[path] = await ask(path)
+            answers[path] = await (ask(path) if isinstance(path, Path) else ask_door(path))
         except (ConfigError, StatusRefused) as error:
             report.problems.append(str(error))
 
     async with trio.open_nursery() as nursery:
-        for path in paths:
+        for path in asked:
             nursery.start_soon(ask_one, path)
-    for path in paths:
+    for path in asked:
         answer = answers.get(path, {})
         if answer.get("role") == "switch" and report.switch is None:
             report.switch = answer
@@ -80,6 +82,19 @@ async def ask(path: Path) -> dict[str, Any]:
         raise StatusRefused(f"{path}: nobody listens there; the daemon was killed, start it again") from None
     except OSError as error:
         raise StatusRefused(f"{path}: cannot connect: {error.strerror}") from None
+    return await _ask_over(stream, str(path))
+
+
+async def ask_door(door: Door) -> dict[str, Any]:
+    """The status of the daemon behind ``door``. Raises ``StatusRefused``."""
+    try:
+        stream = ControlStream(await door.connect())
+    except OSError as error:
+        raise StatusRefused(f"{door}: cannot connect: {error.strerror}") from None
+    return await _ask_over(stream, str(door))
+
+
+async def _ask_over(stream: ControlStream, path: str) -> dict[str, Any]:
     try:
         with trio.fail_after(ANSWER_S):
             with suppress(EndOfChannel):  # one that refuses may have closed, after it said why

@@ -16,13 +16,16 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, assert_never
 
 import trio
 
+from inaproto.ca.identity import Role
 from inaproto.core.accelerator import (
     Accelerator,
     AcceleratorConfig,
@@ -33,12 +36,15 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
+from inaproto.core.job_tokens import TokenIssuer
 from inaproto.daemon.capture_desk import CaptureDesk
 from inaproto.daemon.config import SwitchSettings
+from inaproto.daemon.control_address import Holder, credentials_of, door_of, parse_listen
 from inaproto.daemon.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.link_ports import LinkPorts
+from inaproto.daemon.session_rules import Guard
 from inaproto.daemon.switch_ports import (
     ConnectPort,
     OpenPortListener,
@@ -48,9 +54,11 @@ from inaproto.daemon.switch_ports import (
     current_instant,
 )
 from inaproto.daemon.switch_session import SwitchSession
+from inaproto.daemon.tls import require_private
+from inaproto.daemon.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.trunks import Trunks
 from inaproto.daemon.unix_sockets import UNIX
-from inaproto.errors import Blame, InvariantBroken
+from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
 from inaproto.ports import Link, RandomBits, StreamNetwork
 
 log = logging.getLogger("inaproto.switch")
@@ -100,8 +108,12 @@ class Switch:
         )
         self.plane: ControlPlane | None = None
         self.session: SwitchSession | None = None
+        self._guard = Guard(wall_s=time.time, tokens=tokens_of(settings.job_secret))
+        self.listener: TlsListener | None = None
+        """Where other machines come in, if they may."""
         if place is not None and not place.is_root:
-            self.session = SwitchSession(place, self.boot_id, self, network)
+            door = door_of(settings.control, place.fabric.root.control_path, network, holder_of(settings))
+            self.session = SwitchSession(place, self.boot_id, self, door)
             self.server = ControlServer(
                 _nobody,
                 self.status,
@@ -109,8 +121,11 @@ class Switch:
                 sessions_max=SESSIONS_SPARE,
                 captures=self.captures,
                 random_bits=random_bits,
+                guard=self._guard,
             )
             return
+        if settings.control:
+            raise ConfigError("control: is for a switch of a fabric below its root; leave it out")
         self.ports.is_open = True
         self.plane = ControlPlane(
             settings,
@@ -122,6 +137,7 @@ class Switch:
             status=self.status,
             random_bits=random_bits,
             captures=self.captures,
+            guard=self._guard,
         )
         self.server = self.plane.server
 
@@ -197,6 +213,7 @@ class Switch:
             "jobs": [],
             "rendezvous": {},
             "blames": self._blames.counts(),
+            "control_sessions": self._guard.status(),
         }
         if self.plane is not None:
             found |= self.plane.status()
@@ -204,7 +221,36 @@ class Switch:
             found["control"] = self.session.status()
         if self.trunks is not None:
             found["trunks"] = self.trunks.status()
+        if self.listener is not None:
+            found["control_listen"] = self.listener.status()
         return found
+
+
+def holder_of(settings: SwitchSettings) -> Holder:
+    """Whose certificate a switch has; one that is alone has any name."""
+    return Holder(Role.SWITCH, settings.name, settings.tls, settings.dir)
+
+
+def tokens_of(file: Path | None) -> TokenIssuer | None:
+    """What checks tokens; ``file`` has the secret. Raises ``ConfigError``."""
+    if file is None:
+        return None
+    try:
+        require_private(file)
+        return TokenIssuer([file.read_bytes().strip()])
+    except OSError as error:
+        raise ConfigError(f"job_secret: {file}: {error.strerror}") from None
+    except (ValueError, LocalMisuse) as error:
+        raise ConfigError(f"job_secret: {error}; head -c 32 /dev/urandom | base64 makes one") from None
+
+
+async def _listen_to_machines(settings: SwitchSettings) -> TlsListener | None:
+    """Raises ``ConfigError``."""
+    if not settings.control_listen:
+        return None
+    endpoint = parse_listen(settings.control_listen)
+    credentials = credentials_of(endpoint, holder_of(settings))
+    return await listen_tls(endpoint.host, endpoint.port, credentials)
 
 
 def _nobody(event: object) -> None:
@@ -263,6 +309,9 @@ async def run_switch(
     bound = await network.listen(settings.control_path, "control socket of the switch")
     try:
         async with AsyncExitStack() as listeners:
+            switch.listener = machines = await _listen_to_machines(settings)
+            if machines is not None:
+                listeners.callback(machines.close)
             listener = await open_port_listener(settings.ports_path)
             listeners.push_async_callback(_close, listener)
             below = {}
@@ -273,6 +322,9 @@ async def run_switch(
                 nursery.start_soon(switch.ports.accept_ports, listener)
                 nursery.start_soon(switch.links.serve)
                 nursery.start_soon(switch.server.accept_sessions, bound)
+                if machines is not None:
+                    nursery.start_soon(machines.run)
+                    nursery.start_soon(switch.server.accept_sessions, machines)
                 if settings.capture is not None:
                     file = switch.captures.open_file(settings.capture, settings.capture_mb << 20)
                     nursery.start_soon(switch.captures.keep_file, file)
@@ -289,9 +341,12 @@ async def run_switch(
                 log.info(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )
-                announce(f"ready switch dir={settings.dir} boot={switch.boot_id}")
+                control = "" if machines is None else f" control={machines.address}"
+                announce(f"ready switch dir={settings.dir} boot={switch.boot_id}{control}")
                 await stop.wait()
                 bound.close()
+                if machines is not None:
+                    machines.close()
                 await listener.aclose()
                 if switch.plane is not None:
                     switch.plane.shut_down("it was told to stop")

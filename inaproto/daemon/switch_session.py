@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import trio
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.daemon.control_address import Door
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.ring_records import ring_of
 from inaproto.errors import DecodeError, LocalMisuse
-from inaproto.ports import StreamNetwork
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.switch_messages import (
     InstallRefused,
@@ -65,11 +65,11 @@ class Ordered(Protocol):
 class SwitchSession:
     """Synchronous but for :meth:`run`, which keeps it."""
 
-    def __init__(self, place: Place, boot_id: str, switch: Ordered, network: StreamNetwork) -> None:
+    def __init__(self, place: Place, boot_id: str, switch: Ordered, door: Door) -> None:
         self._place = place
         self._boot_id = boot_id
         self._switch = switch
-        self._network = network
+        self._door = door
         self._stream: ControlStream | None = None
         self._ids = count(1)
         self._heard_s = 0.0
@@ -94,13 +94,12 @@ class SwitchSession:
 
     async def run(self) -> None:
         """Keep a session, until cancelled."""
-        path = self._place.fabric.root.control_path
         retry_s = RETRY_FIRST_S
         while True:
             try:
-                stream = ControlStream(self._network.dial(path))
+                stream = ControlStream(await self._door.connect())
             except OSError as error:
-                self._note(f"cannot connect to {path}: {error.strerror}")
+                self._note(f"cannot connect to {self._door}: {error.strerror}")
             else:
                 if await self._converse(stream):
                     retry_s = RETRY_FIRST_S
@@ -138,7 +137,7 @@ class SwitchSession:
         hello = SwitchHello(
             id=next(self._ids), switch=place.name, boot_id=self._boot_id, fabric=place.fabric.digest
         )
-        path = place.fabric.root.control_path
+        path = str(self._door)
         try:
             with trio.fail_after(WELCOME_S):
                 await stream.send(hello)
@@ -224,7 +223,7 @@ class SwitchSession:
     def status(self) -> dict[str, Any]:
         """For ``inaproto status``."""
         return {
-            "path": str(self._place.fabric.root.control_path),
+            "path": str(self._door),
             "connected": self._stream is not None,
             "is_admitted": self._is_admitted,
             "control_boot": self._control_boot,

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from inaproto.daemon import host
+from inaproto.daemon.control_address import UnixDoor
 from inaproto.daemon.fabric_opening import NoFabric, open_fabric
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.errors import JobError, OperationTimeout, RankLost
@@ -48,8 +49,9 @@ def test_a_nic_that_does_not_open_is_tried_again() -> None:
             await trio.sleep_forever()
             raise AssertionError
 
+        door = UnixDoor(settings.control_path, cluster.network.node("h9"))
         with trio.fail_after(60), pytest.raises(NoFabric, match=r"cannot attach to .*: no NIC within 5 s"):
-            await open_fabric(settings, stuck, network=cluster.network.node("h9"), random_bits=lambda bits: 1)
+            await open_fabric(settings, stuck, door=door, random_bits=lambda bits: 1)
 
     run_world("stuck", scenario, hosts=1)
 
