@@ -16,6 +16,7 @@ import logging
 import math
 import socket
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -103,6 +104,9 @@ class TlsListener:
         for one in self._handshakes:
             one.scope.cancel()
         self._ready_in.close()
+        with suppress(trio.WouldBlock, trio.EndOfChannel):
+            while True:
+                self._ready.receive_nowait().close()
 
     # --- connections
 

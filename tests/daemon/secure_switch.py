@@ -110,7 +110,7 @@ def client_context(credentials: Path | None, *, authority: Path) -> ssl.SSLConte
 
 
 @asynccontextmanager
-async def secure_switch(directory: Path, **options: object) -> AsyncIterator[SecureSwitch]:
+async def secure_switch(directory: Path, **options: Any) -> AsyncIterator[SecureSwitch]:
     """``directory`` has short paths, for sockets."""
     deployment = Deployment(directory)
     tls = deployment.issue(Role.SWITCH, SPINE, addresses=[LOOPBACK])
