@@ -49,13 +49,19 @@ class ChainEngine(HostsEngine):
     ) -> None:
         super().__init__(config, accumulators, operations, recovery)
         self._begun = self._first
-        """Serial that this rank contributes to next."""
+        """Message of this path that this rank contributes to next; the job's serial, where no other path is
+        beside it."""
         self._parts: deque[Part] = deque()
         """Contributed, their results not here."""
         self._arrived: deque[ResultArrived] = deque()
         """Accumulators that this rank has not added to yet."""
         self._forwards: deque[_Forward] = deque()
         """Results to be passed on."""
+
+    def begin(self, now: Instant) -> list[HostsAction]:
+        """The operation that was started is bound to this path, one of two."""
+        self.has_turn = True
+        return self._advance(now)
 
     @property
     def _contributed(self) -> int:
@@ -66,7 +72,8 @@ class ChainEngine(HostsEngine):
     def _advance(self, now: Instant) -> list[HostsAction]:
         actions: list[HostsAction] = []
         while self._runs and not self._is_over:
-            actions += self._operations.start_next(now)
+            if self.starts:
+                actions += self._operations.start_next(now)
             if self._forwards and self._messages.may_send(Kind.RESULT, self._forwards[0].serial):
                 actions.append(self._pass_on(*self._forwards.popleft()))
             elif self._may_contribute():
@@ -79,7 +86,8 @@ class ChainEngine(HostsEngine):
         rank = self._config.rank
         kind = Kind.RESULT if rank == self._last_turn else Kind.ACCUMULATOR
         return (
-            self._operations.unsent > 0
+            self.has_turn
+            and self._operations.unsent > 0
             and self._begun < self._due + self._config.window_messages
             and (rank == 0 or bool(self._arrived))
             and self._messages.may_send(kind, self._begun)

@@ -113,7 +113,8 @@ class HostsEngine(PathEngine):
         self._accumulators = accumulators
         self._last_turn = config.ring_size - 1
         self._first = self._due = max(0, recovery.progress - config.window_messages)
-        """Serials: the first of this ring; the next result to be taken."""
+        """The first message of this ring; the next result to be taken. Counted as the job's, where no other
+        path is beside it."""
 
     @property
     def slot_bytes(self) -> int:

@@ -33,7 +33,7 @@ from inaproto.core.operations import (
 )
 from inaproto.core.recovery import Recovery
 from inaproto.errors import Blame, FabricLost, InvariantBroken, LocalMisuse
-from inaproto.units import Instant, MsgId, RingId
+from inaproto.units import Instant, MsgId, OpIndex, RingId
 
 ADVICE: Final = "start it again, and report this if it comes back"
 FROM_THE_START: Final = Recovery(progress=0, donor=0)
@@ -173,6 +173,11 @@ class OperationQueue:
         return len(self._waiting) + (self.running is not None)
 
     @property
+    def next_index(self) -> OpIndex | None:
+        """Of the operation that starts when none runs."""
+        return self._waiting[0].index if self._waiting else None
+
+    @property
     def deadline(self) -> Instant | None:
         """When the running operation will have stalled (again), or be overdue."""
         if self.running is None:
@@ -222,13 +227,7 @@ class OperationQueue:
 
         Raises ``LocalMisuse`` for a ring on which these operations cannot go on, or not from there.
         """
-        asked = (config.ring_size, config.tensor_bytes, config.window_messages)
-        have = (self.ring_size, self.tensor_bytes, self.window_messages)
-        if asked != have:
-            raise LocalMisuse(
-                f"ring {config.ring_id} has (ranks, tensor bytes of a message, window) {asked}, "
-                f"the operations that are to go on have {have}"
-            )
+        self.check_ring(config)
         rank, first = config.rank, max(0, recovery.progress - self.window_messages)
         is_donor = rank == recovery.donor
         if not (recovery.progress if is_donor else first) <= self.progress <= recovery.progress:
@@ -237,6 +236,16 @@ class OperationQueue:
         self._again_source = Source.KEPT if is_donor else Source.NEUTRAL
         self._neutral = recovery.progress - self.progress
         self._sent = self.results
+
+    def check_ring(self, config: RingConfig) -> None:
+        """Raises ``LocalMisuse`` for a ring on which these operations would be cut into other messages."""
+        asked = (config.ring_size, config.tensor_bytes, config.window_messages)
+        have = (self.ring_size, self.tensor_bytes, self.window_messages)
+        if asked != have:
+            raise LocalMisuse(
+                f"ring {config.ring_id} has (ranks, tensor bytes of a message, window) {asked}, "
+                f"the operations that are to go on have {have}"
+            )
 
     @property
     def unsent(self) -> int:

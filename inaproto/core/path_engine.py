@@ -4,6 +4,9 @@ An engine moves the messages of one ring of queue pairs. The operations (:mod:`i
 are handed to it by the engine of the ring before, from which they were taken when that was *halted*, and they
 wait until all ranks have connected.
 
+An engine starts operations by itself, and carries all of them, unless it is one of two
+(:mod:`inaproto.core.two_paths`): then it carries those that are bound to it, and touches no others.
+
 Invariant: once halted, an engine sends and takes nothing; submissions, failures and wake-ups are of the
 operations, which go on.
 """
@@ -21,15 +24,25 @@ class PathEngine:
     """One rank of one ring.
 
     ``operations`` are those of a ring that was halted. They go on by this one from ``resume`` on; what other
-    ranks send sooner waits. Raises ``LocalMisuse`` if they cannot go on from ``recovery``.
+    ranks send sooner waits. Raises ``LocalMisuse`` if they cannot go on from ``recovery``. Without one they
+    are those of another engine that stands beside this one, which repeats what a rank may lack.
     """
 
-    def __init__(self, config: RingConfig, operations: OperationQueue | None, recovery: Recovery) -> None:
+    def __init__(
+        self, config: RingConfig, operations: OperationQueue | None, recovery: Recovery | None
+    ) -> None:
         self._config = config
         self._operations = OperationQueue(config) if operations is None else operations
-        self._operations.resume(config, recovery)
-        self._runs = operations is None
+        if recovery is None:
+            self._operations.check_ring(config)
+        else:
+            self._operations.resume(config, recovery)
+        self._runs = operations is None or recovery is None
         self._is_halted = False
+        self.starts = recovery is not None
+        """Operations, by itself; else :class:`~inaproto.core.two_paths.TwoPaths` does."""
+        self.has_turn = self.starts
+        """What runs, or is to be repeated, is for this path to carry."""
 
     @property
     def config(self) -> RingConfig:
@@ -39,6 +52,10 @@ class PathEngine:
     def deadline(self) -> Instant | None:
         """When the running operation will have stalled (again), or be overdue."""
         return self._operations.deadline
+
+    @property
+    def operations(self) -> OperationQueue:
+        return self._operations
 
     @property
     def operations_queued(self) -> int:

@@ -65,7 +65,7 @@ from inaproto.core.operations import (
 from inaproto.core.path_engine import PathEngine
 from inaproto.core.recovery import Recovery
 from inaproto.errors import Blame, DecodeError, InvariantBroken
-from inaproto.units import Instant, MsgId
+from inaproto.units import Epoch, Instant, MsgId
 from inaproto.wire.ina_header import (
     FLAG_LAST,
     FLAG_RESULT,
@@ -112,8 +112,9 @@ class RingEngine(PathEngine):
         self,
         config: RingConfig,
         operations: OperationQueue | None = None,
-        recovery: Recovery = FROM_THE_START,
+        recovery: Recovery | None = FROM_THE_START,
     ) -> None:
+        self._epoch = config.epoch
         self._window = MessageWindow(WindowConfig(config.window_messages, config.id_bits))
         super().__init__(config, operations, recovery)
         self._expected: deque[tuple[bytes, int, bool]] = deque()
@@ -146,8 +147,17 @@ class RingEngine(PathEngine):
         self._connected()
         return [*self._offer(self._operations.unsent, now), *self._start_next(now)]
 
+    def begin(self, epoch: Epoch | None, now: Instant) -> list[RingAction]:
+        """The operation that was started is bound to this path, one of two; ``epoch`` is of its headers.
+
+        None: that of the ring. The epoch fences who had the switches' memory before (MINA section IV-C).
+        """
+        self.has_turn = True
+        self._epoch = self._config.epoch if epoch is None else epoch
+        return self._offer(self._operations.messages, now)
+
     def _start_next(self, now: Instant) -> list[RingAction]:
-        if self._operations.running is not None or self._is_halted or not self._runs:
+        if not self.starts or self._operations.running is not None or self._is_halted or not self._runs:
             return []
         operations = self._operations
         done = operations.start_next(now)
@@ -183,7 +193,7 @@ class RingEngine(PathEngine):
             op=operation.op,
             flags=FLAG_LAST if part.is_last else 0,
             ring_id=config.ring_id,
-            epoch=config.epoch,
+            epoch=self._epoch,
             op_index=operation.index,
             msg_id=msg_id,
             rank=config.rank,

@@ -14,8 +14,9 @@ lack (:mod:`inaproto.core.ring_all_reduce_engine`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Generic, Protocol, TypeVar, assert_never
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from inaproto.wire.ina_header import Dtype, Op
 PayloadT = TypeVar("PayloadT")
 InT_contra = TypeVar("InT_contra", contravariant=True)
 OutT_co = TypeVar("OutT_co", covariant=True)
+NOTHING_BESIDE: Final[Mapping[int, Any]] = MappingProxyType({})
+"""Of a ring that was alone."""
 
 
 class Slots(Protocol[InT_contra]):
@@ -75,20 +78,33 @@ class KeptResults:
     def __len__(self) -> int:
         return len(self._bytes)
 
-    def keep(self, results: Iterable[KeptResult], link: Slots[PayloadT], since: int) -> None:
+    def keep(
+        self,
+        results: Iterable[KeptResult],
+        link: Slots[PayloadT],
+        since: int,
+        beside: Mapping[int, Slots[PayloadT]] = NOTHING_BESIDE,
+    ) -> None:
         """A ring ends that began at progress ``since``: ``results`` are those to be kept.
 
-        Those from ``since`` on are in the slots of its ``link``. Ids do not tell rings apart here: a switch
-        that has restarted may use them again.
+        Those from ``since`` on are in the slots of its ``link``, or of that of another ring, which stood
+        ``beside`` it and is there by its id. Ids do not tell other rings apart here: a switch that has
+        restarted may use them again.
         """
         self._bytes = {
-            (kept.operation.index, kept.offset): (
-                bytes(link.result(kept.slot, kept.nbytes))
-                if kept.serial >= since
-                else self.get(kept.operation.index, kept.offset)
-            )
+            key: self.get(*key)
+            if kept.serial < since or key in self._bytes
+            else bytes(beside.get(kept.ring_id, link).result(kept.slot, kept.nbytes))
             for kept in results
+            for key in ((kept.operation.index, kept.offset),)
         }
+
+    def keep_of(self, ring_id: int, results: Iterable[KeptResult], link: Slots[PayloadT]) -> None:
+        """That ring goes, the one beside it stays: copy what lies in the slots of the ``link`` that goes."""
+        for kept in results:
+            if kept.ring_id == ring_id:
+                key = kept.operation.index, kept.offset
+                self._bytes[key] = bytes(link.result(kept.slot, kept.nbytes))
 
     def get(self, op_index: int, offset: int) -> bytes:
         try:
