@@ -59,6 +59,7 @@ from inaproto.core.bridge import Bridge
 from inaproto.core.ingest import Ingest, peer_of
 from inaproto.core.lookup_table import NOWHERE, LookupTable
 from inaproto.core.ring_spec import RingSpec
+from inaproto.core.slot_pools import SlotPools
 from inaproto.core.translation import Connection, inward
 from inaproto.core.tree_emission import TreeEmission
 from inaproto.core.tree_ring import TreeFlow, TreeRing
@@ -111,7 +112,8 @@ class Accelerator:
             output_bytes_max=self._config.output_bytes_max,
             fill_packets_max=self._config.replay_fill_packets_max,
         )
-        self._ingest = Ingest(self._table, self._rings, self._emission, self._counters)
+        self._pools = SlotPools(self._counters)
+        self._ingest = Ingest(self._table, self._rings, self._emission, self._counters, self._pools)
         self._trees = TreeTraffic(self._table, self._ingest, self._emission, self._counters)
 
     @property
@@ -150,7 +152,8 @@ class Accelerator:
         for steered in self._trees.steered:
             rings[steered.spec.ring_id] = {"ranks": steered.spec.size, "steered": len(steered.steered)}
         copied = replace(self._counters, dropped=dict(self._counters.dropped))
-        return AcceleratorView(rings, copied, self._memory_bytes, len(self._table))
+        pools = self._pools.view()
+        return AcceleratorView(rings, copied, self._memory_bytes, len(self._table), pools)
 
     def step(self, event: Event, now: Instant) -> list[Action]:
         actions: list[Action] = []
@@ -195,6 +198,12 @@ class Accelerator:
             actions.append(RingRefused(spec.ring_id, reason))
             return
         need = bytes_needed(spec)
+        if spec.pool is not None and need:
+            contradiction = self._pools.contradiction(spec.pool)
+            if contradiction:
+                actions.append(RingRefused(spec.ring_id, contradiction))
+                return
+            need = self._pools.growth(spec)
         if self._memory_bytes + need > self._config.memory_bytes_max:
             free = self._config.memory_bytes_max - self._memory_bytes
             actions.append(RingRefused(spec.ring_id, f"needs {need} bytes of memory, {free} are free"))
@@ -207,7 +216,7 @@ class Accelerator:
             if tree is not None:
                 for link in _links(spec):
                     self._retired.pop(inward(link), None)
-                self._rings[spec.ring_id] = tree
+                self._add(tree)
             return
         flows = [
             self._table.add(
@@ -215,7 +224,12 @@ class Accelerator:
             )
             for flow in spec.flows
         ]
-        self._rings[spec.ring_id] = RingState(spec, AggregatorArray(spec), flows)
+        self._add(RingState(spec, AggregatorArray(spec), flows))
+
+    def _add(self, ring: RingState) -> None:
+        self._rings[ring.spec.ring_id] = ring
+        if ring.spec.pool is not None:
+            self._pools.join(ring.spec)
 
     def _is_of_ring(self, connection: Connection) -> bool:
         return connection in self._table or self._trees.knows(connection)
@@ -238,7 +252,9 @@ class Accelerator:
             self._retired[flow.spec.connection] = Instant(now + self._config.retired_ns)
         while len(self._retired) > self._config.retired_max:  # the oldest makes room
             del self._retired[next(iter(self._retired))]
-        if ring is not None:
+        if ring is not None and ring.spec.pool is not None:
+            self._memory_bytes -= self._pools.leave(ring)
+        elif ring is not None:
             self._memory_bytes -= bytes_needed(ring.spec)
 
     # -- frames --------------------------------------------------------------------------------

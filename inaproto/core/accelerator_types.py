@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inaproto.core.aggregator import AggregatorArray, Region
 from inaproto.core.lookup_table import Flow
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.ring_spec import NO_TURN, RingSpec
 from inaproto.errors import Blame
 from inaproto.units import Frames, PortId, S
+
+TURN_LOST: Final = "turn lost"
+"""Rule of a fault: another ring of its pool took its slots while messages were in them. No rank disagrees."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorConfig:
     rings_max: int = 64
     memory_bytes_max: int = 1 << 30
-    """All aggregator arrays together."""
+    """All aggregator arrays together; a pool counts once for each ring that it takes at once."""
     output_bytes_max: int = 64 << 20
     """Packets of one step that are kept in reused memory."""
     addresses_max: int = 4096
@@ -119,6 +122,12 @@ class Counters:
     """Taken for their key, though their Ethernet address was not that of their rank."""
     links_down: int = 0
     """Packets for a switch whose port is down: not sent."""
+    pool_takeovers: int = 0
+    """Turns that began."""
+    pool_conflicts: int = 0
+    """Rings that were stopped because their turn was taken while messages were unfinished."""
+    stale_turns: int = 0
+    """Packets and notes of turns that are over."""
     dropped: dict[str, int] = field(default_factory=dict)
     """By rule."""
 
@@ -127,11 +136,28 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool at one switch; ``holders`` and ``epochs`` are of each of its ``capacity`` places."""
+
+    rings: tuple[int, ...]
+    capacity: int
+    memory_bytes: int
+    holders: tuple[int | None, ...]
+    """Rings whose slots they are; None: nobody's."""
+    epochs: tuple[int, ...]
+    """The highest turns seen; -1: none yet."""
+    takeovers: int
+    conflicts: int
+    stale: int
+
+
+@dataclass(frozen=True, slots=True)
 class AcceleratorView:
     rings: dict[int, dict[str, int | bool]]
     counters: Counters
     memory_bytes: int
     connections: int
+    pools: dict[str, PoolView] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -147,6 +173,16 @@ class RingState:
     failed: bool = False
     dirty: dict[int, Region] = field(default_factory=dict)
     """Regions that got packets in this step, by serial."""
+    epoch: int = field(init=False)
+    """That of its INA headers: its own, or that of its turn."""
+
+    def __post_init__(self) -> None:
+        self.epoch = self.spec.epoch if self.spec.pool is None else NO_TURN
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether a turn may end here: nothing has begun that is not finished."""
+        return self.array.is_between_messages
 
     @property
     def delivered(self) -> Sequence[Flow]:

@@ -14,7 +14,7 @@ than the tenant are dropped. The paper's rule, read literally, loses results or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -178,6 +178,18 @@ class Region:
             self.payload = self.pool.take()
         self.seen[:] = False
         self.done[:] = False
+
+    def serve(self, spec: RingSpec) -> None:
+        """Be of that ring from now on, whose region it could have been from the start."""
+
+    def forget(self) -> None:
+        """Belong to no message: what it held, the kept results too, is no more."""
+        self.serial = -1
+        self.ina = self.last = None
+        self.agreed = b""
+        if self.payload is not None:
+            self.pool.give_back(self.payload)
+            self.payload = None
 
     def store_fresh(
         self,
@@ -407,16 +419,46 @@ def bytes_needed(spec: RingSpec) -> int:
 class AggregatorArray:
     """Regions of one ring, and the frontier: the first packet whose result has not been emitted yet."""
 
-    def __init__(self, spec: RingSpec, regions: Sequence[Region] = ()) -> None:
+    def __init__(self, spec: RingSpec) -> None:
         self.spec = spec
-        pool = PayloadPool(spec.size, spec.message_packets, spec.mtu)
-        self.regions: Sequence[Region] = regions or [
-            Region(spec.size, spec.message_packets, spec.mtu, pool) for _ in range(spec.regions)
-        ]
+        self._none: Sequence[Region] = () if spec.pool is None else self._no_regions()
+        """What a ring of a pool has while it is not its turn: one that no message is ever in."""
+        self.regions: Sequence[Region] = self._none or self.new_regions()
         self.next_serial = 0
         self.next_offset = 0
         self.done_high = -1
         """Highest finished position (see :class:`~inaproto.core.lookup_table.Flow`)."""
+
+    @property
+    def shape(self) -> Hashable:
+        """Rings with equal ones can use the same regions, one after the other."""
+        return (self.spec.size, self.spec.message_packets, self.spec.mtu, self.spec.regions)
+
+    def new_regions(self) -> Sequence[Region]:
+        spec = self.spec
+        pool = PayloadPool(spec.size, spec.message_packets, spec.mtu)
+        return [Region(spec.size, spec.message_packets, spec.mtu, pool) for _ in range(spec.regions)]
+
+    def _no_regions(self) -> Sequence[Region]:
+        return [Region(1, 1, 8, PayloadPool(1, 1, 8))]
+
+    def occupy(self, regions: Sequence[Region]) -> None:
+        """It is the ring's turn: use these, which hold nothing. The frontier is where the last turn ended."""
+        for region in regions:
+            region.serve(self.spec)
+        self.regions = regions
+
+    def vacate(self) -> Sequence[Region]:
+        """The turn is over: forget all messages and give the regions up."""
+        regions, self.regions = self.regions, self._none
+        for region in regions:
+            region.forget()
+        return regions
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether every message that began has all its results."""
+        return self.next_offset == 0 and all(region.serial < self.next_serial for region in self.regions)
 
     @property
     def frontier(self) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.accelerator_types import Action, Counters, RingFault, RingState
+from inaproto.core.accelerator_types import TURN_LOST, Action, Counters, RingFault, RingState
 from inaproto.core.aggregator import (
     DATA_OPCODES,
     FIRST,
@@ -31,6 +31,7 @@ from inaproto.core.aggregator import (
 from inaproto.core.emission import Emission
 from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry, Rows
 from inaproto.core.ring_spec import RingSpec
+from inaproto.core.slot_pools import Refusal, SlotPools
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, PortId
 from inaproto.wire.icrc import ICRC_BYTES
@@ -50,11 +51,13 @@ class Ingest:
         rings: Mapping[int, RingState],
         emission: Emission,
         counters: Counters,
+        pools: SlotPools,
     ) -> None:
         self._table = table
         self._rings = rings
         self._emission = emission
         self._counters = counters
+        self._pools = pools
         self._templates: dict[bytes, tuple[Flow, RunTemplate]] = {}
         """Of the middle packets of each flow, by what identifies a connection in its headers."""
 
@@ -161,7 +164,9 @@ class Ingest:
                 ina = InaHeader.decode(header)
             except DecodeError:
                 return False
-            if foreign_field(ina, ring.spec, flow.spec.rank) or ina.msg_len > ring.spec.message_packets:
+            if foreign_field(ina, ring.spec, ring.epoch, flow.spec.rank):
+                return False
+            if ina.msg_len > ring.spec.message_packets:
                 return False
             if ina.is_result:
                 return False
@@ -260,7 +265,7 @@ class Ingest:
         if ina.is_result:
             return self._refuse(run, "no INA header", "a result, where a rank's own payload must be", actions)
         spec = ring.spec
-        foreign = foreign_field(ina, spec, rank)
+        foreign = foreign_field(ina, spec, ring.epoch if spec.pool is None else ina.epoch, rank)
         if foreign:
             return self._refuse(run, *foreign, actions)
         if ina.msg_len > spec.message_packets:
@@ -268,6 +273,13 @@ class Ingest:
             return self._refuse(run, "message too long", evidence, actions)
         array = ring.array
         serial = array.serial_of(ina.msg_id)
+        if ina.epoch != ring.epoch:
+            refusal = self.begin_turn(ring, ina.epoch, serial, actions)
+            if refusal is not None and refusal.evidence:
+                return self._refuse(run, *refusal, actions)
+            if refusal is not None:
+                self._counters.drop(refusal.rule, 1)
+                return False
         region = array.region_of(serial)
         if serial < region.serial or serial < 0:
             self._counters.drop("older than the tenant", 1)
@@ -287,6 +299,21 @@ class Ingest:
         if not flow.open_message(entry):
             return self._refuse(run, "message has another PSN", f"message {ina.msg_id}", actions)
         return True
+
+    def begin_turn(self, ring: RingState, epoch: int, serial: int, actions: list[Action]) -> Refusal | None:
+        """Let a ring of a pool have its turn ``epoch``, of which a message came; or say why it has none."""
+        refusal = self._pools.refusal(ring, epoch, serial)
+        if refusal is not None:
+            return refusal
+        for loser in self._pools.take(ring, epoch):
+            pool = "" if loser.spec.pool is None else f" of pool {loser.spec.pool.name}"
+            evidence = f"ring {ring.spec.ring_id} has turn {epoch}{pool}, and messages were unfinished"
+            self._fault(loser, loser.flows[0].spec.rank, TURN_LOST, evidence, actions)
+        return Refusal("ring failed") if ring.failed else None
+
+    def is_stale(self, ring: RingState, epoch: int) -> bool:
+        """Whether what came of a ring of a pool is of a turn that is over."""
+        return self._pools.is_stale(ring, epoch)
 
     def _layout_holds(
         self, ring: RingState, flow: Flow, run: RoceRun, region: Region, offsets: Rows, actions: list[Action]
@@ -370,12 +397,12 @@ def consecutive(offsets: NDArray[np.intp]) -> list[tuple[int, int]]:
     return [(int(part[0]), int(part[-1]) + 1) for part in np.split(offsets, breaks)]
 
 
-def foreign_field(ina: InaHeader, spec: RingSpec, rank: int) -> tuple[str, str] | None:
-    """(rule, evidence) for the first field of a header that is not that of the flow's ring and rank."""
+def foreign_field(ina: InaHeader, spec: RingSpec, epoch: int, rank: int) -> tuple[str, str] | None:
+    """(rule, evidence) for the first field of a header that is not that of its ring, turn and rank."""
     if (ina.ring_id, ina.key, ina.epoch, ina.rank, ina.ring_size) == (
         spec.ring_id,
         spec.key,
-        spec.epoch,
+        epoch,
         rank,
         spec.size,
     ):
@@ -384,7 +411,7 @@ def foreign_field(ina: InaHeader, spec: RingSpec, rank: int) -> tuple[str, str] 
     for rule, got, expected in (
         ("wrong ring", ina.ring_id, spec.ring_id),
         ("wrong key", ina.key, spec.key),
-        ("wrong epoch", ina.epoch, spec.epoch),
+        ("wrong epoch", ina.epoch, epoch),
         ("wrong rank", ina.rank, rank),
     ):
         if got != expected:

@@ -101,6 +101,11 @@ class Flow:
         self.latest = index
         return True
 
+    def forget_messages(self) -> None:
+        """Their slots are another ring's: what still comes of them belongs nowhere."""
+        self.entries = [None] * len(self.entries)
+        self.replay_next = None
+
     def locate(self, psns: NDArray[np.int64]) -> Iterator[tuple[MessageEntry, Rows, Rows]]:
         """Place packets by PSN: int64 (n,) -> (message, rows, offsets in the message).
 

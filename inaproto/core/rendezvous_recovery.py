@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
+from inaproto.core.accelerator_types import TURN_LOST
 from inaproto.core.rendezvous_jobs import Job, Phase, Seat, name_seats
 from inaproto.core.rendezvous_life import JobLife, halt_message, remember
 from inaproto.core.rendezvous_rules import refuse_beside, refuse_slots, refuse_stranger
@@ -39,6 +40,10 @@ class RingEnds(JobLife):
         """The accelerator forwards nothing of this ring any more."""
         if event.rule == SWITCH_LOST and self._config.recover_ns:
             return self._halt(job, event.evidence)
+        if event.rule == TURN_LOST and self._config.recover_ns and job.host_path is not None:
+            job.recovery.refused(f"its turn was lost: {event.evidence}", job.host_path)
+            self._counters["fallbacks"] += 1
+            return self._halt(job, f"its turn was lost: {event.evidence}")
         members = job.members()
         who = members[event.rank] if event.rank < len(members) else f"position {event.rank}"
         where = f"{who}: {event.evidence}"

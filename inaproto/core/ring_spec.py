@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from inaproto.core.aggregation_tree import Role
 from inaproto.errors import LocalMisuse
 from inaproto.units import PSN_BITS
+
+NO_TURN: Final = -1
+"""Epoch of a ring of a pool while it is not its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """Slots that several rings share by turns (:mod:`inaproto.core.slot_pools`); ``capacity`` rings at once.
+
+    Raises ``LocalMisuse`` for a pool without name or place.
+    """
+
+    name: str
+    capacity: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.name or self.capacity < 1:
+            raise LocalMisuse(f"a pool named {self.name!r} that takes {self.capacity} rings at once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,8 @@ class RingSpec:
     msg_id_bits: int = 32
     role: Role | None = None
     """What this switch does for a ring that spans several; None: it alone does all."""
+    pool: PoolSpec | None = None
+    """None: slots of its own. Else ``epoch`` is not that of INA headers, which is the number of the turn."""
 
     def __post_init__(self) -> None:
         if len(self.flows) < 2:

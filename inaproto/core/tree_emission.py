@@ -289,7 +289,7 @@ class TreeEmission(Emission):
             kind=kind,
             rank=flow.spec.rank,
             ring_id=spec.ring_id,
-            epoch=spec.epoch,
+            epoch=ring.epoch,
             msg_id=serial & ((1 << spec.msg_id_bits) - 1),
             offset=offset,
             count=count,

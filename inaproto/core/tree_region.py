@@ -12,7 +12,8 @@ Invariants: final implies done; a result never enters a sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -71,10 +72,14 @@ class TreeRegion(Region):
         """Rows on which a packet came again since its sum last went up again."""
         self.noted: set[int] = set()
         """Input rows whose first packet was told of."""
-        self._psn_mask = (1 << spec.psn_bits) - 1
-        self._start_psn = start_psn(spec)
         self._worn: set[int] = set()
         self._last_worn: set[int] = set()
+        self.serve(spec)
+
+    def serve(self, spec: RingSpec) -> None:
+        """Be of that ring from now on."""
+        self._psn_mask = (1 << spec.psn_bits) - 1
+        self._start_psn = start_psn(spec)
 
     def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
         super().take_over(serial, ina, header)
@@ -213,11 +218,23 @@ class TreeArray(AggregatorArray):
     regions: Sequence[TreeRegion]
 
     def __init__(self, spec: RingSpec, shape: Shape) -> None:
-        pool = PayloadPool(shape.inputs, spec.message_packets, spec.mtu)
-        super().__init__(spec, [TreeRegion(shape, spec, pool) for _ in range(spec.regions)])
+        self._rows = shape
+        super().__init__(spec)
         self.start_psn = start_psn(spec)
         self.sum_high = -1
         """Highest position whose inputs are added up; ``done_high`` is the highest final one."""
+
+    @property
+    def shape(self) -> Hashable:
+        return (*self._rows, self.spec.message_packets, self.spec.mtu, self.spec.regions)
+
+    def new_regions(self) -> Sequence[TreeRegion]:
+        pool = PayloadPool(self._rows.inputs, self.spec.message_packets, self.spec.mtu)
+        return [TreeRegion(self._rows, self.spec, pool) for _ in range(self.spec.regions)]
+
+    def _no_regions(self) -> Sequence[TreeRegion]:
+        bare = replace(self.spec, message_packets=1)
+        return [TreeRegion(Shape(1, 1, root=self._rows.root), bare, PayloadPool(1, 1, self.spec.mtu))]
 
     def region_of(self, serial: int) -> TreeRegion:
         return self.regions[serial % len(self.regions)]

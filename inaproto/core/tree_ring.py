@@ -95,6 +95,11 @@ class TreeRing(RingState):
         return self.delivered_here
 
     @property
+    def is_between_messages(self) -> bool:
+        frontier = self.array.frontier
+        return self.array.is_between_messages and all(flow.sent == frontier for flow in self.learnt.values())
+
+    @property
     def tree_array(self) -> TreeArray:
         if not isinstance(self.array, TreeArray):
             raise InvariantBroken(f"ring {self.spec.ring_id} has no aggregators of a tree")

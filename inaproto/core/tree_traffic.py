@@ -36,6 +36,7 @@ from inaproto.core.aggregator import (
 from inaproto.core.ingest import Ingest, peer_of
 from inaproto.core.lookup_table import LookupTable
 from inaproto.core.ring_spec import RingSpec
+from inaproto.core.slot_pools import STALE, Refusal
 from inaproto.core.translation import Connection, is_virtual
 from inaproto.core.tree_emission import TreeEmission
 from inaproto.core.tree_region import TreeRegion
@@ -282,12 +283,18 @@ class TreeTraffic:
                 self._refuse(run, "no tree note", str(error), actions, 1)
                 continue
             spec = ring.spec
-            if (note.ring_id, note.epoch, note.key) != (spec.ring_id, spec.epoch, spec.key):
+            epoch = ring.epoch if spec.pool is None else note.epoch
+            if (note.ring_id, note.epoch, note.key) != (spec.ring_id, epoch, spec.key):
                 self._refuse(run, "note of another ring", str(note), actions, 1)
                 continue
             link = ring.note_links.get(note.rank)
             flow = ring.learnt.get(note.rank)
-            if flow is not None and not self._is_current(ring, note):  # late, and nobody is to blame
+            refusal = None if note.epoch == ring.epoch else self._other_turn(ring, flow, note, actions)
+            if refusal is not None and refusal.evidence:
+                self._refuse(run, *refusal, actions, 1)
+            elif refusal is not None:
+                self._counters.drop(refusal.rule, 1)
+            elif flow is not None and not self._is_current(ring, note):  # late, and nobody is to blame
                 self._counters.drop("note of another message", 1)
             elif flow is not None and self._is_about(ring, flow, note):
                 self._counters.notes_in += 1
@@ -297,6 +304,22 @@ class TreeTraffic:
                 self._emission.send_note(link, data, actions)
             else:
                 self._refuse(run, "note for nobody here", str(note), actions, 1)
+
+    def _other_turn(
+        self, ring: TreeRing, flow: TreeFlow | None, note: TreeNote, actions: list[Action]
+    ) -> Refusal | None:
+        """Why a note of a turn that is not the ring's present one is not heeded.
+
+        That a message opens elsewhere begins its turn here, as its first packet would. Other notes follow
+        that one, and may come though it was lost. What only passes here is for others to judge, if it is not
+        stale.
+        """
+        if flow is None or note.kind is not NoteKind.OPENS:
+            stale = self._ingest.is_stale(ring, note.epoch)
+            return Refusal(STALE) if stale else None if flow is None else Refusal("note of a turn to come")
+        if not self._is_about(ring, flow, note):
+            return Refusal("note for nobody here", str(note))
+        return self._ingest.begin_turn(ring, note.epoch, ring.array.serial_of(note.msg_id), actions)
 
     @staticmethod
     def _is_current(ring: TreeRing, note: TreeNote) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inaproto.core.aggregation_tree import Role, SwitchAddress, VirtualConnection
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
 from inaproto.wire.switch_messages import (
@@ -11,6 +11,7 @@ from inaproto.wire.switch_messages import (
     InputRecord,
     LinkRecord,
     NoteRecord,
+    PoolRecord,
     RingInstall,
     RoleRecord,
 )
@@ -28,6 +29,7 @@ def install_message(spec: RingSpec) -> RingInstall:
         psn_bits=spec.psn_bits,
         msg_id_bits=spec.msg_id_bits,
         role=None if spec.role is None else _role_record(spec.role),
+        pool=None if spec.pool is None else PoolRecord(name=spec.pool.name, capacity=spec.pool.capacity),
     )
 
 
@@ -44,6 +46,7 @@ def ring_of(message: RingInstall) -> RingSpec:
         message.psn_bits,
         message.msg_id_bits,
         None if message.role is None else _role_of(message.role),
+        None if message.pool is None else PoolSpec(message.pool.name, message.pool.capacity),
     )
 
 

@@ -97,6 +97,15 @@ class RoleRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRecord:
+    """Slots that several rings share by turns."""
+
+    name: Name
+    capacity: Positive16 = 1
+    """Rings at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchHello(Message):
     TYPE: ClassVar[str] = "switch_hello"
     switch: Name
@@ -152,6 +161,8 @@ class RingInstall(Message):
     msg_id_bits: MessageIdBits = 32
     role: Annotated[RoleRecord, Record(RoleRecord)] | None = None
     """None: it does all."""
+    pool: Annotated[PoolRecord, Record(PoolRecord)] | None = None
+    """None: slots of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

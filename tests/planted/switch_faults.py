@@ -304,7 +304,7 @@ SWITCH_FAULTS: Final = (
             Change(
                 ingest.foreign_field,
                 "ina.epoch, ina.rank, ina.ring_size) == (",
-                "spec.epoch, ina.rank, ina.ring_size) == (",
+                "epoch, ina.rank, ina.ring_size) == (",
             ),
         ),
         test="tests/paper/test_netreduce_3_2_reliability.py::test_the_switch_sums_for_the_ring_and_its_epoch_alone",

@@ -107,11 +107,15 @@ class SwitchedRing:
         config: AcceleratorConfig | None = None,
         extra_ports: int = 1,
         psn0: int = 0xFF_FFFA,
+        beside: SwitchedRing | None = None,
         **changes: Any,
     ) -> None:
+        """``beside``: at the accelerator of that ring."""
         self.spec = ring_of(ranks, **changes)
         self.psn0 = psn0
-        self.accelerator = Accelerator(config)
+        self.epoch = self.spec.epoch
+        """Of its headers."""
+        self.accelerator = Accelerator(config) if beside is None else beside.accelerator
         for port in range(ranks + extra_ports):
             self.accelerator.step(PortUp(PortId(port)), NOW)
             self.arrive(port, b"\xff" * 6 + mac(port) + bytes(48))
@@ -125,7 +129,7 @@ class SwitchedRing:
             op=Op.SUM,
             flags=FLAG_LAST,
             ring_id=self.spec.ring_id,
-            epoch=self.spec.epoch,
+            epoch=self.epoch,
             op_index=serial,
             msg_id=serial & 0xFFFF_FFFF,
             rank=rank,
@@ -136,10 +140,9 @@ class SwitchedRing:
         )
         return replace(header, **changes)
 
-    @staticmethod
-    def data(rank: int, serial: int, offset: int, nbytes: int) -> bytes:
+    def data(self, rank: int, serial: int, offset: int, nbytes: int) -> bytes:
         """What ``rank`` contributes at that place."""
-        return np.random.default_rng((rank, serial, offset)).bytes(nbytes)
+        return np.random.default_rng((self.spec.ring_id, rank, serial, offset)).bytes(nbytes)
 
     def packet(
         self,
@@ -178,7 +181,9 @@ class SwitchedRing:
             eth=EthernetHeader(dst=mac(successor), src=mac(rank)),
             ip=Ipv4Header(src=ip(rank), dst=ip(successor), total_length=0, identification=ip_id),
             udp=UdpHeader(src_port=0xC111, length=0),
-            bth=Bth(opcode=opcode, dest_qp=into_qp(successor) if dest_qp is None else dest_qp, psn=psn),
+            bth=Bth(
+                opcode=opcode, dest_qp=self.spec.flows[rank].dst_qp if dest_qp is None else dest_qp, psn=psn
+            ),
             reth=Reth(va=0x1000 * serial if va is None else va, rkey=5, dma_length=packets * MTU)
             if with_reth
             else None,

@@ -266,10 +266,14 @@ def test_the_view_as_plain_values() -> None:
             "steered": 0,
             "strange_addresses": 0,
             "links_down": 0,
+            "pool_takeovers": 0,
+            "pool_conflicts": 0,
+            "stale_turns": 0,
             "dropped": {},
         },
         "memory_bytes": 5,
         "connections": 6,
+        "pools": {},
     }
 
 

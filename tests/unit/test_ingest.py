@@ -442,8 +442,9 @@ def test_consecutive_offsets(offsets: list[int]) -> None:
 def test_foreign_fields_of_a_header() -> None:
     ring = SwitchedRing(3)
     header = ring.header(1, 0, 4)
-    assert foreign_field(header, ring.spec, 1) is None
-    assert foreign_field(header, ring.spec, 2) == ("wrong rank", "ring 7, rank 2: 1, expected 2")
+    assert foreign_field(header, ring.spec, 3, 1) is None
+    assert foreign_field(header, ring.spec, 3, 2) == ("wrong rank", "ring 7, rank 2: 1, expected 2")
+    assert foreign_field(header, ring.spec, 4, 1) == ("wrong epoch", "ring 7, rank 1: 3, expected 4")
 
 
 @pytest.mark.parametrize("in_blocks", [False, True])
