@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from inaproto.core.step_times import ModelTrace, StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller.desired import TreeNames
 from inaproto_controller.graph_network import GraphNetwork, GraphTree
 from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.model import CLUSTER, ModelTrace, StepTimes, measured
+from inaproto_controller.model import CLUSTER, measured
 from inaproto_controller.placement.least_fragments import LeastFragments
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import FirstFit

@@ -115,7 +115,7 @@ class SwitchedRing:
         self.psn0 = psn0
         self.epoch = self.spec.epoch
         """Of its headers."""
-        self.accelerator = Accelerator(config) if beside is None else beside.accelerator
+        self.accelerator: Accelerator = Accelerator(config) if beside is None else beside.accelerator
         for port in range(ranks + extra_ports):
             self.accelerator.step(PortUp(PortId(port)), NOW)
             self.arrive(port, b"\xff" * 6 + mac(port) + bytes(48))
