@@ -12,11 +12,11 @@ operations end on none. Its renewals are not messages here: a lease runs out at 
 or when no living host uses it and its coordinator never returns; else that is a fault.
 
 *Laws.* No switch lends more slots than it has; no slot is released that a living job uses; no tree is said
-to stand when a switch of it has not lent its slot (but for those that have restarted, or let a lease run out);
-nobody blames anybody. *Finished* is a state in which every job that lives has what the newest plan gives it,
+to stand when a switch of it has not lent its slot (unless one restarted, or let a lease run out); nobody
+blames anybody. *Finished* is a state in which every job that lives has what the newest plan gives it,
 every slot that is lent is one of those, and nothing is under way; where no coordinator returns: in which
-every slot that is lent is used by a living job. That each state can still become such a one is law S of slots: no
-slot is lent to nobody for ever, every fault heals.
+every slot that is lent is used by a living job. That each state can still become such a one says
+that no slot is lent to nobody for ever, and that every fault heals.
 
 *Faults* strike a message when it is sent (lost, or doubled) or anything at any time.
 
@@ -86,6 +86,8 @@ from inaproto.sim.explore.migration_states import (
 )
 from inaproto.sim.explore.migration_words import told
 
+Remembers = Callable[[MigrationRecord | None], MigrationRecord | None]
+
 
 class MigrationWorld(MigrationStates):
     """An ``Explorable``."""
@@ -95,11 +97,11 @@ class MigrationWorld(MigrationStates):
         config: MigrationWorldConfig,
         coordinator: Callable[[MigrationConfig, MigrationRecord | None], TreeMigration] = TreeMigration,
         ledger: type[SlotLedger] = SlotLedger,
-        forgets: bool = False,
+        remembers: Remembers = lambda record: record,
     ) -> None:
-        """``forgets``: the coordinator's disk is empty when it returns."""
+        """``remembers``: what a coordinator that returns finds on its disk, of what was written there."""
         super().__init__(config, coordinator, ledger)
-        self.forgets = forgets
+        self._remembers = remembers
 
     # -- the Explorable ------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class MigrationWorld(MigrationStates):
                 found.append((Step("is gone", which=is_written, faults=faults), self.tidy(for_ever)))
 
     def _restart(self, found: list[tuple[Step, State]], state: State) -> None:
-        record = None if self.forgets else self.records.values[state[DISK]]
+        record = self._remembers(self.records.values[state[DISK]])
         local, actions = self.coordinators.born(record)
         self._carry_out(found, Step("restarts"), self.put(state, COORDINATOR, local), actions)
 
