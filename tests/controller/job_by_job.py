@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inaproto.core.job_run import JobRun, Phase
 from inaproto.core.sharing_policy import NextOperation, Policy, may_use
 from inaproto.core.step_times import Speeds, StepTimes
 from inaproto_controller.model import measured
@@ -17,7 +18,6 @@ from inaproto_controller.network import Network
 from inaproto_controller.placement.occupancy import Occupancy
 from inaproto_controller.placement.simple import FirstFit
 from inaproto_controller.requests import Request
-from inaproto_controller.simulate.job_run import JobRun, Phase
 from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.trees.builder import TreeBuilder, TreeJob, integers

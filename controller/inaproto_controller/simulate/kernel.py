@@ -1,7 +1,7 @@
 """Jobs' events between two changes of who has which hosts and trees: the loop that a simulation spends its
 time in.
 
-What happens is :class:`~inaproto_controller.simulate.job_run.JobRun`'s and
+What happens is :class:`~inaproto.core.job_run.JobRun`'s and
 :func:`~inaproto.core.sharing_policy.may_use`'s, operation by operation and rounding by rounding (MINA,
 sections III-D and V-A); only the order of work differs. A job that shares its tree's links with nobody
 depends on nobody: it is left behind and caught up when it could have ended, or when something changes. All

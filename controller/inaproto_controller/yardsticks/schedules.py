@@ -19,10 +19,10 @@ from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
 
+from inaproto.core.job_run import JobRun, Phase
 from inaproto.core.sharing_policy import Policy, may_use
 from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto_controller.simulate.job_run import JobRun, Phase
 
 GRID_SECONDS: Final = 2.0**-40
 SECONDS_MAX: Final = 4096.0

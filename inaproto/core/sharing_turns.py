@@ -1,0 +1,339 @@
+"""Whose turn is next on a pool of switch memory, and for which operations (MINA, section III-D, by turns).
+
+The paper decides for each operation when it begins: free INA changes hands between two operations, at no
+cost. Here INA is had by turns that are agreed (sharing by two-phase commit): one stands a round trip after
+the one before it has drained, and an operation that begins sooner goes without. So a turn is a run of
+operations, and it is planned ahead, from what is known of each job: its step times and where it is. What
+comes of a plan is :class:`Proposal`: the job, operations ``[first, until)``, and when it has to be asked for.
+
+What an operation gains is the published score's numerator (:meth:`NextOperation.gain`). Beyond it:
+
+- *Need*. The fewest last operations of a step that must use INA for it to end as early as it still can: the
+  short paper's suffix partition, from where the job is now. Until it has begun, INA is good for a job, but
+  can be done without.
+- Of the jobs that gain, that is first whose operation begins first. Its turn goes on while it gains, to the
+  end of its step at most.
+- It is not begun, or ends sooner, where another's need begins, if the holder then loses nothing, or less than
+  ``yield_share`` of what the other would, round trips counted. Where both would lose, the holder stays: jobs
+  of equal steps that are in step get out of it by that, and are not in each other's way any more. Giving way
+  to who loses a bit more keeps them in step for ever.
+
+A plan is a function of the facts; nothing is remembered. It is asked for late, a round trip and ``lead``
+before its first operation begins, so that what is decided rests on late facts; a turn that stands is never
+changed. Where nobody else gains anything, a turn has no end, until somebody does.
+
+Seconds of the controller's clock. Capacities above one: the next turn is planned for the unit that is free
+first, as if there were only that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+from math import inf
+from typing import Final, NamedTuple
+
+from inaproto.core.job_run import JobRun, Phase
+from inaproto.core.step_times import StepTimes
+from inaproto.errors import ConfigError, LocalMisuse
+from inaproto.units import JobId, OpIndex
+
+_NOTHING: Final = 1e-9
+"""Seconds that make no difference."""
+_EVENTS_MAX: Final = 20_000
+"""Of a job, from what was heard last: whose place is further ahead is not planned for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnConfig:
+    round_trip: float = 1e-3
+    """Between the coordinator and the hosts."""
+    lead: float = 1e-3
+    """That a turn is asked for sooner than it must be, for what predictions are wrong by."""
+    capacity: int = 1
+    yield_share: float = 0.5
+    round_trips_lost: float = 6.0
+    """By a turn that is cut: as many are added to what the holder would lose."""
+
+    def __post_init__(self) -> None:
+        if min(self.round_trip, self.lead, self.yield_share, self.round_trips_lost) < 0:
+            raise ConfigError(f"turns: a number is negative: {self}")
+        if self.capacity < 1:
+            raise ConfigError(f"turns: capacity {self.capacity}: must be 1 or more")
+
+
+class JobFacts(NamedTuple):
+    """Where a job is, as was heard last."""
+
+    job: JobId
+    times: StepTimes
+    operation: OpIndex
+    """The last one that has begun, or that which begins next."""
+    step_first: OpIndex
+    """Of its step."""
+    step_start: float
+    at: float
+    """When it began; or the earliest that it can."""
+    is_running: bool
+    uses_ina: bool = False
+    """It runs, with INA."""
+    weight: float = 1.0
+
+
+class StandingTurn(NamedTuple):
+    """Given, and not ended as far as is known."""
+
+    job: JobId
+    first: OpIndex
+    until: OpIndex | None
+    stands: float
+    """From when on operations begin with INA."""
+
+
+class Proposal(NamedTuple):
+    job: JobId
+    first: OpIndex
+    until: OpIndex | None
+    """None: nobody else gains anything."""
+    begin: float
+    """When ``first`` is expected to begin."""
+    ask_at: float
+    """Not before that time. Facts that come until then may change the proposal."""
+
+
+def next_turn(
+    jobs: Sequence[JobFacts], turns: Sequence[StandingTurn], now: float, config: TurnConfig
+) -> Proposal | None:
+    """None: nobody gains. ``jobs``: of one group, whoever is earlier first at equal times.
+
+    While a turn stands that ends, this is who comes after it. Raises ``LocalMisuse``: an operation that is
+    not of its step.
+    """
+    lines = _lines(jobs, turns, now)
+    held = {line.job: line.turn_end() for line in lines if line.holds()}
+    is_free = len(held) < config.capacity
+    free_at = now if is_free else min(held.values())
+    wishes: list[_Wish] = []
+    for line in lines:
+        if line.job in held and (is_free or held[line.job] > free_at or line.is_open):
+            continue  # it has a turn besides
+        wish = _Wish.of(line, free_at + config.round_trip)
+        if wish is not None:
+            wishes.append(wish)
+    if not wishes:
+        return None
+    wishes.sort(key=lambda wish: wish.begin)
+    wish, until = _first(wishes, config)
+    has_rivals = len(wishes) > 1 or 1 < config.capacity < len(lines)
+    ask_at = max(wish.begin - config.round_trip - config.lead, now)
+    return Proposal(wish.job, wish.first, until if has_rivals else None, wish.begin, ask_at)
+
+
+def _lines(jobs: Sequence[JobFacts], turns: Sequence[StandingTurn], now: float) -> list[_Line]:
+    """Of jobs that gain, and of whom enough was heard."""
+    by_job = {one.job: one for one in turns}
+    lines = [_Line(one, by_job.get(one.job)) for one in jobs if one.times.step_ina < one.times.step_plain]
+    return [line for line in lines if line.advance(now)]
+
+
+def _first(wishes: Sequence[_Wish], config: TurnConfig) -> tuple[_Wish, OpIndex]:
+    """And where its turn ends."""
+    for wish in wishes:
+        until = wish.until([one for one in wishes if one is not wish], config)
+        if until > wish.first:
+            return wish, until
+    wish = min(wishes, key=lambda one: one.need)
+    return wish, OpIndex(wish.first + 1)
+
+
+class _Line:
+    """What a job is expected to do, operation by operation."""
+
+    def __init__(self, facts: JobFacts, turn: StandingTurn | None) -> None:
+        self.job = facts.job
+        self._turn = turn
+        self._first = facts.step_first
+        run = JobRun(facts.times, start=facts.step_start, weight=facts.weight)
+        run.index = facts.operation - facts.step_first
+        if not 0 <= run.index < facts.times.count:
+            raise LocalMisuse(
+                f"job {facts.job}: operation {facts.operation} of a step from {facts.step_first}"
+            )
+        ready = facts.step_start + facts.times.ready[run.index]
+        run.at = max(facts.at, ready)
+        if facts.is_running:
+            run.at = facts.at
+            run.begin(uses_ina=facts.uses_ina)
+        self.run = run
+
+    @property
+    def operation(self) -> OpIndex:
+        """That runs, or is next; of the job."""
+        return OpIndex(self.number(self.run))
+
+    def number(self, run: JobRun) -> OpIndex:
+        return OpIndex(self._first + run.steps * run.times.count + run.index)
+
+    @property
+    def is_open(self) -> bool:
+        return self._turn is not None and self._turn.until is None
+
+    def advance(self, until: float) -> bool:
+        """False: it is not known what the job does then."""
+        for _ in range(_EVENTS_MAX):
+            if self.run.at >= until:
+                return True
+            self._next()
+        return False
+
+    def _next(self) -> None:
+        run, turn = self.run, self._turn
+        if run.phase is Phase.BEGINS:
+            is_inside = turn is not None and turn.first <= self.operation and not self._is_past(turn)
+            run.begin(uses_ina=is_inside and turn is not None and run.at >= turn.stands)
+        else:
+            _pass(run)
+
+    def _is_past(self, turn: StandingTurn) -> bool:
+        return turn.until is not None and self.operation >= turn.until
+
+    def holds(self) -> bool:
+        turn = self._turn
+        return turn is not None and (self.run.uses_ina or not self._is_past(turn))
+
+    def turn_end(self) -> float:
+        """Of a job that holds. A turn without end is ended for others behind the next operation that it may
+        be agreed upon."""
+        ahead = self.copy()
+        turn = ahead._turn
+        assert turn is not None, "asked of holders"
+        if turn.until is None:
+            ahead._turn = turn._replace(until=OpIndex(max(turn.first, self.operation) + 1))
+        for _ in range(_EVENTS_MAX):
+            end = ahead.run.at
+            ahead._next()
+            if not ahead.holds():
+                return end
+        return inf
+
+    def copy(self) -> _Line:
+        found = copy(self)
+        found.run = copy(self.run)
+        return found
+
+
+class _Wish:
+    """The first operation of a job that begins late enough and gains."""
+
+    def __init__(self, line: _Line, run: JobRun) -> None:
+        self._line = line
+        self.job = line.job
+        self._run = run
+        self.first = line.number(run)
+        self.begin = run.at
+        self.need = _need(run)
+
+    @classmethod
+    def of(cls, line: _Line, earliest: float) -> _Wish | None:
+        """None: no operation of a whole step gains."""
+        ahead = line.copy()
+        if not ahead.advance(earliest - _NOTHING):
+            return None
+        run = ahead.run
+        while run.phase is not Phase.BEGINS:
+            _pass(run)
+        for _ in range(2 * run.times.count):
+            if _gain(run) > _NOTHING:
+                return cls(ahead, run)
+            _go_without(run)
+        return None
+
+    def until(self, others: Sequence[_Wish], config: TurnConfig) -> OpIndex:
+        """Where its turn would end: at its first operation if it is better given to another."""
+        run = copy(self._run)
+        while _gain(run) > _NOTHING:
+            index = run.index
+            end = run.at + run.times.ina[index]
+            if any(one.goes_first(run, end, config) for one in others):
+                return self._line.number(run)
+            run.begin(uses_ina=True)
+            run.end()
+            if run.phase is Phase.STEPS:
+                break
+        return self._line.number(run)
+
+    def goes_first(self, holder: JobRun, end: float, config: TurnConfig) -> bool:
+        """Before the operation of ``holder`` that would end at ``end``."""
+        if end + config.round_trip <= self.need:
+            return False
+        begin = self.need if self.need < inf else max(holder.at, self.begin)
+        own = _reached(self._run, begin)
+        own_best, holder_best = _step_end(own, -inf), _step_end(holder, -inf)
+        holder_loses = holder.weight * (_step_end(holder, own_best + config.round_trip) - holder_best)
+        own_loses = own.weight * (_step_end(own, holder_best + config.round_trip) - own_best)
+        if own_loses - holder_loses <= max(own.weight * config.round_trip, _NOTHING):
+            return False
+        cut = holder.weight * config.round_trips_lost * config.round_trip
+        return holder_loses <= _NOTHING or holder_loses + cut <= config.yield_share * own_loses
+
+
+def _pass(run: JobRun) -> None:
+    """The next event of a job, which is not the beginning of an operation."""
+    if run.phase is Phase.ENDS:
+        run.end()
+    else:
+        run.end_step()
+
+
+def _go_without(run: JobRun) -> None:
+    """To the beginning of the next operation."""
+    run.begin(uses_ina=False)
+    while run.phase is not Phase.BEGINS:
+        _pass(run)
+
+
+def _reached(run: JobRun, begin: float) -> JobRun:
+    """Without INA, at the first operation that does not begin before."""
+    ahead = copy(run)
+    for _ in range(_EVENTS_MAX):
+        if ahead.at >= begin - _NOTHING:
+            break
+        _go_without(ahead)
+    return ahead
+
+
+def _gain(run: JobRun) -> float:
+    operation = run.next_operation()
+    assert operation is not None, "jobs are without end here"
+    return operation.gain()
+
+
+def _need(run: JobRun) -> float:
+    """When the first operation begins that must use INA for its step to end as early as it still can, in this
+    step or the next; infinite if there is none."""
+    ahead = copy(run)
+    for _ in range(2):
+        times, at = ahead.times, ahead.at - ahead.step_start
+        best = max(at + times.tail_ina[ahead.index], times.floor_ina[ahead.index])
+        for number in range(ahead.index, times.count):
+            begin = max(at, times.ready[number])
+            at = begin + times.plain[number]
+            if max(at + times.tail_ina[number + 1], times.floor_ina[number + 1]) > best + _NOTHING:
+                return ahead.step_start + begin
+        steps = ahead.steps
+        while ahead.steps == steps:
+            _go_without(ahead)
+    return inf
+
+
+def _step_end(run: JobRun, ina_from: float) -> float:
+    """If operations that begin then or later use INA, and those before do not."""
+    times, at = run.times, run.at - run.step_start
+    since = ina_from - run.step_start
+    for number in range(run.index, times.count):
+        begin = max(at, times.ready[number])
+        if begin >= since:
+            return run.step_start + max(begin + times.tail_ina[number], times.floor_ina[number])
+        at = begin + times.plain[number]
+    return run.step_start + max(at, times.duration)
