@@ -16,6 +16,7 @@ Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
 Ping, Pong.
 Between switches: :mod:`inaproto.wire.switch_messages`. Of captures: :mod:`inaproto.wire.capture_messages`.
+Between the controller and both daemons: :mod:`inaproto.wire.controller_messages`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from inaproto.wire.control_types import (
 )
 from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who sends one finds it here
 from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
+from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
 
 RingPath = Literal["switch", "chain", "ring"]
@@ -414,6 +416,7 @@ _ALL: Final[tuple[type[Message], ...]] = (
     Pong,
     *SWITCH_MESSAGES,
     *CAPTURE_MESSAGES,
+    *CONTROLLER_MESSAGES,
 )
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
 

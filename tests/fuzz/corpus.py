@@ -22,6 +22,14 @@ from inaproto.wire.control_messages import (
     Welcome,
     encode_message,
 )
+from inaproto.wire.controller_messages import (
+    AgentHello,
+    AgentReport,
+    AgentWishes,
+    GrantRecord,
+    HoldRecord,
+    SlotRecord,
+)
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
@@ -236,6 +244,20 @@ _MESSAGES: Final = (
     ),
     TrunkReport(error="cannot connect to /run/trunk-leaf1.sock: there is no such socket"),
     RingFaulted(id=10, ring_id=7, rank=1, rule="operations differ", evidence="rank 1 has another shape"),
+    AgentHello(id=1, role="switch", agent="leaf0", boot_id="b"),
+    AgentWishes(
+        term=2,
+        revision=7,
+        grants=(
+            GrantRecord(
+                grant=5, job=1, name="digits", kind="tree", slots=(SlotRecord(port="l - s", number=0),)
+            ),
+            GrantRecord(
+                grant=6, job=1, name="digits", kind="seats", slots=(), ranks=2, size=8, token_hash="00"
+            ),
+        ),
+    ),
+    AgentReport(revision=7, holds=(HoldRecord(grant=6, phase="failed", reason="rank 1 is gone"),)),
 )
 _FRAMED: Final = (
     *map(encode_message, _MESSAGES),

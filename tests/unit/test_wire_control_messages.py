@@ -117,7 +117,8 @@ def test_all_messages_of_the_protocol() -> None:
         "ping pong "
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
         "ring_installed install_refused ring_faulted "
-        "capture capture_begun capture_end capture_ended"
+        "capture capture_begun capture_end capture_ended "
+        "agent_hello agent_welcome agent_wishes agent_report"
     )
     assert list(MESSAGES) == names.split()
 

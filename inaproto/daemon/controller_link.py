@@ -1,0 +1,159 @@
+"""A host daemon or switch and its controller: it says what it holds, and is told what to hold.
+
+Several controllers may be named, of which one leads: they are tried in turn, and one that does not lead says
+so. While none is to be had the agent goes on with what it has: jobs that run do not need a controller.
+
+Invariants: wishes older than those taken, by term or revision, change nothing; every report has all that is
+held at that instant, and the revision of wishes that were given to the holder before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.unix_sockets import UNIX
+from inaproto.errors import DecodeError
+from inaproto.ports import StreamNetwork
+from inaproto.wire.control_messages import Error, Message, Ping, Pong
+from inaproto.wire.controller_messages import (
+    AgentHello,
+    AgentReport,
+    AgentRole,
+    AgentWelcome,
+    AgentWishes,
+    GrantRecord,
+    HoldRecord,
+)
+
+log = logging.getLogger("inaproto.controller_link")
+
+RETRY_S: Final = 0.5
+DEAD_S: Final = 10.0
+"""A controller of which nothing is heard for so long is given up."""
+
+
+class GrantHolder(Protocol):
+    """The part of a daemon that has jobs' seats or trees."""
+
+    def want(self, grants: Sequence[GrantRecord]) -> None:
+        """Hold these and no others. What takes time may follow; a slot is given up before it is taken."""
+        ...
+
+    def holds(self) -> Sequence[HoldRecord]:
+        """All that is still held, wanted or not."""
+        ...
+
+
+class ControllerLink:
+    """``run`` keeps the connection. ``controllers``: their sockets for agents."""
+
+    def __init__(
+        self,
+        role: AgentRole,
+        name: str,
+        holder: GrantHolder,
+        controllers: Sequence[Path],
+        *,
+        network: StreamNetwork = UNIX,
+    ) -> None:
+        self._role = role
+        self._name = name
+        self._holder = holder
+        self._controllers = tuple(controllers)
+        self._network = network
+        self._boot_id = secrets.token_hex(8)
+        self._term = 0
+        self._revision = 0
+        self._changed = trio.Event()
+        self.problem = "not connected yet"
+        """Why there is no controller; empty while there is one."""
+
+    @property
+    def revision(self) -> int:
+        """Of the wishes that were taken last."""
+        return self._revision
+
+    def changed(self) -> None:
+        """What is held, or its phase, has changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            for path in self._controllers:
+                try:
+                    stream = ControlStream(self._network.dial(path))
+                except OSError as error:
+                    self._trouble(f"{path}: {error.strerror or error}")
+                    continue
+                try:
+                    await self._converse(stream)
+                except trio.TooSlowError:
+                    self._trouble(f"{path}: nothing was heard of it for {DEAD_S:g} s")
+                except (EndOfChannel, DecodeError) as error:
+                    self._trouble(f"{path}: {error}")
+                finally:
+                    stream.close()
+            await trio.sleep(RETRY_S)
+
+    def _trouble(self, problem: str) -> None:
+        log.log(logging.DEBUG if problem == self.problem else logging.WARNING, "no controller: %s", problem)
+        self.problem = problem
+
+    async def _converse(self, stream: ControlStream) -> None:
+        await stream.send(AgentHello(role=self._role, agent=self._name, boot_id=self._boot_id))
+        welcome = await _heard(stream)
+        if not isinstance(welcome, AgentWelcome):
+            raise EndOfChannel(_said(welcome))
+        if welcome.term < self._term:
+            raise EndOfChannel(f"its term {welcome.term} is over, it was {self._term}")
+        self._term = welcome.term
+        self.problem = ""
+        log.info("controller of term %d", welcome.term)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, stream, welcome.report_ms / 1000)
+            try:
+                while True:
+                    self._take(await _heard(stream))
+            finally:
+                nursery.cancel_scope.cancel()
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case AgentWishes(term=term, revision=revision, grants=grants):
+                if (term, revision) < (self._term, self._revision) or revision < self._revision:
+                    return
+                self._term, self._revision = term, revision
+                self._holder.want(grants)
+                self.changed()
+            case Ping() | Pong():
+                pass
+            case _:
+                raise EndOfChannel(_said(message))
+
+    async def _report(self, stream: ControlStream, every_s: float) -> None:
+        """An end of the channel is for the task that receives to tell."""
+        try:
+            while True:
+                self._changed = trio.Event()
+                await stream.send(AgentReport(revision=self._revision, holds=tuple(self._holder.holds())))
+                with trio.move_on_after(every_s):
+                    await self._changed.wait()
+        except EndOfChannel:
+            return
+
+
+async def _heard(stream: ControlStream) -> Message:
+    with trio.fail_after(DEAD_S):
+        return await stream.receive()
+
+
+def _said(message: Message) -> str:
+    return message.message if isinstance(message, Error) else f"it said {message.TYPE!r}"

@@ -1,0 +1,100 @@
+"""Control messages between the controller and its agents, the host daemons and switches.
+
+agent -> controller: AgentHello, AgentReport, Error, Ping, Pong.
+controller -> agent: AgentWelcome, AgentWishes, Error, Ping, Pong.
+
+Both sides tell the whole of it, always: the controller what the agent shall hold, the agent what it holds.
+So any message may be lost, and a later one takes the place of those before it. Revisions order the wishes of
+all controllers of a store; an agent takes no older wishes than those that it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Final, Literal
+
+from inaproto.wire.control_fields import Many, OneOf, Record
+from inaproto.wire.control_types import U32, U64, Explanation, Message, Name, Names, Secret
+
+GRANTS_MAX: Final = 1 << 12
+AgentRole = Literal["host", "switch"]
+GrantKind = Literal["seats", "tree"]
+HoldPhase = Literal["held", "running", "ended", "failed"]
+"""Of seats: all ranks have joined; all have left; some have failed."""
+_Role = Annotated[AgentRole, OneOf(("host", "switch"))]
+_Kind = Annotated[GrantKind, OneOf(("seats", "tree"))]
+_Phase = Annotated[HoldPhase, OneOf(("held", "running", "ended", "failed"))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRecord:
+    port: Explanation = ""
+    """The link that it is for, where those have slots of their own; empty: the agent itself."""
+    number: U32
+    """From 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRecord:
+    """A right of a job at this agent."""
+
+    grant: U64
+    """Never used again."""
+    job: U64
+    name: Name
+    kind: _Kind
+    slots: Annotated[tuple[SlotRecord, ...], Many(Record(SlotRecord), GRANTS_MAX)]
+    first_rank: U32 = 0
+    """Of seats: those of this host, and of the whole job."""
+    ranks: U32 = 0
+    size: U32 = 0
+    token_hash: Secret = field(default="", repr=False)
+    """SHA-256 of what a process must show to take a seat, in hex."""
+    switches: Names = ()
+    """Of the job's tree, its root first; none: it has no tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRecord:
+    grant: U64
+    phase: _Phase
+    reason: Explanation = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHello(Message):
+    TYPE: ClassVar[str] = "agent_hello"
+    role: _Role
+    agent: Name
+    """As the cluster file names it."""
+    boot_id: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentWelcome(Message):
+    TYPE: ClassVar[str] = "agent_welcome"
+    term: U64
+    report_ms: U32
+    """At least so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentWishes(Message):
+    """All that the agent shall hold; what else it has, it gives up."""
+
+    TYPE: ClassVar[str] = "agent_wishes"
+    term: U64
+    revision: U64
+    grants: Annotated[tuple[GrantRecord, ...], Many(Record(GrantRecord), GRANTS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReport(Message):
+    """All that the agent holds. ``revision``: of the wishes that it took last, 0 since it was started."""
+
+    TYPE: ClassVar[str] = "agent_report"
+    revision: U64
+    holds: Annotated[tuple[HoldRecord, ...], Many(Record(HoldRecord), GRANTS_MAX)]
+
+
+CONTROLLER_MESSAGES: Final[tuple[type[Message], ...]] = (AgentHello, AgentWelcome, AgentWishes, AgentReport)
