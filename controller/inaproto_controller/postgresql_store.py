@@ -1,0 +1,159 @@
+"""The store in PostgreSQL, for two controllers of which one leads (the extra ``postgresql``).
+
+Who leads holds an advisory lock of the database by a session of its own, which ends with its process or its
+connection; the other one asks for the lock again and again. A leader that was cut off can still believe that
+it leads: its commits are refused by their term.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from inaproto.errors import ConfigError, InvariantBroken, Unsupported
+from inaproto_controller import store
+from inaproto_controller.desired import Change, Desired
+from inaproto_controller.store import Deposed, Leadership, Row, StoreLost
+
+if TYPE_CHECKING:
+    import psycopg
+
+_LOCK_KEY: Final = 0x696E6170726F746F
+"""Any number, the same in all controllers: "inaproto"."""
+_CONNECT_S: Final = 5
+_STATEMENT_MS: Final = 5000
+_IDLE_MS: Final = 10_000
+"""A leader that stops in the middle of a commit is undone after this long, else nobody could write."""
+
+
+class PostgresqlStore:
+    """``url``: as libpq takes it. The database must be there; its tables are made."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise Unsupported(
+                "a PostgreSQL store", f"{error}; mend it with: pip install 'inaproto[postgresql]'"
+            ) from None
+        try:
+            fields = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"store: {str(error).strip()}") from None
+        self._url = url
+        self._where = f"store {fields.get('dbname', 'postgres')} at {fields.get('host', 'localhost')}"
+        self._lock: _Postgresql | None = None
+        self._database: _Postgresql | None = None
+        self._term = 0
+
+    def lead(self) -> Leadership | None:
+        if self._database is not None:
+            self.resign()
+        try:
+            if self._lock is None:
+                self._lock = _Postgresql(self._url, self._where)
+            ((locked,),) = self._lock.run("SELECT pg_try_advisory_lock(?)", (_LOCK_KEY,))
+            if not locked:
+                return None  # and the session is kept for the next try
+            database = self._database = _Postgresql(self._url, self._where)
+            store.prepare(
+                database,
+                has_tables=database.run("SELECT to_regclass('control') IS NOT NULL") == [(True,)],
+                store_id=lambda: secrets.token_hex(8),
+                where=self._where,
+            )
+            found = store.begin_term(database)
+        except BaseException:
+            self.resign()
+            raise
+        self._term = found.term
+        return found
+
+    def _own(self) -> _Postgresql:
+        if self._database is None:
+            raise Deposed("this controller does not lead")
+        return self._database
+
+    def verify(self) -> None:
+        database = self._own()
+        assert self._lock is not None
+        self._lock.run("SELECT 1")  # the lock is this session's
+        store.verify_term(database, self._term)
+
+    def load(self) -> Desired:
+        return store.load(self._own())
+
+    def commit(self, changes: Sequence[Change], after: Desired) -> None:
+        store.commit(self._own(), self._term, changes, after)
+
+    def records(self) -> Mapping[str, bytes]:
+        return store.records(self._own())
+
+    def put_record(self, owner: str, body: bytes | None) -> None:
+        store.put_record(self._own(), self._term, owner, body)
+
+    def resign(self) -> None:
+        for session in (self._database, self._lock):
+            if session is not None:
+                session.close()
+        self._database = self._lock = None
+
+
+class _Postgresql:
+    """A session."""
+
+    def __init__(self, url: str, where: str) -> None:
+        import psycopg
+
+        self._where = where
+        self._errors = psycopg.Error
+        self._broken = psycopg.IntegrityError
+        timeouts = f"-c statement_timeout={_STATEMENT_MS} -c idle_in_transaction_session_timeout={_IDLE_MS}"
+        try:
+            self._connection: psycopg.Connection[Any] = psycopg.connect(
+                url,
+                autocommit=True,
+                connect_timeout=_CONNECT_S,
+                application_name="inaproto controller",
+                options=f"{timeouts} -c synchronous_commit=on",
+                keepalives_idle=5,
+                keepalives_interval=2,
+                keepalives_count=3,
+                tcp_user_timeout=10_000,
+            )
+        except psycopg.Error as error:
+            raise StoreLost(f"{where}: {_line(error)}") from None
+
+    def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        try:
+            cursor = self._connection.execute(sql.replace("?", "%s").encode(), values)
+            return cursor.fetchall() if cursor.description is not None else []
+        except self._broken as error:
+            raise InvariantBroken(f"{self._where}: {_line(error)}: {sql}") from None
+        except self._errors as error:
+            raise StoreLost(f"{self._where}: {_line(error)}") from None
+
+    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        for row in rows:
+            self.run(sql, row)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.run("BEGIN")
+        try:
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            with suppress(self._errors):
+                self._connection.rollback()
+            raise
+
+    def close(self) -> None:
+        with suppress(self._errors):
+            self._connection.close()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,218 @@
+"""Every store keeps promises alike: one leader, whole commits, nothing of a term that is over."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inaproto.errors import ConfigError, InvariantBroken
+from inaproto_controller.desired import (
+    Change,
+    Desired,
+    Forget,
+    Free,
+    Give,
+    Grant,
+    GrantKind,
+    Job,
+    JobSpec,
+    JobState,
+    Release,
+    SetJob,
+    Slot,
+    TreeNames,
+    applied,
+)
+from inaproto_controller.store import SCHEMA, Deposed, Leadership, Store, StoreLost, open_store
+from tests.controller.conftest import postgresql, postgresql_server  # noqa: F401  fixtures
+
+OpenStore = Callable[[], Store]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
+    """Opens the same store, as often as a test likes."""
+    where = str(tmp_path / "store") if request.param == "sqlite" else request.getfixturevalue("postgresql")
+    stores: list[Store] = []
+
+    def open_it() -> Store:
+        stores.append(open_store(where))
+        return stores[-1]
+
+    yield open_it
+    for store in stores:
+        store.resign()
+
+
+def job(number: int, **fields: object) -> Job:
+    spec = JobSpec(name=f"job{number}", hosts=2, ranks_per_host=3, model="bert-base-4")
+    return replace(Job(number=number, spec=spec, token_hash=f"hash{number}"), **fields)  # type: ignore[arg-type]
+
+
+def grant(number: int, *slots: Slot, job: int = 1) -> Grant:
+    return Grant(number=number, job=job, kind=GrantKind.SEATS, agent="h0", slots=slots)
+
+
+def lead(store: Store) -> Leadership:
+    found = store.lead()
+    assert found is not None
+    return found
+
+
+def commit(store: Store, desired: Desired, *changes: Change) -> Desired:
+    after = applied(desired, changes)
+    store.commit(changes, after)
+    return after
+
+
+def test_what_was_committed_is_there_for_the_next_leader(opened: OpenStore) -> None:
+    store = opened()
+    first = lead(store)
+    tree = TreeNames("s", ("l", "s"), ("l - s",))
+    placed = job(1, state=JobState.PLACED, hosts=("h0", "h1"), tree=tree, group=1, submitted_at=1.5, why="ü")
+    desired = commit(store, store.load(), SetJob(placed), SetJob(job(2)))
+    desired = commit(store, desired, Give(grant(1, Slot("h0", "", 0), Slot("h0", "p", 1))), Give(grant(2)))
+    desired = commit(store, desired, Release(1))
+    assert store.load() == desired
+    store.resign()
+    later = opened()
+    second = lead(later)
+    assert (second.term, second.store_id) == (first.term + 1, first.store_id)
+    assert later.load() == replace(desired, revision=desired.revision + 1)
+
+
+def test_numbers_are_never_used_again(opened: OpenStore) -> None:
+    store = opened()
+    lead(store)
+    desired = commit(store, store.load(), SetJob(job(1, state=JobState.ENDED)), Give(grant(1)), Free(1))
+    desired = commit(store, desired, Forget(1))
+    assert not desired.jobs
+    assert not desired.grants
+    assert store.load() == desired
+    assert (desired.next_job, desired.next_grant) == (2, 2)
+
+
+def test_one_leads_at_a_time(opened: OpenStore) -> None:
+    first, second = opened(), opened()
+    lead(first)
+    assert second.lead() is None
+    assert second.lead() is None
+    for call in (second.load, second.verify, second.records):
+        with pytest.raises(Deposed):
+            call()
+    first.verify()
+    first.resign()
+    lead(second)
+    with pytest.raises(Deposed):
+        first.verify()
+
+
+def test_a_commit_is_whole(opened: OpenStore) -> None:
+    """The second of two grants of a slot is refused by the store itself, and nothing of that commit stays."""
+    store = opened()
+    lead(store)
+    desired = commit(store, store.load(), SetJob(job(1)), Give(grant(1, Slot("h0", "", 0))))
+    bad = (SetJob(job(3)), Give(grant(2, Slot("h0", "", 0))))
+    after = replace(desired, revision=desired.revision + 1)
+    with pytest.raises(InvariantBroken):
+        store.commit(bad, after)
+    assert store.load() == desired
+    assert 2 in commit(store, desired, SetJob(job(2))).jobs
+
+
+def test_a_commit_of_another_view_is_refused(opened: OpenStore) -> None:
+    store = opened()
+    lead(store)
+    old = store.load()
+    commit(store, old, SetJob(job(1)))
+    with pytest.raises(Deposed):
+        commit(store, old, SetJob(job(2)))
+    assert sorted(store.load().jobs) == [1]
+
+
+def test_two_live_jobs_of_one_name_are_refused_by_the_store(opened: OpenStore) -> None:
+    store = opened()
+    lead(store)
+    twin = replace(job(2), spec=job(1).spec)
+    desired = commit(store, store.load(), SetJob(job(1)))
+    with pytest.raises(InvariantBroken):
+        commit(store, desired, SetJob(twin))
+    desired = commit(store, desired, SetJob(job(1, state=JobState.ENDED)), SetJob(twin))
+    assert store.load() == desired
+
+
+def test_records_are_of_their_owner(opened: OpenStore) -> None:
+    store = opened()
+    lead(store)
+    store.put_record("sharing/1", b"\x00one")
+    store.put_record("sharing/1", b"\xfftwo")
+    store.put_record("migration/1", b"three")
+    assert store.records() == {"migration/1": b"three", "sharing/1": b"\xfftwo"}
+    store.put_record("migration/1", None)
+    store.resign()
+    lead(store)
+    assert store.records() == {"sharing/1": b"\xfftwo"}
+
+
+def test_a_deposed_leader_writes_nothing(postgresql: str) -> None:  # noqa: F811
+    """Its session with the lock is gone, that by which it writes is not: it does not know yet."""
+    import psycopg
+
+    first, second = open_store(postgresql), open_store(postgresql)
+    lead(first)
+    desired = first.load()
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    while second.lead() is None:
+        pass  # a moment: the session ends when its process has
+    assert second.load().revision == desired.revision + 1
+    with pytest.raises(Deposed):
+        commit(first, desired, SetJob(job(1)))
+    with pytest.raises(Deposed):
+        first.put_record("sharing/1", b"")
+    with pytest.raises(StoreLost):
+        first.verify()
+    assert second.load().jobs == {}
+    assert second.records() == {}
+    for store in (first, second):
+        store.resign()
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    lead(store)
+    store.resign()
+    with sqlite3.connect(tmp_path / "store") as connection:
+        connection.execute(f"UPDATE control SET schema_version = {len(SCHEMA) + 1}")
+    connection.close()
+    with pytest.raises(ConfigError, match="written by a newer inaproto"):
+        store.lead()
+
+
+def test_files_that_are_no_store_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(ConfigError, match="can be a SQLite database"):
+        open_store(str(tmp_path / "text")).lead()
+    with sqlite3.connect(tmp_path / "other") as connection:
+        connection.execute("CREATE TABLE songs (name TEXT)")
+    connection.close()
+    with pytest.raises(ConfigError, match="of something else"):
+        open_store(str(tmp_path / "other")).lead()
+    with pytest.raises(ConfigError, match=r"cannot open .*No such file"):
+        open_store(str(tmp_path / "none" / "store")).lead()
+    with pytest.raises(ConfigError, match="a path, or postgresql://"):
+        open_store("mysql://x:secret@y/z")
+
+
+def test_a_database_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreLost, match="store none at"):
+        open_store(f"postgresql:///none?host={tmp_path}").lead()
+
+
+def test_tokens_are_for_nobody_else(tmp_path: Path) -> None:
+    lead(open_store(str(tmp_path / "store")))
+    assert {oct(path.stat().st_mode & 0o077) for path in tmp_path.iterdir()} == {"0o0"}

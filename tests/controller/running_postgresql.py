@@ -1,0 +1,83 @@
+"""A PostgreSQL server of our own, at a UNIX socket, as a user that is not root."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from inaproto.errors import Unsupported
+from tests.conftest import end_without
+
+START_S = 60
+USER = "postgres"
+
+
+def programs() -> Path:
+    """Where ``initdb`` and ``pg_ctl`` are; else the test ends with a typed reason."""
+    place = _place()
+    if place is None:
+        end_without(
+            "postgresql", Unsupported("postgresql", "no initdb here; for example: apt install postgresql")
+        )
+    return place
+
+
+def _place() -> Path | None:
+    found = shutil.which("initdb")
+    places = [Path(found).resolve().parent] if found else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next(
+        (place for place in places if (place / "initdb").exists() and (place / "pg_ctl").exists()), None
+    )
+
+
+def _account() -> pwd.struct_passwd | None:
+    """Whom the server runs as, where this is root, which it refuses to run as."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name: entry for entry in pwd.getpwall()}
+    account = names.get(USER, names.get("nobody"))
+    if account is None:
+        end_without(
+            "postgresql", Unsupported("postgresql", "it does not run as root, and there is no other user")
+        )
+    return account
+
+
+@contextmanager
+def running_postgresql() -> Iterator[str]:
+    """The URL of an empty database; server and data are gone afterwards."""
+    place, account = programs(), _account()
+    with tempfile.TemporaryDirectory(prefix="inapg-", dir="/tmp") as name:
+        root = Path(name)
+        if account is not None:
+            os.chown(root, account.pw_uid, account.pw_gid)
+
+        def run(*command: str | Path) -> None:
+            subprocess.run(
+                [str(part) for part in command],
+                check=True,
+                timeout=START_S,
+                cwd=root,
+                env={"PATH": f"{place}:/usr/bin:/bin", "LC_ALL": "C", "HOME": name},
+                user=None if account is None else account.pw_uid,
+                group=None if account is None else account.pw_gid,
+                extra_groups=None if account is None else [],
+                stdout=subprocess.DEVNULL,
+            )
+
+        data = root / "data"
+        run(place / "initdb", "-D", data, "-U", USER, "-A", "trust", "--no-sync", "-E", "UTF8")
+        # fsync is off: what is killed here is controllers, not the machine.
+        options = f"-k {name} -c listen_addresses= -c fsync=off -c shared_buffers=16MB -c max_connections=40"
+        run(place / "pg_ctl", "-D", data, "-l", root / "log", "-o", options, "-w", "start")
+        try:
+            yield f"postgresql://{USER}@/postgres?host={name}"
+        finally:
+            run(place / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
