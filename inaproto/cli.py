@@ -89,7 +89,7 @@ def cli() -> None:
     """
 
 
-class _DaemonCommand(click.Command):
+class DaemonCommand(click.Command):
     """A daemon, with one option per field of its settings."""
 
     def __init__(self, name: str, load_model: Callable[[], type[Settings]], **rest: Any) -> None:
@@ -146,12 +146,12 @@ def _host_settings_model() -> type[Settings]:
 def _switch(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
     from inaproto.daemon.config import load_switch_settings
 
-    loaded = load_switch_settings(_given(flags), config_file, os.environ)
+    loaded = load_switch_settings(given(flags), config_file, os.environ)
     if show_config:
         click.echo(loaded.show(), nl=False)
         return
-    _start_log(loaded.settings.log_level, loaded.warnings)
-    _run(lambda stop: _serve_switch(loaded.settings, stop))
+    start_log(loaded.settings.log_level, loaded.warnings)
+    run_daemon(lambda stop: _serve_switch(loaded.settings, stop))
 
 
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
@@ -182,19 +182,19 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
         wrap_port=wrap_port,
         links=[link_of(spec) for spec in settings.port],
         stop=stop,
-        announce=_announce,
+        announce=announce,
     )
 
 
 def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
     from inaproto.daemon.config import load_host_settings
 
-    loaded = load_host_settings(_given(flags), config_file, os.environ)
+    loaded = load_host_settings(given(flags), config_file, os.environ)
     if show_config:
         click.echo(loaded.show(), nl=False)
         return
-    _start_log(loaded.settings.log_level, loaded.warnings)
-    _run(lambda stop: _serve_host(loaded.settings, stop))
+    start_log(loaded.settings.log_level, loaded.warnings)
+    run_daemon(lambda stop: _serve_host(loaded.settings, stop))
 
 
 async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
@@ -212,26 +212,26 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
             await run_host(settings, open_nic=open_nic, task_status=task_status)
 
         await nursery.start(serve)
-        _announce(f"ready host name={settings.name} listen={settings.listen_path}")
+        announce(f"ready host name={settings.name} listen={settings.listen_path}")
         await stop.wait()
         nursery.cancel_scope.cancel()
 
 
 cli.add_command(
-    _DaemonCommand(
+    DaemonCommand(
         "switch",
         _switch_settings_model,
-        callback=lambda **flags: _guard(lambda: _switch(**flags)),
+        callback=lambda **flags: guarded(lambda: _switch(**flags)),
         short_help="Run a switch.",
         help="Run a switch: hosts plug into its ports, and it sums what their rings send.",
         epilog="Example: inaproto switch --dir /tmp/ina --weather drop=0.01,reorder=0.01 --seed 7",
     )
 )
 cli.add_command(
-    _DaemonCommand(
+    DaemonCommand(
         "host",
         _host_settings_model,
-        callback=lambda **flags: _guard(lambda: _host(**flags)),
+        callback=lambda **flags: guarded(lambda: _host(**flags)),
         short_help="Run a host daemon.",
         help="Run a host daemon: it carries the all-reduces of the training processes on this machine.",
         epilog="Example: inaproto host --dir /tmp/ina --name h0 --ip 10.0.0.1",
@@ -269,7 +269,7 @@ def status(
     as_json: bool,
 ) -> None:
     """Show what running daemons are doing: ports, jobs, ranks that are missing, losses."""
-    _guard(lambda: _status(directory, sockets, controls, tls, as_json=as_json))
+    guarded(lambda: _status(directory, sockets, controls, tls, as_json=as_json))
 
 
 def _status(
@@ -317,15 +317,15 @@ def show_version() -> None:
 # --- what all commands share
 
 
-def _given(flags: Flags) -> dict[str, object]:
+def given(flags: Flags) -> dict[str, object]:
     return {name: value for name, value in flags.items() if value is not None and value != ()}
 
 
-def _announce(line: str) -> None:
+def announce(line: str) -> None:
     click.echo(line)  # flushes
 
 
-def _start_log(level: str, warnings: tuple[str, ...]) -> None:
+def start_log(level: str, warnings: tuple[str, ...]) -> None:
     logging.basicConfig(
         stream=sys.stderr,
         level=level.upper(),
@@ -336,7 +336,7 @@ def _start_log(level: str, warnings: tuple[str, ...]) -> None:
         logging.getLogger("inaproto").warning("%s", warning)
 
 
-def _run(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
+def run_daemon(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
     """Run a daemon until it ends or SIGTERM or SIGINT comes; the second signal does not wait."""
     import trio
 
@@ -358,7 +358,7 @@ def _run(serve: Callable[[trio.Event], Awaitable[None]]) -> None:
     trio.run(main)
 
 
-def _guard(command: Callable[[], None]) -> None:
+def guarded(command: Callable[[], None]) -> None:
     """Errors that a person can act on become messages; faults of ours keep their traceback."""
     try:
         command()

@@ -263,7 +263,7 @@ class HostSettings(Settings):
         return self.listen if self.listen is not None else self.dir / f"{self.name}.sock"
 
 
-S = TypeVar("S", SwitchSettings, HostSettings)
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +320,13 @@ def load_host_settings(
     return loaded
 
 
+def load_settings(
+    model: type[S], flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
+) -> Loaded[S]:
+    """Of any daemon that has a ``dir``. ``flags`` holds the given ones only. Raises ``ConfigError``."""
+    return _load(model, flags, file, environment)
+
+
 def _in_fabric(loaded: Loaded[SwitchSettings]) -> Loaded[SwitchSettings]:
     settings, sources = loaded.settings, dict(loaded.sources)
     if settings.fabric is None:
@@ -356,7 +363,7 @@ def _load(
         settings = model.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_describe(error, model, sources)) from None
-    return Loaded(settings, sources, tuple(_unknown_variables(environment)))
+    return Loaded(settings, sources, tuple(_unknown_variables(environment, model)))
 
 
 def _read_table(file: Path, table: str) -> dict[str, Any]:
@@ -373,12 +380,12 @@ def _read_table(file: Path, table: str) -> dict[str, Any]:
         raise ConfigError(f"configuration file {file}: is not UTF-8 text (byte {error.start})") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"configuration file {file}: is not TOML: {error}") from None
-    known = ("switch", "host")
+    known = ("switch", "host", "controller")
     for name in document:
         if name not in known:
             raise ConfigError(
                 f"configuration file {file}: unknown table or field {name!r}{_did_you_mean(name, known)}; "
-                "fields belong into the table [switch] or [host]"
+                "fields belong into the table [switch], [host] or [controller]"
             )
     section = document.get(table, {})
     if not isinstance(section, dict):
@@ -414,8 +421,8 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _unknown_variables(environment: Mapping[str, str]) -> Iterable[str]:
-    fields = [*SwitchSettings.model_fields, *HostSettings.model_fields]
+def _unknown_variables(environment: Mapping[str, str], model: type[Settings]) -> Iterable[str]:
+    fields = [*SwitchSettings.model_fields, *HostSettings.model_fields, *model.model_fields]
     known = {ENVIRONMENT_PREFIX + name.upper() for name in fields}
     for variable in sorted(environment):
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in known:

@@ -1,0 +1,283 @@
+"""Sessions of host daemons and switches: what they report, and what they are told to hold.
+
+Both directions tell all of it, level-triggered (:mod:`inaproto.wire.controller_messages`); so there is
+nothing to remember of a session but the last report. Invariants: bytes of a stranger end at most their own
+connection, with an ``Error`` that says why; an agent has one session; only a leader has any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import trio
+
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.errors import DecodeError, FabricError, LocalMisuse
+from inaproto.ports import ByteStream, PortClosed, StreamListener
+from inaproto.wire.control_messages import Error, Ping, Pong
+from inaproto.wire.controller_messages import (
+    AgentHello,
+    AgentReport,
+    AgentRole,
+    AgentWelcome,
+    AgentWishes,
+    GrantRecord,
+    SlotRecord,
+)
+from inaproto_controller.desired import Desired, Grant, GrantKind
+from inaproto_controller.observed import Agent, Hold, Observed, Phase, Presence
+
+log = logging.getLogger("inaproto.controller")
+
+HELLO_S: Final = 5.0
+ACCEPT_RETRY_S: Final = 0.5
+NOT_LEADER: Final = "not_leader"
+AGENT_REFUSED: Final = "agent_refused"
+BAD_MESSAGE: Final = "bad_message"
+
+
+@dataclass(slots=True)
+class _Session:
+    stream: ControlStream
+    name: str
+    boot_id: str
+    report: AgentReport | None = None
+    told: tuple[GrantRecord, ...] | None = None
+    """In this session, last."""
+    told_revision: int = 0
+
+
+class Agents:
+    """``roles``: by name, who may come in. ``changed`` is called when something new was observed."""
+
+    def __init__(
+        self,
+        roles: Mapping[str, AgentRole],
+        *,
+        lease_s: float,
+        report_s: float,
+        sessions_max: int,
+        changed: Callable[[], None],
+    ) -> None:
+        self._roles = roles
+        self._lease_s = lease_s
+        self._report_s = report_s
+        self._sessions_max = sessions_max
+        self._changed = changed
+        self._connections = 0
+        self._sessions: dict[str, _Session] = {}
+        self._heard: dict[str, float] = {}
+        self._term = 0
+        self._desired = Desired()
+        self._led_since = 0.0
+
+    # -- leading
+
+    def lead(self, term: int, desired: Desired) -> None:
+        """Nothing is known of anybody yet."""
+        self._term, self._desired = term, desired
+        self._led_since = trio.current_time()
+        self._heard.clear()
+
+    def follow(self) -> None:
+        """This controller leads no more."""
+        self._term = 0
+        for session in list(self._sessions.values()):
+            session.stream.close("this controller does not lead any more")
+
+    def wish(self, desired: Desired) -> None:
+        """This has been committed: tell those whom it concerns."""
+        self._desired = desired
+        wishes = _wishes(desired)
+        for name, session in list(self._sessions.items()):
+            if session.report is not None:
+                self._tell_news(session, wishes.get(name, _NOTHING), session.told_revision)
+
+    # -- what is observed
+
+    def observed(self) -> Observed:
+        now = trio.current_time()
+        return Observed({name: self._agent(name, now) for name in self._roles})
+
+    def _agent(self, name: str, now: float) -> Agent:
+        session = self._sessions.get(name)
+        if session is not None and session.report is not None:
+            report = session.report
+            holds = {one.grant: Hold(Phase(one.phase), one.reason) for one in report.holds}
+            return Agent(Presence.UP, report.revision, holds)
+        silent = now - self._heard.get(name, self._led_since)
+        return Agent(Presence.GONE if silent > self._lease_s else Presence.UNKNOWN)
+
+    # -- sessions
+
+    async def accept_sessions(self, listener: StreamListener) -> None:
+        """Serve every connection until ``listener`` is closed."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    connection = await listener.accept()
+                except PortClosed:
+                    return
+                except FabricError as error:
+                    log.warning("no new agent: %s", error)
+                    await trio.sleep(ACCEPT_RETRY_S)
+                else:
+                    nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: ByteStream) -> None:
+        stream = ControlStream(connection)
+        self._connections += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.run)
+                try:
+                    await self._converse(stream)
+                except (DecodeError, LocalMisuse) as error:
+                    _refuse(
+                        stream, BAD_MESSAGE, f"not a message of an agent: {error}; the connection is closed"
+                    )
+                except EndOfChannel:
+                    pass
+                nursery.cancel_scope.cancel()
+        finally:
+            self._connections -= 1
+            stream.close()
+
+    async def _converse(self, stream: ControlStream) -> None:
+        hello = await self._hello(stream)
+        if hello is None:
+            return
+        session = self._sessions[hello.agent] = _Session(stream, hello.agent, hello.boot_id)
+        self._heard[hello.agent] = trio.current_time()
+        reason = "it said what is no message"
+        try:
+            stream.send_nowait(AgentWelcome(term=self._term, report_ms=round(self._report_s * 1000)))
+            while True:
+                with trio.fail_after(self._lease_s):
+                    message = await stream.receive()
+                self._heard[hello.agent] = trio.current_time()
+                if isinstance(message, AgentReport):
+                    self._reported(session, message)
+                elif not isinstance(message, Ping | Pong):
+                    raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
+        except trio.TooSlowError:
+            reason = f"nothing was heard of it for {self._lease_s:g} s"
+        except EndOfChannel as end:
+            reason = end.reason
+        finally:
+            if self._sessions.get(hello.agent) is session:
+                del self._sessions[hello.agent]
+                log.info("%s %s: %s", hello.role, hello.agent, reason)
+                self._changed()
+
+    async def _hello(self, stream: ControlStream) -> AgentHello | None:
+        with trio.move_on_after(HELLO_S):
+            hello = await stream.receive()
+            refusal = self._refusal(hello) if isinstance(hello, AgentHello) else ""
+            if self._term == 0:
+                _refuse(stream, NOT_LEADER, "this controller does not lead; another one does")
+            elif not isinstance(hello, AgentHello):
+                _refuse(stream, BAD_MESSAGE, f"an agent says hello first, not {hello.TYPE!r}")
+            elif refusal:
+                log.warning("%s", refusal)
+                _refuse(stream, AGENT_REFUSED, refusal)
+            else:
+                return hello
+        return None
+
+    def _refusal(self, hello: AgentHello) -> str:
+        role = self._roles.get(hello.agent)
+        if self._connections > self._sessions_max:
+            return f"the controller serves {self._sessions_max} connections, its limit"
+        if role != hello.role:
+            known = "has none of that name" if role is None else f"says that it is a {role}"
+            return f"{hello.role} {hello.agent!r}: the cluster file {known}"
+        old = self._sessions.get(hello.agent)
+        if old is not None and old.boot_id != hello.boot_id and not old.stream.peer_is_gone():
+            return f"{hello.role} {hello.agent!r} is connected already; give each a name of its own"
+        if old is not None:
+            old.stream.close("replaced")
+            del self._sessions[hello.agent]
+        return ""
+
+    def _reported(self, session: _Session, report: AgentReport) -> None:
+        if self._sessions.get(session.name) is not session:
+            return  # what it said before it was replaced has come too late
+        is_news = report != session.report
+        session.report = report
+        wishes = _wishes(self._desired, session.name).get(session.name, _NOTHING)
+        if not self._tell_news(session, wishes, report.revision):
+            session.stream.send_nowait(Pong())
+        if is_news:
+            self._changed()
+
+    def _tell_news(self, session: _Session, wishes: _Wishes, known: int) -> bool:
+        """``known``: revision up to which the agent has heard all. Whether there was something to tell."""
+        is_news = wishes.grants != session.told or known < max(session.told_revision, wishes.since)
+        if is_news:
+            self._tell(session, wishes.grants)
+        return is_news
+
+    def _tell(self, session: _Session, wishes: tuple[GrantRecord, ...]) -> None:
+        """To a session that may have ended meanwhile: its own task hears of that."""
+        try:
+            session.stream.send_nowait(
+                AgentWishes(term=self._term, revision=self._desired.revision, grants=wishes)
+            )
+        except EndOfChannel:
+            return
+        session.told, session.told_revision = wishes, self._desired.revision
+
+
+def _refuse(stream: ControlStream, code: str, text: str) -> None:
+    try:
+        stream.send_nowait(Error(code=code, message=text))
+    except EndOfChannel:
+        return
+
+
+class _Wishes(NamedTuple):
+    grants: tuple[GrantRecord, ...]
+    since: int
+    """Revision from which on they leave out what has been released and is not freed."""
+
+
+_NOTHING: Final = _Wishes((), 0)
+
+
+def _wishes(desired: Desired, only: str = "") -> dict[str, _Wishes]:
+    """By agent."""
+    found: dict[str, _Wishes] = {}
+    for grant in desired.grants.values():
+        if only and grant.agent != only:
+            continue
+        grants, since = found.get(grant.agent, _NOTHING)
+        if grant.released is None:
+            found[grant.agent] = _Wishes((*grants, _record(desired, grant)), since)
+        else:
+            found[grant.agent] = _Wishes(grants, max(since, grant.released))
+    return found
+
+
+def _record(desired: Desired, grant: Grant) -> GrantRecord:
+    job = desired.jobs[grant.job]
+    spec = job.spec
+    switches: Sequence[str] = ()
+    if job.tree is not None:
+        switches = (job.tree.root, *(name for name in job.tree.switches if name != job.tree.root))
+    is_seats = grant.kind is GrantKind.SEATS
+    return GrantRecord(
+        grant=grant.number,
+        job=job.number,
+        name=spec.name,
+        kind=grant.kind.value,
+        slots=tuple(SlotRecord(port=slot.port, number=slot.number) for slot in grant.slots),
+        first_rank=job.hosts.index(grant.agent) * spec.ranks_per_host if is_seats else 0,
+        ranks=spec.ranks_per_host if is_seats else 0,
+        size=spec.hosts * spec.ranks_per_host,
+        token_hash=job.token_hash,
+        switches=tuple(switches),
+    )

@@ -1,0 +1,186 @@
+"""The job API: HTTP and JSON, for ``inaproto job`` and programs.
+
+    POST /v1/jobs             {"name", "hosts", "ranks_per_host"?, "model"?, "token"?}: 201 {"job", "token"}
+    GET  /v1/jobs?live=true   {"jobs": [...]}
+    GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
+    POST /v1/jobs/NAME/cancel {"job"}
+    GET  /v1/status
+
+Every call can be made again: a job submitted with the same fields and token is the same job (200, not 201),
+and a job that is cancelled stays so. Who may lose answers gives the token; it is stored as a hash only, and
+shown once. Refusals are ``{"error": {"code", "message"}}``; 503 ``not_leader``: ask another controller, or
+again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from inaproto.daemon.names import require_name
+from inaproto.errors import InaprotoError, InvariantBroken, LocalMisuse
+from inaproto_controller.controller import (
+    Controller,
+    JobRefused,
+    NameTaken,
+    NoSuchJob,
+    NotLeading,
+    QueueFull,
+)
+from inaproto_controller.desired import Job, JobSpec
+from inaproto_controller.job_tokens import new_token
+from inaproto_controller.model import measured_names
+
+BODY_BYTES_MAX: Final = 1 << 16
+WAIT_S_MAX: Final = 60.0
+HOSTS_MAX: Final = 1 << 16
+RANKS_MAX: Final = 1 << 10
+_STATUS: Final[dict[type[InaprotoError], tuple[int, str]]] = {
+    NotLeading: (503, "not_leader"),
+    NoSuchJob: (404, "no_such_job"),
+    NameTaken: (409, "name_taken"),
+    JobRefused: (422, "job_refused"),
+    QueueFull: (429, "queue_full"),
+}
+
+
+def _model(value: str | None) -> str | None:
+    if value is not None and value not in measured_names():
+        raise ValueError(f"must be one of {', '.join(measured_names())}, or left out")
+    return value
+
+
+class _Submission(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, AfterValidator(require_name)]
+    hosts: int = Field(ge=1, le=HOSTS_MAX)
+    ranks_per_host: int = Field(default=1, ge=1, le=RANKS_MAX)
+    model: Annotated[str | None, AfterValidator(_model)] = None
+    token: str | None = Field(default=None, min_length=32, max_length=128)
+
+
+class _After(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: int = Field(default=-1, ge=-1)
+    wait_s: float = Field(default=0.0, ge=0.0, le=WAIT_S_MAX)
+
+
+class _Which(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    live: bool = False
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def application(controller: Controller) -> Starlette:
+    async def submit(request: Request) -> Response:
+        asked = _Submission.model_validate(await _body(request))
+        token = asked.token or new_token()
+        spec = JobSpec(
+            name=asked.name, hosts=asked.hosts, ranks_per_host=asked.ranks_per_host, model=asked.model
+        )
+        found = await controller.submit(spec, token)
+        answer = {"job": document(found.job), "token": token}
+        return JSONResponse(answer, status_code=201 if found.is_new else 200)
+
+    async def every(request: Request) -> Response:
+        which = _Which.model_validate(dict(request.query_params))
+        return JSONResponse({"jobs": [document(job) for job in controller.jobs(live=which.live)]})
+
+    async def one(request: Request) -> Response:
+        after = _After.model_validate(dict(request.query_params))
+        job = await controller.job_after(request.path_params["name"], after.after, after.wait_s)
+        return JSONResponse({"job": document(job)})
+
+    async def cancel(request: Request) -> Response:
+        return JSONResponse({"job": document(await controller.cancel(request.path_params["name"]))})
+
+    async def status(request: Request) -> Response:
+        return JSONResponse(controller.status())
+
+    return Starlette(
+        routes=[
+            Route("/v1/jobs", _answered(submit), methods=["POST"]),
+            Route("/v1/jobs", _answered(every), methods=["GET"]),
+            Route("/v1/jobs/{name}", _answered(one), methods=["GET"]),
+            Route("/v1/jobs/{name}/cancel", _answered(cancel), methods=["POST"]),
+            Route("/v1/status", _answered(status), methods=["GET"]),
+        ],
+        exception_handlers={HTTPException: _http_error},
+    )
+
+
+def document(job: Job) -> dict[str, Any]:
+    """As people and programs see a job; fields may be added."""
+    tree = job.tree
+    return {
+        "number": job.number,
+        "name": job.spec.name,
+        "state": job.state.value,
+        "why": job.why,
+        "hosts_wanted": job.spec.hosts,
+        "ranks_per_host": job.spec.ranks_per_host,
+        "model": job.spec.model,
+        "hosts": list(job.hosts),
+        "tree": None if tree is None else {"root": tree.root, "switches": tree.switches, "links": tree.links},
+        "group": job.group,
+        "submitted_at": job.submitted_at,
+        "revision": job.revision,
+    }
+
+
+async def _body(request: Request) -> Any:
+    # A page in somebody's browser cannot send this type to a port of loopback without asking first.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "the body must be JSON: content-type: application/json")
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY_BYTES_MAX:
+            raise HTTPException(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+    try:
+        return json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from None
+
+
+def _answered(handler: Handler) -> Handler:
+    @wraps(handler)
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except ValidationError as error:
+            lines = [
+                f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg'].removeprefix('Value error, ')}"
+                for one in error.errors(include_url=False, include_context=False)
+            ]
+            return _error(422, "bad_request", "; ".join(lines))
+        except (InvariantBroken, LocalMisuse):
+            raise
+        except InaprotoError as error:
+            status, code = _STATUS[type(error)]
+            return _error(status, code, str(error))
+
+    return answer
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, "bad_request", f"{request.method} {request.url.path}: {error.detail}")
+
+
+def _error(status: int, code: str, message: str) -> Response:
+    return JSONResponse({"error": {"code": code, "message": message}}, status_code=status)

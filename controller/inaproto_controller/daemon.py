@@ -1,0 +1,109 @@
+"""The controller daemon: the controller, its agents' socket, and the job API, in one Trio program."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final, cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+
+from inaproto.daemon.unix_sockets import BoundSocket, listen_unix, make_run_directory
+from inaproto.errors import ConfigError
+from inaproto.wire.controller_messages import AgentRole
+from inaproto_controller import graph_file
+from inaproto_controller.agents import Agents
+from inaproto_controller.api import BODY_BYTES_MAX, application
+from inaproto_controller.cluster_planner import ClusterPlanner
+from inaproto_controller.controller import Controller
+from inaproto_controller.settings import ControllerSettings
+from inaproto_controller.store import open_store
+
+log = logging.getLogger("inaproto.controller")
+http_log = logging.getLogger("inaproto.controller.http")
+
+NAME_BYTES_MAX: Final = 128
+"""Of hosts and switches, in messages."""
+DRAIN_S: Final = 1.0
+"""Answers under way have so long when it ends."""
+
+
+async def run_controller(
+    settings: ControllerSettings, *, stop: trio.Event, announce: Callable[[str], None]
+) -> None:
+    """Until ``stop``. Raises ``ConfigError``, and ``InvariantBroken`` for a fault of ours."""
+    planner = ClusterPlanner(graph_file.read(settings.cluster))
+    roles = _roles(planner)
+    if planner.no_fragments:
+        log.warning("hosts are placed as they are free: %s", planner.no_fragments)
+    make_run_directory(settings.dir, "controller")
+    store = open_store(settings.store_or_default)
+
+    def make_agents(changed: Callable[[], None]) -> Agents:
+        return Agents(
+            roles,
+            lease_s=settings.lease_ms / 1000,
+            report_s=settings.report_ms / 1000,
+            sessions_max=2 * len(roles) + 64,
+            changed=changed,
+        )
+
+    controller = Controller(store, planner, make_agents, jobs_max=settings.jobs_max)
+    with ExitStack() as stack:
+        agents = await listen_unix(settings.agents_path, "agents' socket")
+        stack.callback(agents.close)
+        jobs = await listen_unix(settings.jobs_path, "jobs' socket")
+        stack.callback(jobs.close)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(controller.run)
+            nursery.start_soon(controller.agents.accept_sessions, agents)
+            api_ended = trio.Event()
+            await nursery.start(partial(_serve_api, controller, settings, jobs, stop, api_ended))
+            announce(f"ready controller jobs={settings.jobs_path} agents={settings.agents_path}")
+            await stop.wait()
+            await api_ended.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _serve_api(
+    controller: Controller,
+    settings: ControllerSettings,
+    jobs: BoundSocket,
+    stop: trio.Event,
+    ended: trio.Event,
+    *,
+    task_status: trio.TaskStatus[object],
+) -> None:
+    config = Config()
+    config.bind = [f"fd://{os.dup(jobs.sock.fileno())}", *([settings.tcp] if settings.tcp else [])]
+    http_log.setLevel(logging.WARNING)
+    config.errorlog = http_log
+    config.h11_max_incomplete_size = BODY_BYTES_MAX
+    config.keep_alive_timeout = 75
+    config.graceful_timeout = DRAIN_S
+    config.include_server_header = False
+    try:
+        await serve(
+            cast("Any", application(controller)),  # Starlette's own type says less of a scope
+            config,
+            shutdown_trigger=stop.wait,
+            task_status=task_status,
+        )
+    except OSError as error:
+        raise ConfigError(f"tcp: cannot listen at {settings.tcp}: {error.strerror or error}") from None
+    finally:
+        ended.set()
+
+
+def _roles(planner: ClusterPlanner) -> dict[str, AgentRole]:
+    roles: dict[str, AgentRole] = dict.fromkeys(sorted(planner.hosts), "host")
+    roles |= dict.fromkeys(sorted(planner.summing), "switch")
+    for name in roles:
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(f"cluster: the name {name[:40]}... is longer than {NAME_BYTES_MAX} bytes")
+    return roles

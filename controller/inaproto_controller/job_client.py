@@ -1,0 +1,125 @@
+"""The job API from the side of who asks: blocking, over a UNIX socket or TCP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from inaproto.errors import ConfigError, InaprotoError
+
+ANSWER_S: Final = 30.0
+ANSWER_BYTES_MAX: Final = 1 << 26
+
+
+class ControllerRefused(InaprotoError):
+    """The controller says no; ``code`` as in the API."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ControllerUnreachable(InaprotoError):
+    """None of the controllers leads and answers; what was asked for may have been done. Ask again."""
+
+
+class _OverUnix(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class JobClient:
+    """``controllers``: paths of their sockets, or http://ADDRESS:PORT; the first that leads answers."""
+
+    def __init__(self, controllers: Sequence[str], *, answer_s: float = ANSWER_S) -> None:
+        if not controllers:
+            raise ConfigError("no controller is named")
+        self._controllers = tuple(controllers)
+        self._answer_s = answer_s
+
+    def submit(
+        self, name: str, hosts: int, *, ranks_per_host: int = 1, model: str | None = None, token: str
+    ) -> dict[str, Any]:
+        asked = {
+            "name": name,
+            "hosts": hosts,
+            "ranks_per_host": ranks_per_host,
+            "model": model,
+            "token": token,
+        }
+        return self.ask("POST", "/v1/jobs", asked)
+
+    def jobs(self, *, live: bool) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("GET", "/v1/jobs?" + urlencode({"live": str(live).lower()}))[
+            "jobs"
+        ]
+        return found
+
+    def job(self, name: str, *, after: int = -1, wait_s: float = 0.0) -> dict[str, Any]:
+        """Newer than revision ``after``, or as it is after that time."""
+        query = urlencode({"after": after, "wait_s": wait_s})
+        found: dict[str, Any] = self.ask("GET", f"/v1/jobs/{quote(name, safe='')}?{query}", wait_s=wait_s)[
+            "job"
+        ]
+        return found
+
+    def cancel(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ask("POST", f"/v1/jobs/{quote(name, safe='')}/cancel", {})["job"]
+        return found
+
+    def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> dict[str, Any]:
+        """Raises ``ControllerRefused`` and ``ControllerUnreachable``."""
+        problems = []
+        for controller in self._controllers:
+            try:
+                return self._ask_one(controller, method, path, body, wait_s)
+            except ControllerRefused as error:
+                if error.code != "not_leader":
+                    raise
+                problems.append(f"{controller}: {error}")
+            except FileNotFoundError:
+                problems.append(
+                    f"{controller}: there is no such socket; is the controller started, and there?"
+                )
+            except ConnectionRefusedError:
+                problems.append(f"{controller}: nobody listens there; start the controller again")
+            except TimeoutError:
+                problems.append(f"{controller}: no answer within {self._answer_s + wait_s:g} s")
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                problems.append(f"{controller}: {str(error) or type(error).__name__}")
+        raise ControllerUnreachable("\n".join(problems))
+
+    def _ask_one(self, controller: str, method: str, path: str, body: Any, wait_s: float) -> dict[str, Any]:
+        connection = self._connection(controller, self._answer_s + wait_s)
+        try:
+            data = None if body is None else json.dumps(body)
+            headers = {} if body is None else {"content-type": "application/json"}
+            connection.request(method, path, data, headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read(ANSWER_BYTES_MAX))
+        finally:
+            connection.close()
+        if response.status not in (HTTPStatus.OK, HTTPStatus.CREATED):
+            error = answer.get("error", {}) if isinstance(answer, dict) else {}
+            raise ControllerRefused(error.get("code", "?"), error.get("message", f"status {response.status}"))
+        found: dict[str, Any] = answer
+        return found
+
+    def _connection(self, controller: str, timeout: float) -> http.client.HTTPConnection:
+        if "://" not in controller:
+            return _OverUnix(controller, timeout)
+        parts = urlsplit(controller)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ConfigError(f"controller {controller!r}: the path of a socket, or http://127.0.0.1:PORT")
+        return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout)

@@ -1,0 +1,248 @@
+"""``inaproto job``: submit, list, show, cancel and watch the jobs of a controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse
+from inaproto.reader_gone import unread
+
+if TYPE_CHECKING:
+    from inaproto_controller.job_client import JobClient
+
+CONTROLLERS_VARIABLE: Final = "INAPROTO_CONTROLLERS"
+TOKEN_VARIABLE: Final = "INAPROTO_JOB_TOKEN"
+EXIT_FAILED: Final = 1
+EXIT_WRONG: Final = 2
+EXIT_STOPPED: Final = 130
+WAIT_S: Final = 20.0
+RETRY_S: Final = 1.0
+_OVER: Final = ("ended", "cancelled", "failed")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EPILOG: Final = f"""
+Where the controller is: --dir DIRECTORY of its socket, or --controller PATH or http://127.0.0.1:PORT
+(of a pair, both: the one that leads answers). Else ${CONTROLLERS_VARIABLE}, with blanks between, or the
+directory that daemons have by default.
+
+\b
+Examples:
+  inaproto job submit train1 --hosts 4 --ranks-per-host 8 --model bert-base-4
+  inaproto job list
+  inaproto job watch train1
+  inaproto job cancel train1
+
+Exit status: 0; 1 if the controller cannot be reached or says no; 2 if the command is wrong; 130 after Ctrl-C.
+"""
+
+
+@click.group(short_help="Submit, list, show, cancel and watch jobs.", epilog=_EPILOG)
+def job() -> None:
+    """Jobs of a controller: they get hosts and an aggregation tree, in the order of their submission.
+
+    A job is submitted, waits in the queue (`show` says for what), is placed on hosts, runs when all its ranks
+    have joined there, and is over when it has ended, failed or was cancelled.
+    """
+
+
+def _common(command: F) -> F:
+    for option in (
+        click.option(
+            "--dir",
+            "directory",
+            type=click.Path(path_type=Path),
+            help="Directory of the controller's socket.",
+        ),
+        click.option(
+            "--controller",
+            "controllers",
+            multiple=True,
+            help="Socket or http:// of a controller; repeatable.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="JSON, for programs."),
+    ):
+        command = option(command)
+    return command
+
+
+@job.command(short_help="Submit a job.", epilog="Example: inaproto job submit train1 --hosts 4")
+@click.argument("name")
+@click.option("--hosts", type=click.IntRange(1), required=True, help="Hosts it wants.")
+@click.option("--ranks-per-host", type=click.IntRange(1), default=1, show_default=True, help="Ranks on each.")
+@click.option("--model", help="Measured model that it is like, for its tree; a wrong name lists all.")
+@click.option(
+    "--token",
+    envvar=TOKEN_VARIABLE,
+    help=f"Its secret, 32 characters or more; also ${TOKEN_VARIABLE}.  [default: a new one]",
+)
+@_common
+def submit(
+    name: str, hosts: int, ranks_per_host: int, model: str | None, token: str | None, **where: Any
+) -> None:
+    """Submit job NAME. It is promised when this returns: no crash of the controller loses it.
+
+    Its token, by which its processes take their seats, is printed once. The same command with the same token
+    again is the same job, so it can be repeated when an answer is lost.
+    """
+    from inaproto_controller.job_tokens import new_token
+
+    with _guarded():
+        secret = token or new_token()
+        found = _client(**where).submit(name, hosts, ranks_per_host=ranks_per_host, model=model, token=secret)
+        if where["as_json"]:
+            _print_json(found)
+        else:
+            click.echo(f"job {name} is {_state(found['job'])}")
+            click.echo(f"token {found['token']}")
+            click.echo(f"next: inaproto job watch {name}", err=True)
+
+
+@job.command("list", short_help="List jobs.")
+@click.option("--all", "every", is_flag=True, help="Also those that are over.")
+@_common
+def list_jobs(every: bool, **where: Any) -> None:
+    """List jobs in the order of their submission."""
+    with _guarded():
+        jobs = _client(**where).jobs(live=not every)
+        if where["as_json"]:
+            _print_json({"jobs": jobs})
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for column in ("number", "job", "state", "hosts", "ranks", "tree", "why"):
+            table.add_column(column)
+        for one in jobs:
+            tree = one["tree"]["root"] if one["tree"] else "-"
+            ranks = one["hosts_wanted"] * one["ranks_per_host"]
+            row = (one["number"], one["name"], one["state"], one["hosts_wanted"], ranks, tree, one["why"])
+            table.add_row(*map(str, row))
+        with unread():
+            Console(highlight=False, soft_wrap=True).print(table if jobs else "no jobs")
+
+
+@job.command(short_help="Show a job.", epilog="Example: inaproto job show train1 --json")
+@click.argument("name")
+@_common
+def show(name: str, **where: Any) -> None:
+    """Show job NAME: state, hosts, tree, and why it waits if it does. Of several the live one, or the last."""
+    with _guarded():
+        found = _client(**where).job(name)
+        if where["as_json"]:
+            _print_json(found)
+            return
+        at = datetime.fromtimestamp(found["submitted_at"], UTC).isoformat(timespec="seconds")
+        tree = found["tree"]
+        rows = {
+            "job": f"{found['name']} (number {found['number']}, submitted {at})",
+            "state": _state(found),
+            "wants": f"{found['hosts_wanted']} hosts, {found['ranks_per_host']} ranks on each",
+            "model": found["model"] or "not said",
+            "hosts": ", ".join(found["hosts"]) or "none",
+            "tree": "none"
+            if tree is None
+            else f"root {tree['root']}; switches {', '.join(tree['switches'])}",
+            "group": "none" if found["group"] is None else str(found["group"]),
+        }
+        for key, value in rows.items():
+            click.echo(f"{key + ':':<7} {value}")
+
+
+@job.command(short_help="Cancel a job.", epilog="Example: inaproto job cancel train1")
+@click.argument("name")
+@_common
+def cancel(name: str, **where: Any) -> None:
+    """Cancel job NAME. It stays cancelled when this returns; a job that is over stays as it was."""
+    with _guarded():
+        found = _client(**where).cancel(name)
+        if where["as_json"]:
+            _print_json(found)
+        else:
+            click.echo(f"job {name} is {_state(found)}")
+
+
+@job.command(short_help="Follow a job.", epilog="Example: inaproto job watch train1 --json | jq .state")
+@click.argument("name")
+@_common
+def watch(name: str, **where: Any) -> None:
+    """Print job NAME whenever it changes, until it is over; one line each. It outlives the controller."""
+    from inaproto_controller.job_client import ControllerUnreachable
+
+    with _guarded():
+        client, number, revision, trouble = _client(**where), None, -1, ""
+        while True:
+            try:
+                found = client.job(name, after=revision, wait_s=WAIT_S if revision >= 0 else 0.0)
+            except ControllerUnreachable as error:
+                if revision < 0:
+                    raise
+                if str(error) != trouble:
+                    click.echo(f"inaproto job: {error}; waiting for it", err=True)
+                trouble = str(error)
+                time.sleep(RETRY_S)
+                continue
+            trouble = ""
+            if number not in (None, found["number"]):
+                raise ConfigError(f"job {name!r} is over and forgotten; another one has its name now")
+            if found["revision"] > revision:
+                with unread():
+                    click.echo(json.dumps(found) if where["as_json"] else f"{name}: {_told(found)}")
+            number, revision = found["number"], found["revision"]
+            if found["state"] in _OVER:
+                return
+
+
+def _state(found: dict[str, Any]) -> str:
+    return f"{found['state']}: {found['why']}" if found["why"] else str(found["state"])
+
+
+def _told(found: dict[str, Any]) -> str:
+    said = _state(found)
+    if found["hosts"] and found["state"] not in _OVER:
+        said += f", hosts {', '.join(found['hosts'])}"
+        said += f", tree {found['tree']['root']}" if found["tree"] else ", no tree"
+    return said
+
+
+def _client(directory: Path | None, controllers: tuple[str, ...], as_json: bool) -> JobClient:
+    from inaproto.client.run_directory import run_directory
+    from inaproto_controller.job_client import JobClient
+    from inaproto_controller.settings import JOBS_SOCKET
+
+    named = [*controllers, *([str(directory / JOBS_SOCKET)] if directory is not None else [])]
+    if not named:
+        named = os.environ.get(CONTROLLERS_VARIABLE, "").split()
+    return JobClient(named or [str(run_directory(os.environ) / JOBS_SOCKET)])
+
+
+def _print_json(found: Any) -> None:
+    with unread():
+        click.echo(json.dumps(found, indent=2))
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Errors that a person can act on become messages."""
+    try:
+        yield
+    except (InvariantBroken, LocalMisuse):
+        raise
+    except InaprotoError as error:
+        for line in str(error).splitlines():
+            click.echo(f"inaproto: {line}", err=True)
+        wrong = isinstance(error, ConfigError) or getattr(error, "code", "") == "bad_request"
+        sys.exit(EXIT_WRONG if wrong else EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_STOPPED)

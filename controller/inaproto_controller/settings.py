@@ -1,0 +1,67 @@
+"""Configuration of ``inaproto controller``."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, ClassVar, Final
+
+from pydantic import AfterValidator, Field
+
+from inaproto.daemon.config import Directory, LogLevel, Settings
+
+JOBS_SOCKET: Final = "controller.sock"
+AGENTS_SOCKET: Final = "controller-agents.sock"
+STORE_FILE: Final = "controller.db"
+
+
+def _loopback(value: str) -> str:
+    if not value:
+        return value
+    address, colon, port = value.rpartition(":")
+    try:
+        is_loopback = ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not colon or not port.isdecimal() or int(port) > 65535 or not is_loopback:
+        raise ValueError("must be an address of this machine and a port, such as 127.0.0.1:7070")
+    return value
+
+
+def _absolute(value: str) -> str:
+    return value if "://" in value or not value else str(Path(value).expanduser().absolute())
+
+
+class ControllerSettings(Settings):
+    """``inaproto controller``."""
+
+    table: ClassVar[str] = "controller"
+
+    dir: Directory = Path()
+    """Directory of its sockets; by default $XDG_RUNTIME_DIR/inaproto or /tmp/inaproto-UID."""
+    cluster: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+    """Cluster file: hosts, switches and links (docs/cluster-files.md)."""
+    store: Annotated[str, AfterValidator(_absolute)] = ""
+    """SQLite file, by default DIR/controller.db; or postgresql://..., which two controllers may share."""
+    tcp: Annotated[str, AfterValidator(_loopback)] = ""
+    """Also serve the job API here, without any check of who asks: 127.0.0.1:PORT."""
+    lease_ms: int = Field(default=30_000, ge=100, le=3_600_000)
+    """A host or switch of which nothing is heard for so long is lost, and with it the jobs that run there."""
+    report_ms: int = Field(default=2000, ge=10, le=600_000)
+    """Hosts and switches report at least so often."""
+    jobs_max: int = Field(default=4096, ge=1, le=1 << 16)
+    """Jobs that are not over."""
+    log_level: LogLevel = "info"
+    """debug, info, warning or error."""
+
+    @property
+    def jobs_path(self) -> Path:
+        return self.dir / JOBS_SOCKET
+
+    @property
+    def agents_path(self) -> Path:
+        return self.dir / AGENTS_SOCKET
+
+    @property
+    def store_or_default(self) -> str:
+        return self.store or str(self.dir / STORE_FILE)
