@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -87,67 +87,72 @@ class ControllerLink:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            for path in self._controllers:
-                try:
-                    stream = ControlStream(self._network.dial(path))
-                except OSError as error:
-                    self._trouble(f"{path}: {error.strerror or error}")
-                    continue
-                try:
-                    await self._converse(stream)
-                except trio.TooSlowError:
-                    self._trouble(f"{path}: nothing was heard of it for {DEAD_S:g} s")
-                except (EndOfChannel, DecodeError) as error:
-                    self._trouble(f"{path}: {error}")
-                finally:
-                    stream.close()
+            problems = [f"{path}: {await self._try(path)}" for path in self._controllers]
+            self._trouble("; ".join(problems))
             await trio.sleep(RETRY_S)
+
+    async def _try(self, path: Path) -> str:
+        """One session, if it comes to one; returns why it is over."""
+        try:
+            stream = ControlStream(self._network.dial(path))
+        except OSError as error:
+            return error.strerror or str(error)
+        try:
+            return await _reason(self._converse(stream))
+        finally:
+            stream.close()
 
     def _trouble(self, problem: str) -> None:
         log.log(logging.DEBUG if problem == self.problem else logging.WARNING, "no controller: %s", problem)
         self.problem = problem
 
-    async def _converse(self, stream: ControlStream) -> None:
+    async def _converse(self, stream: ControlStream) -> str:
         await stream.send(AgentHello(role=self._role, agent=self._name, boot_id=self._boot_id))
         welcome = await _heard(stream)
         if not isinstance(welcome, AgentWelcome):
-            raise EndOfChannel(_said(welcome))
+            return _said(welcome)
         if welcome.term < self._term:
-            raise EndOfChannel(f"its term {welcome.term} is over, it was {self._term}")
+            return f"its term {welcome.term} is over, it was {self._term}"
         self._term = welcome.term
         self.problem = ""
         log.info("controller of term %d", welcome.term)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._report, stream, welcome.report_ms / 1000)
-            try:
-                while True:
-                    self._take(await _heard(stream))
-            finally:
-                nursery.cancel_scope.cancel()
+            nursery.start_soon(_reason, self._report(stream, welcome.report_ms / 1000))
+            reason = await _reason(self._listen(stream))
+            nursery.cancel_scope.cancel()
+        return reason
 
-    def _take(self, message: Message) -> None:
-        match message:
-            case AgentWishes(term=term, revision=revision, grants=grants):
-                if (term, revision) < (self._term, self._revision) or revision < self._revision:
-                    return
-                self._term, self._revision = term, revision
-                self._holder.want(grants)
-                self.changed()
-            case Ping() | Pong():
-                pass
-            case _:
-                raise EndOfChannel(_said(message))
+    async def _listen(self, stream: ControlStream) -> str:
+        while True:
+            message = await _heard(stream)
+            if isinstance(message, AgentWishes):
+                self._take(message)
+            elif not isinstance(message, Ping | Pong):
+                return _said(message)
 
-    async def _report(self, stream: ControlStream, every_s: float) -> None:
-        """An end of the channel is for the task that receives to tell."""
-        try:
-            while True:
-                self._changed = trio.Event()
-                await stream.send(AgentReport(revision=self._revision, holds=tuple(self._holder.holds())))
-                with trio.move_on_after(every_s):
-                    await self._changed.wait()
-        except EndOfChannel:
+    def _take(self, wishes: AgentWishes) -> None:
+        if wishes.term < self._term or wishes.revision < self._revision:
             return
+        self._term, self._revision = wishes.term, wishes.revision
+        self._holder.want(wishes.grants)
+        self.changed()
+
+    async def _report(self, stream: ControlStream, every_s: float) -> str:
+        while True:
+            self._changed = trio.Event()
+            await stream.send(AgentReport(revision=self._revision, holds=tuple(self._holder.holds())))
+            with trio.move_on_after(every_s):
+                await self._changed.wait()
+
+
+async def _reason(conversation: Coroutine[Any, Any, str]) -> str:
+    """Why it is over, however it ends."""
+    try:
+        return await conversation
+    except trio.TooSlowError:
+        return f"nothing was heard of it for {DEAD_S:g} s"
+    except (EndOfChannel, DecodeError) as error:
+        return str(error)
 
 
 async def _heard(stream: ControlStream) -> Message:

@@ -1,0 +1,78 @@
+"""Controllers that are killed at any moment forget nothing that they promised, and give no slot to two jobs.
+
+More kills than here: ``make crashes``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
+from tests.controller.crash_cluster import Controllers, CrashCluster, Zygote, until
+
+CRASHES = int(os.environ.get("INAPROTO_CRASHES", "60"))
+"""Of the controller with a file; of a pair a fifth as many."""
+SEED = int(os.environ.get("INAPROTO_CRASH_SEED", "1"))
+
+pytestmark = pytest.mark.timeout(120 + 2 * CRASHES)
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    started = Zygote()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def controllers(zygote: Zygote, runtime_dir: Path) -> Iterator[Controllers]:
+    started = Controllers(zygote, runtime_dir)
+    yield started
+    started.close()
+
+
+async def test_a_controller_killed_again_and_again(controllers: Controllers, runtime_dir: Path) -> None:
+    store = str(runtime_dir / "store")
+    controllers.start("a", store)
+    cluster = CrashCluster(controllers, ["a"], SEED)
+
+    async def kill() -> None:
+        await controllers.kill("a")
+        controllers.start("a", store)
+
+    await cluster.run(kill, times=CRASHES)
+    assert len(cluster.promises.submitted) > CRASHES / 4
+    assert len(cluster.promises.cancelled) > CRASHES / 8
+
+
+def leads(controllers: Controllers, name: str) -> bool:
+    try:
+        return bool(JobClient([controllers.jobs_path(name)]).ask("GET", "/v1/status")["leads"])
+    except (ControllerUnreachable, ControllerRefused):
+        return False
+
+
+async def test_a_pair_whose_leader_is_killed(
+    controllers: Controllers, runtime_dir: Path, postgresql: str
+) -> None:
+    for name in ("a", "b"):
+        controllers.start(name, postgresql)
+    cluster = CrashCluster(controllers, ["a", "b"], SEED)
+    killed: list[str] = []
+
+    async def kill() -> None:
+        await until("one leads", lambda: any(leads(controllers, name) for name in ("a", "b")))
+        name = next((name for name in ("a", "b") if leads(controllers, name)), "a")
+        await controllers.kill(name)
+        other = "b" if name == "a" else "a"
+        await until(f"{other} leads", lambda: leads(controllers, other))
+        controllers.start(name, postgresql)
+        killed.append(name)
+
+    await cluster.run(kill, times=max(10, CRASHES // 5))
+    assert {"a", "b"} == set(killed)
+    assert len(cluster.promises.submitted) > len(killed)
