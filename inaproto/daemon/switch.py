@@ -237,11 +237,11 @@ def tokens_of(file: Path | None) -> TokenIssuer | None:
         return None
     try:
         require_private(file)
-        return TokenIssuer([file.read_bytes().strip()])
+        return TokenIssuer([file.read_bytes()])
     except OSError as error:
         raise ConfigError(f"job_secret: {file}: {error.strerror}") from None
     except (ValueError, LocalMisuse) as error:
-        raise ConfigError(f"job_secret: {error}; head -c 32 /dev/urandom | base64 makes one") from None
+        raise ConfigError(f"job_secret: {error}; head -c 32 /dev/urandom makes one") from None
 
 
 async def _listen_to_machines(settings: SwitchSettings) -> TlsListener | None:
