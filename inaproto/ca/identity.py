@@ -62,7 +62,7 @@ class Identity:
 
     def __str__(self) -> str:
         if self.is_local:
-            return f"process {self.pid} of this machine"
+            return f"process {self.pid} of this machine, user {self.uid}"
         return f"{self.role.value} {self.name} at {self.address}"
 
 

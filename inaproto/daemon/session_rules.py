@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 from inaproto.ca.identity import Identity, Role
+from inaproto.client.unix_stream import UnixStream
 from inaproto.core.job_tokens import Refusal, TokenIssuer
 from inaproto.ports import ByteStream
 from inaproto.wire.capture_messages import Capture, CaptureEnd
@@ -57,6 +58,9 @@ def identity_of(connection: ByteStream) -> Identity:
     """Who is on the far side; of a stream that says nothing of it, a process of this machine."""
     if isinstance(connection, Authenticated):
         return connection.identity
+    if isinstance(connection, UnixStream):
+        credentials = connection.peer_credentials()
+        return Identity(Role.LOCAL, pid=credentials.pid, uid=credentials.uid)
     return Identity(Role.LOCAL, pid=connection.peer_pid())
 
 

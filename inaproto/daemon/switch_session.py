@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import trio
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.daemon.control_address import Door
+from inaproto.daemon.control_address import Door, TlsDoor
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.ring_records import ring_of
@@ -222,7 +222,8 @@ class SwitchSession:
 
     def status(self) -> dict[str, Any]:
         """For ``inaproto status``."""
-        return {
+        own = {"credentials": self._door.credentials.status()} if isinstance(self._door, TlsDoor) else {}
+        return own | {
             "path": str(self._door),
             "connected": self._stream is not None,
             "is_admitted": self._is_admitted,

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from inaproto.ca.identity import SERVERS, Identity, Role, holder_of
+from inaproto.ca.identity import SERVERS, Identity, holder_of
 from inaproto.errors import ConfigError, DecodeError
 
 ALPN: Final = "inaproto-control/1"
@@ -230,6 +230,3 @@ def explain(error: ssl.SSLError) -> TlsRefused:
     if "ALERT" in reason:
         return TlsRefused("refused_by_peer", f"it refused us: {reason}")
     return TlsRefused("bad_tls", f"TLS failed: {reason}")
-
-
-LOCAL: Final = Identity(Role.LOCAL)

@@ -51,6 +51,7 @@ class TlsStream:
         self._is_closed = False
 
     def receive_nowait(self) -> tuple[bytes, Sequence[int]]:
+        self._require_open()
         while True:
             try:
                 data = self._session.read(_RECORD_BYTES)
@@ -71,6 +72,7 @@ class TlsStream:
 
     def send_nowait(self, data: memoryview, descriptors: Sequence[int] = ()) -> int:
         """After ``BlockingIOError`` it has to be called with the same bytes again."""
+        self._require_open()
         if descriptors:
             raise OSError(errno.EOPNOTSUPP, "descriptors do not leave their machine")
         if not self._taken:
@@ -100,6 +102,10 @@ class TlsStream:
 
     def peer_is_gone(self) -> bool:
         return self._below.peer_is_gone()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise OSError(errno.EBADF, "Bad file descriptor")
 
     def close(self) -> None:
         if self._is_closed:

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Final
 
-from inaproto.doctor import daemons, ethernet, firewall, limits, lossless, pacing, reach, software
+from inaproto.doctor import (
+    certificates,
+    daemons,
+    ethernet,
+    firewall,
+    limits,
+    lossless,
+    pacing,
+    reach,
+    software,
+)
 from inaproto.doctor.findings import Check, Finding, Outcome
 from inaproto.doctor.site import Site
 from inaproto.errors import Unsupported
@@ -29,6 +39,7 @@ _ABOVE: Final = (
     reach.SUBNETS,
     firewall.FIREWALL,
     daemons.UNITS,
+    certificates.CERTIFICATES,
     daemons.DAEMONS,
     daemons.VERSIONS,
     daemons.PATHS,

@@ -1,22 +1,28 @@
-"""One contract for control connections, over UNIX sockets and in memory, and for where they meet."""
+"""One contract for control connections, over UNIX sockets, in memory and by TLS, and for where they meet."""
 
 from __future__ import annotations
 
 import os
 import socket
+import ssl
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from inaproto.ca.identity import Role
 from inaproto.client.unix_stream import UnixStream
+from inaproto.daemon.tls import Credentials, identity_of
+from inaproto.daemon.tls_stream import TlsStream
 from inaproto.daemon.unix_sockets import UnixNetwork, connect_unix, listen_unix
 from inaproto.errors import ConfigError
 from inaproto.ports import ByteStream, PortClosed, StreamNetwork
 from inaproto_adapters.memory import MemoryNetwork, StreamTiming, open_stream_pair
+from tests.daemon.secure_switch import Deployment
 
 Pair = tuple[ByteStream, ByteStream]
 DEADLINE_S = 30
@@ -29,6 +35,41 @@ def _unix_pair() -> Pair:
 
 def _memory_pair() -> Pair:
     return open_stream_pair(StreamTiming(bytes_max=4096))
+
+
+@pytest.fixture
+def tls_pair(tmp_path: Path) -> Callable[[], Pair]:
+    """Both ends of TLS over UNIX sockets, after their handshake."""
+    deployment = Deployment(tmp_path)
+    credentials = Credentials(deployment.issue(Role.SWITCH, "spine"))
+
+    def make() -> Pair:
+        bios = [(ssl.MemoryBIO(), ssl.MemoryBIO()) for _ in range(2)]
+        contexts = (credentials.client(), credentials.server())
+        ends = [
+            context.wrap_bio(*bio, server_side=bool(side))
+            for side, (context, bio) in enumerate(zip(contexts, bios, strict=True))
+        ]
+        for _ in range(3):
+            for side in range(2):
+                with suppress(ssl.SSLWantReadError):
+                    ends[side].do_handshake()
+                bios[1 - side][0].write(bios[side][1].read())
+        ours, theirs = (
+            TlsStream(below, end, *bio, identity_of(end, ""))
+            for below, end, bio in zip(_unix_pair(), ends, bios, strict=True)
+        )
+        return ours, theirs
+
+    return make
+
+
+@pytest.fixture(params=["unix", "memory", "tls"])
+def any_pair(request: pytest.FixtureRequest) -> Callable[[], Pair]:
+    if request.param == "tls":
+        made: Callable[[], Pair] = request.getfixturevalue("tls_pair")
+        return made
+    return {"unix": _unix_pair, "memory": _memory_pair}[request.param]
 
 
 @pytest.fixture(params=[_unix_pair, _memory_pair], ids=["unix", "memory"])
@@ -57,8 +98,8 @@ def _fill(stream: ByteStream) -> int:
             return sent
 
 
-async def test_bytes_arrive_in_order_both_ways(open_pair: Callable[[], Pair]) -> None:
-    ours, theirs = open_pair()
+async def test_bytes_arrive_in_order_both_ways(any_pair: Callable[[], Pair]) -> None:
+    ours, theirs = any_pair()
     for stream, other in ((ours, theirs), (theirs, ours)):
         assert stream.send_nowait(memoryview(b"first ")) == 6
         assert stream.send_nowait(memoryview(b"second")) == 6
@@ -72,8 +113,8 @@ async def test_bytes_arrive_in_order_both_ways(open_pair: Callable[[], Pair]) ->
         stream.close()
 
 
-async def test_a_full_stream_blocks_until_it_is_read(open_pair: Callable[[], Pair]) -> None:
-    ours, theirs = open_pair()
+async def test_a_full_stream_blocks_until_it_is_read(any_pair: Callable[[], Pair]) -> None:
+    ours, theirs = any_pair()
     sent = _fill(ours)
     assert sent > 0
     woken = trio.Event()
@@ -93,8 +134,8 @@ async def test_a_full_stream_blocks_until_it_is_read(open_pair: Callable[[], Pai
     theirs.close()
 
 
-async def test_the_end_comes_behind_the_last_byte(open_pair: Callable[[], Pair]) -> None:
-    ours, theirs = open_pair()
+async def test_the_end_comes_behind_the_last_byte(any_pair: Callable[[], Pair]) -> None:
+    ours, theirs = any_pair()
     assert not theirs.peer_is_gone()
     ours.send_nowait(memoryview(b"last words"))
     ours.close()
@@ -107,8 +148,8 @@ async def test_the_end_comes_behind_the_last_byte(open_pair: Callable[[], Pair])
     theirs.close()
 
 
-async def test_closing_wakes_who_waits_and_ends_use(open_pair: Callable[[], Pair]) -> None:
-    ours, theirs = open_pair()
+async def test_closing_wakes_who_waits_and_ends_use(any_pair: Callable[[], Pair]) -> None:
+    ours, theirs = any_pair()
 
     async def wait() -> None:
         with pytest.raises(trio.ClosedResourceError):
