@@ -99,6 +99,8 @@ def draw_tree(rng: Random, ranks: int, depth: int, *, partial: float) -> TreeSwi
 
 
 class HierarchyWorld:
+    rings_count = 1
+
     def __init__(
         self,
         seed: int,
@@ -126,12 +128,15 @@ class HierarchyWorld:
         self.faults: list[tuple[str, RingFault]] = []
         self.frames_in: dict[str, int] = {}
         self._wire_up()
-        self.ring = self._draw_ring(rng, len(tree.ranks))
-        if (self.ring.spec.psn_bits, self.ring.spec.msg_id_bits) != (24, 32):
+        self.rings = [self._draw_ring(rng, len(tree.ranks), number) for number in range(self.rings_count)]
+        self.ring = self.rings[0]
+        if any((ring.spec.psn_bits, ring.spec.msg_id_bits) != (24, 32) for ring in self.rings):
             self.weather.late = 0.0
-        self.flows = {flow.connection: flow for flow in self.ring.flows}
-        self._by_send_qp = {flow.send_qp: flow for flow in self.ring.flows}
-        self._nest()
+        self.all_flows = [flow for ring in self.rings for flow in ring.flows]
+        self.flows = {flow.connection: flow for flow in self.all_flows}
+        self._by_send_qp = {flow.send_qp: flow for flow in self.all_flows}
+        for ring in self.rings:
+            self._nest(ring)
         self.switches = {switch.name: Accelerator() for switch in tree.walk()}
         self._start()
 
@@ -151,7 +156,7 @@ class HierarchyWorld:
                     self.ports[child.name][switch.name] = PortId(up)
                     self.wires.join((switch.name, port), (child.name, up))
 
-    def _draw_ring(self, rng: Random, ranks: int) -> RingTraffic:
+    def _draw_ring(self, rng: Random, ranks: int, number: int) -> RingTraffic:
         window = rng.choice([1, 2, 4])
         length = rng.randint(1, 4 if window == 4 else 6)
         tight = (4 * window * length - 1).bit_length()
@@ -159,11 +164,12 @@ class HierarchyWorld:
         flows = []
         for rank in range(ranks):
             into = (rank + 1) % ranks
-            flow = Flow(0, rank, rank, into, 0x120 + rank, 0x100 + into, (1 << psn_bits) - 1)
+            base = 0x100 + 0x40 * number
+            flow = Flow(number, rank, rank, into, base + 0x20 + rank, base + into, (1 << psn_bits) - 1)
             flow.ip_id = rng.getrandbits(16)
             flows.append(flow)
         spec = RingSpec(
-            ring_id=rng.choice([5, 0xFFFF_FF01]),
+            ring_id=rng.choice([5, 0xFFFF_FF01]) + number,
             epoch=rng.choice([0, 0xFFFF_FFFF]),
             key=rng.getrandbits(64),
             window_messages=window,
@@ -181,10 +187,10 @@ class HierarchyWorld:
         """Decide what the ranks send."""
         _fill(rng, ring, disagreement=False)
 
-    def _nest(self) -> None:
+    def _nest(self, ring: RingTraffic) -> None:
         """What each packet's result must be: the reduction in the order of the tree."""
         header: InaHeader | None = None
-        for packets in zip(*(flow.packets for flow in self.ring.flows), strict=True):
+        for packets in zip(*(flow.packets for flow in ring.flows), strict=True):
             if packets[0].offset == 0:
                 header = InaHeader.decode(packets[0].template.payload)
             assert header is not None
@@ -192,17 +198,18 @@ class HierarchyWorld:
             for packet in packets:
                 packet.result = result
 
-    def specs(self) -> dict[str, RingSpec]:
-        """Of every switch."""
+    def specs(self, number: int = 0) -> dict[str, RingSpec]:
+        """Of every switch, for one ring."""
+        ring = self.rings[number]
         names = [switch.name for switch in self.tree.walk()]
         addresses = {
             name: SwitchAddress(bytes([2, 0, 0, 0, 9, number]), bytes([10, 9, 0, 1 + number]))
             for number, name in enumerate(names)
         }
         roles = compose_roles(
-            self.tree, ring_id=self.ring.spec.ring_id, addresses=addresses, port_toward=self.ports
+            self.tree, ring_id=ring.spec.ring_id, addresses=addresses, port_toward=self.ports
         )
-        return {name: replace(self.ring.spec, role=role) for name, role in roles.items()}
+        return {name: replace(ring.spec, role=role) for name, role in roles.items()}
 
     def _start(self) -> None:
         for name, accelerator in self.switches.items():
@@ -214,8 +221,9 @@ class HierarchyWorld:
         while self._anything_under_way():
             self._deliver()
         self.weather = good
-        for name, spec in self.specs().items():
-            assert self.switches[name].step(InstallRing(spec), NOW) == []
+        for number in range(self.rings_count):
+            for name, spec in self.specs(number).items():
+                assert self.switches[name].step(InstallRing(spec), NOW) == []
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -230,7 +238,7 @@ class HierarchyWorld:
                 self.weather = Weather()
             self.turn()
             quiet = 0 if self._anything_under_way() else quiet + 1
-            if quiet > QUIET_TURNS * len(self.ring.flows):
+            if quiet > QUIET_TURNS * len(self.all_flows):
                 quiet = 0
                 self.expire()
         assert self.finished(), f"seed {self.seed}: not finished: {self.where()}"
@@ -248,22 +256,25 @@ class HierarchyWorld:
         if self._anything_under_way() and self._turns.random() < 0.7:
             self._deliver()
             return
-        flow = self._turns.choice(self.ring.flows)
+        flow = self._turns.choice(self.all_flows)
         for _ in range(self._turns.choice([1, 3, 8])):
-            if flow.next < len(flow.packets) and self.ring.may_send(flow):
+            if flow.next < len(flow.packets) and self.may_send(flow):
                 self._send(("host", flow.host), flow.frame(self._turns, flow.next))
                 flow.next += 1
 
+    def may_send(self, flow: Flow) -> bool:
+        return self.rings[flow.ring].may_send(flow)
+
     def expire(self) -> None:
         """Every sender's timer."""
-        for flow in self.ring.flows:
+        for flow in self.all_flows:
             flow.next = flow.expected
 
     def finished(self) -> bool:
-        return all(flow.expected == len(flow.packets) for flow in self.ring.flows)
+        return all(flow.expected == len(flow.packets) for flow in self.all_flows)
 
     def where(self) -> list[tuple[int, int, int]]:
-        return [(flow.expected, flow.next, len(flow.packets)) for flow in self.ring.flows]
+        return [(flow.expected, flow.next, len(flow.packets)) for flow in self.all_flows]
 
     def counters(self, name: str) -> Counters:
         return self.switches[name].counters
