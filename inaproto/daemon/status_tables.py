@@ -79,12 +79,30 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             for note in filter(None, (fallback_note(job), recovery_note(job))):
                 yield Text(f"  {note}")
         yield from _parallel_rings(status["jobs"])
+    if status["accelerator"].get("pools"):
+        columns = ("pool", "rings", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
+        yield _table("pools", columns, (_pool(*pool) for pool in status["accelerator"]["pools"].items()))
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")
     for what, counts in (("dropped", dropped), ("blamed", status["blames"])):
         if counts:
             yield Text(f"  {what}: {_counts(counts)}")
+
+
+def _pool(name: str, pool: Mapping[str, Any]) -> tuple[object, ...]:
+    holders = ("nobody's" if ring is None else ring for ring in pool["holders"])
+    epochs = ("-" if epoch < 0 else epoch for epoch in pool["epochs"])
+    return (
+        name,
+        ", ".join(map(str, pool["rings"])),
+        ", ".join(map(str, holders)),
+        ", ".join(map(str, epochs)),
+        pool["memory_bytes"],
+        pool["takeovers"],
+        pool["conflicts"],
+        pool["stale"],
+    )
 
 
 def _port(port: Mapping[str, Any]) -> tuple[object, ...]:

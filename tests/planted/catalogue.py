@@ -19,6 +19,7 @@ from tests.planted.receiver_faults import RECEIVER_FAULTS
 from tests.planted.recovery_faults import RECOVERY_FAULTS
 from tests.planted.sender_faults import SENDER_FAULTS
 from tests.planted.switch_faults import SWITCH_FAULTS
+from tests.planted.turn_faults import TURN_FAULTS
 
 FAULTS: Final[Mapping[str, PlantedFault]] = {
     fault.name: fault
@@ -31,6 +32,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *HOST_FAULTS,
         *ELASTIC_FAULTS,
         *ADDRESS_FAULTS,
+        *TURN_FAULTS,
     )
 }
 

@@ -17,7 +17,7 @@ from typing import Final
 from inaproto.core.accelerator import Action, RemoveRing, RingFault
 from inaproto.core.accelerator_types import TURN_LOST
 from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.ring_spec import PoolSpec, RingSpec
+from inaproto.core.ring_spec import NO_TURN, PoolSpec, RingSpec
 from inaproto.wire.roce import RocePacket
 from tests.property.accelerator_rings import Flow, RingTraffic
 from tests.property.hierarchy_world import NOW, HierarchyWorld
@@ -45,6 +45,8 @@ class PoolWorld(HierarchyWorld):
         self._place_of: dict[int, int] = {}
         """By ring that has a turn."""
         self.results = 0
+        self._epochs: dict[str, tuple[int, ...]] = {}
+        """By switch: the highest turns that it has seen."""
         super().__init__(seed, tree=tree, weather=weather)
 
     # -- the beginning -------------------------------------------------------------------------
@@ -138,6 +140,7 @@ class PoolWorld(HierarchyWorld):
 
     def arrive(self, name: str, port: int, frames: list[bytes]) -> list[Action]:
         actions = super().arrive(name, port, frames)
+        self._check_pool(name)
         if self._draw.random() < 0.5:
             return actions
         for action in actions:
@@ -146,6 +149,22 @@ class PoolWorld(HierarchyWorld):
                 for switch in self.specs(number):
                     self.switches[switch].step(RemoveRing(action.ring_id), NOW)
         return actions
+
+    def _check_pool(self, name: str) -> None:
+        """No turn is older than the one before it, and there are slots for so many rings and no more."""
+        accelerator = self.switches[name]
+        pool = accelerator.view().pools.get(self.pool.name)
+        before = self._epochs.get(name, ())
+        if pool is None:  # all its rings are gone
+            self._epochs.pop(name, None)
+            return
+        assert all(now >= then for now, then in zip(pool.epochs, before, strict=False)), f"seed {self.seed}"
+        self._epochs[name] = pool.epochs
+        holders = [ring for ring in accelerator.rings.values() if ring.epoch != NO_TURN]
+        assert sorted(ring.spec.ring_id for ring in holders) == sorted(
+            holder for holder in pool.holders if holder is not None
+        )
+        assert all(ring.epoch in pool.epochs for ring in holders)
 
     def _check(self, flow: Flow, index: int, got: RocePacket) -> None:
         super()._check(flow, index, got)

@@ -7,8 +7,10 @@ from typing import Any
 
 from inaproto.core.accelerator import AcceleratorConfig
 from inaproto.core.accelerator_types import PoolView
+from inaproto.core.aggregation_tree import TreeSwitch
 from inaproto.core.ring_spec import FlowSpec, PoolSpec
 from tests.unit.switched_ring import SwitchedRing, ring_of
+from tests.unit.switched_tree import FIGURE_5, SwitchedTree
 
 POOL = PoolSpec("shared")
 
@@ -39,3 +41,18 @@ def two_rings(
 
 def pool_of(ring: SwitchedRing) -> PoolView:
     return ring.accelerator.view().pools[POOL.name]
+
+
+def two_trees(tree: TreeSwitch = FIGURE_5) -> tuple[SwitchedTree, SwitchedTree]:
+    """Rings 1 and 2 of the same ranks, at the same switches, in one pool of each."""
+    ranks = len(tree.ranks)
+    known = [
+        {"ring_id": number, "key": 0xFEED + number, "flows": flows_of(number, ranks), "pool": POOL}
+        for number in (1, 2)
+    ]
+    one = SwitchedTree(tree, **known[0])
+    return one, SwitchedTree(tree, beside=one, **known[1])
+
+
+def pool_at(tree: SwitchedTree, name: str) -> PoolView:
+    return tree.switches[name].view().pools[POOL.name]

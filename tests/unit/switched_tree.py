@@ -74,7 +74,10 @@ def ports_of(tree: TreeSwitch) -> dict[str, dict[str, PortId]]:
 class SwitchedTree:
     """Every switch with its ports up, the hosts' addresses learnt and the ring installed."""
 
-    def __init__(self, tree: TreeSwitch = FIGURE_5, **changes: Any) -> None:
+    def __init__(
+        self, tree: TreeSwitch = FIGURE_5, *, beside: SwitchedTree | None = None, **changes: Any
+    ) -> None:
+        """``beside``: at the switches of that ring, with its hosts and links."""
         self.tree = tree
         self.hosts = SwitchedRing(len(tree.ranks), **changes)
         self.ports = ports_of(tree)
@@ -94,15 +97,22 @@ class SwitchedTree:
         for name, spec in self.specs().items():
             if spec.role is not None:
                 self.added_at.update(dict.fromkeys(spec.role.ranks, name))
+        if beside is None:
+            self._plug_in()
+        else:
+            self.switches, self.under_way, self.carried = beside.switches, beside.under_way, beside.carried
+            self.got, self.said = beside.got, beside.said
+        for name, spec in self.specs().items():
+            assert self.switches[name].step(InstallRing(spec), NOW) == []
+
+    def _plug_in(self) -> None:
         for name, accelerator in self.switches.items():
             for port in self.ports[name].values():
                 accelerator.step(PortUp(port), NOW)
-        for rank in tree.ranks:
+        for rank in self.tree.ranks:
             self.from_host(rank, b"\xff" * 6 + mac(rank) + bytes(48))
         self.settle()
         self.forget()
-        for name, spec in self.specs().items():
-            assert self.switches[name].step(InstallRing(spec), NOW) == []
 
     def specs(self) -> dict[str, RingSpec]:
         """What every switch is told."""

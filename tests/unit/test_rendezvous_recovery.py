@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.accelerator_types import TURN_LOST
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.rendezvous_types import (
@@ -458,6 +459,16 @@ def test_a_switch_of_the_tree_that_is_lost_ends_the_ring_alone() -> None:
     world = World().running()
     actions = world.step(RingFault(world.job.ring_id, 0, SWITCH_LOST, "leaf1 has restarted"))
     assert {halt.reason for _, halt in sent(actions, Halt)} == {"leaf1 has restarted"}
+
+
+def test_a_ring_that_lost_its_turn_goes_on_by_its_hosts() -> None:
+    world = World().running()
+    actions = world.step(RingFault(world.job.ring_id, 0, TURN_LOST, "ring 9 has turn 4"))
+    assert {halt.reason for _, halt in sent(actions, Halt)} == {"its turn was lost: ring 9 has turn 4"}
+    world.all_halted()
+    world.ready()
+    assert (world.job.path, world.job.fallback) == ("chain", "its turn was lost: ring 9 has turn 4")
+    assert world.core.view().counters["fallbacks"] == 1
 
 
 def test_ranks_that_differ_still_fail() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.aggregation_tree import TreeSwitch, compose_roles
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
 from inaproto.daemon.ring_records import install_message, ring_of
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
@@ -41,11 +41,11 @@ def specs() -> list[RingSpec]:
     ports = {name: {other: PortId(1 + NAMES.index(other)) for other in NAMES} for name in NAMES}
     roles = compose_roles(TREE, ring_id=7, addresses=addresses, port_toward=ports)
     nameless = tuple(replace(flow, src_mac=b"", dst_mac=b"") for flow in PLAIN.flows)
-    alone = [PLAIN, replace(PLAIN, flows=nameless)]
+    alone = [PLAIN, replace(PLAIN, flows=nameless), replace(PLAIN, pool=PoolSpec("group 3", 2))]
     return [*alone, *(replace(PLAIN, role=role) for role in roles.values())]
 
 
-@pytest.mark.parametrize("spec", specs(), ids=["alone", "addresses not known", *NAMES])
+@pytest.mark.parametrize("spec", specs(), ids=["alone", "addresses not known", "of a pool", *NAMES])
 def test_every_ring_there_and_back(spec: RingSpec) -> None:
     (record,) = ControlDecoder().feed(encode_message(install_message(spec)))
     message = decode_message(record)

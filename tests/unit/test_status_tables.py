@@ -121,6 +121,17 @@ def test_the_root_shows_its_fabric() -> None:
     assert "leaf0 down 1 down 2 s 1" in rows
 
 
+def test_a_switch_shows_its_pools_and_whose_turn_it_is() -> None:
+    pool = {"rings": [7, 9], "memory_bytes": 640, "takeovers": 5, "conflicts": 1, "stale": 2, "capacity": 2}
+    pools = {"group 3": pool | {"holders": [9, None], "epochs": [4, -1]}}
+    rows = [
+        " ".join(line.split())
+        for line in shown(ROOT | {"accelerator": {"counters": {}, "pools": pools}}).splitlines()
+    ]
+    assert "pool rings its turn epoch bytes turns conflicts stale" in rows
+    assert "group 3 7, 9 9, nobody's 4, - 640 5 1 2" in rows
+
+
 def test_the_root_shows_trunks_rings_that_wait_and_whom_it_refuses() -> None:
     (spine, leaf0, leaf1) = ROOT["fabric"]["switches"]
     trunk = {"is_up": False, "error": "nobody listens there", "since_s": 4.0}
