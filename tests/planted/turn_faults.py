@@ -9,7 +9,7 @@ from inaproto.core.slot_pools import SlotPools
 from tests.planted.planting import Change, PlantedFault
 
 TURNS: Final = "MINA III-D, one job at a switch at a time"
-_PAPER: Final = "tests/paper/test_mina_3_d_turns.py::"
+_PAPER: Final = "tests/paper/test_mina_3_d_pools.py::"
 
 TURN_FAULTS: Final = (
     PlantedFault(
