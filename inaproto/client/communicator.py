@@ -367,12 +367,14 @@ async def connect(
     - "ring": an ordinary ring all-reduce of hosts, as other libraries have it: a chain that begins at
       another host with each message, so that all links carry alike, ``2 (P-1)/P`` of the tensor for P hosts.
       Each message is added in another order: sums of floats differ from those of "auto" in their last bits.
+    - "shared": along the chain or in the switches, each all-reduce by one of them as jobs that share the
+      memory of the switches take turns (MINA section IV-C). It has the bytes of "auto".
 
-    The order of additions that "auto" and "chain" keep is the job's *plan*: on each host in rank order, then
-    over hosts by the tree of switches. With ``exact_plan``, "auto" keeps it by any means; a job whose hosts
-    no chain can follow, its ranks not being numbered rack by rank, fails when the switches cannot sum. With
-    ``exact_plan=False`` its hosts go on as a ring, and back when the switches can: one job, one result for
-    all ranks, but which bits depends on what happened. "chain" and "ring" never change.
+    The order of additions that "auto", "chain" and "shared" keep is the job's *plan*: on each host in rank
+    order, then over hosts by the tree of switches. With ``exact_plan``, "auto" keeps it by any means; a job
+    whose hosts no chain can follow, its ranks not being numbered rack by rank, fails when the switches
+    cannot sum. With ``exact_plan=False`` its hosts go on as a ring, and back when the switches can: one job,
+    one result for all ranks, but which bits depends on what happened. "chain" and "ring" never change.
 
     Raises ``LocalMisuse``, ``Unsupported``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.

@@ -138,6 +138,8 @@ class RotatedAccumulators(Accumulators):
 def accumulators_on(path: RingPath, plan: str, size: int) -> Accumulators:
     """Those of a ring of ``size`` hosts on ``chain`` or ``ring``; ``plan`` as in the message ``Ring``.
 
+    Those of ``shared`` are the chain's.
+
     Raises ``LocalMisuse`` for a plan that is none, or in whose order they cannot add.
     """
     if path == "ring":

@@ -9,7 +9,9 @@ the rank that is ahead was (:mod:`inaproto.core.recovery`), on a path that is ch
   if every path that the job may take breaks there, the job fails;
 - one that the switches refused is summed by its hosts, and the switches are tried again after a while,
   doubled each time, or when another ring has made room; only then, if they said that trying helps no sooner;
-- a job that asked for a path by the hosts keeps it: the switches are never asked.
+- a job that asked for a path by the hosts keeps it: the switches are never asked;
+- one whose rings are to be *shared*, one along its hosts and one through the switches, goes on with the first
+  alone where the switches refuse the second, and the switches are tried again as above.
 
 - ranks that are lost and come back, again and again, are waited for as long in all as once: then the job
   fails, unless it has made progress in between.
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, assert_never
 
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import PathAsked, RingPath
@@ -42,6 +44,8 @@ class JobRecovery:
     path: RingPath = "switch"
     fallback: str = ""
     """Why the job is not summed in the switches; empty while it is."""
+    fast: RingPath = "switch"
+    """Its path through the switches, to which it returns: ``shared`` if that was asked for."""
     is_asked: bool = False
     """The job wants this path and no other."""
     reason: str = ""
@@ -65,7 +69,15 @@ class JobRecovery:
     @staticmethod
     def on(asked: PathAsked) -> JobRecovery:
         """Of a job that asks for that path."""
-        return JobRecovery() if asked == "auto" else JobRecovery(asked, ASKED, is_asked=True)
+        match asked:
+            case "auto":
+                return JobRecovery()
+            case "shared":
+                return JobRecovery(asked, fast=asked)
+            case "chain" | "ring":
+                return JobRecovery(asked, ASKED, is_asked=True)
+            case _:
+                assert_never(asked)
 
     def wait(self, now: Instant, recover_ns: int) -> None:
         """Ranks are waited for from now on, if they are not already."""
@@ -111,7 +123,7 @@ class JobRecovery:
         self.path = path
         self.fallback = reason
         self.waits_for_room = until_room
-        self._breaks["switch"] = BREAKS_MAX  # no help for a path that breaks here
+        self._breaks[self.fast] = BREAKS_MAX  # no help for a path that breaks here
 
     def broke(self, reason: str, progress: int, paths: Sequence[RingPath]) -> bool:
         """The ring broke, where a rank had come as far as ``progress``; ``paths`` are all that it may take.
@@ -128,14 +140,14 @@ class JobRecovery:
         if other is None:
             return False
         self.path = other
-        self.fallback = "" if other == "switch" else reason
+        self.fallback = "" if other == self.fast else reason
         return True
 
     def started(self, now: Instant) -> None:
         """The next ring runs."""
         self.deadline = None
         self._waited(now)
-        if self.path == "switch":
+        if self.path == self.fast:
             self.fallback = ""
             self.waits_for_room = False
         elif not self.is_asked and not self.waits_for_room:
@@ -151,5 +163,5 @@ class JobRecovery:
         self.waits_for_room = False
 
     def return_to_switch(self) -> None:
-        self.path = "switch"
+        self.path = self.fast
         self.return_at = None

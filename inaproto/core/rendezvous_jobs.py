@@ -16,7 +16,7 @@ from inaproto.core.job_recovery import JobRecovery
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, RingSpec
-from inaproto.wire.control_messages import Member, OpStarted, RingPath
+from inaproto.wire.control_messages import IntoAddress, Member, OpStarted, OutAddress, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 
 
@@ -87,8 +87,10 @@ class Job:
     first_ring_id: int = 0
     """Of this life of the job; hosts may not have heard of its last ring."""
     seats: dict[int, Seat] = field(default_factory=dict)
-    summed_by_switch: bool = False
-    """Its ring was put into the accelerator."""
+    installed: int = 0
+    """Id of its ring in the accelerator; 0: none is."""
+    ina_ring_id: int = 0
+    """Of the ring beside its present one; 0: there is none."""
     recovery: JobRecovery = field(init=False)
     plan: ReductionPlan | None = None
     """Of all its rings, over positions; None: all in order."""
@@ -112,7 +114,23 @@ class Job:
     def paths(self) -> tuple[RingPath, ...]:
         """That it may take, the one that it wants first."""
         by_hosts = () if self.host_path is None else (self.host_path,)
-        return ("switch", *by_hosts) if self.first.path == "auto" else by_hosts
+        if self.first.path == "auto":
+            return ("switch", *by_hosts)
+        return ("shared", *by_hosts) if self.first.path == "shared" and by_hosts else by_hosts
+
+    @property
+    def is_shared(self) -> bool:
+        """Its next ring is one of two, or its present one was made as that."""
+        return self.recovery.path == "shared" and len(self.members()) > 1
+
+    @property
+    def lacks_slots(self) -> bool:
+        """Some host has no link that suffices for the next ring."""
+        needs = self.slot_bytes
+        members = [its.member for its in self.members()]
+        if self.is_shared and any(member.ina_into is None for member in members):
+            return True
+        return any(member.into.slot_bytes < needs for member in members)
 
     @property
     def fallback(self) -> str:
@@ -196,6 +214,15 @@ class Job:
             if seat.left_after is None and (seat.stalled is None or seat.stalled.op_index < op_index)
         )
 
+    def disagreement(self, op_index: int) -> str:
+        """By which paths its hosts try to sum this operation, if not by one; else empty."""
+        reports = [(seat, told.path) for seat, told in self.stalled_in(op_index) if told.path is not None]
+        if len({path for _, path in reports}) < 2:
+            return ""
+        by_path = {path: [seat for seat, its in reports if its == path] for _, path in reports}
+        named = "; ".join(f"{path} by {name_seats(seats)}" for path, seats in by_path.items())
+        return f"all-reduce {op_index} was bound to different paths: {named}"
+
     def mismatch(self, op_index: int) -> str:
         """What differs between the ranks that are stuck in this operation; empty if nothing does."""
         reports = self.stalled_in(op_index)
@@ -211,17 +238,24 @@ class Job:
 
 
 def ring_spec(job: Job, epoch: int, key: int) -> RingSpec:
-    """The ring of a job whose seats are all taken, on two hosts or more."""
+    """The ring in the switches of a job whose seats are all taken, on two hosts or more."""
     members = job.members()
     flows = []
     for position, its in enumerate(members):
-        into = members[(position + 1) % len(members)].member.into
-        out = its.member.out
+        out, _ = _switched_link(job, its.member)
+        _, into = _switched_link(job, members[(position + 1) % len(members)].member)
         flows.append(FlowSpec(position, out.ip, into.ip, into.qpn, out.mac, into.mac))
-    first = job.first
+    first, ring_id = job.first, job.ina_ring_id or job.ring_id
     return RingSpec(
-        job.ring_id, epoch, key, first.window_messages, first.message_packets, first.mtu, tuple(flows)
+        ring_id, epoch, key, first.window_messages, first.message_packets, first.mtu, tuple(flows)
     )
+
+
+def _switched_link(job: Job, member: Member) -> tuple[OutAddress, IntoAddress]:
+    """The addresses of a host in the ring through the switches: of its second link, where there are two."""
+    if not job.ina_ring_id or member.ina_out is None or member.ina_into is None:
+        return member.out, member.into
+    return member.ina_out, member.ina_into
 
 
 def view_job(job: Job) -> JobView:
@@ -249,6 +283,7 @@ def view_job(job: Job) -> JobView:
         recovery.recoveries,
         recovery.reason,
         recovery.path != "ring",
+        job.ina_ring_id,
     )
 
 

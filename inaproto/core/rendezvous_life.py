@@ -74,6 +74,7 @@ class JobLife:
         self._ring_serial = config.first_ring_id
         self._counters = {"rings_made": 0, "jobs_failed": 0, "jobs_closed": 0, "refused": 0}
         self._counters |= {"recoveries": 0, "fallbacks": 0, "returns": 0}
+        self._counters["disagreements"] = 0
         self._now = Instant(0)
         self._ended: dict[str, str] = {}
         """Why the last jobs ended, for ranks whose hosts could not hear it."""
@@ -138,8 +139,7 @@ class JobLife:
         job.plan = self._config.plan_of(tuple(its.member.out.ip for its in members))
         if not job.paths:
             return self._fail(job, JoinRefused(_cannot_chain(job)))
-        slot_bytes = job.slot_bytes
-        if any(its.member.into.slot_bytes < slot_bytes for its in members):
+        if job.lacks_slots:
             return self._ask_for_slots(job)
         resumed = Recovery(progress=0, donor=0)
         if job.is_resumed:
@@ -152,10 +152,13 @@ class JobLife:
             if not job.recovery.came(resumed.progress, self._now, self._config.recover_ns):
                 return self._fail(job, FabricLost(f"job {job.name!r} {job.recovery.in_vain}"))
         self._next_ring(job)
+        job.ina_ring_id = self._new_ring_id() if job.is_shared else 0
         actions: list[RendezvousAction] = []
-        if len(members) > 1 and job.recovery.path == "switch":
-            actions.append(InstallRing(ring_spec(job, self._config.epoch, ring_key)))
-            job.summed_by_switch = True
+        if len(members) > 1 and job.recovery.path == job.recovery.fast:
+            spec = ring_spec(job, self._config.epoch, ring_key)
+            actions.append(InstallRing(spec))
+            job.installed = spec.ring_id
+            self._rings[job.installed] = job.name
         job.first_ring_id = job.first_ring_id or job.ring_id
         job.phase = Phase.CONNECTING
         self._rings[job.ring_id] = job.name
@@ -169,7 +172,11 @@ class JobLife:
         return [*actions, Noted(text)]
 
     def _next_ring(self, job: Job) -> None:
-        job.ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
+        job.ring_id = self._new_ring_id()
+
+    def _new_ring_id(self) -> int:
+        ring_id, self._ring_serial = self._ring_serial, self._ring_serial % 0xFFFF_FFFF + 1
+        return ring_id
 
     def _ask_for_slots(self, job: Job) -> list[RendezvousAction]:
         """All ranks have joined with links for the switch; its path needs larger slots.
@@ -201,6 +208,13 @@ class JobLife:
                 donor=resumed.donor,
                 plan=job.plan_text,
             )
+            if job.ina_ring_id:
+                ring = replace(
+                    ring,
+                    ina_ring_id=job.ina_ring_id,
+                    ina_successor=members[(position + 1) % len(members)].member.ina_into,
+                    ina_predecessor=members[position - 1].member.ina_out,
+                )
             for seat in its.seats:
                 found[seat.member.rank] = Send(seat.session, replace(ring, id=seat.member.id))
         return [found[rank] for rank in sorted(found)]
@@ -215,10 +229,10 @@ class JobLife:
         job.phase = Phase.RUNNING
         job.recovery.started(self._now)
         self._regroupings.started(job.name)
-        start = Start(job=job.name, ring_id=job.ring_id)
+        start = Start(job=job.name, ring_id=job.ring_id, ina_ring_id=job.ina_ring_id)
         recovery = job.recovery
-        how = "" if recovery.path == "switch" else f", the hosts sum: {job.fallback}"
-        is_problem = recovery.path != "switch" and not recovery.is_asked
+        how = "" if recovery.path == recovery.fast else f", the hosts sum: {job.fallback}"
+        is_problem = recovery.path != recovery.fast and not recovery.is_asked
         started = [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=is_problem)]
         if any(seat.left_after is None for seat in job.seats.values()):
             return started
@@ -254,6 +268,9 @@ class JobLife:
         if mismatch:
             status = JobStatus(job=job.name, op_index=told.op_index, waiting_for=(), mismatch=mismatch)
             return [Send(event.session, status), *self._fail(job, TensorMismatch(mismatch))]
+        disagreement = job.disagreement(told.op_index)
+        if disagreement:
+            return self._disagree(job, disagreement)
         waiting = job.not_in(told.op_index)
         sessions = [event.session]
         if is_news:  # those who wait for this rank hear that it has come
@@ -294,6 +311,10 @@ class JobLife:
     def _too_late(self, job: Job, event: MemberEvent) -> list[RendezvousAction]:
         """Said of a ring that has ended."""
         return []
+
+    def _disagree(self, job: Job, reason: str) -> list[RendezvousAction]:
+        """Its hosts have bound an operation to different paths: none of them can end it."""
+        raise NotImplementedError
 
     # --- ends
 
@@ -348,11 +369,17 @@ class JobLife:
     def _forget(self, job: Job) -> list[RendezvousAction]:
         del self._jobs[job.name]
         self._rings.pop(job.ring_id, None)
-        if not job.summed_by_switch:
+        if not job.installed:
             return []
         for other in self._jobs.values():
             other.recovery.room_made(self._now)
-        return [RemoveRing(job.ring_id)]
+        return self._remove_ring(job)
+
+    def _remove_ring(self, job: Job) -> list[RendezvousAction]:
+        """Out of the switches."""
+        ring_id, job.installed, job.ina_ring_id = job.installed, 0, 0
+        self._rings.pop(ring_id, None)
+        return [RemoveRing(ring_id)] if ring_id else []
 
     # --- who is told
 
@@ -384,7 +411,8 @@ def halt_message(job: Job) -> Halt:
 
 def _cannot_chain(job: Job) -> str:
     return (
-        f"job {job.name!r} asked for the path chain, but its hosts cannot sum in the order {job.rank_plan}; "
+        f"job {job.name!r} asked for the path {job.first.path}, but its hosts cannot sum in the order "
+        f"{job.rank_plan}; "
         "number its ranks rack by rank, or connect with path='auto' or path='ring'"
     )
 

@@ -11,11 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
+from inaproto.core.accelerator import RingFault, RingRefused
 from inaproto.core.accelerator_types import TURN_LOST
 from inaproto.core.rendezvous_jobs import Job, Phase, Seat, name_seats
 from inaproto.core.rendezvous_life import JobLife, halt_message, remember
-from inaproto.core.rendezvous_rules import refuse_beside, refuse_slots, refuse_stranger
+from inaproto.core.rendezvous_rules import (
+    refuse_beside,
+    refuse_ina_link,
+    refuse_slots,
+    refuse_stranger,
+)
 from inaproto.core.rendezvous_types import (
     MemberAsked,
     MemberBroken,
@@ -47,6 +52,12 @@ class RingEnds(JobLife):
         members = job.members()
         who = members[event.rank] if event.rank < len(members) else f"position {event.rank}"
         where = f"{who}: {event.evidence}"
+        path = job.host_path
+        if event.ring_id == job.ina_ring_id and path is not None and event.rule not in TENSOR_RULES:
+            reason = f"the switch stopped its ring there: {event.rule} at {where}"
+            job.recovery.refused(reason, path)
+            self._counters["fallbacks"] += 1
+            return self._halt(job, reason)
         if event.rule in TENSOR_RULES:
             text = (
                 f"the ranks of job {job.name!r} called different all-reduces, seen at {where}; every rank "
@@ -60,6 +71,9 @@ class RingEnds(JobLife):
         if self._config.recover_ns and path is not None:
             job.recovery.refused(event.reason, path, until_room=event.until_room)
             self._counters["fallbacks"] += 1
+            if event.ring_id == job.ina_ring_id and job.phase is Phase.CONNECTING:
+                noted = f"job {job.name}: begins without a ring in the switches: {event.reason}"
+                return [*self._remove_ring(job), Noted(noted, is_problem=True)]
             return self._halt(job, f"the switch cannot sum for it: {event.reason}")
         text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"
         if self._config.recover_ns:
@@ -81,13 +95,15 @@ class RingEnds(JobLife):
             self._counters["fallbacks" if before == "switch" else "returns"] += 1
         return self._halt(job, f"{who}: {told.reason}")
 
+    def _disagree(self, job: Job, reason: str) -> list[RendezvousAction]:
+        """The next rings take the operation up where it is, all on the base ring."""
+        self._counters["disagreements"] += 1
+        return self._halt(job, reason)
+
     def _halt(self, job: Job, reason: str) -> list[RendezvousAction]:
         """The ring ends, the job does not."""
-        del self._rings[job.ring_id]
-        removed: list[RendezvousAction] = []
-        if job.summed_by_switch:
-            removed.append(RemoveRing(job.ring_id))
-        job.summed_by_switch = False
+        removed = self._remove_ring(job)
+        self._rings.pop(job.ring_id, None)
         job.phase = Phase.HALTED
         job.recovery.halt(reason, self._now, self._config.recover_ns)
         self._counters["recoveries"] += 1
@@ -118,11 +134,19 @@ class RingEnds(JobLife):
             return []
         host = self._hosts.get(event.session)
         for seat in seats:
-            seat.member = replace(seat.member, out=told.out, into=told.into, progress=told.progress)
+            seat.member = replace(
+                seat.member,
+                out=told.out,
+                into=told.into,
+                progress=told.progress,
+                ina_out=told.ina_out,
+                ina_into=told.ina_into,
+            )
         member = seats[0].member
         wrong = refuse_stranger(host.hello if host else None, member) or refuse_slots(
             member, slot_bytes=job.slot_bytes
         )
+        wrong = wrong or (refuse_ina_link(member) if job.is_shared else None)
         if wrong:
             error = RankLost(f"{name_seats(seats)} of job {job.name!r} is lost: {wrong}")
             return self._fail(job, error, lost=seats)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hmac
 import re
+from dataclasses import replace
 from typing import Final
 
 from inaproto.core.rendezvous_types import RendezvousConfig
-from inaproto.wire.control_messages import Hello, Member
+from inaproto.wire.control_messages import Hello, IntoAddress, Member, OutAddress
 
 MTUS: Final = (256, 512, 1024, 2048, 4096)
 ELASTIC_NAME_MAX: Final = 117
@@ -25,7 +26,16 @@ def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
     """A host speaks for itself only: else it could direct the flows of another."""
     if hello is None:
         return "its host daemon has not introduced itself (hello)"
-    for of, mac, ip in (("out", member.out.mac, member.out.ip), ("into", member.into.mac, member.into.ip)):
+    links: dict[str, OutAddress | IntoAddress | None] = {
+        "out": member.out,
+        "into": member.into,
+        "ina_out": member.ina_out,
+        "ina_into": member.ina_into,
+    }
+    for of, link in links.items():
+        if link is None:
+            continue
+        mac, ip = link.mac, link.ip
         if (member.host, mac, ip) != (hello.host, hello.mac, hello.ip):
             said = f"{member.host} {show_address(ip)} {show_address(mac)}"
             is_host = f"{hello.host} {show_address(hello.ip)} {show_address(hello.mac)}"
@@ -39,6 +49,8 @@ def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
     name = _RING.sub("", _GENERATION.sub("", member.job))
     if not _JOB_NAME.fullmatch(name):
         return "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
+    if member.path == "shared" and not config.recover_ns:
+        return "it asks for the path shared, and this switch ends a job with its ring (switch: --recover-ms)"
     if member.elastic and not config.recover_ns:
         return "it is elastic, and this switch keeps no job that lost something (switch: --recover-ms)"
     if member.elastic and len(name) > ELASTIC_NAME_MAX:
@@ -57,7 +69,9 @@ def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
             f"2 x window_messages x message_packets is {2 * window * packets}, at most "
             f"{config.ring_packets_max}; lower one of them (host daemon: --message-packets)"
         )
-    return refuse_slots(member, slot_bytes=packets * member.mtu)
+    return refuse_slots(member, slot_bytes=packets * member.mtu) or (
+        None if member.ina_into is None else refuse_ina_link(member)
+    )
 
 
 def refuse_slots(member: Member, *, slot_bytes: int) -> str | None:
@@ -70,6 +84,14 @@ def refuse_slots(member: Member, *, slot_bytes: int) -> str | None:
         f"{member.window_messages} messages of {member.message_packets} packets needs {needs} slots of "
         f"{slot_bytes}"
     )
+
+
+def refuse_ina_link(member: Member) -> str | None:
+    """What a host must have for a job that is to have two rings."""
+    if member.ina_into is None or member.ina_out is None:
+        return "it has one link, and the path shared needs two; start its host daemon from a newer release"
+    message_bytes = member.message_packets * member.mtu
+    return refuse_slots(replace(member, into=member.ina_into), slot_bytes=message_bytes)
 
 
 def refuse_difference(first: Member, member: Member) -> str | None:
@@ -94,7 +116,7 @@ def refuse_difference(first: Member, member: Member) -> str | None:
 
 def refuse_beside(other: Member, member: Member) -> str | None:
     """What a rank must have in common with ``other``, of the same host and job: they share one place."""
-    for name in ("out", "into", "progress"):
+    for name in ("out", "into", "progress", "ina_out", "ina_into"):
         if getattr(member, name) != getattr(other, name):
             return (
                 f"its {name!r} differs from that of rank {other.rank}, on the same host; the ranks of a host "

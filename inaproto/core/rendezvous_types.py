@@ -235,7 +235,8 @@ class JobView:
     plan: str = ""
     """How it is summed: nested lists of ranks, a list for each host of several; empty while joining."""
     path: str = "switch"
-    """``switch``; or ``chain`` or ``ring``: the hosts sum themselves, for the reason ``fallback``."""
+    """``switch``; ``shared``: the hosts or the switches, each operation by one of them; or ``chain`` or
+    ``ring``: the hosts sum themselves, for the reason ``fallback``."""
     fallback: str = ""
     recoveries: int = 0
     """Rings of this job that ended, with another after them."""
@@ -243,6 +244,8 @@ class JobView:
     """Why the last of them ended."""
     exact_plan: bool = True
     """It is summed as ``plan`` says: not on the path ``ring``."""
+    ina_ring_id: int = 0
+    """On the path ``shared``: the ring through the switches that stands beside the other; else 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class StartAsked:
     @property
     def ring_id(self) -> int:
         message = self.start.message
-        return message.ring_id if isinstance(message, Start) else 0
+        return message.ina_ring_id or message.ring_id if isinstance(message, Start) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,7 +387,9 @@ class HostOperations:
         """How its operations are summed now."""
         if self._size == 1 or (self._ring is not None and len(self._ring.peers) == 1):
             return "local"
-        return self._ring.path if self._ring is not None else "switch"
+        if self._ring is None:
+            return "switch"
+        return "chain" if self._ring.path == "shared" else self._ring.path
 
     def _ring_broken(self, code: str, message: str) -> None:
         message += explain_positions(self._ring)

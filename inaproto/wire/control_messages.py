@@ -54,10 +54,11 @@ from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414 
 from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
 
-RingPath = Literal["switch", "chain", "ring"]
+RingPath = Literal["switch", "chain", "ring", "shared"]
 """How a ring's operations are summed: in the switches, along the chain of its hosts, or by an ordinary ring
-all-reduce of them, which follows no plan."""
-PathField = Annotated[RingPath, OneOf(("switch", "chain", "ring"))]
+all-reduce of them, which follows no plan. ``shared``: along the chain, or by an INA ring that stands beside
+it, in the switches; each operation by one of them (:mod:`inaproto.core.two_paths`)."""
+PathField = Annotated[RingPath, OneOf(("switch", "chain", "ring", "shared"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +179,9 @@ class Member(Message):
     hosts sum as an ordinary ring where no chain of them can follow the plan."""
     elastic: Flag = False
     """Whether the others may go on without a rank that is lost (``Regroup``); the same for all ranks."""
+    ina_out: OutField | None = None
+    """With ``ina_into`` a second link of the host, for the INA ring of the path ``shared``."""
+    ina_into: IntoField | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +216,10 @@ class Ring(Message):
     plan: Explanation = ""
     """Nested lists of positions, as JSON; empty: all positions in order, or the path ``ring``, which follows
     no plan."""
+    ina_ring_id: U32 = 0
+    """On the path ``shared``: the INA ring beside this one, of the same hosts, epoch and key; else 0."""
+    ina_successor: IntoField | None = None
+    ina_predecessor: OutField | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +238,8 @@ class Start(Message):
     TYPE: ClassVar[str] = "start"
     job: Name
     ring_id: U32
+    ina_ring_id: U32 = 0
+    """The INA ring that stands beside it; 0: none does, though one may have been told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +252,8 @@ class OpStarted(Message):
     op_index: U32
     signature: U16
     nbytes: U64
+    path: PathField | None = None
+    """To which its host has bound the operation, where there are two; None: to none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +315,9 @@ class Halted(Message):
     progress: U64
     out: OutField
     into: IntoField
+    ina_out: OutField | None = None
+    """As in ``Member``, if the next ring is one of two."""
+    ina_into: IntoField | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

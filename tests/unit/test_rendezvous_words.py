@@ -102,6 +102,7 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "recoveries": 0,
         "fallbacks": 0,
         "returns": 0,
+        "disagreements": 0,
     }
     for _ in range(2):
         world.running()
@@ -122,6 +123,7 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "recoveries": 0,
         "fallbacks": 0,
         "returns": 0,
+        "disagreements": 0,
     }
 
 
