@@ -179,6 +179,11 @@ class TwoPaths:
         return self._carrier
 
     @property
+    def is_waiting(self) -> bool:
+        """An operation waits for its binding."""
+        return self._wait_until is not None
+
+    @property
     def is_ina_idle(self) -> bool:
         """Nothing runs on the INA ring, and nothing that was sent there is on its way."""
         return not (self._is_on_ina or self._ina_sent > self._ina_acknowledged)

@@ -14,6 +14,7 @@ from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_address import Door
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
+from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.errors import ConfigError, DecodeError, FabricError, Unsupported
 from inaproto.ports import Nic, PortClosed, RandomBits
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Welcome
@@ -41,6 +42,7 @@ async def open_fabric(
     door: Door,
     random_bits: RandomBits,
     instance: str = "",
+    turns_of: TurnsOf = no_turns,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
@@ -56,7 +58,7 @@ async def open_fabric(
     except BaseException:
         stream.close()
         raise
-    return Fabric(settings, stream, nic, welcome, random_bits=random_bits)
+    return Fabric(settings, stream, nic, welcome, random_bits=random_bits, turns_of=turns_of)
 
 
 async def _introduce(settings: HostSettings, stream: ControlStream, path: str, instance: str) -> Welcome:

@@ -28,6 +28,7 @@ from inaproto.daemon.fabric_opening import HelloRefused, NoFabric, OpenNic, open
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_session import ClientSession
+from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import ConfigError, FabricError, JobError
 from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener, StreamNetwork
@@ -50,18 +51,20 @@ async def run_host(
     open_nic: OpenNic,
     network: StreamNetwork = UNIX,
     random_bits: RandomBits = secrets.randbits,
+    turns_of: TurnsOf = no_turns,
     task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. ``open_nic`` makes the NIC whose port is at the path that the switch names.
 
     Started (``task_status``) when training processes can connect. Raises ``ConfigError`` when the socket
     cannot be made, or when switch and host are configured so that they can never work together.
-    ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
+    ``turns_of`` says of a job on the path ``shared`` when it has the switches. ``network`` and
+    ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)
     listening = await network.listen(settings.listen_path, "listen: host daemon socket")
-    daemon = HostDaemon(settings, open_nic, listening, door, random_bits)
+    daemon = HostDaemon(settings, open_nic, listening, door, random_bits, turns_of)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
@@ -84,12 +87,14 @@ class HostDaemon:
         listening: StreamListener,
         door: Door,
         random_bits: RandomBits,
+        turns_of: TurnsOf,
     ) -> None:
         self._settings = settings
         self._open_nic = open_nic
         self._listening = listening
         self._door = door
         self._random_bits = random_bits
+        self._turns_of = turns_of
         self._instance = f"{random_bits(64):016x}"
         self._sessions: dict[ClientSession, None] = {}
         self._fabric: Fabric | None = None
@@ -182,6 +187,7 @@ class HostDaemon:
                     door=self._door,
                     random_bits=self._random_bits,
                     instance=self._instance,
+                    turns_of=self._turns_of,
                 )
             except NoFabric as why:
                 refusals = refusals + 1 if isinstance(why, HelloRefused) else 0

@@ -24,6 +24,7 @@ from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.local_rank import LocalRank, Owner
 from inaproto.daemon.ring_link import RingLink
+from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.errors import (
     DecodeError,
     FabricError,
@@ -79,8 +80,10 @@ class Fabric:
         welcome: Welcome,
         *,
         random_bits: RandomBits,
+        turns_of: TurnsOf = no_turns,
     ) -> None:
         self.settings = settings
+        self._turns_of = turns_of
         self._random_bits = random_bits
         self.welcome = welcome
         self._stream = stream
@@ -99,6 +102,7 @@ class Fabric:
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
         self._submitted = trio.Event()
+        self._hurried = trio.Event()
         self._to_add = trio.Event()
         self._nursery: trio.Nursery | None = None
         self.lost = ""
@@ -153,6 +157,8 @@ class Fabric:
                 clock=now,
                 log=log.warning,
                 random_bits=self._random_bits,
+                turns=self._turns_of(join.job),
+                hurry=self._hurry,
             )
             self._rings.append(ring)
             self._serve(ring)
@@ -215,6 +221,10 @@ class Fabric:
         """An operation was submitted: there is a new deadline to look at, and perhaps something to add."""
         self._submitted.set()
         self._to_add.set()
+
+    def _hurry(self) -> None:
+        """A ring has a deadline that may be earlier than all others."""
+        self._hurried.set()
 
     def _tell(self, message: Message) -> None:
         with contextlib.suppress(EndOfChannel):  # the task that receives sees it too, and ends the fabric
@@ -284,7 +294,7 @@ class Fabric:
             case Start(job=job, ring_id=ring_id):
                 for ring in self._of_job(job):
                     if ring.ring_id == ring_id:
-                        ring.start()
+                        ring.start(message.ina_ring_id)
                 self.submitted()  # operations that waited for the ring have deadlines from now on
             case Halt(job=job, ring_id=ring_id):
                 rings = self._of_job(job)
@@ -348,9 +358,9 @@ class Fabric:
             return
         ring = rank.ring
         strangers = ring.answered(rank, message, self.welcome.boot_id)
-        link = ring.take_connecting()
-        if link is not None and self._nursery is not None:
-            self._nursery.start_soon(self._connect, ring, link)
+        for link in ring.take_connecting():
+            if self._nursery is not None:
+                self._nursery.start_soon(self._connect, ring, link)
         for stranger in strangers:
             self._tell(stranger.gone_message("its job has begun without it; it asks again"))
             self._asked = {key: other for key, other in self._asked.items() if other is not stranger}
@@ -425,9 +435,12 @@ class Fabric:
                 await self._submitted.wait()
                 continue
             # Later submissions have later deadlines: all rings have the same stall time and time limit (but
-            # for one that waits for the switch's answer, which is short). A microsecond more, so that the
+            # for one that waits for the switch's answer, which is short, and one that waits for its turns and
+            # says so). A microsecond more, so that the
             # float clock is past the deadline for sure.
-            await trio.sleep_until((min(deadlines) + US) / S)
+            with trio.move_on_at((min(deadlines) + US) / S):
+                self._hurried = trio.Event()
+                await self._hurried.wait()
             for ring in self.rings():
                 ring.woke()
 

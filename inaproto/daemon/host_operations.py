@@ -2,7 +2,8 @@
 
 The host takes part in an all-reduce when all its ranks of the job have called it
 (:mod:`inaproto.core.gathering`): it sends the sum of their parts, and copies results to all of them. Where a
-job has no other host it adds and copies, and sends nothing.
+job has no other host it adds and copies, and sends nothing. A job may have two rings at once
+(:mod:`inaproto.core.two_paths`), each with a link; the base ring's is *the* link.
 
 It performs what its engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`,
 :mod:`inaproto.core.ring_all_reduce_engine`) orders (:mod:`inaproto.core.ring_orders`) on its link
@@ -16,7 +17,7 @@ to it: a host reports each of its ranks that waits.
 from __future__ import annotations
 
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, assert_never
@@ -47,12 +48,14 @@ from inaproto.core.recovery import Recovery
 from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingAction, RingEngine
 from inaproto.core.ring_orders import KeptResults, RingOrders
+from inaproto.core.two_paths import BASE, INA, Bound, BoundPath, Drained, OnPath, TwoPaths, TwoPathsAction
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.operation_watch import OperationWatch
 from inaproto.daemon.ring_link import RingLink
 from inaproto.daemon.ring_orders import ClientTensors
 from inaproto.daemon.ring_words import explain_positions, name_ranks, transport_failure
+from inaproto.daemon.turns import NoTurns, Turns
 from inaproto.errors import (
     JOB_ERRORS,
     Blame,
@@ -67,13 +70,14 @@ from inaproto.errors import (
 from inaproto.ports import (
     Completion,
     CompletionKind,
+    Segment,
     Status,
 )
 from inaproto.units import MS, Epoch, Instant, Rank, RingId
 from inaproto.wire.client_messages import AllReduce, DonePath
-from inaproto.wire.control_messages import JobStatus, Message, OpStarted, Ring
+from inaproto.wire.control_messages import JobStatus, Message, OpStarted, Ring, RingPath
 
-Engine = RingEngine | ChainEngine | RingAllReduceEngine
+Engine = RingEngine | ChainEngine | RingAllReduceEngine | TwoPaths
 
 OPERATIONS_MAX = 4096
 """All-reduces of a rank that have not ended."""
@@ -119,6 +123,12 @@ class HostOperations:
         self._clock = clock
         self._log = log
         self._link: RingLink
+        self._ina: RingLink | None = None
+        """Of the ring through the switches that stands beside that of ``_link``, or is to."""
+        self._turns: Turns = NoTurns()
+        self._hurry: Callable[[], None] = lambda: None
+        """What it waits for has a new, perhaps earlier, end."""
+        self._done_by: Counter[DonePath] = Counter()
         self._ring: Ring | None = None
         self._engine: Engine | None = None
         self._accumulators: Accumulators | None = None
@@ -184,9 +194,13 @@ class HostOperations:
         """Results that this host has taken, since the job began."""
         return 0 if self._engine is None else self._engine.progress
 
-    def _make_engine(self, ring: Ring) -> Engine:
+    @property
+    def _ina_stands(self) -> bool:
+        return isinstance(self._engine, TwoPaths) and self._engine.ina_config is not None
+
+    def _ring_config(self, ring: Ring) -> RingConfig:
         settings = self._settings
-        config = RingConfig(
+        return RingConfig(
             ring_id=RingId(ring.ring_id),
             epoch=Epoch(ring.epoch),
             key=ring.ring_key,
@@ -200,6 +214,9 @@ class HostOperations:
             timeout_ns=settings.operation_timeout_ms * MS,
             outlived=settings.recover_ms > 0,
         )
+
+    def _make_engine(self, ring: Ring) -> Engine:
+        config = self._ring_config(ring)
         operations = None if self._engine is None else self._engine.halt()
         self._resumes = operations is not None
         recovery = FROM_THE_START if operations is None else Recovery(ring.progress, ring.donor)
@@ -210,6 +227,9 @@ class HostOperations:
         if ring.path == "switch":
             return RingEngine(config, operations, recovery)
         self._accumulators = accumulators = accumulators_on(ring.path, ring.plan, len(ring.peers))
+        if ring.path == "shared":
+            bind = self._turns.bind
+            return TwoPaths(config, accumulators, bind, operations=operations, recovery=recovery)
         if isinstance(accumulators, RotatedAccumulators):
             return RingAllReduceEngine(config, accumulators, operations, recovery)
         return ChainEngine(config, accumulators, operations, recovery)
@@ -264,20 +284,25 @@ class HostOperations:
         """A work request of one of the queue pairs has ended."""
         if self._engine is None or self._ring is None or self.phase not in IN_RING:
             return
+        path, link = BASE, self._link
+        if self._ina is not None and self._ina.has(completion.qpn):
+            path, link = INA, self._ina
+        elif not link.has(completion.qpn):
+            return  # of a link that was given back
         if completion.status is not Status.SUCCESS:
-            at_out = completion.qpn == self._link.out.qpn
+            at_out = completion.qpn == link.out.qpn
             reason = transport_failure(self.job, self._ring, completion, at_out=at_out)
-            if self._link.is_connecting:  # who waits for that hears more of why
-                self._link.early_failure = self._link.early_failure or reason
+            if link.is_connecting:  # who waits for that hears more of why
+                link.early_failure = link.early_failure or reason
             else:
                 self._transport_failed(reason)
         elif completion.kind is CompletionKind.SEND:
-            self._step(SendCompleted(completion.wr_id))
+            self._step(SendCompleted(completion.wr_id), path)
         else:
-            header = self._link.result_header(completion.imm, completion.nbytes)
-            self._step(ResultArrived(completion.imm, completion.nbytes, header))
+            header = link.result_header(completion.imm, completion.nbytes)
+            self._step(ResultArrived(completion.imm, completion.nbytes, header), path)
             if not self._is_ended and not self._is_broken:
-                self._guard(lambda: self._link.post_receive(completion.wr_id))
+                self._guard(lambda: link.post_receive(completion.wr_id))
 
     def woke(self) -> None:
         """Look at the clock: the running operation may have stalled, or taken too long."""
@@ -316,10 +341,17 @@ class HostOperations:
         if why:
             self.lose(OperationTimeout(f"{self}: {why}"))
 
-    def _step(self, event: RingEvent) -> None:
+    def _step(self, event: RingEvent, path: BoundPath = BASE) -> None:
         engine = self._engine
-        if engine is not None:
+        if isinstance(engine, TwoPaths):
+            self._guard(lambda: self._perform(engine.step(event, self._clock(), path)))
+        elif engine is not None:
             self._guard(lambda: self._perform(engine.step(event, self._clock())))
+
+    def binding_changed(self) -> None:
+        """What was asked of its turns may have another answer now."""
+        if self._engine is not None and self._has_started and not self._is_ended:
+            self._step(Woke())
 
     def _transport_failed(self, reason: str) -> None:
         """The queue pairs of this ring are of no use any more."""
@@ -337,9 +369,9 @@ class HostOperations:
             self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
             self.lose(FabricLost(f"{self}: a fault in the host daemon ended it: {fault}; please report it"))
 
-    def _perform(self, actions: Sequence[RingAction | HostsAction]) -> None:
+    def _perform(self, actions: Sequence[RingAction | HostsAction | TwoPathsAction]) -> None:
         """All of them, though the NIC may refuse to send: results that the engine has taken must be taken."""
-        orders = RingOrders(self._link, self._kept, self._tensors)
+        path, orders = BASE, self._orders_on(BASE)
         has_done = False
         refused: FabricError | None = None
         for action in actions:
@@ -358,11 +390,19 @@ class HostOperations:
                     orders.combine(action, self._accumulators, self._ring.position)
                 case TakeResult():
                     orders.take(action)
+                case OnPath(named):
+                    path, orders = named, self._orders_on(named)
+                case Bound():
+                    pass
+                case Drained(op_index):
+                    self._turns.drained(op_index)
                 case OperationDone(op_index):
                     self._watch.ended()
                     has_done = True
+                    done_by: DonePath = INA if path == INA else self.done_path
+                    self._done_by[done_by] += 1
                     for rank in self.ranks.values():
-                        rank.done(op_index, self.path, self._clock())
+                        rank.done(op_index, done_by, self._clock())
                 case OperationFailed():  # the owners learn of it when the ring fails
                     pass
                 case Stalled(_, for_ns, messages, results):
@@ -379,12 +419,25 @@ class HostOperations:
                     assert_never(action)
         if refused is not None:
             self._transport_failed(f"{self}: {refused}")
+        if isinstance(self._engine, TwoPaths) and self._engine.is_waiting:
+            self._hurry()
         if has_done and self._gathering.waiting and not self._is_ended:
             self._hand_on()
 
+    def _orders_on(self, path: BoundPath) -> RingOrders[Segment]:
+        link = self._link if path == BASE else self._ina
+        if link is None:
+            raise InvariantBroken("an order for a ring through the switches, and there is none")
+        return RingOrders(link, self._kept, self._tensors)
+
     @property
-    def path(self) -> DonePath:
+    def path(self) -> DonePath | RingPath:
         """How its operations are summed now."""
+        return "shared" if self._ina_stands else self.done_path
+
+    @property
+    def done_path(self) -> DonePath:
+        """By which its operations go, but for those of a ring that stands beside the present one."""
         if self._size == 1 or (self._ring is not None and len(self._ring.peers) == 1):
             return "local"
         if self._ring is None:
@@ -400,6 +453,9 @@ class HostOperations:
 
     def _ask_for_whom(self) -> None:
         """Tell the switch which ranks wait here, and in what: it knows of the others."""
+        engine, path = self._engine, None
+        if isinstance(engine, TwoPaths) and engine.operations.running is not None:
+            path = engine.carrier
         for number, operation in self._awaited.items():
             self._tell(
                 OpStarted(
@@ -408,6 +464,7 @@ class HostOperations:
                     op_index=operation.index,
                     signature=operation.signature,
                     nbytes=operation.nbytes,
+                    path=path,
                 )
             )
 
@@ -438,6 +495,8 @@ class HostOperations:
             "ring_id": self._ring.ring_id if self._ring else None,
             "position": self._ring.position if self._ring else None,
             "peers": list(self._ring.peers) if self._ring else [],
+            "ina_ring_id": self._ring.ina_ring_id if self._ring and self._ina_stands else None,
+            "operations_by_path": dict(self._done_by),
             "waiting_for": list(self._watch.waiting_for),
             "stall": self._watch.stall,
         }

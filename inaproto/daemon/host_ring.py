@@ -24,10 +24,12 @@ from inaproto.core.accumulators import accumulators_on
 from inaproto.core.operations import (
     Fail,
 )
+from inaproto.core.two_paths import TwoPaths
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.host_operations import IN_RING, OPERATIONS_MAX, HostOperations, Phase
 from inaproto.daemon.local_rank import REASON_CHARACTERS_MAX, LocalRank
 from inaproto.daemon.ring_link import RingLink
+from inaproto.daemon.turns import Turns
 from inaproto.errors import (
     FabricError,
     JobError,
@@ -40,7 +42,7 @@ from inaproto.ports import (
     QpAttributes,
     RandomBits,
 )
-from inaproto.units import MS, Instant
+from inaproto.units import MS, Instant, RingId
 from inaproto.wire.control_messages import (
     Broken,
     Gone,
@@ -74,8 +76,12 @@ class HostRing(HostOperations):
         clock: Callable[[], Instant],
         log: Callable[[str], None],
         random_bits: RandomBits,
+        turns: Turns | None = None,
+        hurry: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(job, settings=settings, tell=tell, clock=clock, log=log)
+        self._turns = turns or self._turns
+        self._hurry = hurry or self._hurry
         self._random_bits = random_bits
         self._answers: dict[int, Ring] = {}
         """By rank, of a ring that does not have the answers to all its ranks here yet."""
@@ -85,16 +91,22 @@ class HostRing(HostOperations):
         """Ring that it was told to make a link for, before its first one."""
         self.last_words: list[Gone] = []
         """Why its ranks ended while the host had no switch, which is to be told."""
-        self._link = self._open_link(nic, "switch", "")
-        self._to_await: RingLink | None = None
+        self._open_links(nic, "switch", "")
+        self._to_await: list[RingLink] = []
+        self._unready: list[RingLink] = []
+        """Links of the present rings that are not connected yet."""
 
     @property
     def nic(self) -> Nic:
         return self._link.nic
 
     @property
-    def queue_pairs(self) -> tuple[int, int]:
-        return self._link.out.qpn, self._link.into.qpn
+    def queue_pairs(self) -> list[int]:
+        return [qpn for link in self._links for qpn in (link.out.qpn, link.into.qpn)]
+
+    @property
+    def _links(self) -> list[RingLink]:
+        return [self._link] if self._ina is None else [self._link, self._ina]
 
     @property
     def ring_id(self) -> int | None:
@@ -133,10 +145,10 @@ class HostRing(HostOperations):
     def is_away(self) -> bool:
         return self.phase is Phase.AWAY
 
-    def _open_link(self, nic: Nic, path: RingPath, plan: str) -> RingLink:
-        """Queue pairs and slots for the next ring. Raises ``JoinRefused`` if there can be none."""
+    def _open_links(self, nic: Nic, path: RingPath, plan: str) -> None:
+        """Queue pairs and slots for the next ring, or both. Raises ``JoinRefused`` if there can be none."""
         settings = self._settings
-        slot_bytes = settings.message_packets * settings.mtu
+        slot_bytes = message_bytes = settings.message_packets * settings.mtu
         if path != "switch":  # all hosts take the same size, though one may not know yet how many there are
             try:
                 accumulators = accumulators_on(path, plan, self._size)
@@ -144,15 +156,28 @@ class HostRing(HostOperations):
                 text = f"{self}: the path {path} that its switch names cannot be used here: {error}"
                 raise JoinRefused(text) from None
             slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
+        self._link, self._ina = self._open_link(nic, slot_bytes), None
+        if path == "shared":
+            try:
+                self._ina = self._open_link(nic, message_bytes)
+            except JoinRefused:
+                self._link.close()
+                raise
+
+    def _open_link(self, nic: Nic, slot_bytes: int) -> RingLink:
         try:
             return RingLink(
                 nic,
-                slots=2 * settings.window_messages,
+                slots=2 * self._settings.window_messages,
                 slot_bytes=slot_bytes,
                 random_bits=self._random_bits,
             )
         except (LocalMisuse, FabricError, OSError) as error:
             raise self._no_room(error) from None
+
+    def _close_links(self) -> None:
+        for link in self._links:
+            link.close()
 
     def _no_room(self, error: Exception) -> JoinRefused:
         return JoinRefused(f"job {self.job!r}: host {self._settings.name} has no room for it: {error}")
@@ -234,6 +259,8 @@ class HostRing(HostOperations):
             self._engine = self._make_engine(ring)
             if len(ring.peers) > 1:
                 self._link.connect(ring.successor, ring.predecessor, attributes)
+            if self._ina is not None and ring.ina_successor is not None and ring.ina_predecessor is not None:
+                self._ina.connect(ring.ina_successor, ring.ina_predecessor, attributes)
         except (LocalMisuse, ValueError) as error:
             self.lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {error}"))
             return
@@ -243,34 +270,37 @@ class HostRing(HostOperations):
             return
         self.phase = Phase.CONNECTING
         self._watch.ring_ended()
-        if self._link.is_connecting:
-            self._to_await = self._link
-        else:
+        self._to_await = [link for link in self._links if link.is_connecting]
+        self._unready = list(self._to_await)
+        if not self._to_await:
             self.connected(self._link)
 
-    def take_connecting(self) -> RingLink | None:
-        """Once for each ring with neighbours: :meth:`connected` wants to hear what becomes of this link."""
-        link, self._to_await = self._to_await, None
-        return link
+    def take_connecting(self) -> list[RingLink]:
+        """Once for each ring with neighbours: :meth:`connected` wants to hear what becomes of these links."""
+        links, self._to_await = self._to_await, []
+        return links
 
     def connected(self, link: RingLink, failure: str = "") -> None:
         """Say that this host is ready: what is sent to it now arrives. Or why it will not be.
 
         The others begin as soon as all are: what came sooner would be lost, until a timer brings it again.
         """
-        if link is not self._link or self.phase is not Phase.CONNECTING:
+        if link not in self._links or self.phase is not Phase.CONNECTING:
             return  # that ring has ended
         reason = f"{self}: {failure}" if failure else link.early_failure
         if reason:
             self._transport_failed(reason)
-        else:
+            return
+        self._unready = [other for other in self._unready if other is not link]
+        if not self._unready:
             self._tell(Ready(job=self.job, rank=self._lowest))
 
-    def start(self) -> None:
-        """All hosts are ready."""
+    def start(self, ina_ring_id: int = 0) -> None:
+        """All hosts are ready; the switches have that ring."""
         engine = self._engine
         if self.phase is not Phase.CONNECTING or self._ring is None or engine is None:
             return
+        self._attach_ina(self._ring, ina_ring_id)
         self.phase = Phase.LEFT if self._have_all_left else Phase.RUNNING
         if self._watch.ring_ended():
             self._ask_for_whom()
@@ -282,13 +312,23 @@ class HostRing(HostOperations):
             self._resumes = False
             self._guard(lambda: self._perform(engine.resume(self._clock())))
 
+    def _attach_ina(self, ring: Ring, ina_ring_id: int) -> None:
+        """The ring beside this one stands, or the switches have refused it: then its link is of no use."""
+        if self._ina is None:
+            return
+        if isinstance(self._engine, TwoPaths) and ina_ring_id and ina_ring_id == ring.ina_ring_id:
+            self._engine.attach(replace(self._ring_config(ring), ring_id=RingId(ina_ring_id)))
+        else:
+            self._ina.close()
+            self._ina = None
+
     # --- rings that end while the job goes on
 
     def halt(self, message: Halt) -> None:
         """The ring has ended: say how far this host is, with queue pairs for the next."""
         nic = self._link.nic
         if self.phase is Phase.JOINING:
-            self._link.close()  # its job's path was chosen meanwhile, or asked for: it may need larger slots
+            self._close_links()  # its job's path was chosen meanwhile, or asked for: it may need larger slots
             self._prepared_for = message.ring_id
             self._watch.ended()  # all ranks have joined
         elif message.ring_id == self.ring_id and self.phase in IN_RING:
@@ -296,7 +336,7 @@ class HostRing(HostOperations):
         else:
             return
         try:
-            self._link = self._open_link(nic, message.path, message.plan)
+            self._open_links(nic, message.path, message.plan)
         except JoinRefused as error:
             self.lose(error)
             return
@@ -309,6 +349,8 @@ class HostRing(HostOperations):
                 progress=self._progress,
                 out=self._link.out,
                 into=self._link.into,
+                ina_out=None if self._ina is None else self._ina.out,
+                ina_into=None if self._ina is None else self._ina.into,
             )
         )
 
@@ -319,9 +361,10 @@ class HostRing(HostOperations):
         self._answers.clear()
         if self._engine is not None and self._ring is not None:
             operations = self._engine.halt()
-            self._kept.keep(operations.kept, self._link, self._began_at)
+            beside = {} if self._ina is None else {self._ring.ina_ring_id: self._ina}
+            self._kept.keep(operations.kept, self._link, self._began_at, beside)
             self._began_at = operations.progress
-        self._link.close()
+        self._close_links()
 
     def _break(self, reason: str) -> None:
         """The ring cannot go on here. The switch ends it for all."""
@@ -343,12 +386,12 @@ class HostRing(HostOperations):
     def rejoin(self, nic: Nic, tell: Callable[[Message], None]) -> None:
         """The host has a switch again: be announced to it. Raises ``JoinRefused`` if there is no room."""
         self._tell = tell
-        self._link = self._open_link(nic, "switch", "")
+        self._open_links(nic, "switch", "")
         try:
             for rank in self.ranks.values():
                 rank.register(nic)
         except (LocalMisuse, FabricError) as error:
-            self._link.close()
+            self._close_links()
             raise self._no_room(error) from None
         self.phase = Phase.JOINING
         self._away_until = None
@@ -483,7 +526,7 @@ class HostRing(HostOperations):
         if self.phase is Phase.ENDED:
             return
         self.phase = Phase.ENDED
-        self._link.close()
+        self._close_links()
         self._sums.clear()
         for rank in self.ranks.values():
             rank.end()

@@ -59,6 +59,10 @@ class RingLink:
             undo.callback(nic.destroy_qp, self._into.qpn)
             self._undo = undo.pop_all()
 
+    def has(self, qpn: int) -> bool:
+        """Whether one of its queue pairs has this number."""
+        return qpn in (self._out.qpn, self._into.qpn)
+
     @property
     def out(self) -> OutAddress:
         """For the successor."""

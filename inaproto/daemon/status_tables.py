@@ -217,6 +217,9 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             who = f"{name_ranks(rank['rank'] for rank in ring['ranks'])} of {ring['job']}"
             if ring.get("halted_because"):
                 yield Text(f"  {who}, the last ring ended: {ring['halted_because'][-1]}")
+            by_path = ring.get("operations_by_path", {})
+            if len(by_path) > 1:
+                yield Text(f"  {who}, all-reduces by path: {_counts(by_path)}")
             if ring.get("stall"):
                 yield Text(f"  {who}: {ring['stall']}")
     if status.get("nic"):

@@ -23,6 +23,7 @@ from inaproto.daemon.config import HostSettings, SwitchSettings
 from inaproto.daemon.fabric_file import Fabric, Place
 from inaproto.daemon.host import HostDaemon, run_host
 from inaproto.daemon.switch import run_switch
+from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, RandomBits, load_adapter
 from inaproto.sim.streams import Seed, named_bits
 from inaproto.sim.weather import Weather
@@ -182,6 +183,8 @@ class MemoryCluster:
         self._nursery = nursery
         self._options = options
         self._switch_options = switch_options
+        self.turns: Callable[[int], TurnsOf] = lambda host: no_turns
+        """Of a host, by its number."""
         self._lives = 0
         self._communicators: list[inaproto.Communicator] = []
 
@@ -268,6 +271,7 @@ class MemoryCluster:
                         open_nic=open_nic,
                         network=node,
                         random_bits=secrets,
+                        turns_of=self.turns(number),
                         task_status=task_status,
                     )
             finally:
@@ -327,6 +331,7 @@ async def open_memory_cluster(
     fabric: Fabric | None = None,
     seats: Sequence[str] = (),
     start: bool = True,
+    turns: Callable[[int], TurnsOf] = lambda host: no_turns,
     **host_options: Any,
 ) -> AsyncIterator[MemoryCluster]:
     """A switch, or all of a fabric, and ``hosts`` host daemons, started unless the scenario does it.
@@ -344,6 +349,7 @@ async def open_memory_cluster(
     with trio.fail_after(VIRTUAL_S_MAX):
         async with trio.open_nursery() as nursery:
             cluster = MemoryCluster(seed, nursery, network, trace, host_options, switch or {}, fabric, seats)
+            cluster.turns = turns
             if start:
                 for name in [entry.name for entry in fabric.entries] if fabric is not None else [""]:
                     await cluster.start_switch(name)
