@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import assert_never
+from typing import Final, assert_never
 
+from inaproto.errors import LocalMisuse
 from inaproto.sim.machines import draw_machines
 from inaproto.sim.racks import draw_racks
 from inaproto.sim.recovering import draw_recovery
@@ -21,10 +22,16 @@ class WorldKind(StrEnum):
     """One switch, where jobs go on when a ring ends."""
     MACHINES = "machines"
     """Hosts with several ranks of a job; one switch or several, with jobs that go on or not."""
+    CONTROL = "control"
+    """No frames: who may use the switches when (:mod:`inaproto.sim.control`)."""
+
+
+FRAME_KINDS: Final = tuple(kind for kind in WorldKind if kind is not WorldKind.CONTROL)
+"""Those of hosts, links and switches that carry frames."""
 
 
 def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
-    """The world of ``seed``."""
+    """The world of ``seed``, of one of ``FRAME_KINDS``."""
     match kind:
         case WorldKind.SINGLE:
             return draw_world(seed)
@@ -34,6 +41,8 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_recovery(seed)
         case WorldKind.MACHINES:
             return draw_machines(seed)
+        case WorldKind.CONTROL:
+            raise LocalMisuse("draw_kind: worlds of frames; draw_control draws the others")
         case _:
             assert_never(kind)
 

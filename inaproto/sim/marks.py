@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+from inaproto.sim.control.marks import DECLARED as CONTROL_MARKS
 from inaproto.sim.kinds import WorldKind
 from inaproto.sim.weather import UNCOVERED
 from inaproto.sim.world import WorldResult
@@ -193,6 +194,8 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
             }
         case WorldKind.MACHINES:
             return {name: DECLARED[name] for name in DECLARED} | _OF_MACHINES | _OF_RECOVERY
+        case WorldKind.CONTROL:
+            return dict(CONTROL_MARKS)
         case _:
             assert_never(kind)
 
@@ -203,7 +206,7 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 
 def meaning_of(name: str) -> str | None:
-    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES):
+    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, CONTROL_MARKS):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)

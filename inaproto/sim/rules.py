@@ -12,6 +12,8 @@ import sys
 from typing import Final
 
 from inaproto.sim.checkers import all_checkers
+from inaproto.sim.control.rules import RULES as CONTROL_RULES
+from inaproto.sim.kinds import WorldKind
 
 _FURTHER: Final = {
     "no part raises": "no core, NIC or checker raises an exception, whatever befalls it",
@@ -30,3 +32,8 @@ def rules() -> dict[str, str]:
         doc = inspect.getdoc(sys.modules[type(checker).__module__]) or ""
         found[checker.name] = " ".join(doc.partition("\n\n")[0].split()).rstrip(".")
     return found | _FURTHER
+
+
+def rules_of(kind: WorldKind) -> dict[str, str]:
+    """Those that a campaign of such worlds checks."""
+    return dict(CONTROL_RULES) if kind is WorldKind.CONTROL else rules()

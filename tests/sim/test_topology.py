@@ -10,7 +10,7 @@ from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch
 from inaproto.core.tree_control import tree_of
 from inaproto.core.tree_control_types import FabricSwitch
 from inaproto.errors import ConfigError
-from inaproto.sim.kinds import WorldKind, draw_kind, kind_of
+from inaproto.sim.kinds import FRAME_KINDS, draw_kind, kind_of
 from inaproto.sim.racks import draw_racks
 from inaproto.sim.topology import (
     LinkConfig,
@@ -124,7 +124,7 @@ def test_trunks_are_changed_one_by_one() -> None:
 
 
 def test_a_kind_of_world_is_known_by_its_configuration() -> None:
-    for kind in WorldKind:
+    for kind in FRAME_KINDS:
         assert kind_of(draw_kind(3, kind)) is kind
 
 

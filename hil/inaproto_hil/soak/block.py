@@ -9,6 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from inaproto.sim.control.drawing import draw_control
+from inaproto.sim.control.log import ControlLog
+from inaproto.sim.control.log import say_failure as say_control_failure
+from inaproto.sim.control.shrink import shrink_control
+from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.failure import say_failure
 from inaproto.sim.kinds import WorldKind, draw_kind
 from inaproto.sim.log import Log, Program
@@ -49,13 +54,18 @@ def _collecting_between_worlds() -> Iterator[None]:
         gc.unfreeze()
 
 
+def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld:
+    if kind is WorldKind.CONTROL:
+        return ControlWorld(draw_control(seed))
+    return World(draw_kind(seed, kind), PRODUCT.make_nic)
+
+
 def run_block(block: Block) -> tuple[Block, Tally]:
     tally = Tally()
     cpu_s = 0.0
     with installed(block.variant), _collecting_between_worlds():
         for seed in range(block.first, block.stop):
-            config = draw_kind(seed, WorldKind(block.world))
-            world = World(config, PRODUCT.make_nic)
+            world = _world_of(seed, WorldKind(block.world))
             began = time.process_time()
             result = world.run()
             del world
@@ -82,8 +92,8 @@ class Told:
     seed: int | str
     text: str
     log: str
-    drawing: str
-    """SVG file of the last moments, of the smaller world if there is one."""
+    drawing: str | None
+    """SVG file of the last moments, of the smaller world if there is one; control worlds have none."""
     shrunk_log: str | None = None
     shrunk_text: str | None = None
     violation: Violation | None = None
@@ -95,6 +105,8 @@ def tell(telling: Telling) -> Told:
     folder = Path(telling.folder)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"seed-{telling.seed}"
+    if telling.world == WorldKind.CONTROL:
+        return _tell_control(telling, folder, name)
     with installed(telling.program.variant):
         log = PRODUCT.record(draw_kind(telling.seed, WorldKind(telling.world)), telling.program)
         path = folder / f"{name}.jsonl"
@@ -113,6 +125,24 @@ def tell(telling: Telling) -> Told:
     drawing.write_text(draw(small), encoding="utf-8")
     text = f"{shrunk}\n{say_failure(small, path=str(small_path))}"
     return replace(told, drawing=str(drawing), shrunk_log=str(small_path), shrunk_text=text)
+
+
+def _tell_control(telling: Telling, folder: Path, name: str) -> Told:
+    with installed(telling.program.variant):
+        log = ControlLog.of_run(draw_control(telling.seed), telling.program)
+        path = folder / f"{name}.jsonl"
+        log.write(path)
+        told = Told(
+            telling.seed, say_control_failure(log, path=str(path)), str(path), None, violation=log.violation
+        )
+        if not telling.shrink or log.violation is None:
+            return told
+        shrunk = shrink_control(log.config, runs_max=SHRINK_RUNS_MAX)
+        small = ControlLog.of_run(shrunk.config, telling.program, shrunk.fates)
+    small_path = folder / f"{name}-shrunk.jsonl"
+    small.write(small_path)
+    text = f"{shrunk}\n{say_control_failure(small, path=str(small_path), rerun=False)}"
+    return replace(told, shrunk_log=str(small_path), shrunk_text=text)
 
 
 def shrink_log(log: Log) -> Shrunk:

@@ -18,6 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inaproto.errors import ConfigError, InaprotoError
+from inaproto.sim.control.drawing import draw_control
+from inaproto.sim.control.log import ControlLog, is_control_log, read_control_log, replay_control
+from inaproto.sim.control.summary import control_rows
+from inaproto.sim.control.world import ControlResult, ControlWorld
 from inaproto.sim.failure import of_kind
 from inaproto.sim.kinds import WorldKind, draw_kind
 from inaproto.sim.log import read_log
@@ -90,10 +94,13 @@ def one_seed(
     elif not digest:
         check_default(OUT_DEFAULT)
     kind = WorldKind(world or WorldKind.SINGLE)
-    config = draw_kind(seed, kind)
     with installed(variant):
         began = time.process_time()
-        result = PRODUCT.run(config)
+        result: WorldResult | ControlResult
+        if kind is WorldKind.CONTROL:
+            result = ControlWorld(draw_control(seed)).run()
+        else:
+            result = PRODUCT.run(draw_kind(seed, kind))
         cpu_s = time.process_time() - began
     if digest:
         click.echo(result.digest)
@@ -101,7 +108,10 @@ def one_seed(
         Console(highlight=False, soft_wrap=True).print(_world_table(result, cpu_s))
     if log_at is not None:
         with installed(variant):
-            PRODUCT.record(config, program(variant)).write(log_at)
+            if isinstance(result, ControlResult):
+                ControlLog.of_run(result.config, program(variant)).write(log_at)
+            else:
+                PRODUCT.record(result.config, program(variant)).write(log_at)
         click.echo(f"log: {log_at}", err=True)
     if result.violation is None:
         return 0
@@ -115,20 +125,15 @@ def one_seed(
     return 1
 
 
-def _world_table(result: WorldResult, cpu_s: float) -> Table:
-    said = summary(result.config)
+def _world_table(result: WorldResult | ControlResult, cpu_s: float) -> Table:
     steps = ", ".join(f"{name} {count}" for name, count in asdict(result.steps).items() if count)
     table = Table(show_header=False, box=None, pad_edge=False)
+    of_frames = isinstance(result, WorldResult)
     rows = {
         "seed": result.config.seed,
-        "switches": f"{said['switches']} ({said['steering']} only steer)",
-        "hosts": str(said["hosts"]),
-        "jobs": "; ".join(
-            f"{job['ranks']} ranks, {job['operations']} all-reduces, window {job['window']}"
-            for job in said["jobs"]
-        ),
-        "faults": ", ".join(said["faults"]) or "none",
-        "weather": f"{sum(map(len, result.fates.values()))} of {result.frames} frames hit",
+        **(_rows_of(result) if isinstance(result, WorldResult) else control_rows(result)),
+        "weather": f"{sum(map(len, result.fates.values()))} of {result.frames} "
+        f"{'frames' if of_frames else 'messages'} hit",
         "all-reduces": f"{result.operations_done} results, on all ranks together",
         "virtual time": say_time(result.virtual_ns),
         "events": str(result.events),
@@ -137,11 +142,22 @@ def _world_table(result: WorldResult, cpu_s: float) -> Table:
         "digest": result.digest,
         "verdict": "every rule was kept" if result.violation is None else "a rule was broken",
     }
-    if result.config.topology is None:
-        del rows["switches"]
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _rows_of(result: WorldResult) -> dict[str, str]:
+    said = summary(result.config)
+    switches = {"switches": f"{said['switches']} ({said['steering']} only steer)"}
+    return ({} if result.config.topology is None else switches) | {
+        "hosts": str(said["hosts"]),
+        "jobs": "; ".join(
+            f"{job['ranks']} ranks, {job['operations']} all-reduces, window {job['window']}"
+            for job in said["jobs"]
+        ),
+        "faults": ", ".join(said["faults"]) or "none",
+    }
 
 
 # --- measuring
@@ -152,7 +168,10 @@ def measure(seeds: str | None, world: str | None, variant: str | None, compiled:
     first, stop = parse_seeds(seeds or MEASURE_SEEDS)
     # Without seeds it says what a long campaign gets.
     code = choose(
-        compiled, against=_against_compiled(variant), is_worth_building=seeds is None, say=_say_compiling
+        compiled,
+        against=_against_compiled(variant, world),
+        is_worth_building=seeds is None,
+        say=_say_compiling,
     )
     click.echo(f"code: {code}")
     engine = open_engine_for(code, "local", 1)
@@ -178,7 +197,9 @@ def measure(seeds: str | None, world: str | None, variant: str | None, compiled:
     return 1 if failures else 0
 
 
-def _against_compiled(variant: str | None, engine: str = "local") -> str | None:
+def _against_compiled(variant: str | None, world: str | None, engine: str = "local") -> str | None:
+    if world == WorldKind.CONTROL:
+        return "what control worlds run is not compiled"
     if variant is not None:
         return "a variant changes classes, which those of compiled code do not allow"
     return None if engine == "local" else f"--engine {engine} has no compiled code on its nodes"
@@ -199,7 +220,7 @@ def campaign(options: Options) -> int:
         pass
     ours.code = choose(
         options.compiled,
-        against=_against_compiled(options.variant, options.engine),
+        against=_against_compiled(options.variant, ours.plan.world, options.engine),
         is_worth_building=is_worth(ours.plan.seeds, options.minutes),
         say=_say_compiling,
     )
@@ -319,7 +340,7 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
         click.echo()
     for seed, said in ours.differing.items():
         console.print(f"seed {seed} is not the same twice: {said}\n", markup=False)
-    console.print(_summary_table(ours.tally, ours.code, wall_s, seeds_now))
+    console.print(_summary_table(ours.tally, ours.plan.world, ours.code, wall_s, seeds_now))
     declared = declared_of(WorldKind(ours.plan.world))
     seen = sum(name in ours.tally.marks for name in declared)
     console.print(f"marks: {seen} of {len(declared)} declared were seen")
@@ -341,7 +362,7 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
     console.print(str(verdict), markup=False, style=_STYLES[verdict.state])
 
 
-def _summary_table(tally: Tally, code: Code, wall_s: float, seeds_now: int) -> Table:
+def _summary_table(tally: Tally, world: str, code: Code, wall_s: float, seeds_now: int) -> Table:
     def rate(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
 
@@ -349,7 +370,7 @@ def _summary_table(tally: Tally, code: Code, wall_s: float, seeds_now: int) -> T
     rows = {
         "seeds": f"{tally.seeds} ({tally.faulted} with faults, {tally.weathered} in bad weather)",
         "all-reduces": f"{tally.operations:,} results",
-        "frames": f"{tally.frames:,}",
+        "messages" if world == WorldKind.CONTROL else "frames": f"{tally.frames:,}",
         "virtual time": say_time(tally.virtual_ns),
         "core steps": f"{tally.steps_total:,} ("
         + ", ".join(f"{name} {count:,}" for name, count in tally.steps.items() if count)
@@ -369,6 +390,8 @@ def _summary_table(tally: Tally, code: Code, wall_s: float, seeds_now: int) -> T
 
 
 def replay_log(path: Path, svg: Path | None, last: int, first: int | None, variant: str | None) -> int:
+    if is_control_log(path):
+        return _replay_control(path, svg, variant)
     log = read_log(path)
     if svg is not None:
         check_file("--svg", svg)
@@ -382,4 +405,14 @@ def replay_log(path: Path, svg: Path | None, last: int, first: int | None, varia
     click.echo(done.verdict())
     if not done.same and log.program.variant and variant is None:
         click.echo(f"The log was made with a variant: add --with {log.program.variant} to run that.")
+    return 0 if done.same else 1
+
+
+def _replay_control(path: Path, svg: Path | None, variant: str | None) -> int:
+    if svg is not None:
+        raise ConfigError(f"--svg: {path} is the log of a control world, which has no frames to draw")
+    log = read_control_log(path)
+    with installed(variant):
+        done = replay_control(log, program(variant))
+    click.echo(done.verdict())
     return 0 if done.same else 1

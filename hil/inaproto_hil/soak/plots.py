@@ -41,7 +41,7 @@ def pictures(tally: Tally, kind: WorldKind) -> Iterator[tuple[str, str]]:
             _histogram(tally.virtual_bins, "virtual time of a world", "milliseconds"),
         )
         yield "speed", _speed(tally)
-        yield "faults and weather", _faults(tally)
+        yield "faults and weather", _faults(tally, kind)
         yield "marks", _marks(tally, kind)
 
 
@@ -89,8 +89,11 @@ def _speed(tally: Tally) -> str:
     return _uri(figure)
 
 
-def _faults(tally: Tally) -> str:
-    names = [f"fault: {kind}" for kind in FaultKind]
+def _faults(tally: Tally, kind: WorldKind) -> str:
+    if kind is WorldKind.CONTROL:
+        names = [name for name in declared_of(kind) if name.startswith(("fault: ", "a message "))]
+        return _bars(tally, names, "what befell the worlds", "seeds that met it", log=False)
+    names = [f"fault: {fault}" for fault in FaultKind]
     names += sorted(name for name in tally.marks if name.startswith("fault: trunk "))
     names += sorted(name for name in tally.marks if name.startswith("weather: "))
     return _bars(tally, names, "what befell the worlds", "seeds that met it", log=False)

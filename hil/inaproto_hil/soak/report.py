@@ -16,7 +16,7 @@ from inaproto.sim.failure import of_kind
 from inaproto.sim.kinds import WorldKind
 from inaproto.sim.marks import declared_of, meaning_of
 from inaproto.sim.recorder import say_time
-from inaproto.sim.rules import rules
+from inaproto.sim.rules import rules_of
 from inaproto_hil.environment import describe
 from inaproto_hil.soak.block import Told
 from inaproto_hil.soak.campaign import Campaign, write_whole
@@ -24,6 +24,7 @@ from inaproto_hil.soak.plots import pictures
 from inaproto_hil.soak.verdict import State, Verdict
 
 VERSION: Final = 1
+_MESSAGES: Final = {WorldKind.CONTROL.value: "messages"}
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #20242b; background: #fff; margin: 2rem auto;
        max-width: 66rem; padding: 0 1rem; }
@@ -82,7 +83,7 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
         "cpu_s": tally.cpu_s,
         "steps_per_s_per_core": tally.steps_per_s,
         "steps_per_s_per_core_median_of_blocks": tally.steps_per_s_median,
-        "rules": rules(),
+        "rules": rules_of(kind),
         "marks": marks,
         "marks_required": verdict.marks_required,
         "marks_unseen": list(verdict.unseen),
@@ -143,7 +144,7 @@ def _numbers(report: dict[str, Any]) -> str:
         "seeds": f"{report['seeds']:,} ({report['worlds_with_faults']:,} with faults, "
         f"{report['worlds_in_bad_weather']:,} in bad weather)",
         "results of all-reduces": number(report["all_reduces"]),
-        "frames": number(report["frames"]),
+        _MESSAGES.get(report["plan"]["world"], "frames"): number(report["frames"]),
         "virtual time": say_time(round(report["virtual_s"] * 1e9)),
         "core steps": f"{number(report['core_steps']['total'])} ({steps})",
         "core steps/s per core": f"{number(report['steps_per_s_per_core'])} over all, median of blocks "
@@ -178,10 +179,13 @@ def _failures(report: dict[str, Any], told: list[Told]) -> str:
     lines.append("</table>")
     for one in told:
         text = html.escape(one.shrunk_text or one.text)
-        drawing = base64.b64encode(Path(one.drawing).read_bytes()).decode()
+        picture = ""
+        if one.drawing is not None:
+            drawing = base64.b64encode(Path(one.drawing).read_bytes()).decode()
+            picture = f'<img alt="sequence diagram" src="data:image/svg+xml;base64,{drawing}">'
         lines.append(
-            f"<details><summary>seed {one.seed}, told and drawn</summary><pre>{text}</pre>"
-            f'<img alt="sequence diagram" src="data:image/svg+xml;base64,{drawing}"></details>'
+            f"<details><summary>seed {one.seed}, told{' and drawn' * bool(picture)}</summary>"
+            f"<pre>{text}</pre>{picture}</details>"
         )
     return "\n".join(lines)
 

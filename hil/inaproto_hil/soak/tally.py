@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from inaproto.sim.control.world import ControlResult
 from inaproto.sim.marks import seen_in
 from inaproto.sim.world import WorldResult
 
@@ -32,6 +33,7 @@ class Tally:
     """Worlds in which the weather hit a frame."""
     events: int = 0
     frames: int = 0
+    """Of control worlds: messages."""
     operations: int = 0
     virtual_ns: int = 0
     steps: dict[str, int] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Tally:
     """Of each block: first seed, steps, CPU seconds."""
     failures: list[Failure] = field(default_factory=list)
 
-    def add_world(self, seed: int, result: WorldResult) -> None:
+    def add_world(self, seed: int, result: WorldResult | ControlResult) -> None:
         self.seeds += 1
         self.faulted += bool(result.config.faults)
         self.weathered += bool(result.fates)
@@ -55,7 +57,7 @@ class Tally:
         self.operations += result.operations_done
         self.virtual_ns += result.virtual_ns
         _add(self.steps, asdict(result.steps))
-        for name, times in seen_in(result).items():
+        for name, times in (seen_in(result) if isinstance(result, WorldResult) else result.marks).items():
             self._mark(name, 1, times)
         _add(self.steps_bins, {_bin(result.steps.total): 1})
         _add(self.virtual_bins, {_bin(result.virtual_ns // 1_000_000): 1})

@@ -1,0 +1,229 @@
+"""What must hold in every control world, checked right after each fact (the laws of the design).
+
+As in :mod:`inaproto.sim.checkers`, a checker keeps an account of its own, of what several nodes show, and
+never asks a core whether it is right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from inaproto.core.sharing_words import Path, Version
+from inaproto.core.slot_ledger import Lease
+from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.recorder import say_time
+
+if TYPE_CHECKING:
+    from inaproto.sim.control.seat import Membership, SimSeat
+    from inaproto.sim.control.switch import ControlSwitch
+    from inaproto.sim.control.world import ControlWorld
+
+
+class ControlChecker:
+    """Hooks; raise :class:`Violated` from any of them."""
+
+    name: ClassVar[str] = ""
+
+    def begin(self, world: ControlWorld) -> None:
+        """Before anything happens."""
+        self.world = world
+
+    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
+        """A seat has begun an operation."""
+
+    def rescued(self, seat: SimSeat, index: int) -> None:
+        """It waited for the switches, and takes the chain."""
+
+    def ended(self, seat: SimSeat, index: int, total: int) -> None:
+        """It has the sum."""
+
+    def drained(self, seat: SimSeat, index: int) -> None:
+        """An operation that it began by the switches has drained."""
+
+    def seat_gone(self, seat: SimSeat) -> None:
+        """Its host has dropped it, or has crashed."""
+
+    def participant_stepped(self, member: Membership) -> None: ...
+
+    def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None: ...
+
+    def slot_freed(self, switch: ControlSwitch, lease: Lease) -> None: ...
+
+    def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
+        """A switch takes nothing more of it, for a reason or because it has restarted."""
+
+    def end(self, world: ControlWorld) -> None:
+        """All jobs are over and all slots free."""
+
+
+class OneDecision(ControlChecker):
+    """No operation runs by the switches under two epochs, and all seats have the same sum."""
+
+    name = "one decision"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._epochs: dict[tuple[str, int], tuple[int, Lease, str]] = {}
+        self._paths: dict[tuple[str, int], Path] = {}
+        self._mixed: dict[tuple[str, int], None] = {}
+
+    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
+        key = seat.job.name, index
+        if self._paths.setdefault(key, path) is not path and key not in self._mixed:
+            self._mixed[key] = None
+            self.world.mark("seats bound an operation differently")
+        if epoch is None or lease is None:
+            return
+        before = self._epochs.setdefault(key, (epoch, lease, str(seat)))
+        if before[:2] != (epoch, lease):
+            raise Violated(
+                self.name,
+                f"operation {index}: {seat} began it under epoch {epoch} of {lease}, "
+                f"{before[2]} under epoch {before[0]} of {before[1]}",
+            )
+
+    def rescued(self, seat: SimSeat, index: int) -> None:
+        if (seat.job.name, index) in self._mixed:
+            self.world.mark("an operation of two bindings was rescued")
+
+    def ended(self, seat: SimSeat, index: int, total: int) -> None:
+        if total != seat.job.total(index):
+            raise Violated(
+                self.name, f"operation {index}: {seat} has {total}, not the sum {seat.job.total(index)}"
+            )
+
+
+class PoolApart(ControlChecker):
+    """Never more jobs use a pool at once than it is for, from a first operation until all drained."""
+
+    name = "pool never shared"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._using: dict[int, dict[Lease, dict[tuple[SimSeat, int], None]]] = {}
+        """By tree, leases with the operations that have not drained."""
+
+    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
+        if lease is None or not self._is_installed(lease):
+            return
+        users = self._using.setdefault(lease.tree, {})
+        users.setdefault(lease, {})[seat, index] = None
+        jobs = {user.job: None for user in users}
+        if len(jobs) > self.world.config.pools[lease.tree]:
+            others = "; ".join(
+                f"{of} of {user}" for user, uses in users.items() for of, _ in uses if user.job != lease.job
+            )
+            raise Violated(
+                self.name,
+                f"{seat} began operation {index} under epoch {epoch} in the pool of tree {lease.tree}, "
+                f"while these have not drained: {others}",
+            )
+        if len(jobs) > 1:
+            self.world.mark("two jobs used a pool for two at once")
+
+    def drained(self, seat: SimSeat, index: int) -> None:
+        for users in self._using.values():
+            for lease in list(users):
+                users[lease].pop((seat, index), None)
+                self._tidy(users, lease)
+
+    def seat_gone(self, seat: SimSeat) -> None:
+        for users in self._using.values():
+            for lease in list(users):
+                for use in [use for use in users[lease] if use[0] is seat]:
+                    del users[lease][use]
+                self._tidy(users, lease)
+
+    def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
+        if not self._is_installed(lease, without=switch):
+            self._using.get(lease.tree, {}).pop(lease, None)
+
+    def _is_installed(self, lease: Lease, *, without: ControlSwitch | None = None) -> bool:
+        """Whether any switch of the tree takes in what the job sends."""
+        world = self.world
+        switches = [world.switches[index] for index in world.config.trees[lease.tree]]
+        return any(lease in switch.rings for switch in switches if switch is not without)
+
+    @staticmethod
+    def _tidy(users: dict[Lease, dict[tuple[SimSeat, int], None]], lease: Lease) -> None:
+        if not users[lease]:
+            del users[lease]
+
+
+class LocksEnd(ControlChecker):
+    """No seat holds its lock longer than its lease, and none at all where operations are decided by index."""
+
+    name = "no lock for ever"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._since: dict[Membership, tuple[Version, int]] = {}
+        """Of those that are locked, for which round, and since when."""
+
+    def participant_stepped(self, member: Membership) -> None:
+        view = member.core.view()
+        if not view.is_locked:
+            self._since.pop(member, None)
+            return
+        world = self.world
+        if world.config.rule == "by-index":
+            raise Violated(self.name, f"{member.id} is locked, though decisions are by index")
+        before = self._since.get(member)
+        if before is None or before[0] != view.version:
+            if before is not None:
+                world.mark("a lock went over to the next round")
+            self._since[member] = view.version, world.agenda.now
+        self._check(member)
+
+    def seat_gone(self, seat: SimSeat) -> None:
+        for member in [member for member in self._since if member.seat is seat]:
+            del self._since[member]
+
+    def look(self) -> None:
+        """Now and then."""
+        for member in self._since:
+            self._check(member)
+
+    def _check(self, member: Membership) -> None:
+        locked = self.world.agenda.now - self._since[member][1]
+        if locked > self.world.config.lease_ns + 1:
+            raise Violated(self.name, f"{member.id} has been locked for {say_time(locked)}")
+
+    def end(self, world: ControlWorld) -> None:
+        self.look()
+
+
+class SlotsKept(ControlChecker):
+    """A switch's slots are never lent beyond their number, and none stays with a job that is over."""
+
+    name = "slots kept"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._held: dict[int, dict[Lease, None]] = {}
+
+    def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
+        held = self._held.setdefault(switch.index, {})
+        held[lease] = None
+        if len(held) > switch.capacity:
+            raise Violated(self.name, f"{switch.name} has {switch.capacity} slots and lent {list(held)}")
+        for other in held:
+            if other != lease and other.job == lease.job:
+                raise Violated(self.name, f"{switch.name} lent {lease} beside {other}")
+
+    def slot_freed(self, switch: ControlSwitch, lease: Lease) -> None:
+        if lease not in self._held.get(switch.index, {}):
+            raise Violated(self.name, f"{switch.name} freed {lease}, which it had not lent")
+
+    def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
+        self._held.get(switch.index, {}).pop(lease, None)
+
+    def end(self, world: ControlWorld) -> None:
+        for index, held in self._held.items():
+            if held:
+                raise Violated(self.name, f"switch{index} still lends {list(held)}, and all jobs are over")
+
+
+def all_checkers() -> list[ControlChecker]:
+    """Fresh ones, for one world."""
+    return [OneDecision(), PoolApart(), LocksEnd(), SlotsKept()]

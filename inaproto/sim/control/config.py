@@ -1,0 +1,163 @@
+"""What a control world is and what befalls it: everything that a run depends on, but for recorded fates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from inaproto.errors import ConfigError
+from inaproto.sim.weather import Weather
+from inaproto.units import MS, US, S
+
+NO_TREE: Final = -1
+_CLEAR: Final = Weather()
+Rule = Literal["equal-index", "by-index"]
+RULES: Final[tuple[Rule, ...]] = ("equal-index", "by-index")
+
+
+class FaultKind(StrEnum):
+    CONTROLLER_CRASH = "controller crash"
+    """It loses all but what its store has on disk, and starts again ``duration_ns`` later."""
+    HOST_CRASH = "host crash"
+    """Host ``target`` loses its seats and starts again ``duration_ns`` later."""
+    SWITCH_RESTART = "switch restart"
+    """Switch ``target`` loses its slots and pools and is back ``duration_ns`` later."""
+    PARTITION = "partition"
+    """Nothing passes between the controller and ``target`` (hosts first, then switches), either way."""
+    ONE_WAY_PARTITION = "one-way partition"
+    """What ``target`` says does not reach the controller."""
+    PEER_PARTITION = "peer partition"
+    """Host ``target`` and the hosts and switches cannot reach each other; the controller can."""
+    BURST = "burst"
+    """All messages have the weather ``weather``."""
+    CLOCK_JUMP = "clock jump"
+    """The controller's clock is ``duration_ns`` ahead from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFault:
+    at_ns: int
+    kind: FaultKind
+    target: int = 0
+    duration_ns: int = 0
+    weather: Weather = _CLEAR
+    moment: str = ""
+    """Not empty: it strikes ``at_ns`` after this mark was first set, if that is during the weather; one that
+    would outlast the weather is cut short."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlJob:
+    """A job: a seat on each of its hosts, all with the same all-reduces in the same order."""
+
+    name: str
+    hosts: tuple[int, ...]
+    tree: int
+    """Of its first tree; ``NO_TREE``: its operations all go by the chain."""
+    arrives_ns: int
+    operations: int
+    ina_ns: int
+    """How long an all-reduce takes by the switches, from when the last seat has begun it."""
+    chain_ns: int
+    think_ns: int
+    """Between two all-reduces of a seat, at most; each seat draws its own."""
+    drain_ns: int
+    """From when a seat has a result until its sends are acknowledged, at most."""
+    stall_ns: int
+    """How long a seat waits for a result of the switches before it takes the chain for this operation."""
+    burst_operations: int = 1
+    """Operations of a training step: called at once, then ``pause_ns`` until the next step."""
+    pause_ns: int = 0
+    cancelled_ns: int = -1
+    """When a person cancels it; -1: nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """At ``at_ns`` the planner wants these trees, one for each job, ``NO_TREE`` for none."""
+
+    at_ns: int
+    trees: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlConfig:
+    seed: str
+    rule: Rule
+    hosts: int
+    switches: tuple[int, ...]
+    """Slots of each switch."""
+    trees: tuple[tuple[int, ...], ...]
+    """The switches of each tree, ascending. Jobs that have a tree share its pool."""
+    pools: tuple[int, ...]
+    """How many jobs at once may use the pool of each tree."""
+    jobs: tuple[ControlJob, ...]
+    plan: tuple[PlanStep, ...] = ()
+    faults: tuple[ControlFault, ...] = ()
+    weather: Weather = _CLEAR
+    delay_min_ns: int = 20 * US
+    """Of a message on its way, without weather."""
+    delay_max_ns: int = 100 * US
+    fsync_max_ns: int = 2 * MS
+    margin: int = 1
+    turn_operations: int = 4
+    """That the planner gives a job in a turn; 0: the turn is open, and is revoked after ``slice_ns``."""
+    slice_ns: int = 5 * MS
+    lease_ns: int = 20 * MS
+    retry_ns: int = 2 * MS
+    slot_lease_ns: int = 200 * MS
+    heartbeat_ns: int = 10 * MS
+    silent_ns: int = 150 * MS
+    """Without a word for so long, a host is taken for dead."""
+    weather_until_ns: int = S
+    heal_ns: int = 30 * S
+    events_max: int = 400_000
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ConfigError(f"control world: no rule {self.rule!r}; there are {', '.join(RULES)}")
+        if len(self.pools) != len(self.trees) or any(capacity < 1 for capacity in self.pools):
+            raise ConfigError("control world: each tree has a pool, for one job or more")
+        for tree in self.trees:
+            if (
+                not tree
+                or list(tree) != sorted(set(tree))
+                or not 0 <= tree[0] <= tree[-1] < len(self.switches)
+            ):
+                raise ConfigError(
+                    f"control world: tree {tree}: its switches, ascending, of {len(self.switches)}"
+                )
+        for job in self.jobs:
+            if len(job.hosts) < 2 or any(not 0 <= host < self.hosts for host in job.hosts):
+                raise ConfigError(f"control world: job {job.name}: two hosts or more, of {self.hosts}")
+            if not NO_TREE <= job.tree < len(self.trees):
+                raise ConfigError(f"control world: job {job.name}: there is no tree {job.tree}")
+        for step in self.plan:
+            if len(step.trees) != len(self.jobs) or any(
+                not NO_TREE <= tree < len(self.trees) for tree in step.trees
+            ):
+                raise ConfigError(f"control world: {step}: one tree for each job, or {NO_TREE}")
+        for fault in self.faults:
+            if fault.at_ns < 0 or fault.duration_ns < 0:
+                raise ConfigError(f"control world: {fault}: a time below 0")
+
+    def as_record(self) -> dict[str, Any]:
+        """JSON-ready; :meth:`from_record` gives the same configuration back."""
+        record: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return record
+
+    @staticmethod
+    def from_record(record: Any) -> ControlConfig:
+        """Raises ``ConfigError`` that names the field."""
+        try:
+            return _ADAPTER.validate_python(record, strict=False)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ConfigError(f"control world: {where}: {first['msg']}") from None
+
+
+_ADAPTER: Final = TypeAdapter(ControlConfig)

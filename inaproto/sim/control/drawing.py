@@ -1,0 +1,175 @@
+"""Control worlds drawn from seeds: how many hosts, jobs, pools and slots, which rule, and what goes wrong.
+
+Sizes are small and times short, so that turns, rounds, migrations and faults meet often. A good part of
+the faults strike right after something has happened for the first time (a vote, a decision that is not yet
+on disk, a turn): those at any other time find little.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inaproto.sim.control.config import (
+    NO_TREE,
+    RULES,
+    ControlConfig,
+    ControlFault,
+    ControlJob,
+    FaultKind,
+    PlanStep,
+)
+from inaproto.sim.streams import Draws, Seed
+from inaproto.sim.weather import Weather
+from inaproto.units import MS, US
+
+MOMENTS: Final = (
+    "a round began",
+    "a seat voted",
+    "a decision waits for the disk",
+    "a turn stands",
+    "an operation by the switches",
+    "a job is to drain",
+    "a switch granted a slot",
+    "a tree stands",
+)
+"""Marks after which faults may strike."""
+_CLEAR: Final = Weather()
+
+
+def draw_control(seed: Seed) -> ControlConfig:
+    """The control world of ``seed``."""
+    draws = Draws(seed, "swarm/control")
+    hosts = draws.between(2, 6)
+    switches = tuple(draws.choice((1, 2, 2, 3)) for _ in range(draws.between(1, 4)))
+    trees = _draw_trees(draws, len(switches))
+    count = draws.choice((1, 2, 2, 3, 3, 4, 5))
+    weather_until = draws.magnitude(60 * MS, 400 * MS)
+    delay_min = draws.magnitude(5 * US, 200 * US)
+    delay_max = draws.magnitude(delay_min, 8 * delay_min)
+    jobs = tuple(_draw_job(draws, number, hosts, weather_until) for number in range(count))
+    plan = _draw_plan(draws, jobs, switches, trees, weather_until)
+    first = _feasible(draws, count, switches, trees)
+    jobs = tuple(_with_tree(job, tree) for job, tree in zip(jobs, first, strict=True))
+    lease = draws.magnitude(8 * delay_max + MS, 40 * MS)
+    faulty = draws.chance(4, 5)
+    return ControlConfig(
+        seed=str(seed),
+        rule=draws.choice(RULES),
+        hosts=hosts,
+        switches=switches,
+        trees=trees,
+        pools=tuple(draws.choice((1, 1, 1, 1, 2)) for _ in trees),
+        jobs=jobs,
+        plan=plan,
+        faults=_draw_faults(draws, hosts + len(switches), weather_until) if faulty else (),
+        weather=_draw_weather(draws, delay_max) if draws.chance(2, 3) else _CLEAR,
+        delay_min_ns=delay_min,
+        delay_max_ns=delay_max,
+        fsync_max_ns=draws.magnitude(10 * US, 3 * MS),
+        margin=draws.choice((1, 1, 2, 3, 5, 8)),
+        turn_operations=draws.choice((0, 0, 1, 2, 4, 8, 16)),
+        slice_ns=draws.magnitude(500 * US, 12 * MS),
+        lease_ns=lease,
+        retry_ns=draws.magnitude(200 * US, 5 * MS),
+        slot_lease_ns=draws.magnitude(40 * MS, 300 * MS),
+        heartbeat_ns=draws.magnitude(2 * MS, 10 * MS),
+        silent_ns=draws.magnitude(60 * MS, 300 * MS),
+        weather_until_ns=weather_until,
+    )
+
+
+def _draw_trees(draws: Draws, switches: int) -> tuple[tuple[int, ...], ...]:
+    found: dict[tuple[int, ...], None] = {}
+    for _ in range(draws.choice((1, 1, 2, 2, 3))):
+        size = draws.between(1, min(3, switches))
+        found[tuple(sorted(draws.shuffled(range(switches))[:size]))] = None
+    return tuple(found)
+
+
+def _draw_job(draws: Draws, number: int, hosts: int, weather_until: int) -> ControlJob:
+    ranks = draws.between(2, min(4, hosts))
+    ina = draws.magnitude(50 * US, 800 * US)
+    think = draws.magnitude(10 * US, 1500 * US)
+    burst = draws.choice((1, 1, 2, 4, 6))
+    return ControlJob(
+        name=f"job{number}",
+        hosts=tuple(draws.shuffled(range(hosts))[:ranks]),
+        tree=NO_TREE,
+        arrives_ns=draws.magnitude(1, weather_until // 4),
+        operations=draws.between(8, 90),
+        ina_ns=ina,
+        chain_ns=ina * draws.between(2, 4),
+        think_ns=think,
+        drain_ns=draws.magnitude(5 * US, 500 * US),
+        stall_ns=4 * think + draws.magnitude(2 * MS, 12 * MS),
+        burst_operations=burst,
+        pause_ns=draws.magnitude(100 * US, 4 * MS) if burst > 1 else 0,
+        cancelled_ns=draws.below(weather_until) if draws.chance(1, 6) else -1,
+    )
+
+
+def _with_tree(job: ControlJob, tree: int) -> ControlJob:
+    fields = {name: getattr(job, name) for name in job.__slots__} | {"tree": tree}
+    return ControlJob(**fields)
+
+
+def _feasible(
+    draws: Draws, jobs: int, switches: tuple[int, ...], trees: tuple[tuple[int, ...], ...]
+) -> tuple[int, ...]:
+    """A tree for each job for which there are slots; now and then for one more than there are."""
+    left = [slots + draws.chance(1, 12) for slots in switches]
+    found = [NO_TREE] * jobs
+    for job in draws.shuffled(range(jobs)):
+        tree = draws.below(len(trees))
+        if draws.chance(7, 8) and all(left[switch] for switch in trees[tree]):
+            found[job] = tree
+            for switch in trees[tree]:
+                left[switch] -= 1
+    return tuple(found)
+
+
+def _draw_plan(
+    draws: Draws,
+    jobs: tuple[ControlJob, ...],
+    switches: tuple[int, ...],
+    trees: tuple[tuple[int, ...], ...],
+    weather_until: int,
+) -> tuple[PlanStep, ...]:
+    """Some come right after another, which they replace while it is under way."""
+    found = []
+    at = draws.below(weather_until)
+    for _ in range(draws.choice((0, 0, 1, 2, 3, 4))):
+        found.append(PlanStep(at, _feasible(draws, len(jobs), switches, trees)))
+        at += draws.magnitude(100 * US, weather_until // 3)
+    return tuple(found)
+
+
+def _draw_weather(draws: Draws, delay: int) -> Weather:
+    def share(most: float) -> float:
+        return draws.below(1 << 16) / (1 << 16) * most if draws.chance(2, 3) else 0.0
+
+    return Weather(
+        drop=share(0.2),
+        duplicate=share(0.2),
+        reorder=share(0.3),
+        delay_min_ns=delay,
+        delay_max_ns=draws.magnitude(delay, 40 * delay),
+    )
+
+
+def _draw_faults(draws: Draws, targets: int, weather_until: int) -> tuple[ControlFault, ...]:
+    kinds = (
+        *(FaultKind.CONTROLLER_CRASH,) * 4,
+        *(FaultKind.HOST_CRASH, FaultKind.SWITCH_RESTART, FaultKind.SWITCH_RESTART),
+        *(FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.PEER_PARTITION),
+        *(FaultKind.BURST, FaultKind.CLOCK_JUMP),
+    )
+    found = []
+    for _ in range(draws.choice((1, 1, 2, 3, 4, 6))):
+        kind = draws.choice(kinds)
+        duration = draws.magnitude(50 * US, weather_until // 2)
+        moment = draws.choice(MOMENTS) if draws.chance(1, 2) else ""
+        at = draws.magnitude(1, 4 * MS) if moment else draws.below(weather_until)
+        weather = Weather(drop=0.6, duplicate=0.3, reorder=0.5) if kind is FaultKind.BURST else _CLEAR
+        found.append(ControlFault(at, kind, draws.below(targets), duration, weather, moment))
+    return tuple(found)

@@ -1,0 +1,106 @@
+"""What befalls a control world: crashes, partitions, bursts, clock jumps, as its configuration has them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never
+
+from inaproto.sim.control.config import ControlFault, FaultKind
+
+if TYPE_CHECKING:
+    from inaproto.sim.control.node import Node
+    from inaproto.sim.control.world import ControlWorld
+
+
+class Faults:
+    """Schedules them; those that wait for a moment strike after its mark was first set."""
+
+    def __init__(self, world: ControlWorld) -> None:
+        self._world = world
+        self._waiting: dict[str, list[ControlFault]] = {}
+        self.healed = False
+
+    def begin(self) -> None:
+        world = self._world
+        for fault in world.config.faults:
+            if fault.moment:
+                self._waiting.setdefault(fault.moment, []).append(fault)
+            else:
+                world.agenda.at(fault.at_ns, self._strike, fault)
+        world.agenda.at(world.config.weather_until_ns, self._heal)
+
+    def moment(self, mark: str) -> None:
+        """A mark was set for the first time."""
+        for fault in self._waiting.pop(mark, ()):
+            self._world.agenda.after(fault.at_ns, self._strike, fault)
+
+    def _heal(self, _: Any) -> None:
+        self.healed = True
+        self._world.note(self._world.controller, "heals", "")
+        self._world.set_weather(None)
+
+    def _strike(self, fault: ControlFault) -> None:
+        world = self._world
+        left = world.config.weather_until_ns - world.agenda.now
+        if left <= 0:
+            return
+        duration = min(fault.duration_ns, left)
+        match fault.kind:
+            case FaultKind.CONTROLLER_CRASH:
+                struck = self._crash(world.controller, duration)
+            case FaultKind.HOST_CRASH:
+                struck = self._crash(world.hosts[fault.target % len(world.hosts)], duration)
+            case FaultKind.SWITCH_RESTART:
+                struck = self._crash(world.switches[fault.target % len(world.switches)], duration)
+            case FaultKind.PARTITION | FaultKind.ONE_WAY_PARTITION | FaultKind.PEER_PARTITION:
+                struck = self._partition(fault, duration)
+            case FaultKind.BURST:
+                struck = self._burst(fault, duration)
+            case FaultKind.CLOCK_JUMP:
+                struck = world.controller.is_up
+                if struck:
+                    world.controller.jump(fault.duration_ns)
+            case _:
+                assert_never(fault.kind)
+        if struck:
+            world.mark(f"fault: {fault.kind}")
+
+    def _crash(self, node: Node, duration: int) -> bool:
+        if not node.is_up:
+            return False
+        node.crash()
+        self._world.agenda.after(duration, lambda _: node.start())
+        return True
+
+    def _partition(self, fault: ControlFault, duration: int) -> bool:
+        world = self._world
+        others: list[Node] = [*world.hosts, *world.switches]
+        controller = world.controller.number
+        target = others[fault.target % len(others)]
+        if fault.kind is FaultKind.PEER_PARTITION:
+            others = [node for node in others if node is not target]
+            directions = [(target.number, node.number) for node in others]
+            directions += [(node.number, target.number) for node in others]
+        else:
+            directions = [(target.number, controller)]
+            if fault.kind is FaultKind.PARTITION:
+                directions.append((controller, target.number))
+        world.note(target, str(fault.kind), duration)
+        world.network.cut(directions)
+        world.agenda.after(duration, partial(self._join, target, directions))
+        return True
+
+    def _join(self, target: Node, directions: list[tuple[int, int]], _: Any) -> None:
+        self._world.note(target, "reachable again", "")
+        self._world.network.join(directions)
+
+    def _burst(self, fault: ControlFault, duration: int) -> bool:
+        world = self._world
+        world.note(world.controller, "burst", duration)
+        world.set_weather(fault.weather)
+        world.agenda.after(duration, self._calm)
+        return True
+
+    def _calm(self, _: Any) -> None:
+        if not self.healed:
+            self._world.set_weather(self._world.config.weather)

@@ -1,0 +1,184 @@
+"""A sharing group at the controller: the coordinator of one pool, and a planner that gives turns round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from inaproto.core.sharing_coordinator import SharingCoordinator
+from inaproto.core.sharing_types import (
+    FromSeat,
+    JobDrained,
+    JobHeld,
+    JobReleased,
+    Noted,
+    Persist,
+    Persisted,
+    PoolFree,
+    RingRemoved,
+    SeatGone,
+    SeatsChanged,
+    SharingAction,
+    SharingConfig,
+    SharingEvent,
+    Tell,
+    TurnStands,
+    TurnWanted,
+    Woke,
+)
+from inaproto.core.sharing_words import Rule, Seat, SeatMessage
+from inaproto.core.slot_ledger import Lease
+from inaproto.errors import Blame
+from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.control.node import Timer
+from inaproto.sim.control.words import ToSeat
+from inaproto.units import Epoch, JobId, OpIndex
+
+if TYPE_CHECKING:
+    from inaproto.sim.control.controller import Controller
+
+_JITTERS: Final = 8
+
+
+class Group:
+    """Of one tree. ``look`` is called again and again, and says what is wanted if that has changed."""
+
+    def __init__(self, controller: Controller, tree: int) -> None:
+        self.controller = controller
+        self.world = controller.world
+        self.tree = tree
+        self._name = f"sharing/{tree}"
+        config = self.world.config
+        self.core = SharingCoordinator(
+            SharingConfig(
+                group=self._name,
+                rule=Rule(config.rule),
+                capacity=config.pools[tree],
+                margin=config.margin,
+                vote_ns=config.lease_ns // 2,
+                lease_ns=config.lease_ns,
+                resend_ns=max(3 * config.delay_max_ns, config.retry_ns),
+                retry_ns=config.retry_ns,
+                retry_jitter_ns=tuple(controller.draws.below(config.retry_ns) for _ in range(_JITTERS)),
+            ),
+            self.world.store.disk.get(self._name),
+        )
+        self.timer = Timer(controller, lambda: self.core.deadline, lambda: self.step(Woke()))
+        self.timer.arm()
+        self._members: dict[str, tuple[Seat, ...]] = {}
+        self._draining: dict[str, int] = {}
+        """Jobs that are held, with the epoch of their trees."""
+        self._last = ""
+        """The job that had the last turn."""
+        self._since = self.world.agenda.now
+        self._wish: TurnWanted | None = None
+
+    # --- who is in it
+
+    def join(self, lease: Lease) -> None:
+        self._members[lease.job] = self.controller.seats_of(lease)
+        self.step(JobReleased(JobId(lease.job)))
+        self._draining.pop(lease.job, None)
+        self._changed()
+
+    def leave(self, job: str) -> None:
+        if self._members.pop(job, None) is not None:
+            self._changed()
+
+    def hold(self, job: str, epoch: int) -> None:
+        self._draining[job] = epoch
+        self.step(JobHeld(JobId(job)))
+
+    def _changed(self) -> None:
+        self.step(SeatsChanged(tuple(seat for seats in self._members.values() for seat in seats)))
+        self.look()
+
+    def seat_gone(self, job: str, host: str) -> None:
+        """The host has no seat of the job any more."""
+        view = self.core.view()
+        waited_for = [*(seat for turn in view.turns for seat in turn.undrained), *view.missing]
+        for seat in dict.fromkeys(waited_for):
+            if (seat.job, seat.host) == (job, host):
+                self.step(SeatGone(seat, "dropped by its host"))
+
+    def held_by(self) -> list[str]:
+        """Jobs whose turns have not drained."""
+        return [turn.turn.job for turn in self.core.view().turns]
+
+    def ring_removed(self, job: JobId) -> None:
+        epochs = [turn.turn.epoch for turn in self.core.view().turns if turn.turn.job == job]
+        self.step(RingRemoved(job, max(epochs, default=Epoch(0))))
+
+    # --- whose turn it is
+
+    def look(self) -> None:
+        """The planner: the next job in turn; an open turn is long enough after ``slice_ns``."""
+        config = self.world.config
+        jobs = [job for job in self._members if job not in self._draining]
+        waiting = [job for job in jobs if job != self._last] or jobs
+        if not waiting:
+            self._want(TurnWanted(None))
+            return
+        now = self.world.agenda.now
+        operations = config.turn_operations or None
+        is_over = now - self._since >= config.slice_ns
+        if self._wish is not None and self._wish.job in jobs and operations is None and not is_over:
+            return
+        if self._last in jobs and operations is None and not is_over:
+            self._want(TurnWanted(JobId(self._last)))
+            return
+        after = [job for job in waiting if job > self._last]
+        self._want(TurnWanted(JobId(min(after or waiting)), operations))
+
+    def _want(self, wish: TurnWanted) -> None:
+        if wish != self._wish:
+            self._wish = wish
+            self.step(wish)
+
+    # --- the core
+
+    def hear(self, message: SeatMessage) -> None:
+        self.step(FromSeat(message.seat, message))
+
+    def step(self, event: SharingEvent) -> None:
+        self.world.steps.coordinator += 1
+        for action in self.core.step(event, self.controller.now):
+            self._perform(action)
+        self.timer.arm()
+
+    def _perform(self, action: SharingAction) -> None:
+        world, controller = self.world, self.controller
+        match action:
+            case Tell(seat, message):
+                controller.send(world.host_named(seat.host), ToSeat(seat, message))
+            case Persist(record, token):
+                world.mark("a decision waits for the disk")
+                world.store.persist(self._name, record, lambda: self.step(Persisted(token)))
+            case TurnStands(job, epoch, first, until):
+                self._stands(job, epoch, first, until)
+            case PoolFree(epoch):
+                world.mark("a pool was free again")
+                world.note(controller, "pool free", f"{self.tree} {epoch}")
+                controller.after(0, self.look)
+            case JobDrained(job):
+                controller.after(0, lambda: self._drained(job))
+            case Noted(mark):
+                world.noted(mark)
+            case Blame():
+                raise Violated("nobody is to blame", f"{self._name}: {action}")
+            case _:
+                assert_never(action)
+
+    def _stands(self, job: JobId, epoch: Epoch, first: OpIndex, until: OpIndex | None) -> None:
+        world = self.world
+        world.mark("a turn stands")
+        world.note(self.controller, "turn stands", f"{self.tree} {job} {epoch} {first}:{until}")
+        if job != self._last:
+            self._last, self._since = job, world.agenda.now
+            if world.config.turn_operations == 0:
+                self.controller.after(world.config.slice_ns, self.look)
+        self.controller.after(0, self.look)
+
+    def _drained(self, job: str) -> None:
+        epoch = self._draining.get(job)
+        if epoch is not None:
+            self.controller.drained(job, epoch)

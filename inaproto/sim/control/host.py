@@ -1,0 +1,114 @@
+"""A host of the control world: the seats that the controller wants on it, and the leases that they renew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inaproto.core.sharing_words import PeerMessage, Seat, SeatMessage
+from inaproto.core.slot_ledger import NotHeld, Renew, Renewed
+from inaproto.sim.control.node import Node
+from inaproto.sim.control.seat import SimSeat
+from inaproto.sim.control.words import Heartbeat, JobOrder, Orders, PeerSays, SeatPhase, SeatSays, ToSeat
+
+if TYPE_CHECKING:
+    from inaproto.sim.control.world import ControlWorld
+
+
+class ControlHost(Node):
+    """What it is told by the controller is orders, and what it says are heartbeats: either may be lost."""
+
+    def __init__(self, world: ControlWorld, number: int, index: int) -> None:
+        super().__init__(world, number, f"host{index}")
+        self.index = index
+        self.seats: dict[str, SimSeat] = {}
+        """By job."""
+
+    def begin(self) -> None:
+        self.seats = {}
+        self._number = 0
+        self._newest = (0, 0)
+        self._beat()
+        self._renew()
+
+    def lose(self) -> None:
+        for seat in self.seats.values():
+            seat.close()
+        self.seats = {}
+
+    def _beat(self) -> None:
+        self._say_heartbeat()
+        self.after(self.world.config.heartbeat_ns, self._beat)
+
+    def _say_heartbeat(self) -> None:
+        self._number += 1
+        seats = tuple((name, seat.phase) for name, seat in self.seats.items())
+        self.send(self.world.controller, Heartbeat(self.index, self.incarnation, self._number, seats))
+
+    def _renew(self) -> None:
+        world = self.world
+        for seat in self.seats.values():
+            if seat.member is not None:
+                lease = seat.member.lease
+                for index in world.config.trees[lease.tree]:
+                    self.send(world.switches[index], Renew(self.name, lease))
+        self.after(world.config.slot_lease_ns // 4, self._renew)
+
+    def received(self, source: Node, message: Any) -> None:
+        match message:
+            case Orders():
+                self._ordered(message)
+            case ToSeat(to, word):
+                seat = self.seats.get(to.job)
+                if seat is not None:
+                    seat.hear_coordinator(to, word)
+            case PeerSays(to, sender, word):
+                seat = self.seats.get(to.job)
+                if seat is not None:
+                    seat.hear_peer(to, sender, word)
+            case NotHeld(lease, _):
+                seat = self.seats.get(lease.job)
+                if seat is not None:
+                    seat.lost_slot(lease)
+            case Renewed():
+                pass
+            case _:
+                raise AssertionError(f"{self.name}: {message}")
+
+    def _ordered(self, orders: Orders) -> None:
+        if (orders.term, orders.number) <= self._newest:
+            return
+        self._newest = orders.term, orders.number
+        wanted = {order.job for order in orders.jobs}
+        changed = False
+        for name in [name for name in self.seats if name not in wanted]:
+            self.seats.pop(name).close()
+            changed = True
+        for order in orders.jobs:
+            changed |= self._has(order)
+        if changed:
+            self._say_heartbeat()
+
+    def _has(self, order: JobOrder) -> bool:
+        """Whether that changes anything."""
+        if order.boot not in (0, self.incarnation):
+            return False
+        seat = self.seats.get(order.job)
+        if seat is None:
+            if order.begins:
+                return False
+            job = self.world.jobs[order.job]
+            seat = self.seats[order.job] = job.seats[self.index] = SimSeat(self, job)
+            self.world.note(self, "is ready for", order.job)
+            return True
+        if order.has_news:
+            seat.take(order.lease)
+        if order.begins and seat.phase is SeatPhase.READY:
+            seat.begin()
+            return True
+        return False
+
+    def tell_coordinator(self, tree: int, message: SeatMessage) -> None:
+        self.send(self.world.controller, SeatSays(tree, message))
+
+    def tell_peer(self, to: Seat, sender: Seat, message: PeerMessage) -> None:
+        self.send(self.world.host_named(to.host), PeerSays(to, sender, message))

@@ -1,0 +1,54 @@
+"""The controller's disk: records by name, each of which is there some time after it was written.
+
+A crash keeps what was said to be on disk, and of what was on its way a first part that is drawn: a record
+may be there though nobody was ever told so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from inaproto.sim.streams import Draws
+
+if TYPE_CHECKING:
+    from inaproto.sim.control.world import ControlWorld
+
+
+class Store:
+    def __init__(self, world: ControlWorld) -> None:
+        self._world = world
+        self._draws = Draws(world.config.seed, "store")
+        self.disk: dict[str, Any] = {}
+        """By name; each record takes the place of the one before."""
+        self._pending: deque[tuple[str, Any, Callable[[], None]]] = deque()
+        self._last_due = 0
+        self._incarnation = 0
+
+    def persist(self, name: str, record: Any, done: Callable[[], None]) -> None:
+        """``done`` is called when it is on disk, if the controller has not crashed by then. In order."""
+        world = self._world
+        delay = self._draws.magnitude(1, world.config.fsync_max_ns)
+        self._last_due = max(self._last_due, world.agenda.now + delay)
+        self._pending.append((name, record, done))
+        world.agenda.at(self._last_due, self._synced, self._incarnation)
+
+    def crash(self) -> None:
+        """Nobody is told of anything that was under way."""
+        kept = self._draws.below(len(self._pending) + 1)
+        if kept:
+            self._world.mark("a record was on disk, and nobody was told")
+        if kept < len(self._pending):
+            self._world.mark("a record was lost in a crash")
+        for name, record, _ in list(self._pending)[:kept]:
+            self.disk[name] = record
+        self._pending.clear()
+        self._incarnation += 1
+
+    def _synced(self, incarnation: int) -> None:
+        if incarnation != self._incarnation:
+            return
+        name, record, done = self._pending.popleft()
+        self.disk[name] = record
+        done()

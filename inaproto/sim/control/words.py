@@ -1,0 +1,78 @@
+"""What nodes of the control world tell each other beside the words of the cores; frozen, as those are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from inaproto.core.sharing_words import CoordinatorMessage, PeerMessage, Seat, SeatMessage
+from inaproto.core.slot_ledger import Lease
+
+
+class SeatPhase(Enum):
+    READY = "ready"
+    """There, and nothing has begun."""
+    RUNNING = "running"
+    FINISHED = "finished"
+    """All operations have ended, and drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a host has, said again and again; of one boot, the greatest number counts."""
+
+    host: int
+    boot: int
+    number: int
+    seats: tuple[tuple[str, SeatPhase], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """A job that a host is to have."""
+
+    job: str
+    begins: bool
+    """All its hosts are ready: operations may start."""
+    boot: int
+    """Of the host, for which that holds; 0: not yet known."""
+    has_news: bool
+    """False: nothing is known of its tree, which stays what it was."""
+    lease: Lease | None
+    """Of its tree; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """All jobs that a host is to have; it drops others. Of one term, the greatest number counts."""
+
+    term: int
+    number: int
+    jobs: tuple[JobOrder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToSeat:
+    seat: Seat
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True, slots=True)
+class SeatSays:
+    tree: int
+    """Whose pool it is about."""
+    message: SeatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSays:
+    to: Seat
+    sender: Seat
+    message: PeerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerIsHere:
+    """To a switch: a control session is made."""
+
+    term: int

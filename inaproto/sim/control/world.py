@@ -1,0 +1,320 @@
+"""The deterministic control world: a controller, hosts and switches in virtual time, from one agenda.
+
+A world has two phases. Until ``weather_until_ns`` faults and weather befall it and it must be *safe*: no
+checker may object. Then everything heals, and it must be *live*: every job is over within ``heal_ns``, and
+then all slots are free and no turn stands. Everything depends on the configuration alone, so two runs give
+one digest: a hash over every ``(time, node, event)`` in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from inaproto.core.sharing_types import Mark
+from inaproto.core.sharing_words import Path
+from inaproto.core.slot_ledger import Lease
+from inaproto.sim.agenda import Agenda
+from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.control.checkers import ControlChecker, all_checkers
+from inaproto.sim.control.config import ControlConfig, ControlJob
+from inaproto.sim.control.controller import Controller
+from inaproto.sim.control.faults import Faults
+from inaproto.sim.control.host import ControlHost
+from inaproto.sim.control.network import Network
+from inaproto.sim.control.network import Path as NetworkPath
+from inaproto.sim.control.node import Node
+from inaproto.sim.control.seat import Membership, SimJob, SimSeat
+from inaproto.sim.control.store import Store
+from inaproto.sim.control.switch import ControlSwitch
+from inaproto.sim.control.trunk import Trunk
+from inaproto.sim.fates import Fate, LinkFates
+from inaproto.sim.weather import Weather
+from inaproto.sim.world import Violation
+from inaproto.units import MS
+
+if TYPE_CHECKING:
+    from inaproto.sim.control.log import ControlRecorder
+
+_DIGEST_BYTES: Final = 1 << 16
+_ASK_AGAIN_NS: Final = 3 * MS
+_CLEAR: Final = Weather()
+
+
+@dataclass(slots=True)
+class ControlSteps:
+    """Events handed to each kind of core."""
+
+    coordinator: int = 0
+    participant: int = 0
+    migration: int = 0
+    slot_ledger: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, item.name) for item in fields(self))
+
+
+@dataclass(slots=True)
+class Measures:
+    """Of all seats together, where it is not said otherwise."""
+
+    ina_operations: int = 0
+    chain_operations: int = 0
+    rescued: int = 0
+    stalls: int = 0
+    """Operations that waited for a lock."""
+    stalled_ns: int = 0
+    rounds: int = 0
+    committed: int = 0
+    aborted: int = 0
+    doubts: int = 0
+    ended_ns: int = 0
+    """When the last job was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlResult:
+    config: ControlConfig
+    violation: Violation | None
+    digest: str
+    events: int
+    steps: ControlSteps
+    frames: int
+    """Messages."""
+    operations_done: int
+    virtual_ns: int
+    marks: Mapping[str, int]
+    fates: LinkFates
+    measures: Measures
+
+
+class ControlWorld:
+    """One run; ``fates`` replays those of a log."""
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        *,
+        fates: LinkFates | None = None,
+        checkers: Sequence[ControlChecker] | None = None,
+        recorder: ControlRecorder | None = None,
+    ) -> None:
+        self.config = config
+        self.agenda = Agenda()
+        self.steps = ControlSteps()
+        self.measures = Measures()
+        self.events = 0
+        self.operations_done = 0
+        self.marks: dict[str, int] = {}
+        self.weather = config.weather
+        self.checkers = list(all_checkers() if checkers is None else checkers)
+        self._recorder = recorder
+        self._notes = bytearray()
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.network = Network(self, fates)
+        self.store = Store(self)
+        self.trunk = Trunk(self)
+        self.faults = Faults(self)
+        self.controller = Controller(self, 0)
+        self.hosts = [ControlHost(self, 1 + index, index) for index in range(config.hosts)]
+        self.switches = [
+            ControlSwitch(self, 1 + config.hosts + index, index) for index in range(len(config.switches))
+        ]
+        self._named: dict[str, Node] = {node.name: node for node in (*self.hosts, *self.switches)}
+        self.jobs = {job.name: SimJob(job) for job in config.jobs}
+
+    # --- running
+
+    def run(self) -> ControlResult:
+        """To the end, or to the first violation. Never raises for a fault of the parts."""
+        violation = None
+        try:
+            self._run()
+        except Violated as violated:
+            where = traceback.extract_tb(violated.__traceback__)[-1]
+            checker = where.filename.rpartition("/")[2].removesuffix(".py")
+            violation = self._violation(violated.rule, violated.evidence, checker)
+        except Exception as error:  # noqa: BLE001  whatever a part raises is what the world is there to find
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            at = f"{where.name} in {where.filename.rpartition('/')[2]}:{where.lineno}"
+            violation = self._violation("no part raises", f"{type(error).__name__}: {error} ({at})", "world")
+        self._hash.update(self._notes)
+        self._notes.clear()
+        return ControlResult(
+            config=self.config,
+            violation=violation,
+            digest=self._hash.hexdigest(),
+            events=self.events,
+            steps=self.steps,
+            frames=self.network.messages,
+            operations_done=self.operations_done,
+            virtual_ns=self.agenda.now,
+            marks=dict(sorted(self.marks.items())),
+            fates=self.network.fates,
+            measures=self.measures,
+        )
+
+    def _violation(self, rule: str, evidence: str, checker: str) -> Violation:
+        return Violation(rule, evidence, self.events, self.agenda.now, checker)
+
+    def _run(self) -> None:
+        for checker in self.checkers:
+            checker.begin(self)
+        for node in (self.controller, *self.switches, *self.hosts):
+            node.start()
+        self.faults.begin()
+        for job in self.config.jobs:
+            self.agenda.at(job.arrives_ns, self._submit, job)
+            if job.cancelled_ns >= 0:
+                self.agenda.at(max(job.cancelled_ns, job.arrives_ns + 1), self._cancel, job)
+        for number, step in enumerate(self.config.plan):
+            self.agenda.at(step.at_ns, self._plan, number)
+        until = self.config.weather_until_ns + self.config.heal_ns
+        while not self.is_settled:
+            if not self.agenda.run_next():
+                raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")
+            if self.agenda.now > until or self.events > self.config.events_max:
+                rule = "every slot comes back" if self._are_over else "every job ends"
+                raise Violated(rule, f"{self.events} events, long after the weather; {self.waiting()}")
+        for checker in self.checkers:
+            checker.end(self)
+
+    @property
+    def _are_over(self) -> bool:
+        return all(job.is_over for job in self.jobs.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """All jobs are over, durably, and nothing is held by anybody."""
+        return (
+            self.agenda.now >= self.config.weather_until_ns
+            and self._are_over
+            and not any(job.seats for job in self.jobs.values())
+            and not any(switch.rings for switch in self.switches)
+            and self.controller.is_idle
+        )
+
+    def waiting(self) -> str:
+        """For people: what is not as it should be at the end."""
+        said = [f"{job.name} is not over" for job in self.jobs.values() if not job.is_over]
+        for job in self.jobs.values():
+            for seat in job.seats.values():
+                of = f"{seat.operation} of {job.config.operations}"
+                said.append(f"{seat} is {seat.phase.value} at operation {of}, {seat.path}")
+                said += [f"it is {member.core.view()}" for member in seat.members.values()]
+        said += [f"{switch.name} lends {list(switch.rings)}" for switch in self.switches if switch.rings]
+        return "; ".join([*said, self.controller.waiting()])
+
+    # --- what people ask for, until it has been heard
+
+    def _submit(self, job: ControlJob) -> None:
+        if not self.controller.submit(job):
+            self.agenda.after(_ASK_AGAIN_NS, self._submit, job)
+
+    def _cancel(self, job: ControlJob) -> None:
+        if not self.jobs[job.name].is_over and not self.controller.cancel(job.name):
+            self.agenda.after(_ASK_AGAIN_NS, self._cancel, job)
+
+    def _plan(self, number: int) -> None:
+        if not self.controller.plan(number):
+            self.agenda.after(_ASK_AGAIN_NS, self._plan, number)
+
+    # --- what the parts ask and tell
+
+    def host_named(self, name: str) -> ControlHost:
+        node = self._named[name]
+        assert isinstance(node, ControlHost)
+        return node
+
+    def switch_named(self, name: str) -> ControlSwitch:
+        node = self._named[name]
+        assert isinstance(node, ControlSwitch)
+        return node
+
+    def set_weather(self, weather: Weather | None) -> None:
+        self.weather = weather or _CLEAR
+        self.network.set_weather(self.weather)
+
+    def job_over(self, name: str, why: str) -> None:
+        self.jobs[name].is_over = True
+        self.measures.ended_ns = self.agenda.now
+        self.mark(
+            f"a job {'ended' if why == 'ended' else 'was cancelled' if why == 'cancelled' else 'failed'}"
+        )
+
+    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
+        for checker in self.checkers:
+            checker.began(seat, index, path, epoch, lease)
+
+    def rescued(self, seat: SimSeat, index: int) -> None:
+        for checker in self.checkers:
+            checker.rescued(seat, index)
+
+    def ended(self, seat: SimSeat, index: int, total: int) -> None:
+        for checker in self.checkers:
+            checker.ended(seat, index, total)
+
+    def drained(self, seat: SimSeat, index: int) -> None:
+        for checker in self.checkers:
+            checker.drained(seat, index)
+
+    def seat_gone(self, seat: SimSeat) -> None:
+        for checker in self.checkers:
+            checker.seat_gone(seat)
+
+    def participant_stepped(self, member: Membership) -> None:
+        for checker in self.checkers:
+            checker.participant_stepped(member)
+
+    def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
+        for checker in self.checkers:
+            checker.slot_taken(switch, lease)
+
+    def slot_freed(self, switch: ControlSwitch, lease: Lease) -> None:
+        for checker in self.checkers:
+            checker.slot_freed(switch, lease)
+
+    def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
+        for checker in self.checkers:
+            checker.ring_removed(switch, lease)
+
+    # --- trace
+
+    def mark(self, name: str) -> None:
+        if name not in self.marks:
+            self.marks[name] = 0
+            self.faults.moment(name)
+        self.marks[name] += 1
+
+    def noted(self, mark: Mark) -> None:
+        """By a sharing core."""
+        self.mark(f"sharing: {mark.value}")
+        measures = self.measures
+        if mark is Mark.ROUND_BEGUN:
+            measures.rounds += 1
+            self.mark("a round began")
+        elif mark is Mark.COMMITTED:
+            measures.committed += 1
+        elif mark is Mark.IN_DOUBT:
+            measures.doubts += 1
+        elif mark.value.startswith("round aborted"):
+            measures.aborted += 1
+
+    def note(self, node: Node, kind: str, detail: object) -> None:
+        """An event at a node: into the digest, and the log if there is one."""
+        self.events += 1
+        said = str(detail)
+        self._notes += f"{self.agenda.now} {node.number} {kind} {said}\n".encode()
+        if len(self._notes) > _DIGEST_BYTES:
+            self._hash.update(self._notes)
+            self._notes.clear()
+        if self._recorder is not None:
+            self._recorder.event(self.events, self.agenda.now, node.name, kind, said)
+
+    def sent(self, path: NetworkPath, message: Any, fate: Fate, lost: str) -> None:
+        if self._recorder is not None:
+            self._recorder.sent(path.name, str(message), fate, lost)
