@@ -80,8 +80,8 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
                 yield Text(f"  {note}")
         yield from _parallel_rings(status["jobs"])
     if status["accelerator"].get("pools"):
-        columns = ("pool", "rings", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
-        yield _table("pools", columns, (_pool(*pool) for pool in status["accelerator"]["pools"].items()))
+        told = ("pool", "rings", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
+        yield _table("pools", told, (_pool(*pool) for pool in status["accelerator"]["pools"].items()))
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")

@@ -46,7 +46,7 @@ def pool_of(ring: SwitchedRing) -> PoolView:
 def two_trees(tree: TreeSwitch = FIGURE_5) -> tuple[SwitchedTree, SwitchedTree]:
     """Rings 1 and 2 of the same ranks, at the same switches, in one pool of each."""
     ranks = len(tree.ranks)
-    known = [
+    known: list[dict[str, Any]] = [
         {"ring_id": number, "key": 0xFEED + number, "flows": flows_of(number, ranks), "pool": POOL}
         for number in (1, 2)
     ]
