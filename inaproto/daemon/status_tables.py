@@ -79,15 +79,19 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             for note in filter(None, (fallback_note(job), recovery_note(job))):
                 yield Text(f"  {note}")
         yield from _parallel_rings(status["jobs"])
-    if status["accelerator"].get("pools"):
-        told = ("pool", "rings", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
-        yield _table("pools", told, (_pool(*pool) for pool in status["accelerator"]["pools"].items()))
+    yield from _pools(status["accelerator"].get("pools", {}))
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")
     for what, counts in (("dropped", dropped), ("blamed", status["blames"])):
         if counts:
             yield Text(f"  {what}: {_counts(counts)}")
+
+
+def _pools(pools: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if pools:
+        columns = ("pool", "rings", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
+        yield _table("pools", columns, (_pool(name, pool) for name, pool in pools.items()))
 
 
 def _pool(name: str, pool: Mapping[str, Any]) -> tuple[object, ...]:

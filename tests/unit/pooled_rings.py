@@ -43,15 +43,15 @@ def pool_of(ring: SwitchedRing) -> PoolView:
     return ring.accelerator.view().pools[POOL.name]
 
 
+def pooled_tree(number: int, tree: TreeSwitch, beside: SwitchedTree | None = None) -> SwitchedTree:
+    """Ring ``number`` of a pool, of all ranks of the tree."""
+    flows = flows_of(number, len(tree.ranks))
+    return SwitchedTree(tree, beside=beside, ring_id=number, key=0xFEED + number, flows=flows, pool=POOL)
+
+
 def two_trees(tree: TreeSwitch = FIGURE_5) -> tuple[SwitchedTree, SwitchedTree]:
-    """Rings 1 and 2 of the same ranks, at the same switches, in one pool of each."""
-    ranks = len(tree.ranks)
-    known: list[dict[str, Any]] = [
-        {"ring_id": number, "key": 0xFEED + number, "flows": flows_of(number, ranks), "pool": POOL}
-        for number in (1, 2)
-    ]
-    one = SwitchedTree(tree, **known[0])
-    return one, SwitchedTree(tree, beside=one, **known[1])
+    one = pooled_tree(1, tree)
+    return one, pooled_tree(2, tree, one)
 
 
 def pool_at(tree: SwitchedTree, name: str) -> PoolView:
