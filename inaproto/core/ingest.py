@@ -276,7 +276,7 @@ class Ingest:
         if ina.epoch != ring.epoch:
             refusal = self.begin_turn(ring, ina.epoch, serial, actions)
             if refusal is not None and refusal.evidence:
-                return self._refuse(run, *refusal, actions)
+                return self._refuse(run, refusal.rule, refusal.evidence, actions)
             if refusal is not None:
                 self._counters.drop(refusal.rule, 1)
                 return False

@@ -226,7 +226,8 @@ class TreeArray(AggregatorArray):
 
     @property
     def shape(self) -> Hashable:
-        return (*self._rows, self.spec.message_packets, self.spec.mtu, self.spec.regions)
+        rows, spec = self._rows, self.spec
+        return (rows.inputs, rows.rows, rows.root, spec.message_packets, spec.mtu, spec.regions)
 
     def new_regions(self) -> Sequence[TreeRegion]:
         pool = PayloadPool(self._rows.inputs, self.spec.message_packets, self.spec.mtu)

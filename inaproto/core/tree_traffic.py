@@ -291,7 +291,7 @@ class TreeTraffic:
             flow = ring.learnt.get(note.rank)
             refusal = None if note.epoch == ring.epoch else self._other_turn(ring, flow, note, actions)
             if refusal is not None and refusal.evidence:
-                self._refuse(run, *refusal, actions, 1)
+                self._refuse(run, refusal.rule, refusal.evidence, actions, 1)
             elif refusal is not None:
                 self._counters.drop(refusal.rule, 1)
             elif flow is not None and not self._is_current(ring, note):  # late, and nobody is to blame
