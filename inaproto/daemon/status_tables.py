@@ -38,6 +38,13 @@ def _parallel_rings(jobs: Iterable[Mapping[str, Any]]) -> Iterable[RenderableTyp
         yield Text(f"  {title} has {rings} parallel rings, summed by: {', '.join(told)}")
 
 
+def _refused(told: Mapping[str, Any] | None) -> str:
+    """Peers that were turned away, by reason; nothing if there were none."""
+    counts = (told or {}).get("refused", {})
+    where = f" at {told['address']}" if told and "address" in told else ", of those that had a session"
+    return f"refused{where}: " + ", ".join(f"{code} {n}" for code, n in counts.items()) if counts else ""
+
+
 def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     totals = status["totals"]
     name = f" {status['name']}" if status.get("name") else ""
@@ -53,6 +60,10 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"  {_control(status['control'])}")
     else:
         yield Text(f"  hosts: {', '.join(status['hosts']) or 'none'}")
+    for refused in filter(
+        None, map(_refused, (status.get("control_listen"), status.get("control_sessions")))
+    ):
+        yield Text(f"  {refused}")
     if "fabric" in status:
         yield from _fabric(status["fabric"])
     if status.get("trunks"):

@@ -4,9 +4,9 @@
 core. So the standard library's TLS engine works here between two buffers in memory, as h11 does for HTTP.
 
 Invariants: at most one record is encrypted and not yet with the stream below, so a peer that does not read
-costs this side 16 KiB; bytes come out only after the handshake, and with it the peer's identity, is over; a
-stream that was cut off without TLS's goodbye ends like one that was closed, whose messages say themselves
-whether they are whole.
+costs this side 16 KiB, and one that sends without end gets no more than its turn; bytes come out only after
+the handshake, and with it the peer's identity, is over; a stream that was cut off without TLS's goodbye ends
+like one that was closed, whose messages say themselves whether they are whole.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from inaproto.ports import ByteStream
 HANDSHAKE_BYTES_MAX: Final = 32 << 10
 """Of the other side: a hello and a short chain of certificates are some 2 KiB."""
 _RECORD_BYTES: Final = 16 << 10
+_READS_MAX: Final = 2
+"""In a row: a peer that always has more to say, if only changes of keys, keeps no other task waiting."""
 
 
 class TlsStream:
@@ -48,6 +50,8 @@ class TlsStream:
         self._output = _Output(below, outgoing)
         self._taken = 0
         """Bytes of the caller's that are encrypted, and not yet reported as sent."""
+        self._reads = 0
+        """From the stream below, since the last wait."""
         self._is_closed = False
 
     def receive_nowait(self) -> tuple[bytes, Sequence[int]]:
@@ -57,6 +61,9 @@ class TlsStream:
                 data = self._session.read(_RECORD_BYTES)
             except ssl.SSLWantReadError:
                 self._output.flush()  # an answer to a change of keys
+                if self._reads >= _READS_MAX:
+                    raise BlockingIOError(errno.EAGAIN, "Others have their turn") from None
+                self._reads += 1
                 received, _ = self._below.receive_nowait()
                 if received:
                     self._incoming.write(received)
@@ -89,6 +96,7 @@ class TlsStream:
         return taken
 
     async def wait_receivable(self) -> None:
+        self._reads = 0
         await self._below.wait_receivable()
 
     async def wait_sendable(self) -> None:

@@ -88,12 +88,12 @@ async def receive(stream: ByteStream) -> tuple[bytes, list[int]]:
                 await stream.wait_receivable()
 
 
-def _fill(stream: ByteStream) -> int:
-    """Send until it would block; how many bytes were taken."""
+def _fill(stream: ByteStream, nbytes: int = 1000) -> int:
+    """Send ``nbytes`` at a time until it would block; how many bytes were taken."""
     sent = 0
     while True:
         try:
-            sent += stream.send_nowait(memoryview(bytes(1000)))
+            sent += stream.send_nowait(memoryview(bytes(nbytes)))
         except BlockingIOError:
             return sent
 
@@ -164,6 +164,25 @@ async def test_closing_wakes_who_waits_and_ends_use(any_pair: Callable[[], Pair]
         ours.receive_nowait()
     with pytest.raises(OSError, match="Bad file descriptor"):
         ours.send_nowait(memoryview(b"?"))
+    theirs.close()
+
+
+async def test_a_tls_peer_that_sends_without_end_leaves_others_their_turn(
+    tls_pair: Callable[[], Pair],
+) -> None:
+    """Who reads waits now and then, even where there is always more; what is left then wakes it at once."""
+    ours, theirs = tls_pair()
+    sent = _fill(ours, 16_000)  # small ones take more of the kernel's memory than of its bytes
+    got = waits = 0
+    with trio.fail_after(DEADLINE_S):
+        while got < sent:
+            try:
+                got += len(theirs.receive_nowait()[0])
+            except BlockingIOError:
+                waits += 1
+                await theirs.wait_receivable()
+    assert waits > 0
+    ours.close()
     theirs.close()
 
 

@@ -210,3 +210,13 @@ def test_a_capture_says_what_is_in_it_and_why_it_ended() -> None:
     text = shown(ROOT | {"captures": [full, full | {"to": "process 7", "lost": 0, "ended": ""}]})
     assert "captured for /x.pcapng: 9 frames, 2 are not; it ended: the file has 1 MiB\n" in text
     assert "captured for process 7: 9 frames\n" in text
+
+
+def test_who_was_refused_is_counted_by_reason() -> None:
+    listening = {"address": "10.0.0.100:7420", "refused": {"expired": 2}}
+    switch = ROOT | {"control_listen": listening, "control_sessions": {"refused": {"not_authorised": 1}}}
+    console = Console(width=100, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(show_report(Report(switch=switch, hosts=[], problems=[])))
+    assert "refused at 10.0.0.100:7420: expired 2" in capture.get()
+    assert "refused, of those that had a session: not_authorised 1" in capture.get()
