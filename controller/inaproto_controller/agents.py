@@ -8,13 +8,16 @@ connection, with an ``Error`` that says why; an agent has one session; only a le
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
 
+from inaproto.ca.identity import Identity
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.session_rules import SessionLimits, identity_of, refusal_of
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, StreamListener
 from inaproto.wire.control_messages import Error, Ping, Pong
@@ -129,12 +132,15 @@ class Agents:
 
     async def _serve(self, connection: ByteStream) -> None:
         stream = ControlStream(connection)
+        identity = identity_of(connection)
+        if not identity.is_local:
+            stream.limit_input(SessionLimits().hello_bytes_max)
         self._connections += 1
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stream.run)
                 try:
-                    await self._converse(stream)
+                    await self._converse(stream, identity)
                 except (DecodeError, LocalMisuse) as error:
                     _refuse(
                         stream, BAD_MESSAGE, f"not a message of an agent: {error}; the connection is closed"
@@ -146,10 +152,11 @@ class Agents:
             self._connections -= 1
             stream.close()
 
-    async def _converse(self, stream: ControlStream) -> None:
-        hello = await self._hello(stream)
+    async def _converse(self, stream: ControlStream, identity: Identity) -> None:
+        hello = await self._hello(stream, identity)
         if hello is None:
             return
+        stream.limit_input(math.inf)
         session = self._sessions[hello.agent] = _Session(stream, hello.agent, hello.boot_id)
         self._heard[hello.agent] = trio.current_time()
         reason = "it said what is no message"
@@ -173,17 +180,19 @@ class Agents:
                 log.info("%s %s: %s", hello.role, hello.agent, reason)
                 self._changed()
 
-    async def _hello(self, stream: ControlStream) -> AgentHello | None:
+    async def _hello(self, stream: ControlStream, identity: Identity) -> AgentHello | None:
         with trio.move_on_after(HELLO_S):
             hello = await stream.receive()
-            refusal = self._refusal(hello) if isinstance(hello, AgentHello) else ""
+            refusal = refusal_of(identity, hello)
+            if not refusal and isinstance(hello, AgentHello):
+                refusal = self._refusal(hello)
             if self._term == 0:
                 _refuse(stream, NOT_LEADER, "this controller does not lead; another one does")
-            elif not isinstance(hello, AgentHello):
-                _refuse(stream, BAD_MESSAGE, f"an agent says hello first, not {hello.TYPE!r}")
             elif refusal:
                 log.warning("%s", refusal)
                 _refuse(stream, AGENT_REFUSED, refusal)
+            elif not isinstance(hello, AgentHello):
+                _refuse(stream, BAD_MESSAGE, f"an agent says hello first, not {hello.TYPE!r}")
             else:
                 return hello
         return None

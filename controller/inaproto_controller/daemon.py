@@ -13,6 +13,9 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
+from inaproto.ca.identity import Role
+from inaproto.daemon.control_address import Holder, credentials_of, parse_listen
+from inaproto.daemon.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.unix_sockets import BoundSocket, listen_unix, make_run_directory
 from inaproto.errors import ConfigError
 from inaproto.wire.controller_messages import AgentRole
@@ -59,15 +62,31 @@ async def run_controller(
         stack.callback(agents.close)
         jobs = await listen_unix(settings.jobs_path, "jobs' socket")
         stack.callback(jobs.close)
+        machines = await _listen_to_machines(settings)
+        if machines is not None:
+            stack.callback(machines.close)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(controller.run)
             nursery.start_soon(controller.agents.accept_sessions, agents)
+            if machines is not None:
+                nursery.start_soon(machines.run)
+                nursery.start_soon(controller.agents.accept_sessions, machines)
             api_ended = trio.Event()
             await nursery.start(partial(_serve_api, controller, settings, jobs, stop, api_ended))
-            announce(f"ready controller jobs={settings.jobs_path} agents={settings.agents_path}")
+            by_tls = "" if machines is None else f" control={machines.address}"
+            announce(f"ready controller jobs={settings.jobs_path} agents={settings.agents_path}{by_tls}")
             await stop.wait()
             await api_ended.wait()
             nursery.cancel_scope.cancel()
+
+
+async def _listen_to_machines(settings: ControllerSettings) -> TlsListener | None:
+    """Raises ``ConfigError``."""
+    if not settings.agents_listen:
+        return None
+    endpoint = parse_listen(settings.agents_listen)
+    holder = Holder(Role.CONTROLLER, settings.name, settings.tls, settings.dir)
+    return await listen_tls(endpoint.host, endpoint.port, credentials_of(endpoint, holder))
 
 
 async def _serve_api(

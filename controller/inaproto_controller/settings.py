@@ -9,6 +9,8 @@ from typing import Annotated, ClassVar, Final
 from pydantic import AfterValidator, Field
 
 from inaproto.daemon.config import Directory, LogLevel, Settings
+from inaproto.daemon.control_address import parse_listen
+from inaproto.daemon.names import require_name
 
 JOBS_SOCKET: Final = "controller.sock"
 AGENTS_SOCKET: Final = "controller-agents.sock"
@@ -25,6 +27,12 @@ def _loopback(value: str) -> str:
         is_loopback = False
     if not colon or not port.isdecimal() or int(port) > 65535 or not is_loopback:
         raise ValueError("must be an address of this machine and a port, such as 127.0.0.1:7070")
+    return value
+
+
+def _listen(value: str) -> str:
+    if value:
+        parse_listen(value)
     return value
 
 
@@ -45,6 +53,12 @@ class ControllerSettings(Settings):
     """SQLite file, by default DIR/controller.db; or postgresql://..., which two controllers may share."""
     tcp: Annotated[str, AfterValidator(_loopback)] = ""
     """Also serve the job API here, without any check of who asks: 127.0.0.1:PORT."""
+    agents_listen: Annotated[str, AfterValidator(_listen)] = ""
+    """ADDRESS:PORT for hosts and switches of other machines, by TLS; needs tls but on loopback."""
+    name: Annotated[str, AfterValidator(require_name)] = "controller"
+    """That its certificate names."""
+    tls: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
     lease_ms: int = Field(default=30_000, ge=100, le=3_600_000)
     """A host or switch of which nothing is heard for so long is lost, and with it the jobs that run there."""
     report_ms: int = Field(default=2000, ge=10, le=600_000)

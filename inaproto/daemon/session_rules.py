@@ -25,6 +25,7 @@ from inaproto.core.job_tokens import Refusal, TokenIssuer
 from inaproto.ports import ByteStream
 from inaproto.wire.capture_messages import Capture, CaptureEnd
 from inaproto.wire.control_messages import Hello, Member, Message, Ping, Pong, Status
+from inaproto.wire.controller_messages import AgentHello
 from inaproto.wire.switch_messages import SwitchHello
 
 NOT_AUTHORISED: Final = "not_authorised"
@@ -80,6 +81,9 @@ def refusal_of(identity: Identity, message: Message) -> str:
         case SwitchHello():
             if role is not Role.SWITCH or message.switch != identity.name:
                 return f"{identity} says hello as switch {message.switch!r}; its certificate does not"
+        case AgentHello():
+            if (role.value, identity.name) != (message.role, message.agent):
+                return f"{identity} says hello as {message.role} {message.agent!r}; its certificate does not"
         case Status():
             if role not in {Role.OPERATOR, Role.CONTROLLER}:
                 return f"{identity} asks for the status; that takes the certificate of an operator"

@@ -1,0 +1,76 @@
+"""Agents of other machines at the controller: who is not whom its certificate names is refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from inaproto.ca.identity import CERTIFIED, Role
+from inaproto.daemon.control_address import Endpoint, TlsDoor
+from inaproto.daemon.control_stream import ControlStream
+from inaproto.daemon.tls import Credentials
+from inaproto.daemon.tls_listener import listen_tls
+from inaproto.wire.control_messages import Error, Message, StatusReply
+from inaproto.wire.controller_messages import AgentHello, AgentRole, AgentWelcome
+from inaproto_controller.agents import Agents
+from inaproto_controller.desired import Desired
+from tests.daemon.secure_switch import LOOPBACK, Deployment
+
+ROLES: dict[str, AgentRole] = {"h0": "host", "spine": "switch"}
+
+
+@asynccontextmanager
+async def agents_of(directory: Path) -> AsyncIterator[tuple[Deployment, int]]:
+    deployment = Deployment(directory)
+    listener = await listen_tls(LOOPBACK, 0, Credentials(deployment.issue(Role.CONTROLLER, "controller")))
+    agents = Agents(ROLES, lease_s=30, report_s=2, sessions_max=8, changed=lambda: None)
+    agents.lead(1, Desired())
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.run)
+            nursery.start_soon(agents.accept_sessions, listener)
+            yield deployment, listener.port
+            listener.close()
+            nursery.cancel_scope.cancel()
+
+
+async def answer_to(message: Message, credentials: Path, port: int) -> Message:
+    door = TlsDoor(Endpoint(LOOPBACK, port, "controller"), Credentials(credentials))
+    stream = ControlStream(await door.connect())
+    try:
+        await stream.send(message)
+        return await stream.receive()
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize(("role", "name"), [(Role.HOST, "h0"), (Role.SWITCH, "spine")])
+async def test_an_agent_is_welcome_by_its_certificate(tmp_path: Path, role: Role, name: str) -> None:
+    async with agents_of(tmp_path) as (deployment, port):
+        hello = AgentHello(agent=name, role=ROLES[name], boot_id="b")
+        assert isinstance(await answer_to(hello, deployment.issue(role, name), port), AgentWelcome)
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [(Role.HOST, "h1"), *((role, "h0") for role in CERTIFIED if role is not Role.HOST)],
+)
+async def test_an_agent_that_claims_to_be_another(tmp_path: Path, role: Role, name: str) -> None:
+    """Else it would be told another's grants, and report that they have ended."""
+    async with agents_of(tmp_path) as (deployment, port):
+        hello = AgentHello(agent="h0", role="host", boot_id="b")
+        answer = await answer_to(hello, deployment.issue(role, name), port)
+        assert isinstance(answer, Error)
+        assert answer.code == "agent_refused"
+        assert "says hello as host 'h0'" in answer.message
+
+
+async def test_a_hello_is_short(tmp_path: Path) -> None:
+    async with agents_of(tmp_path) as (deployment, port):
+        answer = await answer_to(StatusReply(body={"x": 8000 * "y"}), deployment.host(), port)
+        assert isinstance(answer, Error)
+        assert "more bytes than anybody needs" in answer.message
