@@ -6,7 +6,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint types unit coverage mutation fuzz hil figures bench soak lock clean FORCE
+.PHONY: help venv demo test lint types unit coverage mutation fuzz hil figures bench soak crashes lock clean FORCE
 
 help: ## Show this list
 	@echo 'make demo          is where to begin; make test checks everything. All targets:'
@@ -56,6 +56,9 @@ bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the da
 
 soak: $(STAMP) ## 2000 simulated worlds under faults, report in soak-out; options: make soak ARGS='--seeds 100000'
 	.venv/bin/inaproto soak --seeds 2000 --out soak-out --anew $(ARGS)
+
+crashes: $(STAMP) ## Kill controllers 1000 times, leaders of a pair 200 times; options: make crashes ARGS='-k pair'
+	INAPROTO_CRASHES=1000 $(PY) -m pytest tests/controller/test_controller_crashes.py $(ARGS)
 
 lock: $(STAMP) ## Pin dependencies anew in requirements.lock; newest of all: make lock ARGS=--upgrade
 	$(PY) -m pip install --quiet uv || $(PYTHON) -m pip --python $(PY) install --quiet uv

@@ -35,6 +35,7 @@ from inaproto.wire.controller_messages import (
 log = logging.getLogger("inaproto.controller_link")
 
 RETRY_S: Final = 0.5
+"""Between two rounds of all controllers."""
 DEAD_S: Final = 10.0
 """A controller of which nothing is heard for so long is given up."""
 
@@ -61,12 +62,14 @@ class ControllerLink:
         holder: GrantHolder,
         controllers: Sequence[Path],
         *,
+        retry_s: float = RETRY_S,
         network: StreamNetwork = UNIX,
     ) -> None:
         self._role = role
         self._name = name
         self._holder = holder
         self._controllers = tuple(controllers)
+        self._retry_s = retry_s
         self._network = network
         self._boot_id = secrets.token_hex(8)
         self._term = 0
@@ -89,7 +92,7 @@ class ControllerLink:
         while True:
             problems = [f"{path}: {await self._try(path)}" for path in self._controllers]
             self._trouble("; ".join(problems))
-            await trio.sleep(RETRY_S)
+            await trio.sleep(self._retry_s)
 
     async def _try(self, path: Path) -> str:
         """One session, if it comes to one; returns why it is over."""

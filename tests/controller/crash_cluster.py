@@ -145,7 +145,7 @@ class WatchfulAgent:
         self.wanted = 0
         self._seen = seen
         self._random = Random(f"{seed}/{name}")
-        self.link = ControllerLink(role, name, self, controllers)
+        self.link = ControllerLink(role, name, self, controllers, retry_s=POLL_S)
 
     def want(self, grants: Sequence[GrantRecord]) -> None:
         self.wanted += 1
@@ -189,8 +189,12 @@ class Promises:
     submitted: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By name: the answer."""
     cancelled: set[str] = field(default_factory=set)
-    answers: int = 0
     refusals: list[str] = field(default_factory=list)
+    news: trio.Event = field(default_factory=trio.Event)
+
+    def answered(self) -> None:
+        self.news.set()
+        self.news = trio.Event()
 
 
 async def storm(client: JobClient, number: int, seed: int, promises: Promises, stop: trio.Event) -> None:
@@ -212,7 +216,7 @@ async def storm(client: JobClient, number: int, seed: int, promises: Promises, s
                 answer = await submit
                 promises.submitted[name] = answer
                 serial += 1
-            promises.answers += 1
+            promises.answered()
         except ControllerUnreachable:
             serial += random.random() < 0.3  # that one may be there or not
             await trio.sleep(POLL_S)
@@ -221,6 +225,7 @@ async def storm(client: JobClient, number: int, seed: int, promises: Promises, s
                 serial += 1
             else:
                 promises.refusals.append(str(error))
+                promises.answered()
                 return
 
 
@@ -240,7 +245,7 @@ class CrashCluster:
         self._seed = seed
         self._stop = trio.Event()
 
-    async def run(self, kill: Callable[[], Any], *, times: int, clients: int = 3) -> None:
+    async def run(self, kill: Callable[[], Any], *, times: int, clients: int = 6) -> None:
         """``kill`` one and start it anew, so often, in the storm; then check what was promised."""
         async with trio.open_nursery() as nursery:
             for agent in self.agents:
@@ -249,18 +254,27 @@ class CrashCluster:
                 for number in range(clients):
                     storms.start_soon(storm, self.client, number, self._seed, self.promises, self._stop)
                 for _ in range(times):
-                    answers = self.promises.answers + self.random.choice((0, 0, 1, 5, 20))
-                    with trio.move_on_after(self.random.uniform(0, 0.3)):
-                        await until("answers", lambda: self.promises.answers >= answers)  # noqa: B023
+                    await self._some_time()
                     await kill()
                     self.check()
-                await until("answers after the last start", self._answers_come(self.promises.answers + 20))
+                await self._answers(20)
                 self._stop.set()
             await self._check_promises()
             nursery.cancel_scope.cancel()
 
-    def _answers_come(self, count: int) -> Callable[[], bool]:
-        return lambda: self.promises.answers >= count or bool(self.promises.refusals)
+    async def _some_time(self) -> None:
+        """While it starts, or after some answers, and then at any moment."""
+        if self.random.random() < 0.7:
+            await self._answers(self.random.choice((1, 5, 20, 40)))
+        if self.random.random() < 0.6:
+            await trio.sleep(self.random.uniform(0, 0.03 if self.random.random() < 0.7 else 0.2))
+
+    async def _answers(self, count: int) -> None:
+        """So many more; the last one has come at this very instant."""
+        with trio.fail_after(DEADLINE_S):
+            for _ in range(count):
+                await self.promises.news.wait()
+                self.check()
 
     def check(self) -> None:
         assert [fault for agent in self.agents for fault in agent.faults] == []

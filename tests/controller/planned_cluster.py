@@ -50,6 +50,7 @@ class ModelAgent:
     is_up: bool = True
     applied: int = 0
     holds: dict[int, tuple[Grant, Hold]] = field(default_factory=dict)
+    unwanted: set[int] = field(default_factory=set)
     inbox: deque[Wishes] = field(default_factory=deque)
     outbox: deque[Agent] = field(default_factory=deque)
 
@@ -58,10 +59,14 @@ class ModelAgent:
             return
         self.applied = wishes.revision
         wanted = {grant.number: grant for grant in wishes.grants}
-        self.holds = {number: held for number, held in self.holds.items() if number in wanted}
+        self.unwanted = {number for number in self.holds if number not in wanted}
         for number, grant in wanted.items():
             self.holds.setdefault(number, (grant, Hold()))
         self.outbox.append(self.report())
+
+    def give_up(self) -> None:
+        """What it was to give up, which takes a while."""
+        self.holds = {number: held for number, held in self.holds.items() if number not in self.unwanted}
 
     def report(self) -> Agent:
         holds = {number: hold for number, (_, hold) in self.holds.items()}
@@ -111,25 +116,23 @@ class PlannedCluster:
     # -- things that happen
 
     def walk(self) -> None:
-        steps = [
+        often = [
             self._submit,
             self._cancel,
-            self._send,
-            self._send,
-            self._deliver,
-            self._deliver,
-            self._report,
+            self._run,
+            *[self._send, self._deliver, self._report, self.look] * 4,
         ]
-        steps += [self._report, self._run, self._look, self._look, self._crash, self._reboot, self._lose]
-        self.random.choice(steps)()
+        rare = [self._crash, self._reboot, self._lose]
+        self.random.choice(rare if self.random.random() < 0.02 else often)()
 
     def _submit(self) -> None:
         if len(self.desired.live()) < 6:
             self.submit(self.random.randint(1, self.planner.topology.hosts))
 
     def _cancel(self) -> None:
-        if self.desired.jobs:
-            self.cancel(self.random.choice(sorted(self.desired.jobs)))
+        live = self.desired.live()
+        if live:
+            self.cancel(self.random.choice(live).number)
 
     def _any(self) -> tuple[str, ModelAgent]:
         return self.random.choice(sorted(self.agents.items(), key=lambda item: item[0]))
@@ -148,6 +151,8 @@ class PlannedCluster:
         name, agent = self._any()
         if agent.is_up:
             if self.random.random() < 0.5:
+                agent.give_up()
+            if self.random.random() < 0.5:
                 agent.outbox.append(agent.report())
             if agent.outbox:
                 self.observed[name] = agent.outbox.popleft()
@@ -161,37 +166,34 @@ class PlannedCluster:
                     after = Phase.FAILED
                 agent.holds[number] = grant, Hold(after)
 
-    def _look(self) -> None:
-        self.look()
-
     def _crash(self) -> None:
         """Of the controller: what is stored stays."""
-        if self.random.random() < 0.3:
-            self.observed.clear()
-            for agent in self.agents.values():
-                agent.disconnect()
-            self.planner = ClusterPlanner(self.planner.topology)
+        self.observed.clear()
+        for agent in self.agents.values():
+            agent.disconnect()
+        self.planner = ClusterPlanner(self.planner.topology)
 
     def _reboot(self) -> None:
         """Of an agent, or only of its connection."""
         name, agent = self._any()
-        if self.random.random() < 0.3:
-            agent.disconnect()
-            self.observed.pop(name, None)
-            if self.random.random() < 0.5:
-                agent.applied, agent.holds = 0, {}
+        agent.disconnect()
+        self.observed.pop(name, None)
+        if self.random.random() < 0.5:
+            agent.applied, agent.holds = 0, {}
 
     def _lose(self) -> None:
-        name, agent = self._any()
-        if agent.is_up and self.random.random() < 0.2:
+        """Or find again, each of which has been lost."""
+        for name, agent in self.agents.items():
+            if not agent.is_up:
+                agent.is_up = True
+                if self.random.random() < 0.5:
+                    agent.applied, agent.holds = 0, {}
+                self.observed.pop(name, None)
+        if self.random.random() < 0.5:
+            name, agent = self._any()
             agent.is_up = False
             agent.disconnect()
             self.observed[name] = Agent(Presence.GONE)
-        elif not agent.is_up:
-            agent.is_up = True
-            if self.random.random() < 0.5:
-                agent.applied, agent.holds = 0, {}
-            self.observed.pop(name, None)
 
     # -- laws
 
@@ -215,6 +217,7 @@ class PlannedCluster:
             changes = self.look()
             for name, agent in self.agents.items():
                 agent.take(self.wishes(name))
+                agent.give_up()
                 agent.disconnect()
             self.check()
             if not changes and told == {self.desired.revision}:
