@@ -133,6 +133,8 @@ class SharingCoordinator:
         """Being made durable."""
         self._missing: dict[Seat, None] = {}
         """Not done yet."""
+        self._gone: dict[Seat, None] = {}
+        """Since the last round began: what is being made durable may name them."""
         self._token = 0
         self._aborted = 0
         """Rounds, one after the other."""
@@ -158,7 +160,7 @@ class SharingCoordinator:
                     raise LocalMisuse(f"{len(seats)} seats are too many, or one is there twice")
                 self._seats = seats
             case SeatGone(seat):
-                actions = self._gone(seat, now)
+                actions = self._seat_gone(seat, now)
             case RingRemoved(job, epoch):
                 actions = [PoolFree(one) for one in self._turns.fence(job, epoch)]
             case JobHeld(job):
@@ -285,6 +287,7 @@ class SharingCoordinator:
 
     def _begin(self, change: _Change, now: Instant) -> list[SharingAction]:
         self._number += 1
+        self._gone.clear()
         version = Version(self._term, self._number)
         self._round = _Round(version, change)
         self._phase = Phase.PREPARING
@@ -386,9 +389,13 @@ class SharingCoordinator:
         return [*actions, *self._tell_commit(record.told, now)]
 
     def _tell_commit(self, seats: tuple[Seat, ...], now: Instant) -> list[SharingAction]:
-        self._phase, self._missing = Phase.COMMITTING, dict.fromkeys(seats)
+        here = [seat for seat in seats if seat not in self._gone]
+        self._phase, self._missing = Phase.COMMITTING, dict.fromkeys(here)
         self._deadline = Instant(now + self._config.resend_ns)
-        return [self._commit_for(seat) for seat in seats]
+        for seat in self._gone:
+            self._turns.gone(seat)
+            self._no_longer_missing(seat)
+        return [self._commit_for(seat) for seat in here]
 
     def _commit_for(self, seat: Seat) -> Tell:
         record = self._record
@@ -467,7 +474,8 @@ class SharingCoordinator:
             marks = [self._note(Mark.PRESUMED_ABORT, version)]
         return [*marks, Tell(seat, Abort(seat, self._term, version))]
 
-    def _gone(self, seat: Seat, now: Instant) -> list[SharingAction]:
+    def _seat_gone(self, seat: Seat, now: Instant) -> list[SharingAction]:
+        self._gone[seat] = None
         self._turns.gone(seat)
         if self._seats is not None:
             self._seats = tuple(one for one in self._seats if one != seat)

@@ -12,9 +12,10 @@ Losses and duplicates have budgets. The coordinator crashes and restarts from it
 that is being written is there or not. A host crashes and takes a seat of each job along; the coordinator
 hears of it any time later.
 
-*Timers* expire when what they wait for can no longer come; earlier ones have a budget. A round that was
-aborted is tried again at once while fewer than ``rounds`` have begun; after that when its seats agree, so
-that versions stay few. The planner has another wish only when no round is under way, unless it is ``hasty``.
+*Timers* expire when what they wait for can no longer come, a back-off when nothing of the round that was
+aborted is under way; earlier ones have a budget. Once ``rounds`` have begun one is tried again only when its
+seats agree, so that versions stay few. The planner has another wish only when no round is under way, unless it
+is ``hasty``.
 
 *Reductions* (``reduced``; compared with the full search in ``tests/sim/test_explore_sharing.py``):
 
@@ -457,12 +458,11 @@ class SharingWorld:
 
     def _soon(self, found: list[tuple[Step, State]], state: State, extra: Extra, view: SharingView) -> None:
         version = view.version
-        if view.phase == "backing off":
-            if version.number < self.config.rounds or self._may_succeed(state):
-                found.append((Step(TIMER, 0), self._to_coordinator(state, "soon", Woke())))
+        is_retry = view.phase == "backing off" and version.number >= self.config.rounds
+        if is_retry and not self._may_succeed(state):
             return
         is_coming = any(
-            isinstance(message, Prepare | Vote | Refusal) and message.version == version
+            isinstance(message, Prepare | Vote | Refusal | Abort) and message.version == version
             for message in (self.letters[number].event.message for number in self._nets[state[3]])
         )
         if not is_coming:
