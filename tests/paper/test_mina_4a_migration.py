@@ -1,4 +1,4 @@
-"""MINA section IV-A: aggregation trees move under running jobs; and what ours adds to it (protocol, section 7)."""
+"""MINA section IV-A: aggregation trees move under running jobs; and what ours adds to it."""
 
 from __future__ import annotations
 

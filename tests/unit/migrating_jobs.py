@@ -1,4 +1,4 @@
-"""Coordinator, slots of switches and hosts of jobs in virtual time, joined by a network that a test decides on.
+"""Coordinator, slots of switches and hosts of jobs in virtual time; a test decides on the network.
 
 Hosts drain ``drain_ns`` after they are told to, and renew their leases as long as they use a tree.
 """
