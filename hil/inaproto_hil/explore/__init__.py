@@ -28,11 +28,25 @@ class _Explore(click.Command):
 
 @click.command(cls=_Explore)
 @click.option(
+    "--world",
+    default="ring",
+    show_default=True,
+    metavar="NAME",
+    help="What is explored: ring, or one of the worlds below, whose sizes are given by --set.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A size, or how often something may fail, in a world that is not the ring.",
+)
+@click.option(
     "--variant",
     default="product",
     show_default=True,
     metavar="NAME",
-    help="What sums in the switch: one of the names below.",
+    help="What sums in the switch, or leaves a rule out: one of the names below.",
 )
 @click.option("--ranks", type=int, metavar="W", help="Ranks of the ring.")
 @click.option("--window", type=int, metavar="N", help="Messages in flight, a power of two.")
@@ -82,7 +96,15 @@ class _Explore(click.Command):
     metavar="FILE",
     help="Write the verdict there as JSON; with - to stdout, and the table to stderr.",
 )
-def explore(variant: str, full: bool, states_max: int, json_file: TextIO | None, **sizes: Any) -> None:
+def explore(
+    world: str,
+    settings: tuple[str, ...],
+    variant: str,
+    full: bool,
+    states_max: int,
+    json_file: TextIO | None,
+    **sizes: Any,
+) -> None:
     """Explore a small ring exhaustively: all interleavings of its packets, all faults within a budget.
 
     Hosts and accelerator are the product's own cores, exchanging real RoCEv2 frames with PSNs of a few
@@ -92,7 +114,15 @@ def explore(variant: str, full: bool, states_max: int, json_file: TextIO | None,
     can still finish.
     """
     try:
-        status = _explore(variant, full, states_max, json_file, sizes)
+        if world == "ring":
+            if settings:
+                raise click.UsageError("--set is for worlds that are not the ring; it has options of its own")
+            status = _explore(variant, full, states_max, json_file, sizes)
+        else:
+            given = [name for name, value in sizes.items() if value]
+            if given:
+                raise click.UsageError(f"--{given[0].replace('_', '-')} is of the ring; use --set")
+            status = _explore_named(world, variant, settings, full, states_max, json_file)
     except KeyboardInterrupt:  # outside of the search, which counts its states
         click.echo("inaproto: interrupted: no verdict", err=True)
         status = INTERRUPTED
@@ -134,6 +164,38 @@ def _explore(
         click.echo("inaproto: interrupted in the search for a shorter run than this one", err=True)
         return INTERRUPTED
     return 0 if found is None else 1
+
+
+def _explore_named(
+    world: str,
+    variant: str,
+    settings: tuple[str, ...],
+    full: bool,
+    states_max: int,
+    json_file: TextIO | None,
+) -> int:
+    """The exit status."""
+    from rich.console import Console
+
+    from inaproto.sim.explore.engine import Interrupted, TooManyStates
+    from inaproto_hil.explore.worlds import search_named, show_named
+
+    try:
+        if states_max < 1:
+            raise ConfigError(f"states_max must be at least 1, not {states_max}")
+        report = search_named(world, variant, settings, states_max, reduced=not full)
+    except ConfigError as error:
+        raise click.UsageError(_by_option(str(error), {"variant", "states_max"})) from None
+    except TooManyStates as error:
+        click.echo(f"inaproto: no verdict: {str(error).replace('states_max', '--states-max')}", err=True)
+        return 2
+    except Interrupted as error:
+        click.echo(f"inaproto: {error}: no verdict", err=True)
+        return INTERRUPTED
+    if json_file is not None:
+        json_file.write(json.dumps(report.as_json(), indent=2) + "\n")
+    show_named(Console(stderr=json_file is not None and json_file.name == "<stdout>"), report)
+    return 0 if report.counterexample is None else 1
 
 
 def _by_option(error: str, fields: set[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Final
 
 from inaproto.sim.explore.variants import VARIANTS, Variant, ring_config
+from inaproto_hil.explore.worlds import WORLDS
 
 _EXAMPLES: Final = """
 \b
@@ -72,7 +74,29 @@ search shows then:
 
 def epilog() -> str:
     rows = "\n".join(_row(variant) for variant in VARIANTS.values())
-    return _EXAMPLES + _ASSUMED + _VARIANTS + rows + _ADVICE
+    return _EXAMPLES + _ASSUMED + _VARIANTS + rows + worlds_text() + _ADVICE
+
+
+def worlds_text() -> str:
+    """The worlds that are not the ring."""
+    lines = ["\n\n\b\nOther worlds:"]
+    for name, world in WORLDS.items():
+        lines.append(f"  --world {name}: {world.text}")
+        for setting, text in world.settings.items():
+            lines += _wrapped(f"--set {setting}: {text}", 6)
+        for variant, (text, shows) in world.variants.items():
+            lines += [*_wrapped(f"{variant}: {text}", 4), *_wrapped(f"shows: {shows}", 6)]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        76,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_on_hyphens=False,
+    )
 
 
 def _row(variant: Variant) -> str:

@@ -33,6 +33,11 @@ class Search:
 
 def search(variant: str, config: RingWorldConfig, states_max: int) -> Search:
     world = ring_world(variant, config)
+    return Search(world, *watched(world, states_max))
+
+
+def watched(world: engine.Explorable[Any, Any], states_max: int) -> tuple[engine.Verdict, float]:
+    """The verdict and the seconds that it took; with a progress line on a terminal."""
     begun = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     console = Console(stderr=True)
@@ -47,7 +52,7 @@ def search(variant: str, config: RingWorldConfig, states_max: int) -> Search:
             )
 
         verdict = engine.explore(world, states_max=states_max, progress=progress)
-    return Search(world, verdict, time.perf_counter() - begun)
+    return verdict, time.perf_counter() - begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,7 @@ def report_of(variant: str, done: Search, found: Found | None) -> dict[str, Any]
         "depth": verdict.depth,
         "seconds": round(done.seconds, 3),
         "local_states": {"switch": len(world.switch), "ranks": [len(rank) for rank in world.ranks]},
-        "memory_mib": _memory_mib(),
+        "memory_mib": memory_mib(),
         "environment": environment.describe(),
     }
 
@@ -125,7 +130,7 @@ def assumptions(config: RingWorldConfig) -> str:
     )
 
 
-def _memory_mib() -> int:
+def memory_mib() -> int:
     """Of this process, at its largest."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
@@ -154,7 +159,7 @@ def show(console: Console, variant: str, done: Search, found: Found | None) -> N
         ("finished states", f"{verdict.finished:,}"),
         ("depth", f"{verdict.depth:,} steps"),
         ("local states", f"switch {len(world.switch):,}, ranks " + _local(world)),
-        ("time", f"{done.seconds:.1f} s, {_memory_mib():,} MiB"),
+        ("time", f"{done.seconds:.1f} s, {memory_mib():,} MiB"),
         ("violations", "0" if found is None else "1"),
     ):
         table.add_row(name, value)
@@ -164,7 +169,7 @@ def show(console: Console, variant: str, done: Search, found: Found | None) -> N
     for note in notes(config):
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
     if found is not None:
-        _print_run(console, found.counterexample, "A shortest run" if found.is_shortest else "A run")
+        print_run(console, found.counterexample, "A shortest run" if found.is_shortest else "A run")
     if VARIANTS[variant].remark:
         console.print(f"\nKnown of this variant: {VARIANTS[variant].remark}", highlight=False)
 
@@ -173,7 +178,7 @@ def _local(world: RingWorld) -> str:
     return ", ".join(f"{len(rank):,}" for rank in world.ranks)
 
 
-def _print_run(console: Console, found: engine.Counterexample, title: str) -> None:
+def print_run(console: Console, found: engine.Counterexample, title: str) -> None:
     console.print(f"\n[bold]{found.kind.value}[/bold]: {escape(found.rule)}", highlight=False, soft_wrap=True)
     console.print(f"{title}, {len(found.run)} steps:", highlight=False)
     _print_steps(console, found.run, 1)

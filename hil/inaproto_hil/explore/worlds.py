@@ -1,0 +1,155 @@
+"""The worlds that ``inaproto explore --world`` knows beside the ring.
+
+A world more is an entry of ``WORLDS``: its variants, its settings, and a function that makes it of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from inaproto.errors import ConfigError
+from inaproto.sim.explore import engine, migration_variants
+from inaproto.sim.explore.migration_config import FAULTS, SCENARIOS
+from inaproto_hil import environment
+from inaproto_hil.explore.report import VERSION, memory_mib, print_run, watched
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    world: engine.Explorable[Any, Any]
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWorld:
+    text: str
+    settings: Mapping[str, str]
+    """By form, what they mean."""
+    variants: Mapping[str, tuple[str, str]]
+    """What each is, and what the search shows with its defaults."""
+    make: Callable[[str, Mapping[str, str], bool], Made]
+    """(variant, settings, reduced); raises ``ConfigError``."""
+
+
+def _migration(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
+    known = ("capacity", "faults", *FAULTS)
+    numbers: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "scenario":
+            numbers[name] = value
+        elif name not in known:
+            raise ConfigError(f"--set {name}: there are scenario, {', '.join(known)}")
+        elif not value.isdecimal():
+            raise ConfigError(f"--set {name} must be a number, not {value!r}")
+        else:
+            numbers[name] = int(value)
+    config = migration_variants.migration_config(variant, reduced=reduced, **numbers)
+    return Made(migration_variants.migration_world(variant, config), asdict(config))
+
+
+WORLDS: Final[Mapping[str, NamedWorld]] = {
+    "migration": NamedWorld(
+        "two jobs change trees under faults (MINA IV-A)",
+        {
+            "scenario=NAME": ", ".join(SCENARIOS),
+            "capacity=K": "slots of a switch",
+            "faults=K": "in all, of any kind",
+            "KIND=K": f"at most, of one kind: {', '.join(FAULTS)}; 1 of each, but no_return 0",
+        },
+        {its.name: (its.text, its.shows) for its in migration_variants.VARIANTS.values()},
+        _migration,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedReport:
+    world: str
+    variant: str
+    config: dict[str, Any]
+    verdict: engine.Verdict
+    seconds: float
+    counterexample: engine.Counterexample | None
+    is_shortest: bool
+
+    def as_json(self) -> dict[str, Any]:
+        found = None
+        if self.counterexample is not None:
+            found = {
+                "kind": self.counterexample.kind.name.lower(),
+                "rule": self.counterexample.rule,
+                "is_shortest": self.is_shortest,
+                "run": self.counterexample.run,
+                "aftermath": self.counterexample.aftermath,
+            }
+        return {
+            "version": VERSION,
+            "world": self.world,
+            "variant": self.variant,
+            "config": self.config,
+            "violations": 0 if found is None else 1,
+            "counterexample": found,
+            "states": self.verdict.states,
+            "transitions": self.verdict.transitions,
+            "finished_states": self.verdict.finished,
+            "depth": self.verdict.depth,
+            "seconds": round(self.seconds, 3),
+            "memory_mib": memory_mib(),
+            "environment": environment.describe(),
+        }
+
+
+def search_named(
+    world: str, variant: str, settings: Sequence[str], states_max: int, *, reduced: bool
+) -> NamedReport:
+    """Raises ``ConfigError``, and what ``engine.explore`` raises.
+
+    A run that breaks a rule is looked for again without reductions, so that it is a shortest one.
+    """
+    if world not in WORLDS:
+        raise ConfigError(f"--world {world!r} does not exist; there are ring, {', '.join(WORLDS)}")
+    values = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name in values:
+            raise ConfigError(f"--set must be NAME=VALUE, each name once, not {setting!r}")
+        values[name] = value
+    made = WORLDS[world].make(variant, values, reduced)
+    verdict, seconds = watched(made.world, states_max)
+    found, is_shortest = verdict.counterexample, not reduced
+    if found is not None and reduced:
+        try:
+            whole = watched(WORLDS[world].make(variant, values, False).world, states_max)[0]
+            found, is_shortest = whole.counterexample or found, whole.counterexample is not None
+        except (engine.TooManyStates, engine.Interrupted):
+            is_shortest = False
+    return NamedReport(world, variant, made.config, verdict, seconds, found, is_shortest)
+
+
+def show_named(console: Console, report: NamedReport) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    verdict, (text, _) = report.verdict, WORLDS[report.world].variants[report.variant]
+    for name, value in (
+        ("world", f"{report.world}: {WORLDS[report.world].text}"),
+        ("variant", f"{report.variant}: {text}"),
+        *((name, _shown(value)) for name, value in report.config.items()),
+        ("states", f"{verdict.states:,}"),
+        ("transitions", f"{verdict.transitions:,}"),
+        ("finished states", f"{verdict.finished:,}"),
+        ("depth", f"{verdict.depth:,} steps"),
+        ("time", f"{report.seconds:.1f} s, {memory_mib():,} MiB"),
+        ("violations", "0" if report.counterexample is None else "1"),
+    ):
+        table.add_row(name.replace("_", " "), value)
+    console.print(table)
+    if report.counterexample is not None:
+        print_run(console, report.counterexample, "A shortest run" if report.is_shortest else "A run")
+
+
+def _shown(value: Any) -> str:
+    return f"{value['name']}: {value['text']}" if isinstance(value, dict) else str(value)
