@@ -95,11 +95,11 @@ def test_operations_go_on_without_ina_until_the_new_tree_is_acquired() -> None:
     world.drain_ns = 5 * MS
     world.tell(plan(2, A="b"))
     assert world.run(1 * S, lambda: phase(world, "A") is Phase.ACQUIRING)
-    assert world.hosts["A"].uses is None
+    assert not world.uses("A")
     assert world.settle()
     assert told(world, "A") == [DrainJob, TreeStands]
-    uses = world.hosts["A"].uses
-    assert uses is not None
+    uses = world.uses("A")
+    assert uses
     assert uses.tree.switches == ("b",)
 
 

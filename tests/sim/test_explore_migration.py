@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from inaproto_hil.explore import explore as command
 KINDS = ("losses", "duplicates", "crashes", "reboots", "outages", "run_outs", "deaths")
 
 
-def explored(variant: str = "product", *, reduced: bool = True, **sizes: int | str) -> Verdict:
-    config = migration_config(variant, reduced=reduced, **sizes)  # type: ignore[arg-type]
+def explored(
+    variant: str = "product", scenario: str | None = None, *, reduced: bool = True, **sizes: int
+) -> Verdict:
+    config = replace(migration_config(variant, scenario=scenario, reduced=reduced), **sizes)
     return explore(migration_world(variant, config), states_max=60_000)
 
 
@@ -24,8 +27,8 @@ def only(kind: str, times: int = 1) -> dict[str, int]:
     return {its: times * (its == kind) for its in KINDS} | {"faults": times}
 
 
-def found(variant: str, **sizes: int | str) -> Counterexample:
-    counterexample = explored(variant, **sizes).counterexample
+def found(variant: str) -> Counterexample:
+    counterexample = explored(variant).counterexample
     assert counterexample is not None
     return counterexample
 
@@ -45,13 +48,13 @@ def test_two_jobs_swap_whatever_fails_once() -> None:
 
 @pytest.mark.parametrize("kind", ["losses", "duplicates", "crashes", "outages"])
 def test_a_tree_of_two_switches_passes_on_whatever_fails_twice_in_one_way(kind: str) -> None:
-    assert explored(scenario="first", **only(kind, 2)).counterexample is None
+    assert explored("product", "first", reduced=True, **only(kind, 2)).counterexample is None
 
 
 @pytest.mark.parametrize("kind", ["duplicates", "crashes", "outages"])
 def test_reductions_change_no_verdict(kind: str) -> None:
-    whole = explored(scenario="first", reduced=False, **only(kind))
-    folded = explored(scenario="first", **only(kind))
+    whole = explored("product", "first", reduced=False, **only(kind))
+    folded = explored("product", "first", reduced=True, **only(kind))
     assert whole.counterexample is None
     assert folded.counterexample is None
     assert folded.states < whole.states

@@ -154,6 +154,9 @@ class MigratingJobs:
         used = {job: its.uses.epoch for job, its in self.hosts.items() if its.uses is not None}
         return held == claims and used == {job.job: job.lease.epoch for job in view.jobs if job.lease}
 
+    def uses(self, job: str) -> TreeStands | None:
+        return self.hosts[job].uses
+
     def held(self, switch: str) -> list[Lease]:
         return [lease for lease, _ in self.ledgers[switch].view().held]
 

@@ -134,8 +134,8 @@ class MigrationStates:
             return False
         claims: dict[str, set[Lease]] = {name: set() for name in self.switches}
         for name, job in core._jobs.items():
-            for at in job.tree.switches if job.tree else ():
-                claims[at].add(Lease(name, job.tree.tree_id if job.tree else 0, job.epoch))
+            for where in job.tree.switches if job.tree else ():
+                claims[where].add(Lease(name, job.tree.tree_id if job.tree else 0, job.epoch))
         for at, name in enumerate(self.switches):
             if set(self.ledger(state, at)._held) != claims[name]:
                 return False
@@ -172,7 +172,7 @@ class MigrationStates:
             bag = [message for message in bag if self._matters(message, core, last, name)]
         if core is not None:
             term, known = core._term, core._switches[name]
-            seen = {known.number, *(its.number for its in bag if _term(its) == term)}
+            seen = {known.number, *(key_of(its)[1] for its in bag if _term(its) == term)}
             if last is not None and last.term == term:
                 seen.add(last.number)
             numbers = {old: new for new, old in enumerate(sorted(seen - {0}), 1)} | {0: 0}
