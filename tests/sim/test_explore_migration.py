@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,13 +18,13 @@ KINDS = ("losses", "duplicates", "crashes", "reboots", "outages", "run_outs", "d
 
 
 def explored(
-    variant: str = "product", scenario: str | None = None, *, reduced: bool = True, **sizes: int
+    variant: str = "product", scenario: str | None = None, *, reduced: bool = True, **sizes: Any
 ) -> Verdict:
     config = replace(migration_config(variant, scenario=scenario, reduced=reduced), **sizes)
     return explore(migration_world(variant, config), states_max=60_000)
 
 
-def only(kind: str, times: int = 1) -> dict[str, int]:
+def only(kind: str, times: int = 1) -> dict[str, Any]:
     return {its: times * (its == kind) for its in KINDS} | {"faults": times}
 
 
