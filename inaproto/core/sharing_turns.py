@@ -6,7 +6,10 @@ the one before it has drained, and an operation that begins sooner goes without.
 operations, and it is planned ahead, from what is known of each job: its step times and where it is. What
 comes of a plan is :class:`Proposal`: the job, operations ``[first, until)``, and when it has to be asked for.
 
-What an operation gains is the published score's numerator (:meth:`NextOperation.gain`). Beyond it:
+There are two rules. ``SCORE`` is the published one (:func:`may_use`), with what is predicted in place of what is:
+a turn is the operations of a job that it gives INA one after the other. With turns that cost nothing it does
+what the published simulator does. ``NEED``, ours, gives longer turns; what an operation gains is the published
+score's numerator (:meth:`NextOperation.gain`), and beyond it:
 
 - *Need*. The fewest last operations of a step that must use INA for it to end as early as it still can: the
   short paper's suffix partition, from where the job is now. Until it has begun, INA is good for a job, but
@@ -31,10 +34,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
 from inaproto.core.job_run import JobRun, Phase
+from inaproto.core.sharing_policy import may_use
 from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import JobId, OpIndex
@@ -45,6 +50,11 @@ _EVENTS_MAX: Final = 20_000
 """Of a job, from what was heard last: whose place is further ahead is not planned for."""
 
 
+class TurnRule(Enum):
+    SCORE = "score"
+    NEED = "need"
+
+
 @dataclass(frozen=True, slots=True)
 class TurnConfig:
     round_trip: float = 1e-3
@@ -52,6 +62,7 @@ class TurnConfig:
     lead: float = 1e-3
     """That a turn is asked for sooner than it must be, for what predictions are wrong by."""
     capacity: int = 1
+    rule: TurnRule = TurnRule.NEED
     yield_share: float = 0.5
     round_trips_lost: float = 6.0
     """By a turn that is cut: as many are added to what the holder would lose."""
@@ -102,6 +113,17 @@ class Proposal(NamedTuple):
     """Not before that time. Facts that come until then may change the proposal."""
 
 
+class _Run(NamedTuple):
+    """Of operations, one after the other."""
+
+    job: JobId
+    first: OpIndex
+    until: OpIndex
+    begin: float
+    is_alone: bool
+    """Nobody else gains."""
+
+
 def next_turn(
     jobs: Sequence[JobFacts], turns: Sequence[StandingTurn], now: float, config: TurnConfig
 ) -> Proposal | None:
@@ -114,20 +136,18 @@ def next_turn(
     held = {line.job: line.turn_end() for line in lines if line.holds()}
     is_free = len(held) < config.capacity
     free_at = now if is_free else min(held.values())
-    wishes: list[_Wish] = []
-    for line in lines:
-        if line.job in held and (is_free or held[line.job] > free_at or line.is_open):
-            continue  # it has a turn besides
-        wish = _Wish.of(line, free_at + config.round_trip)
-        if wish is not None:
-            wishes.append(wish)
-    if not wishes:
+    able = [
+        line
+        for line in lines
+        if line.job not in held or not (is_free or line.is_open or held[line.job] > free_at)
+    ]
+    find = _scored if config.rule is TurnRule.SCORE else _needed
+    found = find(able, free_at + config.round_trip, config)
+    if found is None:
         return None
-    wishes.sort(key=lambda wish: wish.begin)
-    wish, until = _first(wishes, config)
-    has_rivals = len(wishes) > 1 or 1 < config.capacity < len(lines)
-    ask_at = max(wish.begin - config.round_trip - config.lead, now)
-    return Proposal(wish.job, wish.first, until if has_rivals else None, wish.begin, ask_at)
+    has_end = not found.is_alone or 1 < config.capacity < len(lines)
+    ask_at = max(found.begin - config.round_trip - config.lead, now)
+    return Proposal(found.job, found.first, found.until if has_end else None, found.begin, ask_at)
 
 
 def _lines(jobs: Sequence[JobFacts], turns: Sequence[StandingTurn], now: float) -> list[_Line]:
@@ -137,14 +157,48 @@ def _lines(jobs: Sequence[JobFacts], turns: Sequence[StandingTurn], now: float) 
     return [line for line in lines if line.advance(now)]
 
 
-def _first(wishes: Sequence[_Wish], config: TurnConfig) -> tuple[_Wish, OpIndex]:
-    """And where its turn ends."""
+def _needed(lines: Sequence[_Line], earliest: float, config: TurnConfig) -> _Run | None:
+    found = (_Wish.of(line, earliest) for line in lines)
+    wishes = sorted((one for one in found if one is not None), key=lambda one: one.begin)
+    if not wishes:
+        return None
+    is_alone = len(wishes) == 1
     for wish in wishes:
         until = wish.until([one for one in wishes if one is not wish], config)
         if until > wish.first:
-            return wish, until
+            return _Run(wish.job, wish.first, until, wish.begin, is_alone)
     wish = min(wishes, key=lambda one: one.need)
-    return wish, OpIndex(wish.first + 1)
+    return _Run(wish.job, wish.first, OpIndex(wish.first + 1), wish.begin, is_alone)
+
+
+def _scored(lines: Sequence[_Line], earliest: float, config: TurnConfig) -> _Run | None:
+    """Operations that the published rule would give INA, until it gave it to another or to none."""
+    ahead = [line.copy() for line in lines]
+    found: _Run | None = None
+    for _ in range(_EVENTS_MAX if ahead else 0):
+        line = min(ahead, key=lambda one: one.run.at)
+        run = line.run
+        if run.phase is not Phase.BEGINS or run.at < earliest - _NOTHING:
+            line.move()
+            continue
+        others = [one.run for one in ahead if one is not line]
+        uses_ina = not any(one.uses_ina for one in others) and _may_use(run, others)
+        if uses_ina and found is None:
+            found = _Run(line.job, line.operation, line.operation, run.at, is_alone=not others)
+        if found is not None:
+            if uses_ina is not (line.job == found.job) or found.until - found.first >= run.times.count:
+                return found
+            if uses_ina:
+                found = found._replace(until=OpIndex(line.operation + 1))
+        run.begin(uses_ina=uses_ina)
+    return found
+
+
+def _may_use(run: JobRun, others: Sequence[JobRun]) -> bool:
+    mine = run.next_operation()
+    rivals = [one.next_operation() for one in others]
+    assert mine is not None, "jobs are without end here"
+    return may_use(mine, [one for one in rivals if one is not None], run.at)
 
 
 class _Line:
@@ -184,10 +238,10 @@ class _Line:
         for _ in range(_EVENTS_MAX):
             if self.run.at >= until:
                 return True
-            self._next()
+            self.move()
         return False
 
-    def _next(self) -> None:
+    def move(self) -> None:
         run, turn = self.run, self._turn
         if run.phase is Phase.BEGINS:
             is_inside = turn is not None and turn.first <= self.operation and not self._is_past(turn)
@@ -212,7 +266,7 @@ class _Line:
             ahead._turn = turn._replace(until=OpIndex(max(turn.first, self.operation) + 1))
         for _ in range(_EVENTS_MAX):
             end = ahead.run.at
-            ahead._next()
+            ahead.move()
             if not ahead.holds():
                 return end
         return inf

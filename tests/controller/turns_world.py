@@ -62,7 +62,7 @@ class TurnsWorld:
         while now <= until:
             number = min(range(len(self.runs)), key=lambda one: self.runs[one].at)
             run = self.runs[number]
-            if self._wake < run.at:
+            if self._wake <= run.at:
                 now = self._wake
                 self._plan(now)
                 continue

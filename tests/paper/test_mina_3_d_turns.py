@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 from itertools import combinations_with_replacement, pairwise
 from math import inf
+from statistics import mean
 
 import pytest
 
 from inaproto.core.sharing_policy import Policy
-from inaproto.core.sharing_turns import JobFacts, StandingTurn, TurnConfig, next_turn
+from inaproto.core.sharing_turns import JobFacts, StandingTurn, TurnConfig, TurnRule, next_turn
 from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import OpIndex
@@ -68,6 +69,21 @@ def test_turns_of_a_round_trip_of_1_ms_cost_nothing_on_average() -> None:
     free = sum(weights[pair] * simulated(pair) for pair in PAIRS) / total
     assert turns > free - 0.003
     assert sum(scores[pair] >= 0.95 for pair in PAIRS) >= sum(simulated(pair) >= 0.95 for pair in PAIRS) - 2
+
+
+@pytest.mark.parametrize("pair", FEW)
+def test_the_published_rule_by_turns_that_cost_nothing_does_what_the_published_simulator_does(
+    pair: tuple[str, str],
+) -> None:
+    free = TurnConfig(round_trip=0.0, lead=0.0, rule=TurnRule.SCORE)
+    assert by_turns(pair, free)[0] == pytest.approx(simulated(pair), abs=1e-9)
+
+
+def test_the_published_rule_loses_by_a_round_trip_what_longer_turns_do_not() -> None:
+    scored = TurnConfig(round_trip=1e-3, rule=TurnRule.SCORE)
+    losses = {pair: simulated(pair) - by_turns(pair, scored)[0] for pair in FEW}
+    assert mean(losses.values()) > 0.02
+    assert mean(simulated(pair) - by_turns(pair)[0] for pair in FEW) < 0.01
 
 
 @pytest.mark.parametrize("models", [("opt-350m-4", "bert-base-4", "vit-base-4"), ("bert-large-4",) * 3])
