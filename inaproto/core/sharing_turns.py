@@ -6,10 +6,10 @@ the one before it has drained, and an operation that begins sooner goes without.
 operations, and it is planned ahead, from what is known of each job: its step times and where it is. What
 comes of a plan is :class:`Proposal`: the job, operations ``[first, until)``, and when it has to be asked for.
 
-There are two rules. ``SCORE`` is the published one (:func:`may_use`), with what is predicted in place of what is:
-a turn is the operations of a job that it gives INA one after the other. With turns that cost nothing it does
-what the published simulator does. ``NEED``, ours, gives longer turns; what an operation gains is the published
-score's numerator (:meth:`NextOperation.gain`), and beyond it:
+There are two rules. ``SCORE`` is the published one (:func:`may_use`), with what is predicted in place of what
+is: a turn is the operations of a job that it gives INA one after the other. With turns that cost nothing it
+does what the published simulator does. ``NEED``, ours, gives longer turns; what an operation gains is the
+published score's numerator (:meth:`NextOperation.gain`), and beyond it:
 
 - *Need*. The fewest last operations of a step that must use INA for it to end as early as it still can: the
   short paper's suffix partition, from where the job is now. Until it has begun, INA is good for a job, but
@@ -48,6 +48,8 @@ _NOTHING: Final = 1e-9
 """Seconds that make no difference."""
 _EVENTS_MAX: Final = 20_000
 """Of a job, from what was heard last: whose place is further ahead is not planned for."""
+_OPERATIONS_MAX: Final = 256
+"""Of a turn by the published rule: what is predicted of later ones is worth little."""
 
 
 class TurnRule(Enum):
@@ -93,7 +95,7 @@ class JobFacts(NamedTuple):
 
 
 class StandingTurn(NamedTuple):
-    """Given, and not ended as far as is known."""
+    """Given, and not ended when its job was heard last: operations since then are expected to have had it."""
 
     job: JobId
     first: OpIndex
@@ -186,7 +188,7 @@ def _scored(lines: Sequence[_Line], earliest: float, config: TurnConfig) -> _Run
         if uses_ina and found is None:
             found = _Run(line.job, line.operation, line.operation, run.at, is_alone=not others)
         if found is not None:
-            if uses_ina is not (line.job == found.job) or found.until - found.first >= run.times.count:
+            if uses_ina is not (line.job == found.job) or found.until - found.first >= _OPERATIONS_MAX:
                 return found
             if uses_ina:
                 found = found._replace(until=OpIndex(line.operation + 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations_with_replacement, pairwise
 from math import inf
@@ -10,13 +12,13 @@ from statistics import mean
 import pytest
 
 from inaproto.core.sharing_policy import Policy
-from inaproto.core.sharing_turns import JobFacts, StandingTurn, TurnConfig, TurnRule, next_turn
+from inaproto.core.sharing_turns import JobFacts, Proposal, StandingTurn, TurnConfig, TurnRule, next_turn
 from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import OpIndex
 from inaproto_controller.model import EVALUATED, SHARING, measured
+from inaproto_controller.simulate.shared_by_turns import SharedByTurns, better_rule, index_of, name_of
 from inaproto_controller.simulate.shared_switch import share
-from tests.controller.turns_world import TurnsWorld, name
 
 PAIRS = list(combinations_with_replacement(EVALUATED, 2))
 FEW = [
@@ -25,7 +27,7 @@ FEW = [
     ("vit-base-4", "vit-large-4"),
     ("bert-large-4", "opt-1.3b-4"),
 ]
-STEPS = 40
+STEPS = 25
 CONFIG = TurnConfig(round_trip=1e-3)
 
 
@@ -46,29 +48,55 @@ def simulated(models: tuple[str, ...]) -> float:
     return score
 
 
+class Watched(SharedByTurns):
+    """Notes what is proposed, and what would be while the last operation of a turn runs."""
+
+    proposals: list[Proposal]
+    foretold: int = 0
+    _ahead: Proposal | None = None
+
+    def planned(self, now: float, proposal: Proposal | None) -> None:
+        assert proposal is not None
+        self.proposals.append(proposal)
+
+    def granted(self, turn: StandingTurn) -> None:
+        is_foretold = self._ahead is not None and self._ahead[:2] == (turn.job, turn.first)
+        self.foretold += is_foretold
+
+    def standing(self, now: float, facts: Sequence[JobFacts], turn: StandingTurn) -> None:
+        run = self.runs[int(turn.job)]
+        assert turn.until is not None
+        if index_of(run) == turn.until - 1 and run.uses_ina:
+            self._ahead = next_turn(facts, [turn], now, self.config)
+
+
 def by_turns(
-    models: tuple[str, ...], config: TurnConfig = CONFIG, **world: float
-) -> tuple[float, TurnsWorld]:
-    found = TurnsWorld([times_of(one) for one in models], config, **world)  # type: ignore[arg-type]
+    models: tuple[str, ...],
+    config: TurnConfig = CONFIG,
+    *,
+    error: float = 0.0,
+    late: float = 0.0,
+    seed: int = 0,
+) -> tuple[float, SharedByTurns]:
+    found = SharedByTurns([times_of(one) for one in models], config, error=error, heard_after=late, seed=seed)
     score = found.run(until(models)).score
     assert score is not None
     return score, found
 
 
 def test_turns_of_a_round_trip_of_1_ms_cost_nothing_on_average() -> None:
-    """All 49 pairs. Where free INA scores .95 or more, turns score no less than 97 % of that; they may score
-    more, as they look ahead."""
-    scores = {pair: by_turns(pair)[0] for pair in PAIRS}
+    """All 49 pairs, by the better rule of each. They may score more than with INA that is had at once, as
+    ours looks ahead."""
+    scores = {pair: max(by_turns(pair, replace(CONFIG, rule=rule))[0] for rule in TurnRule) for pair in PAIRS}
     near = {pair: scores[pair] / simulated(pair) for pair in PAIRS}
+    assert {pair: share for pair, share in near.items() if share < 0.95} == {}
     assert {pair: share for pair, share in near.items() if simulated(pair) >= 0.95 and share < 0.97} == {}
-    assert min(near.values()) > 0.9
     weights = {pair: 1 if pair[0] == pair[1] else 2 for pair in PAIRS}
-    total = sum(weights.values())
-    assert total == 49
-    turns = sum(weights[pair] * scores[pair] for pair in PAIRS) / total
-    free = sum(weights[pair] * simulated(pair) for pair in PAIRS) / total
-    assert turns > free - 0.003
-    assert sum(scores[pair] >= 0.95 for pair in PAIRS) >= sum(simulated(pair) >= 0.95 for pair in PAIRS) - 2
+    assert sum(weights.values()) == 49
+    turns = sum(weights[pair] * scores[pair] for pair in PAIRS) / 49
+    at_once = sum(weights[pair] * simulated(pair) for pair in PAIRS) / 49
+    assert turns > at_once
+    assert sum(scores[pair] >= 0.95 for pair in PAIRS) >= sum(simulated(pair) >= 0.95 for pair in PAIRS) - 1
 
 
 @pytest.mark.parametrize("pair", FEW)
@@ -101,7 +129,7 @@ def test_a_job_alone_has_a_turn_without_end() -> None:
 def test_predictions_that_are_wrong_and_news_that_are_late_cost_little(pair: tuple[str, str]) -> None:
     exact, _ = by_turns(pair)
     for seed in range(3):
-        found, _ = by_turns(pair, error=0.05, heard_after=5e-4, seed=seed)
+        found, _ = by_turns(pair, error=0.05, late=5e-4, seed=seed)
         assert found > 0.93 * exact
 
 
@@ -115,9 +143,7 @@ def test_turns_follow_one_another_and_no_job_holds_two(pair: tuple[str, str]) ->
     for job in range(2):
         own = [turn for turn in world.turns if turn.job == job]
         assert own, "nobody starves"
-        assert all(
-            before.until is not None and before.until <= after.first for before, after in pairwise(own)
-        )
+        assert all(before.until <= after.first for before, after in pairwise(own))
 
 
 @pytest.mark.parametrize("pair", FEW)
@@ -125,19 +151,18 @@ def test_a_turn_is_the_one_that_was_proposed_before_and_is_known_while_another_s
     pair: tuple[str, str],
 ) -> None:
     """No flapping: what is proposed is what is asked for."""
-    _, world = by_turns(pair, looks_ahead=True)
-    changes = sum(
-        (before.job, before.first) != (after.job, after.first)
-        for (_, before), (_, after) in pairwise(world.proposals)
-        if before is not None and after is not None and not world.is_granted(before)
-    )
-    assert changes <= 0.1 * len(world.turns) + 2
+    world = Watched([times_of(one) for one in pair], CONFIG)
+    world.proposals = []
+    world.run(until(pair))
+    changes = sum(before[:2] != after[:2] for before, after in pairwise(world.proposals))
+    assert len(world.turns) > 50
+    assert changes <= 1.1 * len(world.turns) + 2, "once a turn"
     assert world.foretold >= 0.8 * len(world.turns)
 
 
 def facts(model: str, job: int, *, operation: int, at: float, step_start: float = 0.0) -> JobFacts:
     return JobFacts(
-        name(job), times_of(model), OpIndex(operation), OpIndex(0), step_start, at, is_running=False
+        name_of(job), times_of(model), OpIndex(operation), OpIndex(0), step_start, at, is_running=False
     )
 
 
@@ -161,26 +186,34 @@ def test_jobs_that_gain_nothing_get_no_turn_and_are_in_nobody_s_way() -> None:
     assert next_turn(idle, [], 0.0, CONFIG) is None
     found = next_turn([*idle, facts("vit-large-4", 2, operation=0, at=0.0)], [], 0.0, CONFIG)
     assert found is not None
-    assert (found.job, found.until) == (name(2), None)
+    assert (found.job, found.until) == (name_of(2), None)
 
 
 def test_a_turn_without_end_is_no_obstacle_to_a_job_that_comes() -> None:
     """It is ended behind the next operation that can be agreed upon."""
     holder, other = facts("vit-large-4", 0, operation=0, at=0.0), facts("bert-base-4", 1, operation=0, at=0.0)
-    standing = StandingTurn(name(0), OpIndex(0), None, 0.0)
+    standing = StandingTurn(name_of(0), OpIndex(0), None, 0.0)
     assert next_turn([holder], [standing], 0.0, CONFIG) is None
     found = next_turn([holder, other], [standing], 0.0, CONFIG)
     assert found is not None
-    assert found.job == name(1)
+    assert found.job == name_of(1)
     assert found.begin > times_of("vit-large-4").ready[0] + CONFIG.round_trip
 
 
 def test_as_many_turns_stand_as_the_pool_has_room_for() -> None:
     jobs = [facts("vit-large-4", job, operation=0, at=0.0) for job in range(2)]
-    standing = StandingTurn(name(0), OpIndex(0), None, 0.0)
+    standing = StandingTurn(name_of(0), OpIndex(0), None, 0.0)
     found = next_turn(jobs, [standing], 0.0, TurnConfig(capacity=2))
     assert found is not None
-    assert (found.job, found.until) == (name(1), None)
+    assert (found.job, found.until) == (name_of(1), None)
+
+
+def test_the_better_rule_of_a_group_is_found_by_a_trial() -> None:
+    jobs = {one: times_of(one) for one in EVALUATED}
+    assert better_rule([jobs["bert-base-4"], jobs["vit-large-4"]], CONFIG) is TurnRule.SCORE
+    assert better_rule([jobs["bert-base-4"], jobs["bert-large-4"]], CONFIG) is TurnRule.NEED
+    with pytest.raises(LocalMisuse):
+        SharedByTurns(list(jobs.values()), TurnConfig(capacity=2))
 
 
 def test_what_is_asked_for_late_rests_on_late_facts() -> None:
