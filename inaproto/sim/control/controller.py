@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from inaproto.core.sharing_words import Seat
-from inaproto.core.slot_ledger import Lease, SlotAnswer, SlotsChanged
+from inaproto.core.slot_ledger import Lease, Order, SlotAnswer, SlotsChanged
 from inaproto.core.tree_migration import TreeMigration
 from inaproto.core.tree_migration_types import (
     Deposed,
@@ -53,6 +53,7 @@ from inaproto.sim.control.words import (
     Orders,
     SeatPhase,
     SeatSays,
+    SeatSeen,
 )
 from inaproto.units import JobId
 
@@ -106,6 +107,8 @@ class Controller(Node):
     def _begin(self) -> None:
         world = self.world
         disk, config = world.store.disk, world.config
+        if self.incarnation > 1:
+            world.mark("the controller has started again")
         self.is_ready = True
         self.states: dict[str, JobState] = {
             name.removeprefix("job/"): state for name, state in disk.items() if name.startswith("job/")
@@ -113,7 +116,7 @@ class Controller(Node):
         self._deciding: set[str] = set()
         """Jobs whose next state is on its way to the disk; looked up, never iterated."""
         self._plan: int = disk.get(PLAN, -1)
-        self._heard: dict[int, tuple[int, int, int, dict[str, SeatPhase]]] = {}
+        self._heard: dict[int, tuple[int, int, int, dict[str, SeatSeen]]] = {}
         """Of each host: boot, number and time of its newest heartbeat, and its seats."""
         self._members: dict[str, Lease] = {}
         """Jobs in a sharing group."""
@@ -140,6 +143,7 @@ class Controller(Node):
             self.send(switch, ControllerIsHere(self.term))
         for job in self.states.values():
             if job.phase is JobPhase.OVER:
+                world.job_over(job.job.name, job.why)
                 self.migrate(JobEnded(job.job.name))
         self.migrate(Woke())
         self._want_trees()
@@ -250,7 +254,7 @@ class Controller(Node):
         heard = self._heard.get(beat.host)
         if heard is not None and (beat.boot, beat.number) <= heard[:2]:
             return
-        seats = dict(beat.seats)
+        seats = {seen.job: seen for seen in beat.seats}
         self._heard[beat.host] = beat.boot, beat.number, self.world.agenda.now, seats
         changed = False
         for name, state in list(self.states.items()):
@@ -259,7 +263,7 @@ class Controller(Node):
         if changed:
             self._order(beat.host)
 
-    def _look_at(self, name: str, state: JobState, beat: Heartbeat, seats: dict[str, SeatPhase]) -> bool:
+    def _look_at(self, name: str, state: JobState, beat: Heartbeat, seats: dict[str, SeatSeen]) -> bool:
         """Whether the host is to be told something at once."""
         if state.phase is JobPhase.SUBMITTED:
             self._begin_if_ready(state)
@@ -277,18 +281,24 @@ class Controller(Node):
         if is_gone:
             self.world.mark("a job failed because a host had lost its seat")
             self._end(name, "a host has lost its seat")
-        elif all(
-            host in self._heard and self._heard[host][3].get(name) is SeatPhase.FINISHED
-            for host in state.job.hosts
-        ):
+        elif all(seen is not None and seen.phase is SeatPhase.FINISHED for seen in self._seen(state)):
             self._end(name, "ended")
-        return seats.get(name) is SeatPhase.READY
+        else:
+            self._join_if_known(state)
+        return name in seats and seats[name].phase is SeatPhase.READY
+
+    def _seen(self, state: JobState) -> list[SeatSeen | None]:
+        """A job's seats, as their hosts said last."""
+        found = [self._heard.get(host) for host in state.job.hosts]
+        return [None if heard is None else heard[3].get(state.job.name) for heard in found]
 
     def _begin_if_ready(self, state: JobState) -> None:
         name = state.job.name
         heard = [self._heard.get(host) for host in state.job.hosts]
         boots = tuple(
-            (one[0], one[1]) for one in heard if one is not None and one[3].get(name) is SeatPhase.READY
+            (one[0], one[1])
+            for one in heard
+            if one is not None and name in one[3] and one[3][name].phase is SeatPhase.READY
         )
         if len(boots) == len(state.job.hosts):
             self._write(replace(state, phase=JobPhase.RUNNING, boots=boots))
@@ -337,6 +347,8 @@ class Controller(Node):
                 world.mark("a migration waits for the disk")
                 world.store.persist(MIGRATION, record, lambda: self.migrate(Persisted(token)))
             case ToSwitch(name, request):
+                if request.order is Order.RELEASE:
+                    self._releases(request.lease)
                 self.send(world.switch_named(name), request)
             case DrainJob(job, epoch):
                 world.mark("a job is to drain")
@@ -356,21 +368,36 @@ class Controller(Node):
             case _:
                 assert_never(action)
 
+    def _releases(self, lease: Lease | None) -> None:
+        for job in self.migration.view().jobs:
+            if job.lease == lease and job.phase is Phase.GIVING_BACK:
+                self.world.mark("what was acquired in part was given back")
+
     def _join(self, lease: Lease) -> None:
         """Its tree stands."""
         state = self.states[lease.job]
         if state.phase is not JobPhase.RUNNING:
             return
-        self._members[lease.job] = lease
         self._news[lease.job] = lease
-        self.groups[lease.tree].join(lease)
         self._order_all()
+        self._join_if_known(state)
+
+    def _join_if_known(self, state: JobState) -> None:
+        """Its sharing group, once all its hosts have heard of the tree."""
+        lease = self._news.get(state.job.name)
+        if lease is None or self._members.get(lease.job) == lease:
+            return
+        if all(seen is not None and seen.lease == lease for seen in self._seen(state)):
+            self._members[lease.job] = lease
+            self.groups[lease.tree].join(lease)
 
     def _drain(self, job: str, epoch: int) -> None:
         lease = self._leases().get(job)
         if lease is None:
             self.after(0, lambda: self.migrate(JobDrained(job, epoch)))
             return
+        if any(seat.in_ina for seat in self.world.jobs[job].seats.values()):
+            self.world.mark("a job was to drain under an operation by the switches")
         self._members[job] = lease
         self.groups[lease.tree].hold(job, epoch)
 

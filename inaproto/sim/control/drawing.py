@@ -31,6 +31,9 @@ MOMENTS: Final = (
     "a job is to drain",
     "a switch granted a slot",
     "a tree stands",
+    "a job has drained",
+    "what was acquired in part was given back",
+    "the controller has started again",
 )
 """Marks after which faults may strike."""
 _CLEAR: Final = Weather()
@@ -40,9 +43,9 @@ def draw_control(seed: Seed) -> ControlConfig:
     """The control world of ``seed``."""
     draws = Draws(seed, "swarm/control")
     hosts = draws.between(2, 6)
-    switches = tuple(draws.choice((1, 2, 2, 3)) for _ in range(draws.between(1, 4)))
+    switches = tuple(draws.choice((1, 2, 3, 3, 4)) for _ in range(draws.between(1, 4)))
     trees = _draw_trees(draws, len(switches))
-    count = draws.choice((1, 2, 2, 3, 3, 4, 5))
+    count = draws.choice((1, 2, 2, 3, 3, 4, 4, 5))
     weather_until = draws.magnitude(60 * MS, 400 * MS)
     delay_min = draws.magnitude(5 * US, 200 * US)
     delay_max = draws.magnitude(delay_min, 8 * delay_min)
@@ -67,20 +70,20 @@ def draw_control(seed: Seed) -> ControlConfig:
         delay_max_ns=delay_max,
         fsync_max_ns=draws.magnitude(10 * US, 3 * MS),
         margin=draws.choice((1, 1, 2, 3, 5, 8)),
-        turn_operations=draws.choice((0, 0, 1, 2, 4, 8, 16)),
-        slice_ns=draws.magnitude(500 * US, 12 * MS),
+        turn_operations=draws.choice((0, 0, 0, 1, 2, 4, 8)),
+        slice_ns=draws.magnitude(400 * US, 8 * MS),
         lease_ns=lease,
         retry_ns=draws.magnitude(200 * US, 5 * MS),
-        slot_lease_ns=draws.magnitude(40 * MS, 300 * MS),
+        slot_lease_ns=draws.magnitude(12 * MS, 150 * MS),
         heartbeat_ns=draws.magnitude(2 * MS, 10 * MS),
-        silent_ns=draws.magnitude(60 * MS, 300 * MS),
+        silent_ns=draws.magnitude(40 * MS, 200 * MS),
         weather_until_ns=weather_until,
     )
 
 
 def _draw_trees(draws: Draws, switches: int) -> tuple[tuple[int, ...], ...]:
     found: dict[tuple[int, ...], None] = {}
-    for _ in range(draws.choice((1, 1, 2, 2, 3))):
+    for _ in range(draws.choice((1, 1, 1, 2, 2, 3))):
         size = draws.between(1, min(3, switches))
         found[tuple(sorted(draws.shuffled(range(switches))[:size]))] = None
     return tuple(found)
@@ -117,7 +120,7 @@ def _feasible(
     draws: Draws, jobs: int, switches: tuple[int, ...], trees: tuple[tuple[int, ...], ...]
 ) -> tuple[int, ...]:
     """A tree for each job for which there are slots; now and then for one more than there are."""
-    left = [slots + draws.chance(1, 12) for slots in switches]
+    left = [slots + draws.chance(1, 6) for slots in switches]
     found = [NO_TREE] * jobs
     for job in draws.shuffled(range(jobs)):
         tree = draws.below(len(trees))
@@ -159,7 +162,7 @@ def _draw_weather(draws: Draws, delay: int) -> Weather:
 
 def _draw_faults(draws: Draws, targets: int, weather_until: int) -> tuple[ControlFault, ...]:
     kinds = (
-        *(FaultKind.CONTROLLER_CRASH,) * 4,
+        *(FaultKind.CONTROLLER_CRASH,) * 5,
         *(FaultKind.HOST_CRASH, FaultKind.SWITCH_RESTART, FaultKind.SWITCH_RESTART),
         *(FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.PEER_PARTITION),
         *(FaultKind.BURST, FaultKind.CLOCK_JUMP),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
+from inaproto.core.sharing_coordinator import Phase, SharingCoordinator
 from inaproto.core.sharing_types import (
     FromSeat,
     JobDrained,
@@ -70,6 +70,8 @@ class Group:
         self._last = ""
         """The job that had the last turn."""
         self._since = self.world.agenda.now
+        self._ends: dict[Epoch, OpIndex | None] = {}
+        """Of turns that were said to stand."""
         self._wish: TurnWanted | None = None
 
     # --- who is in it
@@ -151,7 +153,8 @@ class Group:
             case Tell(seat, message):
                 controller.send(world.host_named(seat.host), ToSeat(seat, message))
             case Persist(record, token):
-                world.mark("a decision waits for the disk")
+                if self.core.view().phase == Phase.DECIDING.value:
+                    world.mark("a decision waits for the disk")
                 world.store.persist(self._name, record, lambda: self.step(Persisted(token)))
             case TurnStands(job, epoch, first, until):
                 self._stands(job, epoch, first, until)
@@ -172,6 +175,9 @@ class Group:
         world = self.world
         world.mark("a turn stands")
         world.note(self.controller, "turn stands", f"{self.tree} {job} {epoch} {first}:{until}")
+        if self._ends.setdefault(epoch, until) != until:
+            world.mark("a turn was revoked")
+            self._ends[epoch] = until
         if job != self._last:
             self._last, self._since = job, world.agenda.now
             if world.config.turn_operations == 0:

@@ -8,7 +8,7 @@ from inaproto.core.sharing_words import PeerMessage, Seat, SeatMessage
 from inaproto.core.slot_ledger import NotHeld, Renew, Renewed
 from inaproto.sim.control.node import Node
 from inaproto.sim.control.seat import SimSeat
-from inaproto.sim.control.words import Heartbeat, JobOrder, Orders, PeerSays, SeatPhase, SeatSays, ToSeat
+from inaproto.sim.control.words import Heartbeat, JobOrder, Orders, PeerSays, SeatPhase, SeatSays, SeatSeen, ToSeat
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld
@@ -41,7 +41,10 @@ class ControlHost(Node):
 
     def _say_heartbeat(self) -> None:
         self._number += 1
-        seats = tuple((name, seat.phase) for name, seat in self.seats.items())
+        seats = tuple(
+            SeatSeen(name, seat.phase, None if seat.member is None else seat.member.lease)
+            for name, seat in self.seats.items()
+        )
         self.send(self.world.controller, Heartbeat(self.index, self.incarnation, self._number, seats))
 
     def _renew(self) -> None:
@@ -100,12 +103,11 @@ class ControlHost(Node):
             seat = self.seats[order.job] = job.seats[self.index] = SimSeat(self, job)
             self.world.note(self, "is ready for", order.job)
             return True
-        if order.has_news:
-            seat.take(order.lease)
+        changed = order.has_news and seat.take(order.lease)
         if order.begins and seat.phase is SeatPhase.READY:
             seat.begin()
             return True
-        return False
+        return changed
 
     def tell_coordinator(self, tree: int, message: SeatMessage) -> None:
         self.send(self.world.controller, SeatSays(tree, message))

@@ -162,12 +162,10 @@ class SimSeat:
             self.phase = SeatPhase.RUNNING
             self._think()
 
-    def take(self, lease: Lease | None) -> None:
-        """The job has this tree now, or none."""
+    def take(self, lease: Lease | None) -> bool:
+        """The job has this tree now, or none; whether that is news."""
         if lease == (None if self.member is None else self.member.lease):
-            return
-        if self.member is not None and lease is not None and lease.epoch < self.member.lease.epoch:
-            return
+            return False
         self.world.note(self.host, "takes a tree", f"{self.job.name} {lease}")
         if any(tree != (None if lease is None else lease) for tree in self.in_ina.values()):
             self.world.mark("a tree was changed under a running operation")
@@ -177,6 +175,7 @@ class SimSeat:
             self.member = Membership(self, lease, first)
             self.members[self.member.id] = self.member
             self.member.timer.arm()
+        return True
 
     def lost_slot(self, lease: Lease) -> None:
         """A switch of the tree says that the job has no slot there."""

@@ -18,13 +18,23 @@ class SeatPhase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class SeatSeen:
+    """A seat, as its host has it."""
+
+    job: str
+    phase: SeatPhase
+    lease: Lease | None
+    """Of the tree that it has heard of."""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """What a host has, said again and again; of one boot, the greatest number counts."""
 
     host: int
     boot: int
     number: int
-    seats: tuple[tuple[str, SeatPhase], ...]
+    seats: tuple[SeatSeen, ...]
 
 
 @dataclass(frozen=True, slots=True)

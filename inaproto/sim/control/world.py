@@ -240,6 +240,9 @@ class ControlWorld:
         self.network.set_weather(self.weather)
 
     def job_over(self, name: str, why: str) -> None:
+        """It is on disk, whether or not anybody was told."""
+        if self.jobs[name].is_over:
+            return
         self.jobs[name].is_over = True
         self.measures.ended_ns = self.agenda.now
         self.mark(
