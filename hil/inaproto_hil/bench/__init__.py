@@ -41,6 +41,12 @@ def _allreduce() -> click.Command:
     return allreduce
 
 
+def _sharing() -> click.Command:
+    from inaproto_hil.bench.sharing import sharing_bench
+
+    return sharing_bench
+
+
 def _simulate() -> click.Command:
     from inaproto_hil.bench.simulate import simulate_bench
 
@@ -57,10 +63,11 @@ bench = LazyGroup(
     commands_at={
         "accelerator": _accelerator,
         "allreduce": _allreduce,
+        "sharing": _sharing,
         "simulate": _simulate,
         "yardsticks": _yardsticks,
     },
     name="bench",
-    help="Measure the accelerator core, all-reduces through the daemons or simulated switches, simulated "
-    "clusters, or how far planning is from the best there is.",
+    help="Measure the accelerator core, all-reduces through the daemons or simulated switches, the rules by "
+    "which jobs share switches, simulated clusters, or how far planning is from the best there is.",
 )

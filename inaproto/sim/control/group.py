@@ -10,6 +10,7 @@ from inaproto.core.sharing_types import (
     JobDrained,
     JobHeld,
     JobReleased,
+    Mark,
     Noted,
     Persist,
     Persisted,
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from inaproto.sim.control.controller import Controller
 
 _JITTERS: Final = 8
+ABORTS: Final = (
+    *(Mark.ABORTED_UNEQUAL, Mark.ABORTED_IN_INA, Mark.ABORTED_LATE),
+    *(Mark.ABORTED_REFUSED, Mark.ABORTED_CHANGED),
+)
 
 
 class Group:
@@ -73,6 +78,8 @@ class Group:
         self._ends: dict[Epoch, OpIndex | None] = {}
         """Of turns that were said to stand."""
         self._wish: TurnWanted | None = None
+        self._has_aborted = False
+        """The last round."""
 
     # --- who is in it
 
@@ -166,6 +173,10 @@ class Group:
                 controller.after(0, lambda: self._drained(job))
             case Noted(mark):
                 world.noted(mark)
+                if mark is Mark.ROUND_BEGUN and self._has_aborted:
+                    world.mark("a round was tried again")
+                if mark is Mark.ROUND_BEGUN or mark is Mark.COMMITTED or mark in ABORTS:
+                    self._has_aborted = mark in ABORTS
             case Blame():
                 raise Violated("nobody is to blame", f"{self._name}: {action}")
             case _:
@@ -175,6 +186,8 @@ class Group:
         world = self.world
         world.mark("a turn stands")
         world.note(self.controller, "turn stands", f"{self.tree} {job} {epoch} {first}:{until}")
+        if epoch not in self._ends:
+            world.measures.turns += 1
         if self._ends.setdefault(epoch, until) != until:
             world.mark("a turn was revoked")
             self._ends[epoch] = until

@@ -8,7 +8,16 @@ from inaproto.core.sharing_words import PeerMessage, Seat, SeatMessage
 from inaproto.core.slot_ledger import NotHeld, Renew, Renewed
 from inaproto.sim.control.node import Node
 from inaproto.sim.control.seat import SimSeat
-from inaproto.sim.control.words import Heartbeat, JobOrder, Orders, PeerSays, SeatPhase, SeatSays, SeatSeen, ToSeat
+from inaproto.sim.control.words import (
+    Heartbeat,
+    JobOrder,
+    Orders,
+    PeerSays,
+    SeatPhase,
+    SeatSays,
+    SeatSeen,
+    ToSeat,
+)
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

@@ -238,8 +238,10 @@ class SimSeat:
         world = self.world
         assert index == self.operation + 1, (str(self), index, self.operation)
         if self._is_held:
-            world.measures.stalled_ns += world.agenda.now - self._ready_at
+            stalled = world.agenda.now - self._ready_at
             world.measures.stalls += 1
+            world.measures.stalled_ns += stalled
+            world.measures.stalled_max_ns = max(world.measures.stalled_max_ns, stalled)
         self._waiting, self._is_held = None, False
         self.operation, self.path, self.epoch_now = index, path, epoch
         self.chain_runs = False

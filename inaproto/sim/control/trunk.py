@@ -93,9 +93,7 @@ class Trunk:
         world = self._world
         root = world.switches[world.config.trees[part.lease.tree][0]]
         pool = root.pools.get(part.lease.tree)
-        if pool is None or not any(
-            unit.epoch == part.epoch and unit.operation == part.operation for unit in pool.units
-        ):
+        if pool is None or not any(unit.epoch == part.epoch for unit in pool.units):
             return
         if world.network.is_cut(root, seat.host):
             world.agenda.after(_RETRY_NS, self._result, what)

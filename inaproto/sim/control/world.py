@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.core.sharing_types import Mark
@@ -23,6 +23,7 @@ from inaproto.sim.control.checkers import ControlChecker, all_checkers
 from inaproto.sim.control.config import ControlConfig, ControlJob
 from inaproto.sim.control.controller import Controller
 from inaproto.sim.control.faults import Faults
+from inaproto.sim.control.group import ABORTS
 from inaproto.sim.control.host import ControlHost
 from inaproto.sim.control.network import Network
 from inaproto.sim.control.network import Path as NetworkPath
@@ -68,12 +69,15 @@ class Measures:
     stalls: int = 0
     """Operations that waited for a lock."""
     stalled_ns: int = 0
+    stalled_max_ns: int = 0
+    """The longest of them."""
     rounds: int = 0
     committed: int = 0
     aborted: int = 0
     doubts: int = 0
-    ended_ns: int = 0
-    """When the last job was over."""
+    turns: int = 0
+    durations_ns: dict[str, int] = field(default_factory=dict)
+    """Of jobs that ended, from when they were submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +248,8 @@ class ControlWorld:
         if self.jobs[name].is_over:
             return
         self.jobs[name].is_over = True
-        self.measures.ended_ns = self.agenda.now
+        if why == "ended":
+            self.measures.durations_ns[name] = self.agenda.now - self.jobs[name].config.arrives_ns
         self.mark(
             f"a job {'ended' if why == 'ended' else 'was cancelled' if why == 'cancelled' else 'failed'}"
         )
@@ -304,7 +309,7 @@ class ControlWorld:
             measures.committed += 1
         elif mark is Mark.IN_DOUBT:
             measures.doubts += 1
-        elif mark.value.startswith("round aborted"):
+        elif mark in ABORTS:
             measures.aborted += 1
 
     def note(self, node: Node, kind: str, detail: object) -> None:

@@ -1,0 +1,198 @@
+"""``inaproto bench sharing``: the two rules of sharing by two-phase commit, over the same control worlds.
+
+``equal-index`` is the paper's (MINA section IV-B): all seats of a group are locked, and a round is aborted
+unless the seats of each job are at the same operation. ``by-index`` is ours: a decision names the operation
+from which it holds, and nobody is locked. Each seed is one world (:mod:`inaproto.sim.control`), run once by
+each rule, without faults and weather and again with them. All times are virtual, so a report depends on the
+seeds and the program alone. What is undefined is ``null`` in the JSON and ``-`` in the table.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from inaproto.errors import InvariantBroken
+from inaproto.option_types import ReportFile
+from inaproto.sim.control.config import RULES, ControlConfig, Rule
+from inaproto.sim.control.drawing import draw_control
+from inaproto.sim.control.world import ControlResult, ControlWorld
+from inaproto.sim.weather import Weather
+from inaproto.units import MS
+from inaproto_hil import environment
+
+VERSION: Final = 1
+WEATHERS: Final = ("clear", "faults")
+_CLEAR: Final = Weather()
+_FURTHER: Final = ("lock stalls are counted once for each seat and operation that waited",)
+
+
+def world_of(seed: int, rule: Rule, weather: str) -> ControlConfig:
+    """The control world of ``seed`` under that rule."""
+    config = replace(draw_control(seed), rule=rule)
+    return config if weather == "faults" else replace(config, faults=(), weather=_CLEAR)
+
+
+def measure(
+    first: int,
+    stop: int,
+    progress: Callable[[Sequence[tuple[str, int]]], Iterable[tuple[str, int]]] = iter,
+) -> dict[str, Any]:
+    """The whole measurement as the JSON document of the command."""
+    found: dict[tuple[str, Rule], list[ControlResult]] = {
+        (weather, rule): [] for weather in WEATHERS for rule in RULES
+    }
+    for weather, seed in progress([(weather, seed) for weather in WEATHERS for seed in range(first, stop)]):
+        for rule in RULES:
+            result = ControlWorld(world_of(seed, rule, weather)).run()
+            if result.violation is not None:
+                raise InvariantBroken(f"seed {seed}, {rule}, {weather}: {result.violation.rule}")
+            found[weather, rule].append(result)
+    rows = []
+    for weather in WEATHERS:
+        ended = _ended_by_both(*(found[weather, rule] for rule in RULES))
+        rows += [_row(weather, rule, found[weather, rule], ended) for rule in RULES]
+    return {
+        "version": VERSION,
+        "benchmark": "sharing",
+        "config": {"seeds": [first, stop], "rules": list(RULES), "weathers": list(WEATHERS)},
+        "env": environment.describe(),
+        "rows": rows,
+        "notes": list(_FURTHER),
+    }
+
+
+def _ended_by_both(one: Sequence[ControlResult], other: Sequence[ControlResult]) -> list[tuple[str, ...]]:
+    """For each world, the jobs that ended under both rules: only their times can be compared."""
+    return [
+        tuple(sorted(mine.measures.durations_ns.keys() & theirs.measures.durations_ns.keys()))
+        for mine, theirs in zip(one, other, strict=True)
+    ]
+
+
+def _row(
+    weather: str, rule: Rule, results: Sequence[ControlResult], ended: Sequence[tuple[str, ...]]
+) -> dict[str, Any]:
+    def total(name: str) -> int:
+        return sum(getattr(result.measures, name) for result in results)
+
+    rounds, aborted, turns = total("rounds"), total("aborted"), total("turns")
+    operations = total("ina_operations") + total("chain_operations")
+    stalls, stalled_ns = total("stalls"), total("stalled_ns")
+    durations = [
+        result.measures.durations_ns[job] / MS
+        for result, jobs in zip(results, ended, strict=True)
+        for job in jobs
+    ]
+    return {
+        "weather": weather,
+        "rule": rule,
+        "worlds": len(results),
+        "operations": operations,
+        "rounds": rounds,
+        "committed": total("committed"),
+        "aborted": aborted,
+        "abort_rate": _ratio(aborted, rounds),
+        "turns": turns,
+        "rounds_per_turn": _ratio(rounds, turns),
+        "doubts": total("doubts"),
+        "lock_stalls": stalls,
+        "lock_stalled_ms": stalled_ns / MS,
+        "lock_stall_mean_us": _ratio(stalled_ns / 1000, stalls),
+        "lock_stall_max_ms": max((result.measures.stalled_max_ns for result in results), default=0) / MS,
+        "lock_stall_us_per_operation": _ratio(stalled_ns / 1000, operations),
+        "ina_share": _ratio(total("ina_operations"), operations),
+        "rescued": total("rescued"),
+        "jobs": len(durations),
+        "job_median_ms": statistics.median(durations) if durations else None,
+        "job_mean_ms": statistics.fmean(durations) if durations else None,
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _seeds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
+    first, colon, stop = value.rpartition(":")
+    try:
+        begin, end = int(first) if colon else 0, int(stop)
+    except ValueError:
+        begin, end = 0, 0
+    if not 0 <= begin < end:
+        raise click.BadParameter(f"{value!r}: write a count (200), or first:behind-last (200:400)")
+    return begin, end
+
+
+@click.command("sharing")
+@click.option(
+    "--seeds",
+    default="200",
+    show_default=True,
+    callback=_seeds,
+    metavar="N|A:B",
+    help="Seeds 0 to N-1, or A to B-1: the worlds.",
+)
+@click.option(
+    "--json",
+    "json_at",
+    type=ReportFile(),
+    metavar="FILE",
+    help="Report file; - is stdout (the table: stderr).",
+)
+def sharing_bench(seeds: tuple[int, int], json_at: str | None) -> None:
+    """The paper's rule of equal indices and ours by index: aborted rounds, and operations that locks stall.
+
+    Example: inaproto bench sharing --seeds 100 --json -
+
+    The same control worlds as of inaproto soak --world control, by each rule, without faults and weather and
+    with them. Times are virtual: a report depends on the seeds and the program alone.
+    """
+    console = Console(stderr=True, highlight=False)
+    report = measure(
+        *seeds, lambda turns: track(turns, "sharing", console=console, disable=not console.is_terminal)
+    )
+    _show(Console(stderr=json_at == "-", highlight=False), report)
+    if json_at is not None:
+        text = json.dumps(report, indent=1)
+        if json_at == "-":
+            click.echo(text)
+        else:
+            Path(json_at).write_text(text + "\n", encoding="utf-8")
+
+
+_COLUMNS: Final = {
+    "worlds": "{:,}",
+    "rounds": "{:,}",
+    "abort_rate": "{:.1%}",
+    "rounds_per_turn": "{:.2f}",
+    "doubts": "{:,}",
+    "lock_stalls": "{:,}",
+    "lock_stalled_ms": "{:,.1f}",
+    "lock_stall_mean_us": "{:,.0f}",
+    "lock_stall_us_per_operation": "{:,.1f}",
+    "ina_share": "{:.1%}",
+    "rescued": "{:,}",
+    "job_median_ms": "{:.1f}",
+}
+
+
+def _show(console: Console, report: dict[str, Any]) -> None:
+    """A column for each row of the report: there are more figures than rows."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for row in report["rows"]:
+        table.add_column(f"{row['rule']}\n{row['weather']}", justify="right")
+    for name, form in _COLUMNS.items():
+        values = [row[name] for row in report["rows"]]
+        table.add_row(name, *("-" if value is None else form.format(value) for value in values))
+    console.print(table)
