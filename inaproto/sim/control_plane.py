@@ -183,7 +183,7 @@ class ControlPlane:
         self._events: deque[RendezvousEvent | TreeEvent] = deque()
         self._handling = False
         self._wake_at: Instant | None = None
-        self._fallbacks = 0
+        self._fallbacks = self._disagreements = 0
         self.boots = 0
         self.rendezvous: Rendezvous
         self.trees: TreeControl | None = None
@@ -204,7 +204,7 @@ class ControlPlane:
             )
         )
         self._wake_at = None
-        self._fallbacks = 0
+        self._fallbacks = self._disagreements = 0
         if fabric is not None:
             self.trees = TreeControl(fabric)
 
@@ -366,7 +366,11 @@ class ControlPlane:
 
     def _mark_recovery(self, event: RendezvousEvent, actions: list[RendezvousAction]) -> None:
         said = [action.message for action in actions if isinstance(action, Send)]
-        fallbacks = self.rendezvous.view().counters["fallbacks"]
+        counters = self.rendezvous.view().counters
+        fallbacks = counters["fallbacks"]
+        if counters["disagreements"] > self._disagreements:
+            self._world.mark("hosts had bound an all-reduce to different rings")
+        self._disagreements = counters["disagreements"]
         if fallbacks > self._fallbacks:
             why = "the switch refused it" if isinstance(event, RingRefused) else "it broke twice"
             path = next((message.path for message in said if isinstance(message, Halt)), "chain")

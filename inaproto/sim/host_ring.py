@@ -12,6 +12,7 @@ is one ring; else rings may end, and its operations go on in the next.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from inaproto.core.ring_engine import (
@@ -19,6 +20,7 @@ from inaproto.core.ring_engine import (
     RingEngine,
 )
 from inaproto.core.ring_orders import RingOrders
+from inaproto.core.two_paths import INA, TwoPaths
 from inaproto.errors import JobError, RankLost
 from inaproto.ports import QpAttributes
 from inaproto.sim.rank import SimRank
@@ -26,7 +28,7 @@ from inaproto.sim.ring_joining import RingJoining
 from inaproto.sim.ring_link import HostTensors, RankTensors
 from inaproto.sim.ring_state import IN_RING, WITHOUT_RING, Engine, Phase
 from inaproto.sim.swarm import JobConfig
-from inaproto.units import Instant
+from inaproto.units import Instant, RingId
 from inaproto.wire.control_messages import (
     Broken,
     Closed,
@@ -54,6 +56,8 @@ class HostRing(RingJoining):
         super().__init__(host, job)
         self._last_words: list[Gone] = []
         """Why its ranks ended while the host had no switch, which is to be told."""
+        self._ring: Ring | None = None
+        """As the switch told it of the present one."""
         self._heard_of = 0
         """The last ring of the job that the host was told of, since it is welcome."""
         self.ranks = [SimRank(self, index) for index in job.ranks_on(host.number)]
@@ -67,6 +71,7 @@ class HostRing(RingJoining):
             case Ring() if self.phase in (Phase.JOINING, Phase.HALTED):
                 self._answered(message)
             case Start() if self.phase is Phase.CONNECTING and message.ring_id == self.ring_id:
+                self._attach_ina(message.ina_ring_id)
                 self._run()
             case Halt(ring_id=ended) if self.is_gathering and self._heard_of == ended != self.ring_id:
                 pass  # of ranks that were here before these
@@ -111,6 +116,7 @@ class HostRing(RingJoining):
         if self._tensors is None:
             self._tensors = self._make_tensors()
         self._orders = RingOrders(link, self._kept, self._tensors)
+        self._ring, self.ina_ring_id = ring, ring.ina_ring_id
         attributes = QpAttributes(
             mtu=job.mtu,
             timeout=job.transport_timeout,
@@ -119,7 +125,22 @@ class HostRing(RingJoining):
         )
         if len(ring.peers) > 1:
             link.connect(ring.successor, ring.predecessor, attributes)
+        if self._ina is not None and ring.ina_successor is not None and ring.ina_predecessor is not None:
+            self._ina_orders = RingOrders(self._ina, self._kept, self._tensors)
+            self._ina.connect(ring.ina_successor, ring.ina_predecessor, attributes)
         self.host.tell(Ready(job=job.name, rank=self._lowest))
+
+    def _attach_ina(self, ina_ring_id: int) -> None:
+        """The ring beside this one stands, or the switches have refused it: then its link is of no use."""
+        if self._ina is None:
+            return
+        if isinstance(self.engine, TwoPaths) and self._ring is not None and ina_ring_id:
+            self.engine.attach(replace(self._ring_config(self._ring), ring_id=RingId(ina_ring_id)))
+            self.host.world.mark("a job had two rings")
+        else:
+            self._give_back(self._ina)
+            self._ina = None
+            self.host.world.mark("a job began without the ring in the switches")
 
     def _make_tensors(self) -> HostTensors:
         job, nic, made = self.job, self.host.nic, []
@@ -170,6 +191,8 @@ class HostRing(RingJoining):
             progress=self._progress,
             out=link.out,
             into=link.into,
+            ina_out=None if self._ina is None else self._ina.out,
+            ina_into=None if self._ina is None else self._ina.into,
         )
         self.host.tell(told)
 
@@ -183,7 +206,12 @@ class HostRing(RingJoining):
                 self.host.world.mark("a rank was halted before it could go on")
             self._count_window_steps(engine)
             operations = engine.halt()
-            self._kept.keep(operations.kept, link, self._began_at)
+            beside = {} if self._ina is None else {self.ina_ring_id: self._ina}
+            self._kept.keep(operations.kept, link, self._began_at, beside)
+            if any(kept.ring_id in beside and kept.serial >= self._began_at for kept in operations.kept):
+                self.host.world.mark("a halted rank kept results of the ring in the switches")
+            if isinstance(engine, TwoPaths) and engine.carrier == INA and operations.running is not None:
+                self.host.world.mark("a rank was halted in an all-reduce on the ring in the switches")
             self._began_at = operations.progress
         self._close_link()
 
@@ -338,7 +366,7 @@ class HostRing(RingJoining):
                 for rank in self.ranks:
                     hook(rank)
             self._forget_engine()
-            self._link = self._tensors = self._orders = None
+            self._link = self._ina = self._tensors = self._orders = self._ina_orders = None
             self.phase = Phase.IDLE
 
     def _fail(self, code: str, message: str) -> None:

@@ -9,6 +9,7 @@ from inaproto.errors import LocalMisuse
 from inaproto.sim.machines import draw_machines
 from inaproto.sim.racks import draw_racks
 from inaproto.sim.recovering import draw_recovery
+from inaproto.sim.shared import draw_shared
 from inaproto.sim.streams import Seed
 from inaproto.sim.swarm import WorldConfig, draw_world
 
@@ -22,6 +23,8 @@ class WorldKind(StrEnum):
     """One switch, where jobs go on when a ring ends."""
     MACHINES = "machines"
     """Hosts with several ranks of a job; one switch or several, with jobs that go on or not."""
+    SHARED = "shared"
+    """Jobs with two rings at once, each all-reduce by one of them; anything else as in the other worlds."""
     CONTROL = "control"
     """No frames: who may use the switches when (:mod:`inaproto.sim.control`)."""
 
@@ -41,6 +44,8 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_recovery(seed)
         case WorldKind.MACHINES:
             return draw_machines(seed)
+        case WorldKind.SHARED:
+            return draw_shared(seed)
         case WorldKind.CONTROL:
             raise LocalMisuse("draw_kind: worlds of frames; draw_control draws the others")
         case _:
@@ -48,6 +53,8 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
 
 
 def kind_of(config: WorldConfig) -> WorldKind:
+    if any(job.path == "shared" for job in config.jobs):
+        return WorldKind.SHARED
     if any(len(job.positions) < len(job.hosts) for job in config.jobs):
         return WorldKind.MACHINES
     if config.topology is not None:

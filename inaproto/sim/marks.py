@@ -174,6 +174,17 @@ _OF_MACHINES: Final = {
     "a rank could not go on: timeout": "it waited in vain for another survivor to join",
     "a job was started anew, for nobody went on": "all its ranks had ended, each with a named error",
 }
+_OF_SHARED: Final = {
+    "a job had two rings": "one along its hosts and one in the switches, at once",
+    "a job began without the ring in the switches": "they had refused it, and its base ring stood",
+    "an all-reduce was bound to the ring in the switches": "when it started",
+    "an all-reduce was bound to the base ring": "when it started",
+    "an all-reduce waited for its binding": "it was not known yet by which ring it was to go",
+    "an all-reduce of the ring in the switches was drained": "results taken, sends acknowledged",
+    "a halted rank kept results of the ring in the switches": "for ranks that might lack them",
+    "a rank was halted in an all-reduce on the ring in the switches": "which went on by the next base ring",
+    "hosts had bound an all-reduce to different rings": "none could end it, and it went on by the base ring",
+}
 _NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})
 """Declared of worlds of one switch; in others they are too rare."""
 _NOT_OF_RECOVERY: Final = frozenset({"a rank was told: join_refused"})
@@ -194,6 +205,8 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
             }
         case WorldKind.MACHINES:
             return {name: DECLARED[name] for name in DECLARED} | _OF_MACHINES | _OF_RECOVERY
+        case WorldKind.SHARED:
+            return _OF_SHARED | _OF_RECOVERY
         case WorldKind.CONTROL:
             return dict(CONTROL_MARKS)
         case _:
@@ -206,7 +219,7 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 
 def meaning_of(name: str) -> str | None:
-    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, CONTROL_MARKS):
+    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, _OF_SHARED, CONTROL_MARKS):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)

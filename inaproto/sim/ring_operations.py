@@ -31,6 +31,17 @@ from inaproto.core.ring_engine import (
     TakeResult,
     Woke,
 )
+from inaproto.core.ring_orders import RingOrders
+from inaproto.core.two_paths import (
+    BASE,
+    INA,
+    Bound,
+    BoundPath,
+    Drained,
+    OnPath,
+    TwoPaths,
+    TwoPathsAction,
+)
 from inaproto.errors import (
     Blame,
     FabricLost,
@@ -40,7 +51,7 @@ from inaproto.errors import (
     SwitchUnreachable,
     TensorMismatch,
 )
-from inaproto.ports import Completion, CompletionKind, Status
+from inaproto.ports import Completion, CompletionKind, Segment, Status
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.rank import SimRank
 from inaproto.sim.ring_state import WITHOUT_RING, Phase, RingState
@@ -132,9 +143,11 @@ class RingOperations(RingState):
     # --- what happens on the ring
 
     def completed(self, completion: Completion) -> None:
-        link = self._link
+        link, path = self._link, BASE
         if self.engine is None or link is None or self.phase in WITHOUT_RING:
             return
+        if self._ina is not None and completion.qpn in self._ina.qpns:
+            link, path = self._ina, INA
         status = completion.status
         if status is not _SUCCESS:
             if self._recover_ns:
@@ -142,30 +155,34 @@ class RingOperations(RingState):
             else:
                 self.lose(FabricLost(f"{self}: {status.value}"))
         elif completion.kind is _SEND:
-            self._step(SendCompleted(completion.wr_id))
+            self._step(SendCompleted(completion.wr_id), path)
         else:
             imm, nbytes = completion.imm, completion.nbytes
+            self.acting = path
             for hook in self.host.world.hooks.received:
                 hook(self, imm)
-            self._step(ResultArrived(imm, nbytes, link.result_header(imm, nbytes)))
+            self._step(ResultArrived(imm, nbytes, link.result_header(imm, nbytes)), path)
             if link.is_open:
                 link.post_receive(completion.wr_id)
 
-    def _step(self, event: RingEvent) -> None:
+    def _step(self, event: RingEvent, path: BoundPath = BASE) -> None:
         engine, world = self.engine, self.host.world
         if engine is None:
             return
         world.steps.ring_engine += 1
         if world.recorder is not None:
             world.recorder.ring_step(self, event)
-        self._perform(engine.step(event, self.host.now))
+        if isinstance(engine, TwoPaths):
+            self._perform(engine.step(event, self.host.now, path))
+            if engine.is_waiting:
+                self._arm()
+        else:
+            self._perform(engine.step(event, self.host.now))
         if self._wake_at is None:  # else it wakes in time: the deadline of an engine only moves away
             self._arm()
 
-    def _perform(self, actions: Sequence[RingAction | HostsAction]) -> None:
-        world, orders = self.host.world, self._orders
-        if orders is None:
-            raise InvariantBroken(f"{self} has orders and no ring")
+    def _perform(self, actions: Sequence[RingAction | HostsAction | TwoPathsAction]) -> None:
+        world, orders = self.host.world, self._orders_on(BASE)
         has_done = False
         for action in actions:
             match action:
@@ -192,6 +209,13 @@ class RingOperations(RingState):
                     for taken in world.hooks.taken:
                         for rank in self.ranks:
                             taken(rank, action.slot, action.op_index, action.offset, action.nbytes)
+                case OnPath(path):
+                    orders = self._orders_on(path)
+                case Bound(_, path):
+                    how = "ring in the switches" if path == INA else "base ring"
+                    world.mark(f"an all-reduce was bound to the {how}")
+                case Drained():
+                    world.mark("an all-reduce of the ring in the switches was drained")
                 case OperationDone(op_index):
                     self._done(op_index)
                     has_done = True
@@ -217,6 +241,13 @@ class RingOperations(RingState):
         if has_done and self._gathering.waiting:
             self._hand_on()
 
+    def _orders_on(self, path: BoundPath) -> RingOrders[Segment]:
+        self.acting = path
+        orders = self._orders if path == BASE else self._ina_orders
+        if orders is None:
+            raise InvariantBroken(f"{self} has orders and no ring")
+        return orders
+
     def _done(self, op_index: int) -> None:
         """All its ranks have the result."""
         world = self.host.world
@@ -241,6 +272,9 @@ class RingOperations(RingState):
 
     def _ask_for_whom(self) -> None:
         """Tell the switch which ranks wait here, and in what: it knows of the others."""
+        path = None
+        if isinstance(self.engine, TwoPaths) and self.engine.operations.running is not None:
+            path = self.engine.carrier
         for index, operation in self._awaited.items():
             self.host.tell(
                 OpStarted(
@@ -249,6 +283,7 @@ class RingOperations(RingState):
                     op_index=operation.index,
                     signature=operation.signature,
                     nbytes=operation.nbytes,
+                    path=path,
                 )
             )
 

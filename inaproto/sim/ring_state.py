@@ -18,11 +18,12 @@ from inaproto.core.recovery import Recovery
 from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingConfig, RingEngine
 from inaproto.core.ring_orders import KeptResults, RingOrders
+from inaproto.core.two_paths import BASE, INA, Binding, BoundPath, TwoPaths, Wait
 from inaproto.ports import Segment
 from inaproto.sim.rank import SimRank
 from inaproto.sim.ring_link import HostTensors, RingLink
 from inaproto.sim.swarm import JobConfig
-from inaproto.units import Epoch, Instant, Rank, RingId
+from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.control_messages import Ring, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from inaproto.sim.ring_operations import RingOperations
 
 
-Engine = RingEngine | ChainEngine | RingAllReduceEngine
+Engine = RingEngine | ChainEngine | RingAllReduceEngine | TwoPaths
 
 
 class Phase(Enum):
@@ -70,7 +71,12 @@ class RingState:
         self._slot_bytes = job.message_packets * job.mtu
         self._recover_ns = host.world.config.recover_ns
         self._link: RingLink | None = None
+        self._ina: RingLink | None = None
+        """Of the ring through the switches that stands beside that of ``_link``, or is to."""
+        self.acting: BoundPath = BASE
+        """On which of two rings it does or meets what checkers are told of just now."""
         self._orders: RingOrders[Segment] | None = None
+        self._ina_orders: RingOrders[Segment] | None = None
         self._tensors: HostTensors | None = None
         self._accumulators: Accumulators | None = None
         """Of the present ring, if its hosts sum themselves."""
@@ -85,7 +91,9 @@ class RingState:
     def _begin(self) -> None:
         """What has not happened before the first ring."""
         self.engine = None
-        self.ring_id = self.life = 0
+        self.ring_id = self.ina_ring_id = self.life = 0
+        self._asked: dict[int, Instant] = {}
+        """When the binding of an all-reduce was asked for first."""
         for rank in self.ranks:
             rank.begin()
         self._wake_at = None
@@ -130,6 +138,16 @@ class RingState:
         return isinstance(self.engine, ChainEngine | RingAllReduceEngine)
 
     @property
+    def adds_itself(self) -> bool:
+        """Whether the hosts sum what it acts on."""
+        return self.sums_itself or (isinstance(self.engine, TwoPaths) and self.acting == BASE)
+
+    @property
+    def acts_on(self) -> int:
+        """The ring that it acts on."""
+        return self.ring_id if self.acting == BASE else self.ina_ring_id
+
+    @property
     def is_rotated(self) -> bool:
         """And each message begins at the next host."""
         return isinstance(self.engine, RingAllReduceEngine)
@@ -169,29 +187,28 @@ class RingState:
         return 0 if self.engine is None else self.engine.progress
 
     @property
-    def out_psn(self) -> int:
-        """With which its sending queue pair began."""
-        assert self._link is not None
-        return self._link.out.psn
-
-    @property
-    def into_qpn(self) -> int:
-        """Its receiving queue pair."""
-        assert self._link is not None
-        return self._link.qpns[1]
+    def links(self) -> list[RingLink]:
+        """That it holds: the base ring's first."""
+        return [link for link in (self._link, self._ina) if link is not None and link.is_open]
 
     @property
     def holds_queue_pairs(self) -> bool:
-        return self._link is not None and self._link.is_open
+        return bool(self.links)
 
     # --- making and closing
     def _open(self, path: RingPath, plan: str) -> RingLink:
-        """Queue pairs and slots for the next ring."""
-        host, slot_bytes = self.host, self._slot_bytes
+        """Queue pairs and slots for the next ring; of the one that stands beside another, too."""
+        slot_bytes = self._slot_bytes
         if path != "switch":
             accumulators = accumulators_on(path, plan, len(self.job.positions))
             slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
-        link = self._link = RingLink(
+        link = self._link = self._open_link(slot_bytes)
+        self._ina = self._open_link(self._slot_bytes) if path == "shared" else None
+        return link
+
+    def _open_link(self, slot_bytes: int) -> RingLink:
+        host = self.host
+        link = RingLink(
             host.nic,
             slots=self._slots,
             slot_bytes=slot_bytes,
@@ -203,9 +220,18 @@ class RingState:
             host.serve(qpn, self.owner)
         return link
 
-    def _make_engine(self, ring: Ring) -> Engine:
+    def _bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
+        """What the job's configuration says, once it is known."""
+        job, asked = self.job, self._asked.setdefault(op_index, now)
+        if op_index % 3 == 2 and now < asked + job.binding_ns:
+            self.host.world.mark("an all-reduce waited for its binding")
+            return Wait(Instant(asked + job.binding_ns))
+        is_ina = (op_index in job.ina) ^ ((self.host.number, op_index) in job.strays)
+        return Binding(INA if is_ina else BASE)
+
+    def _ring_config(self, ring: Ring) -> RingConfig:
         job = self.job
-        config = RingConfig(
+        return RingConfig(
             ring_id=RingId(ring.ring_id),
             epoch=Epoch(ring.epoch),
             key=ring.ring_key,
@@ -218,6 +244,9 @@ class RingState:
             timeout_ns=job.timeout_ns,
             outlived=self._recover_ns > 0,
         )
+
+    def _make_engine(self, ring: Ring) -> Engine:
+        job, config = self.job, self._ring_config(ring)
         operations = None if self.engine is None else self.engine.halt()
         self._resumes = operations is not None
         recovery = FROM_THE_START if operations is None else Recovery(ring.progress, ring.donor)
@@ -228,6 +257,8 @@ class RingState:
         if ring.path == "switch":
             return RingEngine(config, operations, recovery)
         self._accumulators = accumulators = accumulators_on(ring.path, ring.plan, len(job.positions))
+        if ring.path == "shared":
+            return TwoPaths(config, accumulators, self._bind, operations=operations, recovery=recovery)
         if isinstance(accumulators, RotatedAccumulators):
             return RingAllReduceEngine(config, accumulators, operations, recovery)
         return ChainEngine(config, accumulators, operations, recovery)
@@ -236,11 +267,13 @@ class RingState:
         self._close_link()
         if self._tensors is not None and self.phase is not Phase.AWAY:
             self._tensors.deregister()
-        self._tensors = self._orders = None
+        self._tensors = self._orders = self._ina_orders = None
 
     def _close_link(self) -> None:
-        link = self._link  # its NIC is that of its opening: the host may have a new one
-        if link is not None and link.is_open:
-            link.close()
-            for qpn in link.qpns:
-                self.host.forget(qpn)
+        for link in self.links:  # its NIC is that of its opening: the host may have a new one
+            self._give_back(link)
+
+    def _give_back(self, link: RingLink) -> None:
+        link.close()
+        for qpn in link.qpns:
+            self.host.forget(qpn)

@@ -107,6 +107,12 @@ class JobConfig:
     """Whether it takes only results that follow the reduction plan, where the path is ``auto``."""
     elastic: bool = False
     """Whether its ranks go on without one that is lost."""
+    ina: tuple[int, ...] = ()
+    """On the path ``shared``: all-reduces that are bound to the ring through the switches."""
+    strays: tuple[tuple[int, int], ...] = ()
+    """(host, operation): this host binds it to the other ring than all others."""
+    binding_ns: int = 0
+    """So long a host does not know by which ring every third of its all-reduces goes."""
 
     @property
     def positions(self) -> tuple[int, ...]:

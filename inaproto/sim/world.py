@@ -284,12 +284,11 @@ class World:
         rings = {(ring.job.name, ring.position): ring for ring in open_rings}
         for (job, position), ring in rings.items():
             successor = rings.get((job, (position + 1) % len(ring.job.positions)))
-            if (
-                (ring.host.ip, position) == (flow.src_ip, flow.rank)
-                and successor is not None
-                and successor.into_qpn == flow.dst_qp
-            ):
-                return ring.out_psn
+            if successor is None or (ring.host.ip, position) != (flow.src_ip, flow.rank):
+                continue
+            for link, of_successor in zip(ring.links, successor.links, strict=False):
+                if of_successor.qpns[1] == flow.dst_qp:
+                    return link.out.psn
         return None
 
     def oracle(self, job: JobConfig) -> Oracle:

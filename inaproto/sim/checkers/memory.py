@@ -57,11 +57,12 @@ class BoundedMemory(Checker):
     def _host(self, host: SimHost) -> None:
         used = host.nic.resources
         rings = [ring for ring in host.rings if ring.holds_queue_pairs]
-        if used["queue_pairs"] != 2 * len(rings):
+        links = sum(len(ring.links) for ring in rings)
+        if used["queue_pairs"] != 2 * links:
             raise Violated(
-                self.name, f"{host}: {used['queue_pairs']} queue pairs; its {len(rings)} rings need 2 each"
+                self.name, f"{host}: {used['queue_pairs']} queue pairs; its {links} links need 2 each"
             )
-        allowed = sum(4 * ring.job.window_messages + 2 for ring in rings)
+        allowed = sum((4 * ring.job.window_messages + 2) * len(ring.links) for ring in rings)
         if used["work_requests"] > allowed and not host.nic.has_completions:
             raise Violated(self.name, f"{host}: {used['work_requests']} work requests, at most {allowed}")
         if used["payloads"] > used["messages"]:

@@ -19,9 +19,9 @@ class WindowKept(Checker):
         self._in_flight: dict[tuple[RingOperations, int], int] = {}
 
     def posted(self, ring: RingOperations, msg_id: int) -> None:
-        if ring.sums_itself and msg_id & 1:
+        if ring.adds_itself and msg_id & 1:
             return  # a result that is passed on; the accumulators before it were the contribution
-        key = ring, ring.ring_id
+        key = ring, ring.acts_on
         in_flight = self._in_flight[key] = self._in_flight.get(key, 0) + 1
         if in_flight > ring.job.window_messages:
             raise Violated(
@@ -32,9 +32,9 @@ class WindowKept(Checker):
             self._world.mark("a window was full")
 
     def received(self, ring: RingOperations, msg_id: int) -> None:
-        if ring.sums_itself and not msg_id & 1:
+        if ring.adds_itself and not msg_id & 1:
             return
-        key = ring, ring.ring_id
+        key = ring, ring.acts_on
         in_flight = self._in_flight[key] = self._in_flight.get(key, 0) - 1
         if in_flight < 0:
             raise Violated(self.name, f"{ring} took a result of a message that it has not sent")
