@@ -118,7 +118,8 @@ def test_all_messages_of_the_protocol() -> None:
         "switch_hello switch_welcome switch_admit switch_opened trunk_report ring_install ring_remove "
         "ring_installed install_refused ring_faulted "
         "capture capture_begun capture_end capture_ended "
-        "agent_hello agent_welcome agent_wishes agent_report"
+        "agent_hello agent_welcome agent_wishes agent_report "
+        "slot_order slot_report slot_hint lease_renew lease_renewed lease_gone"
     )
     assert list(MESSAGES) == names.split()
 
