@@ -137,7 +137,10 @@ def list_jobs(every: bool, **where: Any) -> None:
 @click.argument("name")
 @_common
 def show(name: str, **where: Any) -> None:
-    """Show job NAME: state, hosts, tree, and why it waits. Of several the live one, or the last."""
+    """Show job NAME: state, hosts, tree, and why it waits if it does.
+
+    Of several jobs of that name the one that is not over, or else the last.
+    """
     with _guarded():
         found = _client(**where).job(name)
         if where["as_json"]:

@@ -10,10 +10,12 @@ import pytest
 from inaproto.client.run_directory import default_run_directory, run_directory
 from inaproto.daemon.config import (
     load_host_settings,
+    load_settings,
     load_switch_settings,
 )
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
+from inaproto_controller.settings import ControllerSettings
 
 HOST: Mapping[str, object] = {"name": "h0", "ip": "10.0.0.1"}
 
@@ -197,6 +199,8 @@ def test_default_directory(tmp_path: Path) -> None:
 
 def test_examples_in_deploy_are_valid() -> None:
     deploy = Path(__file__).parents[2] / "deploy"
+    controller = load_settings(ControllerSettings, {}, deploy / "controller.toml", {}).settings
+    assert controller.store == "/var/lib/inaproto/controller.db"
     switch = load_switch_settings({}, deploy / "switch.toml", {}).settings
     host = load_host_settings({}, deploy / "host.toml", {}).settings
     assert switch.control_path == host.control_path == Path("/run/inaproto/control.sock")
