@@ -15,8 +15,7 @@ lack (:mod:`inaproto.core.ring_all_reduce_engine`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
+from typing import Generic, Protocol, TypeVar, assert_never
 
 import numpy as np
 
@@ -32,8 +31,6 @@ from inaproto.wire.ina_header import Dtype, Op
 PayloadT = TypeVar("PayloadT")
 InT_contra = TypeVar("InT_contra", contravariant=True)
 OutT_co = TypeVar("OutT_co", covariant=True)
-NOTHING_BESIDE: Final[Mapping[int, Any]] = MappingProxyType({})
-"""Of a ring that was alone."""
 
 
 class Slots(Protocol[InT_contra]):
@@ -74,6 +71,8 @@ class KeptResults:
 
     def __init__(self) -> None:
         self._bytes: dict[tuple[int, int], bytes] = {}
+        self._gone: list[int] = []
+        """Rings that went while the one beside them stayed, since rings last ended."""
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -83,7 +82,7 @@ class KeptResults:
         results: Iterable[KeptResult],
         link: Slots[PayloadT],
         since: int,
-        beside: Mapping[int, Slots[PayloadT]] = NOTHING_BESIDE,
+        beside: Mapping[int, Slots[PayloadT]] | None = None,
     ) -> None:
         """A ring ends that began at progress ``since``: ``results`` are those to be kept.
 
@@ -91,20 +90,27 @@ class KeptResults:
         ``beside`` it and is there by its id. Ids do not tell other rings apart here: a switch that has
         restarted may use them again.
         """
+        others = beside or {}
         self._bytes = {
-            key: self.get(*key)
-            if kept.serial < since or key in self._bytes
-            else bytes(beside.get(kept.ring_id, link).result(kept.slot, kept.nbytes))
+            (kept.operation.index, kept.offset): (
+                bytes(others.get(kept.ring_id, link).result(kept.slot, kept.nbytes))
+                if kept.serial >= since and kept.ring_id not in self._gone
+                else self.get(kept.operation.index, kept.offset)
+            )
             for kept in results
-            for key in ((kept.operation.index, kept.offset),)
         }
+        self._gone.clear()
 
     def keep_of(self, ring_id: int, results: Iterable[KeptResult], link: Slots[PayloadT]) -> None:
         """That ring goes, the one beside it stays: copy what lies in the slots of the ``link`` that goes."""
+        self._gone.append(ring_id)
+        before, self._bytes = self._bytes, {}
         for kept in results:
+            key = kept.operation.index, kept.offset
             if kept.ring_id == ring_id:
-                key = kept.operation.index, kept.offset
                 self._bytes[key] = bytes(link.result(kept.slot, kept.nbytes))
+            elif key in before:
+                self._bytes[key] = before[key]
 
     def get(self, op_index: int, offset: int) -> bytes:
         try:

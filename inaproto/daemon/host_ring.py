@@ -314,7 +314,7 @@ class HostRing(HostOperations):
 
     def _attach_ina(self, ring: Ring, ina_ring_id: int) -> None:
         """The ring beside this one stands, or the switches have refused it: then its link is of no use."""
-        if self._ina is None:
+        if self._ina is None or self._is_broken:
             return
         if isinstance(self._engine, TwoPaths) and ina_ring_id and ina_ring_id == ring.ina_ring_id:
             self._engine.attach(replace(self._ring_config(ring), ring_id=RingId(ina_ring_id)))

@@ -132,7 +132,7 @@ class HostRing(RingJoining):
 
     def _attach_ina(self, ina_ring_id: int) -> None:
         """The ring beside this one stands, or the switches have refused it: then its link is of no use."""
-        if self._ina is None:
+        if self._ina is None or self._is_broken:
             return
         if isinstance(self.engine, TwoPaths) and self._ring is not None and ina_ring_id:
             self.engine.attach(replace(self._ring_config(self._ring), ring_id=RingId(ina_ring_id)))

@@ -42,7 +42,7 @@ CONTROL_FAULTS: Final = (
         (
             Change(
                 Rendezvous._forget,
-                "return [RemoveRing(job.ring_id)]",
+                "return self._remove_ring(job)",
                 "return []",
             ),
         ),

@@ -11,12 +11,21 @@ from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingEngine
 from inaproto.core.ring_orders import KeptResults
+from inaproto.core.two_paths import TwoPaths
 from tests.planted.planting import SMALL, Change, PlantedFault
-from tests.planted.shapes import going_on, half_sums_of_hosts, half_sums_of_racks, restarting
+from tests.planted.shapes import (
+    going_on,
+    half_sums_of_hosts,
+    half_sums_of_racks,
+    one_host_disagrees,
+    restarting,
+    two_rings,
+)
 
 RECOVERY: Final = "protocol.md section 5; inaproto.core.recovery"
 CHAIN: Final = "protocol.md section 5, chain; inaproto.core.accumulators"
 RING: Final = "protocol.md section 5, ring; inaproto.core.ring_all_reduce_engine"
+TWO_RINGS: Final = "MINA IV-C; inaproto.core.two_paths"
 
 RECOVERY_FAULTS: Final = (
     PlantedFault(
@@ -138,7 +147,7 @@ RECOVERY_FAULTS: Final = (
             ),
             Change(
                 Rendezvous._make_ring,
-                "if any(its.member.into.slot_bytes < slot_bytes for its in members):",
+                "if job.lacks_slots:",
                 "if job.size == 0:",
             ),
         ),
@@ -182,5 +191,47 @@ RECOVERY_FAULTS: Final = (
             ),
         ),
         test="tests/paper/test_protocol_5_ring.py::test_results_that_overtake_others_are_taken_in_their_order",
+    ),
+    PlantedFault(
+        "kept_of_one_ring_alone",
+        TWO_RINGS,
+        "takes all kept results from the slots of the base ring, also those of the ring beside it",
+        (Change(KeptResults.keep, "others.get(kept.ring_id, link)", "link"),),
+        shape=two_rings,
+    ),
+    PlantedFault(
+        "disagreement_unnoticed",
+        TWO_RINGS,
+        "lets hosts wait for one another that have bound an all-reduce to different rings",
+        (Change(Rendezvous._stalled, "if disagreement:", "if job.size == 0:"),),
+        shape=one_host_disagrees,
+    ),
+    PlantedFault(
+        "first_of_a_generation_bound_anew",
+        TWO_RINGS,
+        "asks by which ring the all-reduce goes that others have started before the rings ended",
+        (
+            Change(
+                TwoPaths._ask,
+                "self._operations.progress <= self._base_until",
+                "self._base_until < 0",
+            ),
+        ),
+        test="tests/property/test_two_paths.py::"
+        "test_generations_may_end_at_any_moment_whatever_path_an_operation_is_on",
+    ),
+    PlantedFault(
+        "drained_before_acknowledged",
+        TWO_RINGS,
+        "lets another job have the switches when all results are here, though sends may be repeated",
+        (
+            Change(
+                TwoPaths._of_ina,
+                "while self._undrained and self._undrained[0][1] <= self._ina_acknowledged:",
+                "while self._undrained:",
+            ),
+        ),
+        test="tests/property/test_two_paths.py::"
+        "test_each_operation_goes_by_the_path_that_it_is_bound_to_and_gives_the_plan_s_bytes",
     ),
 )

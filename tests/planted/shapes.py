@@ -163,6 +163,20 @@ def restarting(config: WorldConfig) -> WorldConfig:
     return replace(config, jobs=jobs, faults=faults, weather_until_ns=2 * S, recover_ns=4 * S)
 
 
+def two_rings(config: WorldConfig) -> WorldConfig:
+    """As ``restarting``, and every other all-reduce goes by the ring in the switches."""
+    config = restarting(config)
+    jobs = tuple(replace(job, path="shared", ina=tuple(range(1, 30, 2))) for job in config.jobs)
+    return replace(config, jobs=jobs)
+
+
+def one_host_disagrees(config: WorldConfig) -> WorldConfig:
+    """On the ring of one all-reduce; nothing else befalls them."""
+    config = two_rings(config)
+    jobs = tuple(replace(job, strays=((job.hosts[0], 4),), stall_ns=20 * MS) for job in config.jobs)
+    return replace(config, jobs=jobs, faults=())
+
+
 def half_sums_of_hosts(config: WorldConfig) -> WorldConfig:
     """The switch refuses all rings; five hosts sum half types."""
     [first, *_] = config.jobs

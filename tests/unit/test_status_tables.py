@@ -20,6 +20,7 @@ RING = {
     "operations_queued": 1,
     "peers": ["h0", "h1"],
     "operation": {"op_index": 7, "nbytes": 8},
+    "operations_by_path": {"chain": 4, "switch": 3},
 }
 HOST = {
     "name": "h0",
@@ -39,6 +40,7 @@ def test_a_host_s_ranks_fit_a_narrow_terminal() -> None:
     assert "0 of 2" in text
     assert "rank 1" in text
     assert "rank 0 of train: waits for rank 1" in text
+    assert "rank 0 of train, all-reduces by path: chain 4, switch 3" in text
     assert "packets_sent 12" in text
     assert "naks_sent" not in text
     assert "[" not in text, "no raw lists"

@@ -35,7 +35,7 @@ class NothingStuck(Checker):
             raise Violated(
                 self.name,
                 f"{rank} gave all-reduce {op_index} up, though for {well_ns / S:.1f} s all has been well; "
-                f"{_lacks(rank)}; {_at_switch(world, rank.ring.ring_id)}",
+                f"{_lacks(rank)}; {_at_switch(world, rank.ring.ina_ring_id or rank.ring.ring_id)}",
             )
 
 

@@ -1,0 +1,127 @@
+"""A host with two rings of a job, and what the switch says of them, in the order of bad luck."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from inaproto.daemon.host_operations import Phase
+from inaproto.ports import Completion, CompletionKind, Status
+from inaproto.wire.control_messages import Broken, Halt, Halted, Ready, Ring
+from tests.daemon.test_host_ring import Host, on_a_host
+
+BASE_RING, INA_RING = 7, 8
+flushed = partial(Completion, kind=CompletionKind.RECEIVE_IMM, wr_id=0, status=Status.FLUSHED)
+
+
+def connecting(host: Host) -> None:
+    """It has links for both rings, and was told of both: all addresses are its own."""
+    rank = host.join(0)
+    host.ring.halt(Halt(job="j", ring_id=BASE_RING - 1, path="shared", reason=""))
+    [halted] = host.told
+    assert isinstance(halted, Halted)
+    ring = Ring(
+        job="j",
+        ring_id=BASE_RING,
+        epoch=1,
+        ring_key=1,
+        position=0,
+        successor=halted.into,
+        predecessor=halted.out,
+        peers=("h0", "h1", "h2"),
+        ranks=((0,), (1,), (2,)),
+        path="shared",
+        ina_ring_id=INA_RING,
+        ina_successor=halted.ina_into,
+        ina_predecessor=halted.ina_out,
+    )
+    host.told.clear()
+    host.ring.answered(rank, ring, "boot")
+
+
+def connected(host: Host) -> None:
+    connecting(host)
+    for link in host.ring.take_connecting():
+        link.is_connecting = False
+        host.ring.connected(link)
+    assert host.told == [Ready(job="j", rank=0)]
+    host.told.clear()
+
+
+def test_a_host_is_ready_when_both_of_its_links_are_connected() -> None:
+    def scenario(host: Host) -> None:
+        connecting(host)
+        first, second = host.ring.take_connecting()
+        assert len(set(host.ring.queue_pairs)) == 4
+        host.ring.connected(second)
+        assert host.told == []
+        host.ring.connected(first)
+        assert host.told == [Ready(job="j", rank=0)]
+
+    on_a_host(scenario)
+
+
+def test_the_ring_in_the_switches_stands_from_the_start_on_if_they_have_it() -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.start(INA_RING)
+        status = host.ring.status()
+        assert (status["path"], status["ring_id"], status["ina_ring_id"]) == ("shared", BASE_RING, INA_RING)
+
+    on_a_host(scenario)
+
+
+def test_a_link_for_a_ring_that_the_switches_refuse_is_given_back_and_not_heard_of_again() -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        *_, ina = host.ring.queue_pairs
+        host.ring.start(0)
+        assert len(host.ring.queue_pairs) == 2
+        host.ring.completed(flushed(ina))
+        assert host.told == []
+        assert host.ring.phase is Phase.RUNNING
+        assert host.ring.status()["path"] == "chain"
+
+    on_a_host(scenario)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_connection_of_either_ring_that_fails_ends_both(at: int) -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.start(INA_RING)
+        host.ring.completed(flushed(host.ring.queue_pairs[at]))
+        [broken] = host.told
+        assert isinstance(broken, Broken)
+        assert broken.ring_id == BASE_RING
+
+    on_a_host(scenario)
+
+
+def test_rings_that_broke_just_before_the_start_stay_broken() -> None:
+    """The switch has not heard of it when it says that all are ready."""
+
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.completed(flushed(host.ring.queue_pairs[3]))
+        host.ring.start(INA_RING)
+        assert [type(word) for word in host.told] == [Broken]
+        host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
+        assert [type(word) for word in host.told] == [Broken, Halted]
+        assert host.ring.phase is Phase.HALTED
+
+    on_a_host(scenario)
+
+
+def test_a_ring_alone_follows_one_of_two() -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.start(INA_RING)
+        host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="chain", reason="no room"))
+        [halted] = host.told
+        assert isinstance(halted, Halted)
+        assert (halted.ina_out, halted.ina_into) == (None, None)
+        assert len(host.ring.queue_pairs) == 2
+
+    on_a_host(scenario)
