@@ -47,6 +47,12 @@ def _sharing() -> click.Command:
     return sharing_bench
 
 
+def _decision() -> click.Command:
+    from inaproto_hil.bench.decision import decision
+
+    return decision
+
+
 def _simulate() -> click.Command:
     from inaproto_hil.bench.simulate import simulate_bench
 
@@ -63,11 +69,13 @@ bench = LazyGroup(
     commands_at={
         "accelerator": _accelerator,
         "allreduce": _allreduce,
+        "decision": _decision,
         "sharing": _sharing,
         "simulate": _simulate,
         "yardsticks": _yardsticks,
     },
     name="bench",
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, the rules by "
-    "which jobs share switches, simulated clusters, or how far planning is from the best there is.",
+    "which jobs share switches, what a host decides for an operation, simulated clusters, or how far planning "
+    "is from the best there is.",
 )
