@@ -340,8 +340,8 @@ class SharingParticipant:
         return self._start() if is_held else []
 
     def _start(self) -> list[ParticipantAction]:
-        index, turn = self._next, self._turn
-        epoch = turn.epoch if turn is not None and turn.covers(index) else None
+        index = self._next
+        epoch = self._epoch_for(index)
         actions: list[ParticipantAction] = []
         if self._is_doubtful(index) and self._concerns_us(epoch):
             actions = [self._note(Mark.FELL_BACK_IN_DOUBT, self._voted)]
@@ -351,6 +351,10 @@ class SharingParticipant:
         path = Path.FALLBACK if epoch is None else Path.INA
         self._pass_end()
         return [*actions, StartOperation(index, path, epoch), *self._pay()]
+
+    def _epoch_for(self, index: OpIndex) -> Epoch | None:
+        turn = self._turn
+        return turn.epoch if turn is not None and turn.covers(index) else None
 
     def _is_doubtful(self, index: OpIndex) -> bool:
         """Whether a decision that was not heard may concern the operation."""

@@ -14,15 +14,16 @@ hears of it any time later.
 
 *Timers* expire when what they wait for can no longer come, a back-off when nothing of the round that was
 aborted is under way; earlier ones have a budget. Once ``rounds`` have begun one is tried again only when its
-seats agree, so that versions stay few. The planner has another wish only when no round is under way, unless it
-is ``hasty``.
+seats agree, so that versions stay few. The planner has another wish only when no round is under way, unless
+it is ``hasty``.
 
 *Reductions* (``reduced``; compared with the full search in ``tests/sim/test_explore_sharing.py``):
 
 1. A letter that can have no effect any more (an old term or version) is delivered at once.
 2. A vote, or a word that a seat is done, which the coordinator only counts is delivered, or struck by a
-   fault, before all else. It commutes with all steps of seats; a crash or a wish in between makes of it a
-   vote for a round that is over, which is answered as a question is. Not while a timer may expire early.
+   fault, before all else. It commutes with all steps of seats; a wish in between makes of it a vote for a
+   round that is over, which is answered as a question is. Not while the coordinator may crash, or a timer
+   expire early.
 
 Rules: L1, no operation has two epochs. L2, two jobs never have INA operations under way at once, from the
 first seat that starts to the last that has drained. L3, from each state all work can be finished, no seat
@@ -254,7 +255,7 @@ class SharingWorld:
         if self.is_finished(state):
             return found
         extra = self._extras[state[2]]
-        if self.config.reduced and state[0] != DOWN and not extra.early:
+        if self.config.reduced and state[0] != DOWN and not extra.early and not extra.crashes:
             for number in self._nets[state[3]]:
                 if self._is_quiet(state, number):
                     self._letter(found, state, extra, number)
@@ -478,7 +479,7 @@ class SharingWorld:
         if any(state[4 + seat] == DOWN for seat in asked):
             return False
         locals_ = {seat: self.local(seat, state[4 + seat]) for seat in asked}
-        if any(local.is_closed for local in locals_.values()):
+        if any(local.is_closed or local.phase != "free" for local in locals_.values()):
             return False
         if self.config.rule is Rule.BY_INDEX:
             return True
