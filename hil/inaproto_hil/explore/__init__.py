@@ -32,7 +32,8 @@ class _Explore(click.Command):
     default="ring",
     show_default=True,
     metavar="NAME",
-    help="What is explored: ring, or one of the worlds below, whose sizes are given by --set.",
+    help="What is explored: ring, a ring of hosts and a switch; sharing, jobs that share a pool by two-phase "
+    "commit (MINA IV-B); or one of the worlds below, whose sizes are given by --set.",
 )
 @click.option(
     "--set",
@@ -87,6 +88,15 @@ class _Explore(click.Command):
     metavar="K",
     help="Packets unacknowledged at most.  [default: as many as PSNs of this width allow]",
 )
+@click.option("--jobs", type=int, metavar="J", help="Sharing: jobs on one pool.")
+@click.option("--hosts", type=int, metavar="H", help="Sharing: hosts, each with a seat of each job.")
+@click.option("--operations", type=int, metavar="K", help="Sharing: all-reduces of each job.")
+@click.option("--margin", type=int, metavar="K", help="Sharing: operations, of the rule by-index.")
+@click.option("--turn", type=int, metavar="K", help="Sharing: operations of a turn; 0: until the next wish.")
+@click.option("--turns", type=int, metavar="K", help="Sharing: wishes of the planner.")
+@click.option("--rounds", type=int, metavar="K", help="Sharing: rounds that may be tried in vain.")
+@click.option("--crashes", type=int, metavar="K", help="Sharing: of the coordinator.")
+@click.option("--host-crashes", type=int, metavar="K", help="Sharing: of hosts.")
 @click.option("--full", is_flag=True, help="Without the reductions named below: slower, the same verdict.")
 @click.option("--states-max", type=int, default=10_000_000, show_default=True, help="Give up beyond.")
 @click.option(
@@ -114,19 +124,47 @@ def explore(
     can still finish.
     """
     try:
-        if world == "ring":
-            if settings:
-                raise click.UsageError("--set is for worlds that are not the ring; it has options of its own")
-            status = _explore(variant, full, states_max, json_file, sizes)
+        of_ring = {name: value for name, value in sizes.items() if name not in _OF_SHARING}
+        if world in ("ring", "sharing") and settings:
+            raise click.UsageError(f"--set is not for the world {world}, which has options of its own")
+        if world == "sharing":
+            status = _explore_sharing(variant, full, states_max, json_file, sizes)
+        elif world == "ring":
+            status = _explore(variant, full, states_max, json_file, of_ring)
         else:
             given = [name for name, value in sizes.items() if value]
             if given:
-                raise click.UsageError(f"--{given[0].replace('_', '-')} is of the ring; use --set")
+                raise click.UsageError(f"--{given[0].replace('_', '-')} is of another world; use --set")
             status = _explore_named(world, variant, settings, full, states_max, json_file)
     except KeyboardInterrupt:  # outside of the search, which counts its states
         click.echo("inaproto: interrupted: no verdict", err=True)
         status = INTERRUPTED
     sys.exit(status)
+
+
+def _explore_sharing(
+    variant: str, full: bool, states_max: int, json_file: TextIO | None, sizes: dict[str, Any]
+) -> int:
+    from inaproto_hil.explore.sharing_report import explore_sharing
+
+    given = {name: value for name, value in sizes.items() if name in (*_OF_SHARING, *_OF_BOTH)}
+    if full:
+        given["reduced"] = False
+    return explore_sharing(variant, states_max, json_file, given)
+
+
+_OF_SHARING: Final = (
+    "jobs",
+    "hosts",
+    "operations",
+    "margin",
+    "turn",
+    "turns",
+    "rounds",
+    "crashes",
+    "host_crashes",
+)
+_OF_BOTH: Final = ("losses", "duplicates", "early_timers")
 
 
 def _explore(
