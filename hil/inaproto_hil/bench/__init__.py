@@ -76,6 +76,6 @@ bench = LazyGroup(
     },
     name="bench",
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, the rules by "
-    "which jobs share switches, what a host decides for an operation, simulated clusters, or how far planning "
-    "is from the best there is.",
+    "which jobs share switches, what a host decides for an operation, simulated clusters, or how far "
+    "planning is from the best there is.",
 )
