@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import Phase, SharingParticipant
 from inaproto.core.sharing_types import (
     FromCoordinator,
     ParticipantAction,
     ParticipantConfig,
     ParticipantEvent,
-    SharingConfig,
-    SharingRecord,
     Woke,
 )
 from inaproto.core.sharing_words import Decision, Prepare, Rule, Version
@@ -55,14 +52,6 @@ class StatusParticipant(SharingParticipant):
 
     def _epoch_for(self, index: OpIndex) -> Epoch | None:
         return Epoch(0) if self._user in (None, self._seat.job) else None
-
-
-class SameTermCoordinator(SharingCoordinator):
-    """Uses the versions of its earlier life again."""
-
-    def __init__(self, config: SharingConfig, record: SharingRecord | None = None) -> None:
-        super().__init__(config, record)
-        self._term = max(self._record.term, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +100,6 @@ SHARING_VARIANTS: Final[Mapping[str, SharingVariant]] = {
             {"hosts": 1, "crashes": 1},
             "broken: a restarted coordinator gives the turn to another job, L2",
             {"rule": Rule.BY_INDEX, "waits_for_log": False},
-        ),
-        SharingVariant(
-            "no-term",
-            "a restarted coordinator uses versions again",
-            {"hosts": 1, "operations": 1, "crashes": 1, "rounds": 2},
-            "broken: votes of the round before the crash count in the one after it, L2",
-            {"rule": Rule.EQUAL_INDEX, "coordinator": SameTermCoordinator},
         ),
     )
 }

@@ -1,0 +1,317 @@
+"""MINA, section IV-B, "host coordination": who may use INA is agreed upon in two-phase commit.
+
+The seven steps of the paper's Figure 9, then where it is silent (protocol.md 6): termination, durability.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from inaproto.core.sharing_types import (
+    FromCoordinator,
+    HoldOperation,
+    Mark,
+    OperationEnded,
+    OperationStarting,
+    PoolFree,
+    TurnStands,
+    TurnWanted,
+)
+from inaproto.core.sharing_words import (
+    Abort,
+    Ask,
+    AskPeer,
+    Commit,
+    Done,
+    Drained,
+    EndTurn,
+    Prepare,
+    Refusal,
+    Rule,
+    Seat,
+    TellPeerDecision,
+    Vote,
+)
+from inaproto.units import Epoch, JobId, OpIndex, S
+from tests.paper.sharing_group import Group
+
+A, B = JobId("A"), JobId("B")
+BOTH = pytest.mark.parametrize("rule", list(Rule), ids=lambda rule: rule.value)
+
+
+def test_step_1_all_hosts_of_the_group_are_asked() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare)
+    assert [one.seat for one in group.delivered if isinstance(one, Prepare)] == group.seats
+
+
+def test_step_2_a_host_that_has_the_lock_starts_no_operation() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare)
+    seat = group.of("B")[0]
+    group.at(seat, OperationStarting(OpIndex(0)))
+    assert isinstance(group.actions[-2], HoldOperation)
+    assert (seat, 0) not in group.started
+    group.deliver()
+    assert group.started[seat, 0] is None, "it is released with the commit, and job B has no turn"
+
+
+def test_step_3_the_ack_has_the_index_of_the_current_operation() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.run("A", 3)
+    group.run("B", 1)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare, Vote)
+    votes = {one.seat: one.index for one in group.delivered if isinstance(one, Vote)}
+    assert [votes[seat] for seat in group.seats] == [3, 3, 1, 1]
+
+
+def test_step_4_and_5_indices_that_differ_abort_and_are_tried_again_later() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    ahead = group.of("A")[0]
+    group.start(ahead)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    assert Mark.ABORTED_UNEQUAL in group.marks()
+    assert group.phases("A") == group.phases("B") == ["free", "free"]
+    assert group.record is not None
+    assert not group.record.turns
+    group.start(group.of("A")[1])
+    group.pass_time(S)
+    group.deliver()
+    assert group.marks()[-1] is Mark.COMMITTED
+
+
+def test_indices_of_different_jobs_may_differ() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.run("B", 5)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    assert Mark.COMMITTED in group.marks()
+
+
+def test_step_6_and_7_the_update_is_applied_the_lock_released_and_acknowledged() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    assert {one.seat for one in group.delivered if isinstance(one, Done)} == set(group.seats)
+    assert group.phases("A") == group.phases("B") == ["free", "free"]
+    assert group.run("A", 2) == [{Epoch(1)}, {Epoch(1)}]
+    assert group.run("B") == [{None}]
+
+
+@BOTH
+def test_no_operation_needs_a_round_trip(rule: Rule) -> None:
+    group = Group(rule)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    group.lose()
+    group.run("A", 20)
+    assert not group.under_way
+
+
+def test_a_job_in_an_ina_operation_is_not_deprived_of_its_turn() -> None:
+    """Ours: the paper does not say what becomes of an operation that is under way."""
+    group = Group(Rule.EQUAL_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    for seat in group.of("A"):
+        group.start(seat)
+    group.tell(TurnWanted(B))
+    group.deliver()
+    assert Mark.ABORTED_IN_INA in group.marks()
+    assert not [one for one in group.actions if isinstance(one, PoolFree)]
+
+
+def test_with_the_paper_s_rule_one_round_passes_the_turn_on() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    group.run("A", 3)
+    group.tell(TurnWanted(B, 2))
+    group.deliver()
+    assert group.run("A") == [{None}]
+    assert group.run("B", 3) == [{Epoch(2)}, {Epoch(2)}, {None}]
+    assert Drained(group.of("B")[0], Epoch(2)) in [event.message for _, event in group.under_way]
+
+
+# --- by index, beyond the paper
+
+
+def test_by_index_only_the_job_s_seats_are_asked_and_none_is_locked() -> None:
+    group = Group(Rule.BY_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare)
+    assert group.phases("A") == ["voted", "voted"]
+    assert group.phases("B") == ["free", "free"]
+    assert group.start(group.of("A")[0]) is None
+    assert Mark.HELD not in group.marks()
+
+
+def test_by_index_differing_indices_need_no_abort() -> None:
+    group = Group(Rule.BY_INDEX)
+    for _ in range(3):
+        group.start(group.of("A")[0])
+    group.tell(TurnWanted(A, 4))
+    group.deliver()
+    margin = group.config.margin
+    stands = [one for one in group.actions if isinstance(one, TurnStands)]
+    assert stands == [TurnStands(A, Epoch(1), OpIndex(3 + margin), OpIndex(7 + margin))]
+
+
+def test_by_index_the_next_turn_waits_until_all_seats_have_drained() -> None:
+    group = Group(Rule.BY_INDEX)
+    group.tell(TurnWanted(A, 1))
+    group.deliver()
+    group.run("A", group.config.margin)
+    group.tell(TurnWanted(B))
+    first, second = group.of("A")
+    assert group.start(first) == Epoch(1)
+    group.deliver()
+    assert group.coordinator.view().wanted == B
+    assert not [one for one in group.delivered if isinstance(one, Prepare) and one.granted == B]
+    assert group.start(second) == Epoch(1)
+    for seat in (first, second):
+        group.participants[seat].step(_ended(group, seat), group.now)
+    group.lose()
+    group.pass_time(S)
+    group.deliver(EndTurn, Drained)
+    assert PoolFree(Epoch(1)) in group.actions, "what was lost is asked for"
+
+
+def test_by_index_an_open_turn_ends_at_an_operation_that_no_seat_has_started() -> None:
+    group = Group(Rule.BY_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    group.run("A", 4)
+    group.start(group.of("A")[0])
+    group.tell(TurnWanted(B))
+    group.deliver()
+    stands = [one for one in group.actions if isinstance(one, TurnStands)]
+    assert stands[-1].until == 5 + group.config.margin
+
+
+# --- termination (ours)
+
+
+@BOTH
+def test_the_decision_is_durable_before_the_first_commit_leaves(rule: Rule) -> None:
+    group = Group(rule)
+    group.persists = False
+    group.tell(TurnWanted(A))
+    group.deliver()
+    assert not [one for one in group.delivered if isinstance(one, Commit)]
+    group.write()
+    group.deliver()
+    assert [one for one in group.delivered if isinstance(one, Commit)]
+
+
+def test_a_lock_is_held_no_longer_than_its_lease() -> None:
+    """In the paper's protocol it is held for ever if the coordinator dies (``inaproto explore``)."""
+    group = Group(Rule.EQUAL_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare)
+    seat = group.of("A")[0]
+    group.at(seat, OperationStarting(OpIndex(0)))
+    group.lose()
+    group.pass_time(S)
+    assert group.phases("A") == ["in doubt", "in doubt"]
+    assert group.started[seat, 0] is None, "in doubt it falls back"
+
+
+def test_a_seat_in_doubt_never_uses_ina() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    group.run("A")
+    group.tell(TurnWanted(B))
+    group.deliver(Prepare)
+    group.lose()
+    group.pass_time(S)
+    assert group.run("A") == [{None}]
+    assert Mark.FELL_BACK_IN_DOUBT in group.marks()
+
+
+@BOTH
+def test_a_restarted_coordinator_repeats_what_its_log_decided(rule: Rule) -> None:
+    group = Group(rule)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare, Vote)
+    group.lose()
+    group.restart()
+    group.deliver()
+    assert group.coordinator.view().term == 2
+    assert Mark.RECOVERED in group.marks()
+    assert group.run("A", 3)[-1] == {Epoch(1)}
+
+
+@BOTH
+def test_a_restarted_coordinator_aborts_what_its_log_has_not(rule: Rule) -> None:
+    group = Group(rule)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare)
+    group.lose()
+    group.restart()
+    group.pass_time(S)
+    group.deliver(Ask, Abort)
+    assert Mark.PRESUMED_ABORT in group.marks()
+    assert group.phases("A") == ["free", "free"]
+
+
+@BOTH
+def test_a_peer_that_heard_the_commit_ends_the_doubt(rule: Rule) -> None:
+    group = Group(rule)
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare, Vote)
+    told, in_doubt = group.of("A")
+    commit = next(event for seat, event in group.under_way if seat == told)
+    assert isinstance(commit, FromCoordinator)
+    group.at(told, commit)
+    group.lose()
+    group.pass_time(S)
+    group.lose()
+    group.pass_time(S)
+    group.deliver(AskPeer, TellPeerDecision)
+    assert Mark.RESOLVED_BY_PEER in group.marks()
+    assert group.participants[in_doubt].view().turn == group.participants[told].view().turn
+
+
+@BOTH
+def test_a_peer_that_never_voted_ends_the_doubt_and_never_will(rule: Rule) -> None:
+    group = Group(rule)
+    group.tell(TurnWanted(A))
+    voted, other = group.of("A")
+    prepares = dict(group.under_way)
+    group.at(voted, prepares[voted])  # type: ignore[arg-type]
+    group.lose()
+    group.pass_time(S)
+    group.lose()
+    group.pass_time(S)
+    group.deliver(AskPeer, TellPeerDecision)
+    assert group.participants[voted].view().phase == "free"
+    assert Mark.PROMISED in group.marks()
+    group.at(other, prepares[other])  # type: ignore[arg-type]
+    assert group.participants[other].view().phase == "free"
+    assert isinstance(group.under_way[-1][1].message, Refusal)
+
+
+@BOTH
+def test_an_older_term_is_refused(rule: Rule) -> None:
+    group = Group(rule)
+    group.tell(TurnWanted(A))
+    old = dict(group.under_way)
+    group.lose()
+    group.restart()
+    group.tell(TurnWanted(A))
+    group.deliver()
+    for seat in group.of("A"):
+        before = group.participants[seat].view()
+        group.at(seat, old[seat])  # type: ignore[arg-type]
+        assert group.participants[seat].view().phase == before.phase
+    assert group.marks()[-1] is Mark.STALE
+
+
+def _ended(group: Group, seat: Seat) -> OperationEnded:
+    return OperationEnded(OpIndex(group.participants[seat].view().next_operation - 1))

@@ -1,0 +1,173 @@
+"""The coordinator of a sharing group: what the paper's rules do not cover."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from inaproto.core.sharing_coordinator import HANDLERS, Phase, SharingCoordinator
+from inaproto.core.sharing_participant import HANDLERS as SEAT_HANDLERS
+from inaproto.core.sharing_participant import Phase as SeatPhase
+from inaproto.core.sharing_types import (
+    Closing,
+    JobDrained,
+    JobHeld,
+    JobReleased,
+    Mark,
+    OperationEnded,
+    OperationStarting,
+    Persisted,
+    PoolFree,
+    RingRemoved,
+    SeatGone,
+    SeatsChanged,
+    SharingConfig,
+    TurnWanted,
+    Woke,
+)
+from inaproto.core.sharing_words import (
+    Abort,
+    Ask,
+    AskPeer,
+    Commit,
+    Done,
+    EndTurn,
+    Prepare,
+    Refusal,
+    Rule,
+    Seat,
+    TellPeerDecision,
+    Vote,
+)
+from inaproto.errors import LocalMisuse
+from inaproto.units import Epoch, Instant, JobId, OpIndex, S
+from tests.paper.sharing_group import Group
+
+A, B = JobId("A"), JobId("B")
+BOTH = pytest.mark.parametrize("rule", list(Rule), ids=lambda rule: rule.value)
+
+
+def test_the_tables_are_complete() -> None:
+    assert set(HANDLERS) == set(itertools.product(Phase, (Woke, Persisted, Vote, Refusal, Done, Ask)))
+    said = (Prepare, Commit, Abort, EndTurn, AskPeer, TellPeerDecision)
+    own = (OperationStarting, OperationEnded, Closing, Woke)
+    assert set(SEAT_HANDLERS) == set(itertools.product(SeatPhase, (*said, *own)))
+
+
+def with_turn(rule: Rule) -> Group:
+    group = Group(rule)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    group.run("A", group.config.margin)
+    return group
+
+
+@BOTH
+def test_a_seat_that_is_gone_while_the_decision_is_made_durable_is_not_waited_for(rule: Rule) -> None:
+    """Found by ``inaproto explore --world sharing --host-crashes 1``: its turn stood for ever."""
+    group = Group(rule)
+    group.persists = False
+    group.tell(TurnWanted(A))
+    group.deliver()
+    gone = group.of("A")[0]
+    group.tell(SeatGone(gone, "it crashed"))
+    del group.participants[gone]
+    group.write()
+    group.deliver()
+    assert PoolFree(Epoch(1)) in group.actions
+    assert gone not in group.coordinator.view().missing
+
+
+@BOTH
+def test_a_job_that_is_held_drains_and_gets_no_turn_until_it_is_released(rule: Rule) -> None:
+    group = with_turn(rule)
+    group.tell(JobHeld(A))
+    group.deliver()
+    group.run("A", group.config.margin)
+    group.deliver()
+    assert JobDrained(A) in group.actions
+    assert group.run("A", 3) == [{None}] * 3
+    group.tell(JobReleased(A))
+    group.deliver()
+    assert group.run("A", 3)[-1] == {Epoch(2)}
+
+
+@BOTH
+def test_a_ring_that_was_removed_frees_the_pool_at_once(rule: Rule) -> None:
+    group = with_turn(rule)
+    for seat in group.of("A"):
+        group.start(seat)
+    group.tell(RingRemoved(A, Epoch(1)))
+    assert PoolFree(Epoch(1)) in group.actions
+    group.deliver()
+    turns = [group.participants[seat].view().turn for seat in group.of("A")]
+    assert all(turn is None or turn.epoch > 1 for turn in turns)
+
+
+@BOTH
+def test_a_job_that_loses_a_seat_loses_its_turn_without_a_round(rule: Rule) -> None:
+    group = with_turn(rule)
+    gone, left = group.of("A")
+    group.tell(SeatGone(gone, "it crashed"))
+    del group.participants[gone]
+    group.deliver()
+    assert Mark.TURN_FORCED in group.marks()
+    assert PoolFree(Epoch(1)) in group.actions
+    turn = group.participants[left].view().turn
+    assert turn is None or turn.epoch == Epoch(2)
+
+
+@BOTH
+def test_a_seat_that_closes_gives_its_turn_up_for_all(rule: Rule) -> None:
+    group = with_turn(rule)
+    for seat in group.of("A"):
+        group.at(seat, Closing())
+    group.tell(SeatsChanged(tuple(group.of("B"))))
+    group.deliver()
+    assert PoolFree(Epoch(1)) in group.actions
+    assert not group.coordinator.view().turns
+
+
+def test_two_units_have_two_turns() -> None:
+    group = Group(Rule.BY_INDEX, jobs="ABC", capacity=2)
+    for job in (A, B):
+        group.tell(TurnWanted(job))
+        group.deliver()
+    assert [one.turn.job for one in group.coordinator.view().turns] == [A, B]
+    group.tell(TurnWanted(JobId("C")))
+    group.deliver()
+    group.run("A", 2 * group.config.margin)
+    group.deliver()
+    assert [one.turn.job for one in group.coordinator.view().turns] == [B, "C"]
+
+
+def test_misuse_changes_nothing() -> None:
+    coordinator = SharingCoordinator(SharingConfig("g", seats_max=1))
+    seat = Seat(A, "h")
+    with pytest.raises(LocalMisuse):
+        coordinator.step(TurnWanted(A, 0), Instant(0))
+    with pytest.raises(LocalMisuse):
+        coordinator.step(SeatsChanged((seat, seat)), Instant(0))
+    group = Group(Rule.BY_INDEX)
+    with pytest.raises(LocalMisuse):
+        group.at(group.seats[0], OperationStarting(OpIndex(1)))
+    with pytest.raises(LocalMisuse):
+        group.at(group.seats[0], OperationEnded(OpIndex(0)))
+    with pytest.raises(LocalMisuse):
+        SharingConfig("g", capacity=0)
+
+
+def test_back_offs_grow_and_have_the_seed_s_jitter() -> None:
+    group = Group(Rule.EQUAL_INDEX)
+    group.start(group.of("A")[0])
+    group.tell(TurnWanted(A))
+    waits = []
+    for _ in range(3):
+        group.deliver()
+        deadline = group.coordinator.deadline
+        assert deadline is not None
+        waits.append(deadline - group.now)
+        group.pass_time(deadline - group.now)
+    assert waits == [group.config.retry_ns << doublings for doublings in range(3)]
+    group.pass_time(S)
