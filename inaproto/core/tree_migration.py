@@ -224,8 +224,7 @@ class TreeMigration(JobMoves):
             unanswered = switch.asked is not None and switch.at is not None and switch.at <= now
             if unanswered and switch.tries >= self.config.tries_max:
                 self._lost(switch.name, now)
-        while any(self._advance(job, now) for job in list(self._jobs.values())):
-            pass
+        self._advance_all(now)
         if self._is_writing:
             return []
         record = self._record()
@@ -236,8 +235,9 @@ class TreeMigration(JobMoves):
         actions: list[MigrationAction] = []
         for job in list(self._jobs.values()):
             actions += self._said(job)
+        wanted = self._wanted()
         for switch in list(self._switches.values()):
-            actions += self._ask(switch, now)
+            actions += self._ask(switch, wanted.get(switch.name), now)
         if self._is_settled and self._plan_said < self._plan:
             self._plan_said = self._plan
             actions.append(PlanStands(self._plan))
@@ -262,7 +262,7 @@ class TreeMigration(JobMoves):
 
     # --- requests
 
-    def _ask(self, switch: Switch, now: Instant) -> list[MigrationAction]:
+    def _ask(self, switch: Switch, wanted: Lease | None, now: Instant) -> list[MigrationAction]:
         """The request that a switch is to get now: what it has not answered, or another."""
         if switch.asked is not None:
             if switch.at is not None and now < switch.at:
@@ -270,7 +270,7 @@ class TreeMigration(JobMoves):
             again = Instant(now + self.config.resend_ns)
             self._switches[switch.name] = replace(switch, at=again, tries=switch.tries + 1)
             return [ToSwitch(switch.name, switch.asked)]
-        order = self._next_order(switch, now)
+        order = self._next_order(switch, wanted, now)
         if order is None:
             if switch.at is None:
                 quiet = Instant(now + self.config.audit_ns)
@@ -289,15 +289,25 @@ class TreeMigration(JobMoves):
         )
         return [ToSwitch(switch.name, request)]
 
-    def _next_order(self, switch: Switch, now: Instant) -> tuple[Order, Lease | None] | None:
+    def _wanted(self) -> dict[str, Lease]:
+        """By switch, what is to be acquired there next; the older epoch first."""
+        found: dict[str, Lease] = {}
+        acquiring = [job for job in self._jobs.values() if job.phase is Phase.ACQUIRING]
+        for job in sorted(acquiring, key=lambda its: its.epoch):
+            at = self._next_switch(job)
+            if at is not None and job.lease is not None:
+                found.setdefault(at, job.lease)
+        return found
+
+    def _next_order(
+        self, switch: Switch, wanted: Lease | None, now: Instant
+    ) -> tuple[Order, Lease | None] | None:
         if switch.is_due or (not switch.boot and not switch.is_lost):
             return Order.ASK, None
         for lease in switch.held:
             if not self._keeps(lease):
                 self._counters["strangers_freed"] += lease.job not in self._jobs
                 return Order.RELEASE, lease
-        if not switch.is_lost:
-            for job in sorted(self._jobs.values(), key=lambda its: its.epoch):
-                if job.phase is Phase.ACQUIRING and self._next_switch(job) == switch.name:
-                    return Order.ACQUIRE, job.lease
+        if wanted is not None and not switch.is_lost:
+            return Order.ACQUIRE, wanted
         return (Order.ASK, None) if switch.at is not None and switch.at <= now else None

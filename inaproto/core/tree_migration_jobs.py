@@ -94,10 +94,14 @@ class Fact(Enum):
     DUE = "its back-off is over, and no job has yet to release"
 
 
-_HOLDS_UP: Final = (Phase.ADOPTING, Phase.DRAINING, Phase.RELEASING)
-"""While a job is here, none begins to acquire."""
 _CLAIMS: Final = (Phase.ADOPTING, Phase.STABLE, Phase.DRAINING, Phase.ACQUIRING)
 """A job has a claim to the leases of its tree."""
+
+
+def _holds_up(job: Job) -> bool:
+    """None begins to acquire before this job has released."""
+    is_leaving = job.phase is Phase.STABLE and job.tree is not None and job.target != job.tree
+    return is_leaving or job.phase in (Phase.ADOPTING, Phase.DRAINING, Phase.RELEASING)
 
 
 class JobMoves:
@@ -128,8 +132,17 @@ class JobMoves:
     def _is_settled(self) -> bool:
         return all(its.phase is Phase.STABLE and its.tree == its.target for its in self._jobs.values())
 
-    def _advance(self, job: Job, now: Instant) -> bool:
+    def _advance_all(self, now: Instant) -> None:
+        """Let every job go as far as it can."""
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for name in list(self._jobs):
+                has_moved = self._advance(name, now) or has_moved
+
+    def _advance(self, name: str, now: Instant) -> bool:
         """One move of a job, if a fact calls for one."""
+        job = self._jobs[name]
         for fact, handler in self._table[job.phase].items():
             if handler is not stay and _IS_TRUE[fact](self, job, now):
                 after = handler(self, job, now)
@@ -173,7 +186,7 @@ class JobMoves:
         return all(switch.boot and not switch.may_hold(job.name) for switch in known)
 
     def _is_open(self) -> bool:
-        return not any(its.phase in _HOLDS_UP for its in self._jobs.values())
+        return not any(_holds_up(its) for its in self._jobs.values())
 
     # --- moves; None: the job is forgotten
 

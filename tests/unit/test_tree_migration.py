@@ -404,3 +404,17 @@ def test_measures_are_bounded() -> None:
     view = world.core.view()
     assert [its.epoch for its in view.migrations] == [5, 6, 7]
     assert view.counters["migrations"] == 7
+
+
+def test_a_job_that_waits_does_not_overtake_those_that_are_about_to_release() -> None:
+    """X comes before Y in the coordinator's table, and has nothing to release."""
+    world = settled("abc", A="a")
+    world.tell(plan(2, X="a"))
+    world.tell(plan(3, Y="b"))
+    assert world.run(1 * S, lambda: phases(world).get("Y") is Phase.STABLE)
+    assert world.run(1 * S, lambda: phases(world)["X"] is Phase.BACKING_OFF)
+    world.drain_ns = 50 * MS
+    world.log.clear()
+    world.tell(plan(4, X="b", Y="c"))
+    assert world.settle()
+    assert world.orders(Order.RELEASE, Order.ACQUIRE) == [("Y", "b"), ("X", "b"), ("Y", "c")]
