@@ -104,6 +104,11 @@ def _links(value: object) -> object:
     return value.replace(",", " ").split() if isinstance(value, str) else value
 
 
+def _paths(value: object) -> object:
+    """Environment variables are one text, with colons between the paths."""
+    return value.split(":") if isinstance(value, str) else value
+
+
 def _all_different(value: tuple[str, ...]) -> tuple[str, ...]:
     interfaces = [link.partition(":")[2] for link in value]
     for interface in interfaces:
@@ -217,6 +222,8 @@ class HostSettings(Settings):
     """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
     listen: OptionalPath = None
     """Socket for training processes; by default DIR/NAME.sock."""
+    controller: Annotated[tuple[Directory, ...], BeforeValidator(_paths)] = ()
+    """Socket for agents of a controller (controller-agents.sock); repeatable, for a pair. None by default."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     port: LinkName = ""

@@ -88,8 +88,8 @@ class ControllerLink:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
+        """Until cancelled; with no controller at all it returns."""
+        while self._controllers:
             problems = [f"{path}: {await self._try(path)}" for path in self._controllers]
             self._trouble("; ".join(problems))
             await trio.sleep(self._retry_s)

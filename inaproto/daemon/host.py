@@ -24,9 +24,11 @@ from inaproto.ca.identity import Role
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_address import Door, Holder, TlsDoor, door_of
 from inaproto.daemon.control_stream import ControlStream
+from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.fabric_opening import HelloRefused, NoFabric, OpenNic, open_fabric
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
+from inaproto.daemon.host_seats import HostSeats
 from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.daemon.unix_sockets import UNIX
@@ -70,6 +72,7 @@ async def run_host(
             nursery.start_soon(daemon.serve_fabrics)
             nursery.start_soon(daemon.watch_away)
             nursery.start_soon(daemon.accept)
+            nursery.start_soon(daemon.controller.run)
             task_status.started(daemon)
             log.info("host %s listens at %s", settings.name, settings.listen_path)
     finally:
@@ -104,6 +107,10 @@ class HostDaemon:
         """Rings that wait for the switch in the middle of their jobs; the processes may have ended."""
         self._away_changed = trio.Event()
         self._began = trio.current_time()
+        self.seats = HostSeats(self._cut_off, self._seats_changed)
+        self.controller = ControllerLink(
+            "host", settings.name, self.seats, settings.controller, network=network
+        )
 
     @property
     def fabric(self) -> Fabric | None:
@@ -132,6 +139,11 @@ class HostDaemon:
                 "boot_id": fabric.welcome.boot_id if fabric else "",
                 "connections": self._fabrics,
                 "error": "" if fabric else self._fabric.lost if self._fabric else self._switch_error,
+            },
+            "controller": {
+                "paths": [str(path) for path in settings.controller],
+                "error": self.controller.problem if settings.controller else "",
+                "grants": len(self.seats.holds()),
             },
             "rings": [],
             "nic": {},
@@ -172,6 +184,13 @@ class HostDaemon:
             await session.run()
         finally:
             del self._sessions[session]
+
+    def _seats_changed(self) -> None:
+        self.controller.changed()
+
+    def _cut_off(self, job: str, ranks: range, why: str) -> None:
+        for session in list(self._sessions):
+            session.cut_off(job, ranks, why)
 
     # --- the switch
 

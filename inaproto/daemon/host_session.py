@@ -18,6 +18,7 @@ import trio
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
+from inaproto.daemon.host_seats import HostSeats
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
@@ -45,6 +46,8 @@ class Daemon(Protocol):
 
     @property
     def fabric(self) -> Fabric | None: ...
+    @property
+    def seats(self) -> HostSeats: ...
     def status(self) -> dict[str, Any]: ...
 
 
@@ -58,6 +61,8 @@ class ClientSession:
         self._join: Join | None = None
         self._rank: LocalRank | None = None
         self._leave_id: int | None = None
+        self._seat: tuple[str, int] | None = None
+        """Job and rank, once its ring has stood."""
         self._regroup: Regroup | None = None
         """Asked, and not answered yet."""
 
@@ -80,6 +85,14 @@ class ClientSession:
             if self._rank is not None and self._rank.ring is not None:
                 self._process_ended(self._rank, self._rank.ring, reason)
             self._stream.close()
+            if self._seat is not None:
+                failure = reason if self._leave_id is None else ""
+                self._daemon.seats.left(*self._seat, failure=failure)
+
+    def cut_off(self, job: str, ranks: range, why: str) -> None:
+        """If it is of these."""
+        if self._seat is not None and self._seat[0] == job and self._seat[1] in ranks:
+            self._stream.close(self._refuse(JobError(f"job {job}: {why}")))
 
     async def _serve(self) -> str:
         """Returns why the connection has ended."""
@@ -221,6 +234,8 @@ class ClientSession:
     def joined(self, ring_id: int, operations_max: int) -> None:
         if self._join is not None:
             join = self._join
+            self._seat = join.job, join.rank
+            self._daemon.seats.joined(*self._seat)
             self._send(
                 Joined(
                     id=join.id,

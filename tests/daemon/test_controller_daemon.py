@@ -43,7 +43,8 @@ class Daemon:
 
     async def command(self, *words: str) -> Result:
         where = ["--dir", str(self.settings.dir)]
-        return await self.ask(CliRunner().invoke, job_command, [words[0], *where, *words[1:]])
+        found: Result = await self.ask(CliRunner().invoke, job_command, [words[0], *where, *words[1:]])
+        return found
 
     async def stranger(self) -> ControlStream:
         return ControlStream(await connect_unix(self.settings.agents_path, "test"))

@@ -1,0 +1,100 @@
+"""Seats on this host that a controller has given to jobs, and what has become of the ranks that take them.
+
+A seat runs once all its ranks have joined. It is over when none of them is left: ended if all have left in
+order, else failed. One that is to be given up while ranks are in it has their processes cut off, and is held
+until they are gone. Jobs that no controller knows of are none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from inaproto.wire.controller_messages import GrantRecord, HoldPhase, HoldRecord
+
+
+@dataclass(slots=True)
+class _Seat:
+    grant: GrantRecord
+    present: set[int] = field(default_factory=set)
+    has_run: bool = False
+    failure: str = ""
+    is_wanted: bool = True
+
+    @property
+    def ranks(self) -> range:
+        return range(self.grant.first_rank, self.grant.first_rank + self.grant.ranks)
+
+    def phase(self) -> HoldPhase:
+        if self.present:
+            return "running" if self.has_run else "held"
+        if self.failure:
+            return "failed"
+        return "ended" if self.has_run else "held"
+
+
+class HostSeats:
+    """:class:`inaproto.daemon.controller_link.GrantHolder`.
+
+    ``cut_off(job, ranks, why)`` ends those processes, each of which is then reported by ``left``; ``changed``
+    is called when there is something new to report.
+    """
+
+    def __init__(self, cut_off: Callable[[str, range, str], None], changed: Callable[[], None]) -> None:
+        self._cut_off = cut_off
+        self._changed = changed
+        self._seats: dict[int, _Seat] = {}
+        self._present: dict[str, set[int]] = {}
+        """Ranks of all jobs that are here, by name of the job: some come before their seat is heard of."""
+
+    def want(self, grants: Sequence[GrantRecord]) -> None:
+        wanted = {grant.grant: grant for grant in grants}
+        for number, seat in list(self._seats.items()):
+            if number not in wanted:
+                seat.is_wanted = False
+                if seat.present:
+                    self._cut_off(seat.grant.name, seat.ranks, "its job was ended by the controller")
+                else:
+                    del self._seats[number]
+        for number, grant in wanted.items():
+            if number in self._seats:
+                self._seats[number].grant = grant
+                continue
+            seat = self._seats[number] = _Seat(grant)
+            for rank in sorted(self._present.get(grant.name, ())):
+                self._sit(seat, rank)
+
+    def holds(self) -> list[HoldRecord]:
+        return [
+            HoldRecord(grant=number, phase=seat.phase(), reason=seat.failure)
+            for number, seat in self._seats.items()
+        ]
+
+    # -- ranks
+
+    def joined(self, job: str, rank: int) -> None:
+        """Its ring stands; said again for each ring."""
+        self._present.setdefault(job, set()).add(rank)
+        for seat in self._seats.values():
+            if seat.grant.name == job:
+                self._sit(seat, rank)
+        self._changed()
+
+    def _sit(self, seat: _Seat, rank: int) -> None:
+        if rank in seat.ranks and seat.is_wanted:
+            seat.present.add(rank)
+            seat.has_run = seat.has_run or len(seat.present) == len(seat.ranks)
+
+    def left(self, job: str, rank: int, *, failure: str) -> None:
+        """``failure``: why it is gone, if it did not leave in order."""
+        here = self._present.get(job, set())
+        here.discard(rank)
+        if not here:
+            self._present.pop(job, None)
+        for number, seat in list(self._seats.items()):
+            if seat.grant.name == job and rank in seat.present:
+                seat.present.discard(rank)
+                seat.failure = seat.failure or (failure and f"rank {rank}: {failure}")
+                if not seat.present and not seat.is_wanted:
+                    del self._seats[number]
+        self._changed()

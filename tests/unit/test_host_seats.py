@@ -1,0 +1,94 @@
+"""Seats of a host: what a controller hears of the ranks that take them."""
+
+from __future__ import annotations
+
+from inaproto.daemon.host_seats import HostSeats
+from inaproto.wire.controller_messages import GrantRecord
+
+
+class Cut:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, range, str]] = []
+        self.changes = 0
+
+    def cut_off(self, job: str, ranks: range, why: str) -> None:
+        self.asked.append((job, ranks, why))
+
+    def changed(self) -> None:
+        self.changes += 1
+
+
+def grant(number: int, *, name: str = "train", first_rank: int = 2, ranks: int = 2) -> GrantRecord:
+    return GrantRecord(
+        grant=number, job=1, name=name, kind="seats", slots=(), first_rank=first_rank, ranks=ranks, size=4
+    )
+
+
+def seats() -> tuple[HostSeats, Cut]:
+    cut = Cut()
+    return HostSeats(cut.cut_off, cut.changed), cut
+
+
+def phases(host: HostSeats) -> list[tuple[int, str, str]]:
+    return [(hold.grant, hold.phase, hold.reason) for hold in host.holds()]
+
+
+def test_it_runs_when_all_have_joined_and_ends_when_all_have_left() -> None:
+    host, cut = seats()
+    host.want([grant(7)])
+    host.joined("train", 2)
+    host.joined("train", 1)  # of another host's seats: not ours to count
+    host.joined("other", 3)
+    assert phases(host) == [(7, "held", "")]
+    host.joined("train", 3)
+    assert phases(host) == [(7, "running", "")]
+    host.left("train", 2, failure="")
+    assert phases(host) == [(7, "running", "")]
+    host.left("train", 3, failure="")
+    assert phases(host) == [(7, "ended", "")]
+    assert cut.changes == 6
+
+
+def test_it_has_failed_when_none_is_left_and_one_went_without_leaving() -> None:
+    host, _ = seats()
+    host.want([grant(7)])
+    for rank in (2, 3):
+        host.joined("train", rank)
+    host.left("train", 3, failure="process 9 ended without leaving")
+    assert phases(host)[0][1] == "running"  # a job may go on with those that are left
+    host.left("train", 2, failure="")
+    assert phases(host) == [(7, "failed", "rank 3: process 9 ended without leaving")]
+
+
+def test_ranks_may_come_before_their_seat() -> None:
+    host, _ = seats()
+    for rank in (2, 3):
+        host.joined("train", rank)
+    host.want([grant(7)])
+    assert phases(host) == [(7, "running", "")]
+
+
+def test_a_seat_is_held_until_its_processes_are_gone() -> None:
+    host, cut = seats()
+    host.want([grant(7)])
+    host.joined("train", 2)
+    host.want([grant(8, name="next", first_rank=0)])
+    assert cut.asked == [("train", range(2, 4), "its job was ended by the controller")]
+    assert [number for number, _, _ in phases(host)] == [7, 8]
+    host.left("train", 2, failure="cut off")
+    assert phases(host) == [(8, "held", "")]
+
+
+def test_an_empty_seat_is_given_up_at_once() -> None:
+    host, cut = seats()
+    host.want([grant(7)])
+    host.want([])
+    assert (phases(host), cut.asked) == ([], [])
+
+
+def test_a_new_seat_of_the_same_name_counts_its_own_ranks() -> None:
+    host, _ = seats()
+    host.want([grant(7)])
+    host.joined("train", 2)
+    host.want([grant(9, first_rank=0, ranks=1)])
+    assert phases(host) == [(7, "held", ""), (9, "held", "")]
