@@ -20,7 +20,7 @@ from inaproto.reader_gone import unread
 if TYPE_CHECKING:
     from inaproto_controller.job_client import JobClient
 
-CONTROLLERS_VARIABLE: Final = "INAPROTO_CONTROLLERS"
+API_VARIABLE: Final = "INAPROTO_JOB_API"
 TOKEN_VARIABLE: Final = "INAPROTO_JOB_TOKEN"
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _EPILOG: Final = f"""
 Where the controller is: --dir DIRECTORY of its socket, or --controller PATH or http://127.0.0.1:PORT
-(of a pair, both: the one that leads answers). Else ${CONTROLLERS_VARIABLE}, with blanks between, or the
+(of a pair, both: the one that leads answers). Else ${API_VARIABLE}, with blanks between, or the
 directory that daemons have by default.
 
 \b
@@ -226,7 +226,7 @@ def _client(directory: Path | None, controllers: tuple[str, ...], as_json: bool)
 
     named = [*controllers, *([str(directory / JOBS_SOCKET)] if directory is not None else [])]
     if not named:
-        named = os.environ.get(CONTROLLERS_VARIABLE, "").split()
+        named = os.environ.get(API_VARIABLE, "").split()
     return JobClient(named or [str(run_directory(os.environ) / JOBS_SOCKET)])
 
 

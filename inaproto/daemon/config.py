@@ -156,7 +156,9 @@ class SwitchSettings(Settings):
     fabric: OptionalPath = None
     """TOML file of a fabric of several switches, which says where its directory is."""
     name: Annotated[str, AfterValidator(_name_or_none)] = ""
-    """Which switch of the fabric this one is."""
+    """Which switch of the fabric this one is; for a controller, which one of its cluster file."""
+    controller: Annotated[tuple[Directory, ...], BeforeValidator(_paths)] = ()
+    """Socket for agents of a controller (controller-agents.sock); repeatable, for a pair. None by default."""
     adapter: str = "frames"
     """Adapter of the ports."""
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
@@ -337,8 +339,14 @@ def load_settings(
 def _in_fabric(loaded: Loaded[SwitchSettings]) -> Loaded[SwitchSettings]:
     settings, sources = loaded.settings, dict(loaded.sources)
     if settings.fabric is None:
-        if settings.name and not sources["name"].startswith("environment"):  # which hosts read, too
+        from_flag = not sources["name"].startswith("environment")  # which hosts read, too
+        if settings.name and from_flag and not settings.controller:
             raise ConfigError(f"name ({sources['name']}): is for a switch of a fabric; give --fabric, too")
+        if settings.controller and not settings.name:
+            raise ConfigError(
+                f"controller ({sources['controller']}): needs the switch's name in the cluster file; "
+                "give --name, too"
+            )
         return loaded
     directory = place_in(settings.fabric, settings.name).entry.dir
     if sources["dir"] != "default" and settings.dir != directory:

@@ -42,6 +42,7 @@ from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_address import Holder, credentials_of, door_of, parse_listen
 from inaproto.daemon.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.control_server import ControlServer
+from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.link_ports import LinkPorts
 from inaproto.daemon.session_rules import Guard
@@ -56,6 +57,7 @@ from inaproto.daemon.switch_ports import (
 from inaproto.daemon.switch_session import SwitchSession
 from inaproto.daemon.tls import require_private
 from inaproto.daemon.tls_listener import TlsListener, listen_tls
+from inaproto.daemon.tree_grants import TreeGrants
 from inaproto.daemon.trunks import Trunks
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
@@ -341,6 +343,10 @@ async def run_switch(
                 log.info(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )
+                controller = ControllerLink(
+                    "switch", settings.name, TreeGrants(), settings.controller, network=network
+                )
+                nursery.start_soon(controller.run)
                 control = "" if machines is None else f" control={machines.address}"
                 announce(f"ready switch dir={settings.dir} boot={switch.boot_id}{control}")
                 await stop.wait()

@@ -29,11 +29,17 @@ def agents(directory: Path) -> tuple[Path, ...]:
 async def test_a_job_runs_with_its_ranks_and_ends_with_them(runtime_dir: Path) -> None:
     async with (
         running(runtime_dir) as daemon,
-        open_cluster(runtime_dir, 2, controller=agents(runtime_dir)) as cluster,
+        open_cluster(runtime_dir, 0, switch=False, controller=agents(runtime_dir)) as cluster,
     ):
+        await cluster.start_switch(name="leaf", controller=agents(runtime_dir))
+        for _ in range(2):
+            await cluster.start_host()
         await submitted(daemon, cluster)
         ranks = await cluster.job("train", 2)
-        await daemon.until("train", "running")
+        running_job = await daemon.until("train", "running")
+        while running_job["tree"] is None:
+            running_job = await daemon.ask(daemon.client.job, "train")
+        assert running_job["tree"]["root"] == "leaf"
         assert cluster.hosts[0].daemon.status()["controller"]["grants"] == 1
         async with trio.open_nursery() as nursery:
             for rank in ranks:

@@ -197,6 +197,17 @@ def test_default_directory(tmp_path: Path) -> None:
     assert settings.control_path == tmp_path / "inaproto" / "control.sock"
 
 
+def test_daemons_and_their_controllers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs the switch's name in the cluster file"):
+        load_switch_settings({"controller": ("/a.sock",)}, None, {})
+    pair = {"INAPROTO_CONTROLLER": "/a.sock:/b.sock"}
+    loaded = load_switch_settings({"name": "leaf"}, None, pair)
+    assert loaded.settings.controller == (Path("/a.sock"), Path("/b.sock"))
+    (tmp_path / "shown.toml").write_text(loaded.show())
+    assert load_switch_settings({}, tmp_path / "shown.toml", {}).settings == loaded.settings
+    assert load_host_settings({"name": "h0", "ip": "10.0.0.1"}, None, {}).settings.controller == ()
+
+
 def test_examples_in_deploy_are_valid() -> None:
     deploy = Path(__file__).parents[2] / "deploy"
     controller = load_settings(ControllerSettings, {}, deploy / "controller.toml", {}).settings
