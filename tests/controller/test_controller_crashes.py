@@ -77,3 +77,31 @@ async def test_a_pair_whose_leader_is_killed(
     await cluster.run(kill, times=max(10, CRASHES // 5))
     assert {"a", "b"} == set(killed)
     assert len(cluster.promises.submitted) > len(killed)
+
+
+async def test_a_pair_whose_leader_is_deposed(
+    controllers: Controllers, runtime_dir: Path, postgresql: str
+) -> None:
+    """The database ends the session that has its lock; it goes on, and believes for a while that it leads."""
+    import psycopg
+
+    for name in ("a", "b"):
+        controllers.start(name, postgresql)
+    cluster = CrashCluster(controllers, ["a", "b"], SEED)
+
+    def depose() -> bool:
+        with psycopg.connect(postgresql, autocommit=True) as connection:
+            found = connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            )
+            return bool(found.fetchall())
+
+    async def kill() -> None:
+        await until("one has the lock", depose)
+
+    await cluster.run(kill, times=max(10, CRASHES // 5))
+    assert all(controllers.is_running(name) for name in ("a", "b"))
+    status = cluster.client.ask("GET", "/v1/status")
+    leading = [name for name in ("a", "b") if leads(controllers, name)]
+    assert (len(leading), status["leads"]) == (1, True)
+    assert status["term"] > CRASHES // 5
