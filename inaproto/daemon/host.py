@@ -66,7 +66,7 @@ async def run_host(
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)
     listening = await network.listen(settings.listen_path, "listen: host daemon socket")
-    daemon = HostDaemon(settings, open_nic, listening, door, random_bits, turns_of)
+    daemon = HostDaemon(settings, open_nic, listening, door, network, random_bits, turns_of)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
@@ -89,6 +89,7 @@ class HostDaemon:
         open_nic: OpenNic,
         listening: StreamListener,
         door: Door,
+        network: StreamNetwork,
         random_bits: RandomBits,
         turns_of: TurnsOf,
     ) -> None:

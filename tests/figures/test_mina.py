@@ -38,7 +38,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 OPEN = {"13": ["8:3, least fragments less first fit"]}
 """By figure, what is outside its tolerance, and so the command's status 1: with first-fit hosts 8:3 scores
-.490 over five draws, .473 to .514; the paper's one draw .449. What 40 further draws say is in docs/planning.md."""
+.490 over five draws, .473 to .514; the paper's one draw .449. What 40 further draws say: docs/planning.md."""
 
 
 @pytest.mark.parametrize("key", [one.key for one in FIGURES])

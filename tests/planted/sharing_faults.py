@@ -61,7 +61,8 @@ _FAULTS: Final = (
         (
             Change(
                 SharingParticipant._pay,
-                "if owed is None or any(epoch is not None and epoch <= owed for epoch in self._running.values()):",
+                "if owed is None or "
+                "any(epoch is not None and epoch <= owed for epoch in self._running.values()):",
                 "if owed is None:",
             ),
         ),
@@ -152,7 +153,8 @@ _FAULTS: Final = (
             Change(
                 Group._perform,
                 "world.store.persist(self._name, record, lambda: self.step(Persisted(token)))",
-                "world.store.persist(self._name, record, lambda: None); controller.after(0, lambda: self.step(Persisted(token)))",
+                "world.store.persist(self._name, record, lambda: None); "
+                "controller.after(0, lambda: self.step(Persisted(token)))",
             ),
         ),
     ),
