@@ -37,20 +37,14 @@ from inaproto.core.sharing_types import (
 )
 from inaproto.core.sharing_words import (
     Abort,
-    Ask,
-    AskPeer,
     Commit,
-    CoordinatorMessage,
     Done,
     Drained,
     EndTurn,
-    PeerMessage,
     Prepare,
     Refusal,
     Seat,
-    SeatMessage,
     TellPeerDecision,
-    Vote,
 )
 from inaproto.core.standing_turns import StandingTurns
 from inaproto.errors import Blame
@@ -109,7 +103,7 @@ class Machine(Generic[Core]):
     """States are numbers from 0; so are events, which the world numbers."""
 
     def __init__(self, perform: Callable[[Core, Any, Instant], tuple[Any, str | None]]) -> None:
-        self._perform = perform
+        self._perform: Callable[[Core, Any, Instant], tuple[Any, str | None]] = perform
         """(core, event, now) -> (what it sends, what is wrong)"""
         self.cores: list[Core] = []
         self._numbers: dict[Hashable, int] = {}
@@ -177,10 +171,10 @@ def perform_seat(
     return tuple(sent), wrong
 
 
-def is_void_for_seat(core: SharingParticipant, message: CoordinatorMessage | PeerMessage) -> bool:
+def is_void_for_seat(core: SharingParticipant, message: object) -> bool:
     """Whether it changes nothing, now or later: terms, versions and epochs only grow."""
     state, view = vars(core), core.view()
-    if not isinstance(message, AskPeer | TellPeerDecision) and message.term < view.term:
+    if isinstance(message, Prepare | Commit | Abort | EndTurn) and message.term < view.term:
         return True
     match message:
         case Prepare():
@@ -191,11 +185,11 @@ def is_void_for_seat(core: SharingParticipant, message: CoordinatorMessage | Pee
             is_open = message.version == view.version and view.phase != "free"
             is_known = isinstance(message, TellPeerDecision) or message.version <= state["_promised"]
             return is_known and not is_open and message.version <= view.version
-        case EndTurn() | AskPeer():
+        case _:
             return False
 
 
-def is_void_for_coordinator(core: SharingCoordinator, message: SeatMessage) -> bool:
+def is_void_for_coordinator(core: SharingCoordinator, message: object) -> bool:
     """Likewise, if it does not crash any more."""
     state, view = vars(core), core.view()
     match message:
@@ -212,7 +206,7 @@ def is_void_for_coordinator(core: SharingCoordinator, message: SeatMessage) -> b
             return not any(
                 turn.turn.epoch <= message.epoch and message.seat in turn.undrained for turn in view.turns
             )
-        case Vote() | Ask():
+        case _:
             return False
 
 
@@ -258,9 +252,10 @@ def _values(value: Any) -> Hashable:
 
 
 def _is_mutable(value: Any) -> bool:
-    if is_dataclass(value):
-        return not type(value).__dataclass_params__.frozen  # type: ignore[attr-defined]
-    return isinstance(value, SharingCoordinator | SharingParticipant | StandingTurns)
+    if isinstance(value, SharingCoordinator | SharingParticipant | StandingTurns):
+        return True
+    parameters: Any = getattr(value, "__dataclass_params__", None)
+    return parameters is not None and not parameters.frozen
 
 
 def _names(value: Any) -> tuple[str, ...]:

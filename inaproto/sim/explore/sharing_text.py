@@ -68,7 +68,8 @@ def _event(world: SharingWorld, before: State, step: Step) -> str:
             return f"host h{step.where} CRASHES"
         case words.GONE:
             return f"the coordinator hears that seat {names[step.where]} is gone"
-    return step.what
+        case _:
+            return step.what
 
 
 def _seat_changes(world: SharingWorld, seat: int, was: int, now: int) -> list[str]:
