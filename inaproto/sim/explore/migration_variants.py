@@ -149,7 +149,7 @@ VARIANTS: Final[Mapping[str, MigrationVariant]] = {
         MigrationVariant(
             "no-barrier",
             "a job acquires when it has released, whatever the others do",
-            "holds: the barrier saves refusals, releasing first prevents the deadlock",
+            "holds: releasing first is what prevents the deadlock",
             NoBarrier,
         ),
         MigrationVariant(
