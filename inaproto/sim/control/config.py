@@ -45,8 +45,10 @@ class ControlFault:
     duration_ns: int = 0
     weather: Weather = _CLEAR
     moment: str = ""
-    """Not empty: it strikes ``at_ns`` after this mark was first set, if that is during the weather; one that
-    would outlast the weather is cut short."""
+    """Not empty: it strikes ``at_ns`` after this mark was set, if that is during the weather; one that would
+    outlast the weather is cut short."""
+    occurrence: int = 1
+    """Set for which time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,8 @@ class ControlConfig:
             ):
                 raise ConfigError(f"control world: {step}: one tree for each job, or {NO_TREE}")
         for fault in self.faults:
-            if fault.at_ns < 0 or fault.duration_ns < 0:
-                raise ConfigError(f"control world: {fault}: a time below 0")
+            if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
+                raise ConfigError(f"control world: {fault}: a time below 0, or no occurrence")
 
     def as_record(self) -> dict[str, Any]:
         """JSON-ready; :meth:`from_record` gives the same configuration back."""

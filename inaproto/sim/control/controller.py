@@ -122,6 +122,9 @@ class Controller(Node):
         """Jobs in a sharing group."""
         self._news: dict[str, Lease | None] = {}
         """What is known of jobs' trees in this term."""
+        self.knows_members = False
+        """Since it started: till then groups are told of no seats, for a turn whose job is not in its group
+        any more would be ended."""
         self._numbers = 0
         self._began = world.agenda.now
         self._targets: dict[str, int] = {}
@@ -230,6 +233,7 @@ class Controller(Node):
                         world.mark("a job failed because a host was silent")
                         self._end(state.job.name, "a host is silent")
         self._order_all()
+        self._look_at_members()
         for group in self.groups:
             group.look()
         self._look_for_removed()
@@ -390,6 +394,20 @@ class Controller(Node):
         if all(seen is not None and seen.lease == lease for seen in self._seen(state)):
             self._members[lease.job] = lease
             self.groups[lease.tree].join(lease)
+            self._look_at_members()
+
+    def _look_at_members(self) -> None:
+        """Whether all are known that were in a group when it started."""
+        if self.knows_members:
+            return
+        is_late = self.world.agenda.now - self._began > self.world.config.silent_ns
+        is_known = all(job.phase is not Phase.ADOPTING for job in self.migration.view().jobs) and all(
+            lease is None or job in self._members for job, lease in self._news.items()
+        )
+        if is_late or is_known:
+            self.knows_members = True
+            for group in self.groups:
+                group.changed()
 
     def _drain(self, job: str, epoch: int) -> None:
         lease = self._leases().get(job)

@@ -43,10 +43,10 @@ def draw_control(seed: Seed) -> ControlConfig:
     """The control world of ``seed``."""
     draws = Draws(seed, "swarm/control")
     hosts = draws.between(2, 6)
-    switches = tuple(draws.choice((1, 2, 3, 3, 4)) for _ in range(draws.between(1, 4)))
+    switches = tuple(draws.choice((1, 2, 3, 4, 4)) for _ in range(draws.between(1, 4)))
     trees = _draw_trees(draws, len(switches))
-    count = draws.choice((1, 2, 2, 3, 3, 4, 4, 5))
-    weather_until = draws.magnitude(60 * MS, 400 * MS)
+    count = draws.choice((1, 2, 2, 3, 3, 3, 4, 5))
+    weather_until = draws.magnitude(40 * MS, 160 * MS)
     delay_min = draws.magnitude(5 * US, 200 * US)
     delay_max = draws.magnitude(delay_min, 8 * delay_min)
     jobs = tuple(_draw_job(draws, number, hosts, weather_until) for number in range(count))
@@ -91,15 +91,15 @@ def _draw_trees(draws: Draws, switches: int) -> tuple[tuple[int, ...], ...]:
 
 def _draw_job(draws: Draws, number: int, hosts: int, weather_until: int) -> ControlJob:
     ranks = draws.between(2, min(4, hosts))
-    ina = draws.magnitude(50 * US, 800 * US)
-    think = draws.magnitude(10 * US, 1500 * US)
+    ina = draws.magnitude(150 * US, 1500 * US)
+    think = draws.magnitude(50 * US, 2 * MS)
     burst = draws.choice((1, 1, 2, 4, 6))
     return ControlJob(
         name=f"job{number}",
         hosts=tuple(draws.shuffled(range(hosts))[:ranks]),
         tree=NO_TREE,
-        arrives_ns=draws.magnitude(1, weather_until // 4),
-        operations=draws.between(8, 90),
+        arrives_ns=draws.magnitude(1, 12 * MS),
+        operations=draws.between(12, 120),
         ina_ns=ina,
         chain_ns=ina * draws.between(2, 4),
         think_ns=think,
@@ -107,7 +107,7 @@ def _draw_job(draws: Draws, number: int, hosts: int, weather_until: int) -> Cont
         stall_ns=4 * think + draws.magnitude(2 * MS, 12 * MS),
         burst_operations=burst,
         pause_ns=draws.magnitude(100 * US, 4 * MS) if burst > 1 else 0,
-        cancelled_ns=draws.below(weather_until) if draws.chance(1, 6) else -1,
+        cancelled_ns=draws.below(weather_until) if draws.chance(1, 8) else -1,
     )
 
 
@@ -123,7 +123,7 @@ def _feasible(
     left = [slots + draws.chance(1, 6) for slots in switches]
     found = [NO_TREE] * jobs
     for job in draws.shuffled(range(jobs)):
-        tree = draws.below(len(trees))
+        tree = draws.below(len(trees)) if draws.chance(1, 3) else 0
         if draws.chance(7, 8) and all(left[switch] for switch in trees[tree]):
             found[job] = tree
             for switch in trees[tree]:
@@ -163,16 +163,18 @@ def _draw_weather(draws: Draws, delay: int) -> Weather:
 def _draw_faults(draws: Draws, targets: int, weather_until: int) -> tuple[ControlFault, ...]:
     kinds = (
         *(FaultKind.CONTROLLER_CRASH,) * 5,
-        *(FaultKind.HOST_CRASH, FaultKind.SWITCH_RESTART, FaultKind.SWITCH_RESTART),
-        *(FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.PEER_PARTITION),
+        *(FaultKind.HOST_CRASH, FaultKind.SWITCH_RESTART),
+        *(FaultKind.PARTITION, FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION, FaultKind.PEER_PARTITION),
         *(FaultKind.BURST, FaultKind.CLOCK_JUMP),
     )
     found = []
-    for _ in range(draws.choice((1, 1, 2, 3, 4, 6))):
+    for _ in range(draws.choice((1, 2, 3, 4, 6, 8))):
         kind = draws.choice(kinds)
-        duration = draws.magnitude(50 * US, weather_until // 2)
-        moment = draws.choice(MOMENTS) if draws.chance(1, 2) else ""
+        most = weather_until // (8 if kind is FaultKind.CONTROLLER_CRASH else 2)
+        duration = draws.magnitude(50 * US, most)
+        moment = draws.choice(MOMENTS) if draws.chance(3, 5) else ""
         at = draws.magnitude(1, 4 * MS) if moment else draws.below(weather_until)
         weather = Weather(drop=0.6, duplicate=0.3, reorder=0.5) if kind is FaultKind.BURST else _CLEAR
-        found.append(ControlFault(at, kind, draws.below(targets), duration, weather, moment))
+        occurrence = draws.magnitude(1, 24) if moment else 1
+        found.append(ControlFault(at, kind, draws.below(targets), duration, weather, moment, occurrence))
     return tuple(found)

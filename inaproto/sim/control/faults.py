@@ -17,21 +17,23 @@ class Faults:
 
     def __init__(self, world: ControlWorld) -> None:
         self._world = world
-        self._waiting: dict[str, list[ControlFault]] = {}
+        self._waiting: dict[tuple[str, int], list[ControlFault]] = {}
+        self.moments = frozenset(fault.moment for fault in world.config.faults)
+        """Marks that are waited for."""
         self.healed = False
 
     def begin(self) -> None:
         world = self._world
         for fault in world.config.faults:
             if fault.moment:
-                self._waiting.setdefault(fault.moment, []).append(fault)
+                self._waiting.setdefault((fault.moment, fault.occurrence), []).append(fault)
             else:
                 world.agenda.at(fault.at_ns, self._strike, fault)
         world.agenda.at(world.config.weather_until_ns, self._heal)
 
-    def moment(self, mark: str) -> None:
-        """A mark was set for the first time."""
-        for fault in self._waiting.pop(mark, ()):
+    def moment(self, mark: str, occurrence: int) -> None:
+        """A mark was set."""
+        for fault in self._waiting.pop((mark, occurrence), ()):
             self._world.agenda.after(fault.at_ns, self._strike, fault)
 
     def _heal(self, _: Any) -> None:

@@ -87,17 +87,20 @@ class Group:
         self._members[lease.job] = self.controller.seats_of(lease)
         self.step(JobReleased(JobId(lease.job)))
         self._draining.pop(lease.job, None)
-        self._changed()
+        self.changed()
 
     def leave(self, job: str) -> None:
         if self._members.pop(job, None) is not None:
-            self._changed()
+            self.changed()
 
     def hold(self, job: str, epoch: int) -> None:
         self._draining[job] = epoch
         self.step(JobHeld(JobId(job)))
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Who is in it."""
+        if not self.controller.knows_members:
+            return
         self.step(SeatsChanged(tuple(seat for seats in self._members.values() for seat in seats)))
         self.look()
 
@@ -121,6 +124,8 @@ class Group:
 
     def look(self) -> None:
         """The planner: the next job in turn; an open turn is long enough after ``slice_ns``."""
+        if not self.controller.knows_members:
+            return
         config = self.world.config
         jobs = [job for job in self._members if job not in self._draining]
         waiting = [job for job in jobs if job != self._last] or jobs

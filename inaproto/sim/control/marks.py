@@ -34,6 +34,7 @@ DECLARED: Final[dict[str, str]] = {
     "a job failed because a host was silent": "for longer than it may be",
     # rounds
     "sharing: round begun": "votes were asked for",
+    "a seat voted": "for a round",
     "sharing: round committed": "a decision was on disk",
     "sharing: round aborted: the seats of a job are at different operations": "as the paper has it",
     "sharing: round aborted: a seat is in an INA operation": "its turn was to end",

@@ -29,7 +29,7 @@ from inaproto.core.sharing_types import (
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing_words import CoordinatorMessage, Path, PeerMessage, Seat
+from inaproto.core.sharing_words import CoordinatorMessage, Path, PeerMessage, Seat, Vote
 from inaproto.core.slot_ledger import Lease
 from inaproto.errors import Blame
 from inaproto.sim.checkers.checker import Violated
@@ -112,6 +112,8 @@ class Membership:
             case HoldOperation():
                 seat.held()
             case TellCoordinator(message):
+                if isinstance(message, Vote):
+                    seat.world.mark("a seat voted")
                 seat.host.tell_coordinator(self.lease.tree, message)
             case TellPeer(to, word):
                 seat.host.tell_peer(to, self.id, word)

@@ -293,10 +293,9 @@ class ControlWorld:
     # --- trace
 
     def mark(self, name: str) -> None:
-        if name not in self.marks:
-            self.marks[name] = 0
-            self.faults.moment(name)
-        self.marks[name] += 1
+        times = self.marks[name] = self.marks.get(name, 0) + 1
+        if name in self.faults.moments:
+            self.faults.moment(name, times)
 
     def noted(self, mark: Mark) -> None:
         """By a sharing core."""
