@@ -507,9 +507,11 @@ class SharingCoordinator:
 
     def _poll_drains(self, now: Instant) -> list[SharingAction]:
         """Of turns that end: what a seat said, or what it was told, may have been lost."""
-        if self._poll is None or now < self._poll or self._phase in (Phase.NEW, Phase.STARTING):
+        if self._poll is None or now < self._poll:
             return []
         self._poll = None
+        if self._phase in (Phase.NEW, Phase.STARTING):
+            return []
         actions: list[SharingAction] = []
         for one in self._turns:
             if not one.is_open:
