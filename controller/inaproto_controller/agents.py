@@ -88,7 +88,9 @@ class Agents:
     def follow(self) -> None:
         """This controller leads no more."""
         self._term = 0
-        for session in list(self._sessions.values()):
+        sessions = list(self._sessions.values())
+        self._sessions.clear()  # their tasks end later, and what they have reported is of a term that is over
+        for session in sessions:
             session.stream.close("this controller does not lead any more")
 
     def wish(self, desired: Desired) -> None:

@@ -84,6 +84,8 @@ class Controller:
         self._desired = Desired()
         self.term = 0
         """0 while it does not lead."""
+        self.records: dict[str, bytes] = {}
+        """Of protocol cores, by owner, as they are on disk."""
         self.problem = "it has just been started"
         """Why it does not lead."""
         self._one_commit = trio.Lock()
@@ -123,6 +125,7 @@ class Controller:
                     self._wait("another controller leads")
                     return False
                 self._desired = await self._call(self._store.load)
+                self.records = dict(await self._call(self._store.records))
             except StoreLost as error:
                 await self._call(self._store.resign)
                 self._wait(str(error))
@@ -203,6 +206,23 @@ class Controller:
                 self.agents.wish(after)
                 self._tell_watchers()
         return answer
+
+    async def put_record(self, owner: str, body: bytes | None) -> None:
+        """Of a protocol core (:mod:`inaproto_controller.core_runner`); on disk when this returns.
+
+        Raises ``NotLeading``; then it is not known whether it was done.
+        """
+        async with self._one_commit:
+            self._require_leading()
+            try:
+                await self._call(self._store.put_record, owner, body)
+            except StoreLost as error:
+                self._follow(str(error))
+                raise NotLeading(f"the store failed: {error}") from None
+            if body is None:
+                self.records.pop(owner, None)
+            else:
+                self.records[owner] = body
 
     def _require_leading(self) -> None:
         if not self.term:

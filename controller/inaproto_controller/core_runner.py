@@ -47,7 +47,7 @@ class CoreRunner(Generic[E, A]):
     """One task for one core. ``owner``: of its record in the store, such as "sharing/7".
 
     ``persistence`` says which actions are to be persisted; ``persisted`` makes the event of a token;
-    ``woke`` is the event of a deadline. ``put_record`` is the store's, waited for.
+    ``woke`` is the event of a deadline. ``put_record``: :meth:`Controller.put_record`.
     """
 
     def __init__(

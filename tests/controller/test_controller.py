@@ -1,0 +1,86 @@
+"""The controller without its sockets: leading, records of cores, stores that fail."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from inaproto.errors import InvariantBroken
+from inaproto_controller.agents import Agents
+from inaproto_controller.cluster_planner import ClusterPlanner
+from inaproto_controller.controller import Controller, NotLeading
+from inaproto_controller.desired import JobSpec, JobState
+from inaproto_controller.sqlite_store import SqliteStore
+from tests.controller.planned_cluster import racks
+
+DEADLINE_S = 30
+TOKEN = "t" * 40
+
+
+@asynccontextmanager
+async def leading(path: Path) -> AsyncIterator[Controller]:
+    planner = ClusterPlanner(racks())
+    controller = Controller(
+        SqliteStore(path),
+        planner,
+        lambda changed: Agents({}, lease_s=1, report_s=1, sessions_max=1, changed=changed),
+        wall_clock=lambda: 0.0,
+    )
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(controller.run)
+            await led(controller)
+            yield controller
+            nursery.cancel_scope.cancel()
+
+
+async def led(controller: Controller, more_than: int = 0) -> None:
+    while controller.term <= more_than:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_records_of_cores_are_there_for_the_next_leader(tmp_path: Path) -> None:
+    async with leading(tmp_path / "store") as first:
+        await first.put_record("sharing/1", b"one")
+        await first.put_record("sharing/2", b"two")
+        await first.put_record("sharing/1", None)
+        assert first.records == {"sharing/2": b"two"}
+    with pytest.raises(NotLeading):
+        await first.put_record("sharing/1", b"late")
+    async with leading(tmp_path / "store") as second:
+        assert second.records == {"sharing/2": b"two"}
+
+
+async def test_who_was_overtaken_reads_everything_anew(tmp_path: Path) -> None:
+    """Somebody has written past the lock: the commit is refused, and nothing is lost."""
+    async with leading(tmp_path / "store") as controller:
+        await controller.submit(JobSpec(name="one", hosts=1), TOKEN)
+        term = controller.term
+        connection = sqlite3.connect(tmp_path / "store")
+        with connection:
+            connection.execute("UPDATE control SET term = term + 1")
+        connection.close()
+        with suppress(NotLeading):  # unless it has noticed by itself
+            await controller.submit(JobSpec(name="two", hosts=1), TOKEN)
+        await led(controller, term + 1)
+        await controller.submit(JobSpec(name="two", hosts=1), TOKEN)
+        assert [job.spec.name for job in controller.jobs(live=True)] == ["one", "two"]
+
+
+async def test_a_store_with_a_slot_of_two_jobs_ends_the_controller(tmp_path: Path) -> None:
+    with pytest.RaisesGroup(InvariantBroken, flatten_subgroups=True):
+        async with leading(tmp_path / "store") as controller:
+            job = (await controller.submit(JobSpec(name="one", hosts=1), TOKEN)).job
+            connection = sqlite3.connect(tmp_path / "store")
+            with connection:  # behind its back
+                connection.execute("INSERT INTO jobs SELECT 77, 'two', 1, 0, '', body FROM jobs")
+            connection.close()
+            with pytest.raises(InvariantBroken):
+                await controller.submit(JobSpec(name="two", hosts=1), TOKEN)
+            assert job.state is JobState.SUBMITTED
+            await trio.sleep_forever()
