@@ -173,6 +173,11 @@ class OperationQueue:
         return len(self._waiting) + (self.running is not None)
 
     @property
+    def started(self) -> int:
+        """Operations that have started, hence the index of the one that starts next."""
+        return self.submitted - len(self._waiting)
+
+    @property
     def next_index(self) -> OpIndex | None:
         """Of the operation that starts when none runs."""
         return self._waiting[0].index if self._waiting else None

@@ -179,6 +179,11 @@ class TwoPaths:
         return self._carrier
 
     @property
+    def binds_next(self) -> OpIndex:
+        """The operation that is bound next: whoever agrees on turns may still decide of it."""
+        return OpIndex(self._operations.started)
+
+    @property
     def is_waiting(self) -> bool:
         """An operation waits for its binding."""
         return self._wait_until is not None

@@ -73,7 +73,7 @@ from inaproto.ports import (
     Segment,
     Status,
 )
-from inaproto.units import MS, Epoch, Instant, Rank, RingId
+from inaproto.units import MS, Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.client_messages import AllReduce, DonePath
 from inaproto.wire.control_messages import JobStatus, Message, OpStarted, Ring, RingPath
 
@@ -193,6 +193,11 @@ class HostOperations:
     def _progress(self) -> int:
         """Results that this host has taken, since the job began."""
         return 0 if self._engine is None else self._engine.progress
+
+    @property
+    def binds_next(self) -> OpIndex | None:
+        """The all-reduce that will be bound next to one of two rings; None where there is one."""
+        return self._engine.binds_next if isinstance(self._engine, TwoPaths) else None
 
     @property
     def _ina_stands(self) -> bool:

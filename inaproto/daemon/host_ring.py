@@ -360,6 +360,8 @@ class HostRing(HostOperations):
         self._halts = [*self._halts[1 - HALTS_SHOWN :], reason]
         self._answers.clear()
         if self._engine is not None and self._ring is not None:
+            if self._ina_stands:
+                self._turns.ring_ended()
             operations = self._engine.halt()
             beside = {} if self._ina is None else {self._ring.ina_ring_id: self._ina}
             self._kept.keep(operations.kept, self._link, self._began_at, beside)

@@ -22,6 +22,9 @@ class Turns(Protocol):
     def drained(self, op_index: OpIndex) -> None:
         """An operation of the ring through the switches is over here: nothing of it is on its way."""
 
+    def ring_ended(self) -> None:
+        """That ring has ended here, whatever was on it: what it carried goes on by another."""
+
 
 TurnsOf = Callable[[str], Turns]
 """By the name of a job."""
@@ -35,6 +38,9 @@ class NoTurns:
 
     def drained(self, op_index: OpIndex) -> None:
         """Nobody waits for it."""
+
+    def ring_ended(self) -> None:
+        """Nobody has to know."""
 
 
 def no_turns(job: str) -> Turns:

@@ -34,6 +34,7 @@ class Planned:
         self.plan, self.wait_ns = plan, wait_ns
         self.asked: dict[int, Instant] = {}
         self.drained_operations: list[int] = []
+        self.rings_ended = 0
 
     def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
         first = self.asked.setdefault(op_index, now)
@@ -43,6 +44,9 @@ class Planned:
 
     def drained(self, op_index: OpIndex) -> None:
         self.drained_operations.append(op_index)
+
+    def ring_ended(self) -> None:
+        self.rings_ended += 1
 
 
 class Given:
@@ -211,6 +215,8 @@ def test_hosts_that_bind_an_all_reduce_differently_are_rescued_in_bounded_time(s
     def plan(op_index: int) -> BoundPath:
         return other if op_index == 7 else alternate(op_index)
 
+    given = Given(plan, strays=strays)
+
     async def scenario(cluster: MemoryCluster) -> None:
         job = Job(cluster, 3, 12, "stray")
         seen: list[float] = []
@@ -225,8 +231,8 @@ def test_hosts_that_bind_an_all_reduce_differently_are_rescued_in_bounded_time(s
 
         await job.run(look)
         assert seen[1] - seen[0] < 2 * STALL_MS / 1000
+        assert [turns[0].rings_ended for turns in given.turns.values()] == [1, 1, 1]
         [reason] = halts
         assert reason.startswith("all-reduce 7 was bound to different paths:")
 
-    given = Given(plan, strays=strays)
     run_world(f"two paths/stray/{stray}", scenario, hosts=3, turns=given, stall_ms=STALL_MS)

@@ -107,8 +107,10 @@ def test_an_operation_is_bound_when_it_starts_and_its_epoch_is_in_the_headers() 
 
     engine = pair(binder)
     assert asked == []
+    assert engine.binds_next == 1
     actions = engine.step(Submit(operation(1)), NOW)
     assert asked == [(1, NOW)]
+    assert engine.binds_next == 2
     assert actions[0] == Bound(OpIndex(1), INA, Epoch(77))
     header = InaHeader.decode(posted(actions, INA).header)
     assert (header.ring_id, header.epoch, header.msg_id) == (8, 77, 0)
@@ -186,7 +188,7 @@ def test_an_operation_waits_for_its_binding_and_starts_when_that_is_there() -> N
     answer: list[Binding | Wait] = [Wait(LATER)]
     engine = pair(lambda op_index, now: answer[0])
     assert engine.step(Submit(operation(1)), NOW) == []
-    assert engine.deadline == LATER
+    assert (engine.deadline, engine.binds_next) == (LATER, 1)
     assert engine.step(Woke(), NOW) == []
     answer[0] = Binding(INA)
     assert engine.step(Woke(), NOW)[0] == Bound(OpIndex(1), INA, config(8).epoch)
