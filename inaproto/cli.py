@@ -150,7 +150,7 @@ def _switch(config_file: Path | None, show_config: bool, **flags: str | tuple[st
     if show_config:
         click.echo(loaded.show(), nl=False)
         return
-    start_log(loaded.settings.log_level, loaded.warnings)
+    start_log(loaded.settings.log_level, loaded.warnings, loaded.settings.log_format)
     run_daemon(lambda stop: _serve_switch(loaded.settings, stop))
 
 
@@ -193,7 +193,7 @@ def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str,
     if show_config:
         click.echo(loaded.show(), nl=False)
         return
-    start_log(loaded.settings.log_level, loaded.warnings)
+    start_log(loaded.settings.log_level, loaded.warnings, loaded.settings.log_format)
     run_daemon(lambda stop: _serve_host(loaded.settings, stop))
 
 
@@ -325,13 +325,19 @@ def announce(line: str) -> None:
     click.echo(line)  # flushes
 
 
-def start_log(level: str, warnings: tuple[str, ...]) -> None:
+def start_log(level: str, warnings: tuple[str, ...], log_format: str = "text") -> None:
+    """``log_format``: text, or json."""
     logging.basicConfig(
         stream=sys.stderr,
         level=level.upper(),
         format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
+    if log_format == "json":
+        from inaproto.daemon.json_log import JsonFormatter
+
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
     for warning in warnings:
         logging.getLogger("inaproto").warning("%s", warning)
 

@@ -47,7 +47,7 @@ def _controller(config_file: Path | None, show_config: bool, **flags: str | tupl
     if show_config:
         click.echo(loaded.show(), nl=False)
         return
-    start_log(settings.log_level, loaded.warnings)
+    start_log(settings.log_level, loaded.warnings, settings.log_format)
 
     from inaproto_controller.daemon import run_controller
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
-from inaproto.daemon.config import Directory, LogLevel, Settings
+from inaproto.daemon.config import Directory, LogFormat, LogLevel, Settings
 from inaproto.daemon.control_address import parse_listen
 from inaproto.daemon.names import require_name
 
@@ -67,6 +67,8 @@ class ControllerSettings(Settings):
     """Jobs that are not over."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
+    log_format: LogFormat = "text"
+    """text, or json: one object a line, for programs."""
 
     @property
     def jobs_path(self) -> Path:

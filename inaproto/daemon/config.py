@@ -39,6 +39,7 @@ CONFIG_BYTES_MAX: Final = 1 << 20
 WEATHER_EXAMPLE: Final = "drop=0.01,duplicate=0.001,reorder=0.01"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 def _weather(value: object) -> object:
@@ -193,6 +194,8 @@ class SwitchSettings(Settings):
     """Largest size of the capture file, MiB."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
+    log_format: LogFormat = "text"
+    """text, or json: one object a line, for programs."""
 
     @property
     def ports_path(self) -> Path:
@@ -252,6 +255,8 @@ class HostSettings(Settings):
     """Ranks that have lost the switch wait this long for it, to go on; 0: they fail at once."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
+    log_format: LogFormat = "text"
+    """text, or json: one object a line, for programs."""
 
     @property
     def mac_bytes(self) -> bytes:
