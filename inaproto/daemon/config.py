@@ -29,6 +29,7 @@ from pydantic import (
 from inaproto.client.run_directory import default_run_directory
 from inaproto.daemon.control_address import parse_control, parse_listen
 from inaproto.daemon.fabric_file import place_in
+from inaproto.daemon.metrics_address import MetricsAddress
 from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, carries_frames, require_name
 from inaproto.daemon.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError
@@ -192,6 +193,8 @@ class SwitchSettings(Settings):
     """File for all frames of all ports, as pcapng; it stops when full. For some time: inaproto capture."""
     capture_mb: int = Field(default=100, ge=1, le=1 << 20)
     """Largest size of the capture file, MiB."""
+    metrics: MetricsAddress = ""
+    """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = "text"
@@ -253,6 +256,8 @@ class HostSettings(Settings):
     """An all-reduce that has not ended this long after its start fails its job; 0 sets no limit."""
     recover_ms: int = Field(default=8000, ge=0, le=3_600_000)
     """Ranks that have lost the switch wait this long for it, to go on; 0: they fail at once."""
+    metrics: MetricsAddress = ""
+    """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = "text"

@@ -14,6 +14,7 @@ from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_address import Door
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
+from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.errors import ConfigError, DecodeError, FabricError, Unsupported
 from inaproto.ports import Nic, PortClosed, RandomBits
@@ -43,6 +44,7 @@ async def open_fabric(
     random_bits: RandomBits,
     instance: str = "",
     turns_of: TurnsOf = no_turns,
+    totals: HostTotals | None = None,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
@@ -58,7 +60,7 @@ async def open_fabric(
     except BaseException:
         stream.close()
         raise
-    return Fabric(settings, stream, nic, welcome, random_bits=random_bits, turns_of=turns_of)
+    return Fabric(settings, stream, nic, welcome, random_bits=random_bits, turns_of=turns_of, totals=totals)
 
 
 async def _introduce(settings: HostSettings, stream: ControlStream, path: str, instance: str) -> Welcome:

@@ -30,6 +30,7 @@ from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_seats import HostSeats
 from inaproto.daemon.host_session import ClientSession
+from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import ConfigError, FabricError, JobError
@@ -73,6 +74,11 @@ async def run_host(
             nursery.start_soon(daemon.watch_away)
             nursery.start_soon(daemon.accept)
             nursery.start_soon(daemon.controller.run)
+            if settings.metrics:
+                from inaproto.daemon.metrics import host_metrics
+                from inaproto.daemon.metrics_server import serve_metrics
+
+                await nursery.start(serve_metrics, settings.metrics, host_metrics, daemon.status)
             task_status.started(daemon)
             log.info("host %s listens at %s", settings.name, settings.listen_path)
     finally:
@@ -99,6 +105,7 @@ class HostDaemon:
         self._door = door
         self._random_bits = random_bits
         self._turns_of = turns_of
+        self._totals = HostTotals()
         self._instance = f"{random_bits(64):016x}"
         self._sessions: dict[ClientSession, None] = {}
         self._fabric: Fabric | None = None
@@ -146,6 +153,7 @@ class HostDaemon:
                 "error": self.controller.problem if settings.controller else "",
                 "grants": len(self.seats.holds()),
             },
+            "totals": self._totals.status(),
             "rings": [],
             "nic": {},
         }
@@ -208,6 +216,7 @@ class HostDaemon:
                     random_bits=self._random_bits,
                     instance=self._instance,
                     turns_of=self._turns_of,
+                    totals=self._totals,
                 )
             except NoFabric as why:
                 refusals = refusals + 1 if isinstance(why, HelloRefused) else 0

@@ -22,6 +22,7 @@ from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
+from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.local_rank import LocalRank, Owner
 from inaproto.daemon.ring_link import RingLink
 from inaproto.daemon.turns import TurnsOf, no_turns
@@ -81,8 +82,10 @@ class Fabric:
         *,
         random_bits: RandomBits,
         turns_of: TurnsOf = no_turns,
+        totals: HostTotals | None = None,
     ) -> None:
         self.settings = settings
+        self._totals = totals
         self._turns_of = turns_of
         self._random_bits = random_bits
         self.welcome = welcome
@@ -159,6 +162,7 @@ class Fabric:
                 random_bits=self._random_bits,
                 turns=self._turns_of(join.job),
                 hurry=self._hurry,
+                totals=self._totals,
             )
             self._rings.append(ring)
             self._serve(ring)

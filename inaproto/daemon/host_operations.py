@@ -50,6 +50,7 @@ from inaproto.core.ring_engine import RingAction, RingEngine
 from inaproto.core.ring_orders import KeptResults, RingOrders
 from inaproto.core.two_paths import BASE, INA, Bound, BoundPath, Drained, OnPath, TwoPaths, TwoPathsAction
 from inaproto.daemon.config import HostSettings
+from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.operation_watch import OperationWatch
 from inaproto.daemon.ring_link import RingLink
@@ -112,6 +113,7 @@ class HostOperations:
         tell: Callable[[Message], None],
         clock: Callable[[], Instant],
         log: Callable[[str], None],
+        totals: HostTotals | None = None,
     ) -> None:
         self.job = job
         self.phase = Phase.JOINING
@@ -129,6 +131,7 @@ class HostOperations:
         self._hurry: Callable[[], None] = lambda: None
         """What it waits for has a new, perhaps earlier, end."""
         self._done_by: Counter[DonePath] = Counter()
+        self._totals = totals or HostTotals()
         self._ring: Ring | None = None
         self._engine: Engine | None = None
         self._accumulators: Accumulators | None = None
@@ -406,6 +409,7 @@ class HostOperations:
                     has_done = True
                     done_by: DonePath = INA if path == INA else self.done_path
                     self._done_by[done_by] += 1
+                    self._count(op_index, done_by)
                     for rank in self.ranks.values():
                         rank.done(op_index, done_by, self._clock())
                 case OperationFailed():  # the owners learn of it when the ring fails
@@ -428,6 +432,12 @@ class HostOperations:
             self._hurry()
         if has_done and self._gathering.waiting and not self._is_ended:
             self._hand_on()
+
+    def _count(self, op_index: int, path: DonePath) -> None:
+        tensors = [rank.tensors[op_index] for rank in self.ranks.values()]
+        if tensors:
+            since = min(tensor.since for tensor in tensors)
+            self._totals.done(path, tensors[0].operation.nbytes, self._clock() - since)
 
     def _orders_on(self, path: BoundPath) -> RingOrders[Segment]:
         link = self._link if path == BASE else self._ina

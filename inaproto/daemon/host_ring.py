@@ -27,6 +27,7 @@ from inaproto.core.operations import (
 from inaproto.core.two_paths import TwoPaths
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.host_operations import IN_RING, OPERATIONS_MAX, HostOperations, Phase
+from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.local_rank import REASON_CHARACTERS_MAX, LocalRank
 from inaproto.daemon.ring_link import RingLink
 from inaproto.daemon.turns import Turns
@@ -78,8 +79,9 @@ class HostRing(HostOperations):
         random_bits: RandomBits,
         turns: Turns | None = None,
         hurry: Callable[[], None] | None = None,
+        totals: HostTotals | None = None,
     ) -> None:
-        super().__init__(job, settings=settings, tell=tell, clock=clock, log=log)
+        super().__init__(job, settings=settings, tell=tell, clock=clock, log=log, totals=totals)
         self._turns = turns or self._turns
         self._hurry = hurry or self._hurry
         self._random_bits = random_bits
@@ -357,6 +359,7 @@ class HostRing(HostOperations):
     def _stop_ring(self, reason: str) -> None:
         """Take nothing more of the ring, keep what others may lack, give the link back."""
         self.recoveries += 1
+        self._totals.recoveries += 1
         self._halts = [*self._halts[1 - HALTS_SHOWN :], reason]
         self._answers.clear()
         if self._engine is not None and self._ring is not None:

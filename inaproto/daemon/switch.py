@@ -327,6 +327,11 @@ async def run_switch(
                 if machines is not None:
                     nursery.start_soon(machines.run)
                     nursery.start_soon(switch.server.accept_sessions, machines)
+                if settings.metrics:
+                    from inaproto.daemon.metrics import switch_metrics
+                    from inaproto.daemon.metrics_server import serve_metrics
+
+                    await nursery.start(serve_metrics, settings.metrics, switch_metrics, switch.status)
                 if settings.capture is not None:
                     file = switch.captures.open_file(settings.capture, settings.capture_mb << 20)
                     nursery.start_soon(switch.captures.keep_file, file)
