@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
 import trio
@@ -24,6 +25,7 @@ from inaproto_controller.agents import Agents
 from inaproto_controller.cluster_planner import ClusterPlanner
 from inaproto_controller.desired import Change, Desired, Job, JobSpec, JobState, SetJob, applied
 from inaproto_controller.job_tokens import hash_of
+from inaproto_controller.live_history import LiveHistory
 from inaproto_controller.plan import plan
 from inaproto_controller.store import Store, StoreLost
 
@@ -80,6 +82,8 @@ class Controller:
         self._planner = planner
         self._jobs_max = jobs_max
         self._wall_clock = wall_clock
+        self.history = LiveHistory(wall_clock)
+        self._started = trio.current_time()
         self.agents = agents(self._look_soon)
         self._desired = Desired()
         self.term = 0
@@ -202,6 +206,7 @@ class Controller:
                 except StoreLost as error:
                     self._follow(str(error))
                     raise NotLeading(f"the store failed: {error}; ask again") from None
+                self.history.committed(self._desired, after)
                 self._desired = after
                 self.agents.wish(after)
                 self._tell_watchers()
@@ -316,6 +321,8 @@ class Controller:
         placement = self._planner.no_fragments
         return {
             "role": "controller",
+            "version": version("inaproto"),
+            "uptime_s": round(trio.current_time() - self._started, 3),
             "leads": bool(self.term),
             "term": self.term,
             "problem": self.problem,
@@ -328,4 +335,5 @@ class Controller:
                 name: {"presence": agent.presence.value, "revision": agent.applied, "holds": len(agent.holds)}
                 for name, agent in sorted(observed.agents.items())
             },
+            "history": self.history.status(),
         }

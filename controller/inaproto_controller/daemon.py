@@ -74,6 +74,11 @@ async def run_controller(
             api_ended = trio.Event()
             await nursery.start(partial(_serve_api, controller, settings, jobs, stop, api_ended))
             by_tls = "" if machines is None else f" control={machines.address}"
+            if settings.metrics:
+                from inaproto.daemon.metrics_server import serve_metrics
+                from inaproto_controller.metrics import controller_metrics
+
+                await nursery.start(serve_metrics, settings.metrics, controller_metrics, controller.status)
             announce(f"ready controller jobs={settings.jobs_path} agents={settings.agents_path}{by_tls}")
             await stop.wait()
             await api_ended.wait()

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from inaproto.daemon.config import Directory, LogFormat, LogLevel, Settings
 from inaproto.daemon.control_address import parse_listen
+from inaproto.daemon.metrics_address import MetricsAddress
 from inaproto.daemon.names import require_name
 
 JOBS_SOCKET: Final = "controller.sock"
@@ -65,6 +66,8 @@ class ControllerSettings(Settings):
     """Hosts and switches report at least so often."""
     jobs_max: int = Field(default=4096, ge=1, le=1 << 16)
     """Jobs that are not over."""
+    metrics: MetricsAddress = ""
+    """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = "text"
