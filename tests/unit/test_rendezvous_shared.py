@@ -139,6 +139,20 @@ def test_the_messages_go_over_the_wire() -> None:
     assert over_the_wire(asked) == asked
 
 
+def test_what_a_daemon_of_before_says_means_one_ring() -> None:
+    """It knows none of the fields, and ignores them in what it hears."""
+    _, actions = joined()
+    ring = next(action.message for action in actions if isinstance(action, Send))
+    [record] = ControlDecoder().feed(encode_message(ring))
+    without = {name: value for name, value in record.items() if not name.startswith("ina_")}
+    assert len(without) == len(record) - 3
+    before = decode_message(without)
+    assert isinstance(before, Ring)
+    assert (before.ina_ring_id, before.ina_successor, before.ina_predecessor) == (0, None, None)
+    [said] = ControlDecoder().feed(encode_message(member(0)))
+    assert not any(name.startswith("ina_") for name in said), "what it does not have it does not say"
+
+
 def test_a_ring_that_the_switches_refuse_leaves_the_job_on_its_base_ring() -> None:
     world, _ = joined()
     ring_id = world.job.ina_ring_id
