@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from tests.daemon.scraping import labelled, scrape, value
 
 OPERATIONS = 5
 COUNT = 3000
-SMALL = {"mtu": 256, "message_packets": 4}
+SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 4}
 
 
 async def test_metrics_are_those_of_the_status(runtime_dir: Path) -> None:

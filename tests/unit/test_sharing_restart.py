@@ -1,4 +1,4 @@
-"""A coordinator that starts again and waits for its disk (found by control world 37, and one in fifty others)."""
+"""A coordinator that starts again and waits for its disk (found by control world 37, and one in fifty)."""
 
 from __future__ import annotations
 
