@@ -191,6 +191,10 @@ _NOT_OF_RECOVERY: Final = frozenset({"a rank was told: join_refused"})
 """What a switch refuses, hosts sum."""
 
 
+_NOT_OF_SHARED: Final = frozenset({"a ring became a chain: it broke twice"})
+"""Too rare there: what breaks on two rings goes on by one of them."""
+
+
 def declared_of(kind: WorldKind) -> dict[str, str]:
     """Marks that a campaign of such worlds must meet, with their meaning."""
     match kind:
@@ -206,7 +210,9 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
         case WorldKind.MACHINES:
             return {name: DECLARED[name] for name in DECLARED} | _OF_MACHINES | _OF_RECOVERY
         case WorldKind.SHARED:
-            return _OF_SHARED | _OF_RECOVERY
+            return _OF_SHARED | {
+                name: _OF_RECOVERY[name] for name in _OF_RECOVERY if name not in _NOT_OF_SHARED
+            }
         case WorldKind.CONTROL:
             return dict(CONTROL_MARKS)
         case _:

@@ -1,0 +1,126 @@
+"""The links of a host in the rings of a job: made, connected, attached and given back.
+
+A ring has one link (:mod:`inaproto.daemon.ring_link`). Where a job has two rings at once
+(:mod:`inaproto.core.two_paths`) there is a second one, for the ring through the switches; the base ring's is
+*the* link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inaproto.core.accumulators import accumulators_on
+from inaproto.core.two_paths import TwoPaths
+from inaproto.daemon.host_operations import Phase
+from inaproto.daemon.host_ring_status import HostRingStatus
+from inaproto.daemon.ring_link import RingLink
+from inaproto.errors import FabricError, JoinRefused, LocalMisuse
+from inaproto.ports import Nic, QpAttributes, RandomBits
+from inaproto.units import RingId
+from inaproto.wire.control_messages import Ready, Ring, RingPath
+from inaproto.wire.ina_header import INA_HEADER_BYTES
+
+
+class HostLinks(HostRingStatus):
+    """Of the present rings, or of those that come next."""
+
+    _random_bits: RandomBits
+    _to_await: list[RingLink]
+    """Links of the present rings that nobody waits for yet."""
+    _unready: list[RingLink]
+    """Links of the present rings that are not connected yet."""
+
+    @property
+    def nic(self) -> Nic:
+        return self._link.nic
+
+    @property
+    def queue_pairs(self) -> list[int]:
+        return [qpn for link in self._links for qpn in (link.out.qpn, link.into.qpn)]
+
+    @property
+    def _links(self) -> list[RingLink]:
+        return [self._link] if self._ina is None else [self._link, self._ina]
+
+    def _open_links(self, nic: Nic, path: RingPath, plan: str) -> None:
+        """Queue pairs and slots for the next ring, or both. Raises ``JoinRefused`` if there can be none."""
+        settings = self._settings
+        slot_bytes = message_bytes = settings.message_packets * settings.mtu
+        if path != "switch":  # all hosts take the same size, though one may not know yet how many there are
+            try:
+                accumulators = accumulators_on(path, plan, self._size)
+            except LocalMisuse as error:
+                text = f"{self}: the path {path} that its switch names cannot be used here: {error}"
+                raise JoinRefused(text) from None
+            slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
+        self._link, self._ina = self._open_link(nic, slot_bytes), None
+        if path == "shared":
+            try:
+                self._ina = self._open_link(nic, message_bytes)
+            except JoinRefused:
+                self._link.close()
+                raise
+
+    def _open_link(self, nic: Nic, slot_bytes: int) -> RingLink:
+        try:
+            return RingLink(
+                nic,
+                slots=2 * self._settings.window_messages,
+                slot_bytes=slot_bytes,
+                random_bits=self._random_bits,
+            )
+        except (LocalMisuse, FabricError, OSError) as error:
+            raise self._no_room(error) from None
+
+    def _close_links(self) -> None:
+        for link in self._links:
+            link.close()
+
+    def _no_room(self, error: Exception) -> JoinRefused:
+        return JoinRefused(f"job {self.job!r}: host {self._settings.name} has no room for it: {error}")
+
+    # --- connecting
+
+    def _connect_links(self, ring: Ring) -> None:
+        """Raises ``LocalMisuse`` for addresses that cannot be used, ``FabricError``."""
+        settings = self._settings
+        attributes = QpAttributes(
+            mtu=settings.mtu,
+            timeout=settings.transport_timeout,
+            retry_count=settings.retry_count,
+            traffic_class=settings.traffic_class,
+        )
+        if len(ring.peers) > 1:
+            self._link.connect(ring.successor, ring.predecessor, attributes)
+        if self._ina is not None and ring.ina_successor is not None and ring.ina_predecessor is not None:
+            self._ina.connect(ring.ina_successor, ring.ina_predecessor, attributes)
+
+    def take_connecting(self) -> list[RingLink]:
+        """Once for each ring with neighbours: :meth:`connected` wants to hear what becomes of these links."""
+        links, self._to_await = self._to_await, []
+        return links
+
+    def connected(self, link: RingLink, failure: str = "") -> None:
+        """Say that this host is ready: what is sent to it now arrives. Or why it will not be.
+
+        The others begin as soon as all are: what came sooner would be lost, until a timer brings it again.
+        """
+        if link not in self._links or self.phase is not Phase.CONNECTING:
+            return  # that ring has ended
+        reason = f"{self}: {failure}" if failure else link.early_failure
+        if reason:
+            self._transport_failed(reason)
+            return
+        self._unready = [other for other in self._unready if other is not link]
+        if not self._unready:
+            self._tell(Ready(job=self.job, rank=self._lowest))
+
+    def _attach_ina(self, ring: Ring, ina_ring_id: int) -> None:
+        """The ring beside this one stands, or the switches have refused it: then its link is of no use."""
+        if self._ina is None or self._is_broken:
+            return
+        if isinstance(self._engine, TwoPaths) and ina_ring_id and ina_ring_id == ring.ina_ring_id:
+            self._engine.attach(replace(self._ring_config(ring), ring_id=RingId(ina_ring_id)))
+        else:
+            self._ina.close()
+            self._ina = None
