@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.accelerator_types import TURN_LOST
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import MemberHalted, Noted, OperationStalled, RendezvousAction, Send
 from inaproto.core.tree_control_types import StartAsked
@@ -206,6 +207,22 @@ def test_a_ring_that_the_switches_stop_is_no_failure_of_the_job() -> None:
     )
 
 
+def test_every_ring_that_the_switches_stop_is_counted() -> None:
+    world = running()
+    for count, rule in enumerate(("wrong epoch", TURN_LOST, TURN_LOST, "wrong epoch"), start=1):
+        ended = world.job.ring_id
+        world.step(RingFault(world.job.ina_ring_id, 1, rule, "3 where 4 is due"))
+        assert world.core.view().counters["fallbacks"] == count
+        halted_all(world, has_ina=False)
+        world.ready()
+        assert world.step(RingFault(ended, 1, rule, "said of a ring that has ended")) == []
+        assert world.core.deadline is not None
+        world.woke_at(world.core.deadline)
+        halted_all(world)
+        world.ready()
+        assert world.job.path == "shared"
+
+
 def test_ranks_that_called_different_all_reduces_fail_as_on_every_path() -> None:
     world = running()
     failed = world.step(RingFault(world.job.ina_ring_id, 1, "operations differ", "4 bytes"))
@@ -241,6 +258,8 @@ def test_hosts_that_have_bound_an_operation_differently_are_halted_and_go_on() -
     assert {(ring.path, ring.progress) for _, ring in sent(actions, Ring)} == {("shared", 4)}
     world.ready()
     assert sent(stalled(world, 2, 4, "chain"), Halt) == [], "what was said of a ring that has ended is over"
+    stalled(world, 1, 4, "switch")
+    assert world.core.view().counters["disagreements"] == 2
 
 
 def test_hosts_that_agree_or_have_bound_nothing_yet_are_waited_for() -> None:
