@@ -55,15 +55,26 @@ _FAULTS: Final = (
         ),
     ),
     PlantedFault(
+        "lease_too_long",
+        _SHARING,
+        "takes a lease for ten times as long",
+        (
+            Change(
+                SharingParticipant._prepare,
+                "min(said.lease_ns, self._config.lease_max_ns)",
+                "min(10 * said.lease_ns, self._config.lease_max_ns)",
+            ),
+        ),
+    ),
+    PlantedFault(
         "drained_too_soon",
         _SHARING,
         "says that it has drained while an operation is under way",
         (
             Change(
                 SharingParticipant._pay,
-                "if owed is None or "
-                "any(epoch is not None and epoch <= owed for epoch in self._running.values()):",
-                "if owed is None:",
+                " or any(epoch is not None and epoch <= owed for epoch in self._running.values())",
+                "",
             ),
         ),
     ),
@@ -153,8 +164,8 @@ _FAULTS: Final = (
             Change(
                 Group._perform,
                 "world.store.persist(self._name, record, lambda: self.step(Persisted(token)))",
-                "world.store.persist(self._name, record, lambda: None); "
-                "controller.after(0, lambda: self.step(Persisted(token)))",
+                "world.store.persist(self._name, record, lambda: None)\n"
+                "            controller.after(0, lambda: self.step(Persisted(token)))",
             ),
         ),
     ),

@@ -52,6 +52,9 @@ class ControlChecker:
     def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
         """A switch takes nothing more of it, for a reason or because it has restarted."""
 
+    def sample(self) -> None:
+        """Now and then, between two events."""
+
     def end(self, world: ControlWorld) -> None:
         """All jobs are over and all slots free."""
 
@@ -179,8 +182,7 @@ class LocksEnd(ControlChecker):
         for member in [member for member in self._since if member.seat is seat]:
             del self._since[member]
 
-    def look(self) -> None:
-        """Now and then."""
+    def sample(self) -> None:
         for member in self._since:
             self._check(member)
 
@@ -190,7 +192,7 @@ class LocksEnd(ControlChecker):
             raise Violated(self.name, f"{member.id} has been locked for {say_time(locked)}")
 
     def end(self, world: ControlWorld) -> None:
-        self.look()
+        self.sample()
 
 
 class SlotsKept(ControlChecker):

@@ -40,6 +40,7 @@ from inaproto.units import MS
 if TYPE_CHECKING:
     from inaproto.sim.control.log import ControlRecorder
 
+_SAMPLE_EVENTS: Final = 32
 _DIGEST_BYTES: Final = 1 << 16
 _ASK_AGAIN_NS: Final = 3 * MS
 _CLEAR: Final = Weather()
@@ -178,7 +179,12 @@ class ControlWorld:
         for number, step in enumerate(self.config.plan):
             self.agenda.at(step.at_ns, self._plan, number)
         until = self.config.weather_until_ns + self.config.heal_ns
+        sampled = 0
         while not self.is_settled:
+            if self.events >= sampled:
+                sampled = self.events + _SAMPLE_EVENTS
+                for checker in self.checkers:
+                    checker.sample()
             if not self.agenda.run_next():
                 raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")
             if self.agenda.now > until or self.events > self.config.events_max:

@@ -1,0 +1,324 @@
+"""Control worlds: who may use the switches when, by the real cores, whatever befalls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from inaproto.errors import ConfigError
+from inaproto.sim.control.config import (
+    NO_TREE,
+    RULES,
+    ControlConfig,
+    ControlFault,
+    ControlJob,
+    FaultKind,
+    PlanStep,
+    Rule,
+)
+from inaproto.sim.control.drawing import draw_control
+from inaproto.sim.control.log import ControlLog, is_control_log, read_control_log, replay_control, say_failure
+from inaproto.sim.control.rules import RULES as RULES_KEPT
+from inaproto.sim.control.shrink import shrink_control
+from inaproto.sim.control.world import ControlWorld
+from inaproto.sim.kinds import WorldKind
+from inaproto.sim.log import DamagedLog, Program
+from inaproto.sim.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.rules import rules_of
+from inaproto.sim.weather import Weather
+from inaproto.units import MS, US
+from inaproto_hil.soak import replay, soak
+from tests.planted.sharing_faults import FAULTS
+from tests.seeds import seeds
+
+PROGRAM = Program("0.1.0")
+BOTH = pytest.mark.parametrize("rule", RULES)
+
+
+def job(number: int, **changes: object) -> ControlJob:
+    """On two hosts, all-reduces of 200 us by the switches and 600 us by the chain."""
+    plain = ControlJob(
+        name=f"job{number}",
+        hosts=(0, 1),
+        tree=0,
+        arrives_ns=1,
+        operations=60,
+        ina_ns=200 * US,
+        chain_ns=600 * US,
+        think_ns=100 * US,
+        drain_ns=50 * US,
+        stall_ns=5 * MS,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def world(rule: Rule = "by-index", **changes: object) -> ControlConfig:
+    """Two jobs that share the pool of one tree of two switches, and nothing that befalls them."""
+    config = ControlConfig(
+        seed="calm",
+        rule=rule,
+        hosts=2,
+        switches=(2, 2),
+        trees=((0, 1),),
+        pools=(1,),
+        jobs=(job(0), job(1)),
+        weather_until_ns=20 * MS,
+    )
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", seeds(24))
+def test_every_rule_holds(seed: int) -> None:
+    result = ControlWorld(draw_control(seed)).run()
+    rerun = f"inaproto soak --world control --seed {seed}"
+    assert result.violation is None, f"{result.violation}; rerun: {rerun}"
+    assert result.operations_done
+
+
+@BOTH
+def test_jobs_that_share_a_pool_take_turns(rule: Rule) -> None:
+    result = ControlWorld(world(rule)).run()
+    assert result.violation is None
+    assert result.operations_done == 2 * 2 * 60
+    measures = result.measures
+    assert measures.turns >= 4
+    assert measures.ina_operations > 60
+    assert measures.rescued == 0
+    assert result.marks["a job ended"] == 2
+    # Turns have their ends in the grant, so nobody is asked for them, and operations rarely meet a lock.
+    assert (measures.stalls > 0) == (rule == "equal-index")
+
+
+def test_one_job_alone_runs_nearly_all_by_the_switches() -> None:
+    result = ControlWorld(world(jobs=(job(0),), turn_operations=0)).run()
+    assert result.violation is None
+    assert result.measures.turns == 1
+    assert result.measures.ina_operations > 0.8 * result.operations_done
+
+
+def test_a_plan_moves_trees_under_running_jobs() -> None:
+    config = world(
+        switches=(1, 1),
+        trees=((0,), (1,)),
+        pools=(1, 1),
+        jobs=(job(0), job(1, tree=1)),
+        plan=(PlanStep(12 * MS, (1, 0)),),
+    )
+    result = ControlWorld(config).run()
+    assert result.violation is None
+    for mark in ("a job has drained", "a job was to drain under an operation by the switches"):
+        assert mark in result.marks
+    assert result.marks["a tree stands"] == 4
+    assert result.measures.rescued == 0
+
+
+def test_a_job_that_loses_a_host_gives_everything_back() -> None:
+    crash = ControlFault(
+        0, FaultKind.HOST_CRASH, 0, 2 * MS, moment="an operation by the switches", occurrence=9
+    )
+    result = ControlWorld(world(faults=(crash,))).run()
+    assert result.violation is None
+    assert result.marks["a job failed"] == 2
+
+
+def test_a_lease_runs_out_where_no_host_can_renew_it() -> None:
+    cut = tuple(ControlFault(8 * MS, FaultKind.PEER_PARTITION, host, 60 * MS) for host in range(2))
+    result = ControlWorld(world(faults=cut, slot_lease_ns=15 * MS, weather_until_ns=80 * MS)).run()
+    assert result.violation is None
+    assert "a slot's lease ran out" in result.marks
+    assert result.marks["a job ended"] == 2
+
+
+def test_a_digest_does_not_depend_on_hashes() -> None:
+    program = (
+        "from inaproto.sim.control.drawing import draw_control\n"
+        "from inaproto.sim.control.world import ControlWorld\n"
+        "print(*(ControlWorld(draw_control(seed)).run().digest for seed in (0, 3)))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    assert len(said) == 1
+    here = [ControlWorld(draw_control(seed)).run().digest for seed in (0, 3)]
+    assert said == {" ".join(here) + "\n"}
+
+
+# --- the configuration
+
+
+def test_a_configuration_survives_its_record() -> None:
+    for seed in range(40):
+        config = draw_control(seed)
+        assert ControlConfig.from_record(json.loads(json.dumps(config.as_record()))) == config
+
+
+def test_seeds_draw_both_rules_and_all_that_may_befall() -> None:
+    drawn = [draw_control(seed) for seed in range(200)]
+    assert {config.rule for config in drawn} == set(RULES)
+    assert {fault.kind for config in drawn for fault in config.faults} == set(FaultKind)
+    assert {len(config.jobs) for config in drawn} >= {1, 2, 3, 4, 5}
+    assert {capacity for config in drawn for capacity in config.pools} == {1, 2}
+    assert any(one.tree == NO_TREE for config in drawn for one in config.jobs)
+    assert any(config.plan for config in drawn)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rule": "by-vote"},
+        {"pools": ()},
+        {"pools": (0,)},
+        {"trees": ((1, 0),)},
+        {"trees": ((0, 2),)},
+        {"jobs": (job(0, hosts=(0,)),)},
+        {"jobs": (job(0, hosts=(0, 2)),)},
+        {"jobs": (job(0, tree=1),)},
+        {"plan": (PlanStep(0, (0,)),)},
+        {"plan": (PlanStep(0, (0, 7)),)},
+        {"faults": (ControlFault(-1, FaultKind.BURST),)},
+        {"faults": (ControlFault(0, FaultKind.BURST, occurrence=0),)},
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="control world"):
+        world(**changes)
+
+
+def test_a_record_that_is_no_configuration_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="world: hosts"):
+        ControlConfig.from_record(world().as_record() | {"hosts": "many"})
+
+
+# --- logs
+
+
+def test_a_log_replays_without_a_draw_of_weather(tmp_path: Path) -> None:
+    config = world(weather=Weather(drop=0.1, duplicate=0.1, reorder=0.2), weather_until_ns=40 * MS)
+    log = ControlLog.of_run(config, PROGRAM)
+    assert log.fates
+    path = tmp_path / "log"
+    log.write(path)
+    assert is_control_log(path)
+    again = read_control_log(path)
+    assert again == log
+    calm = replace(again, config=replace(config, weather=Weather()))
+    done = replay_control(calm, PROGRAM)
+    assert done.differs is None
+    assert "passes as in the log" in replay_control(again, PROGRAM).verdict()
+
+
+def test_an_edited_log_is_found_out(tmp_path: Path) -> None:
+    log = ControlLog.of_run(world(), PROGRAM)
+    log.records[40]["detail"] = "something else"
+    verdict = replay_control(log, PROGRAM).verdict()
+    assert "The first event that differs is 41" in verdict
+    path = tmp_path / "log"
+    log.write(path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(DamagedLog, match="its header says"):
+        read_control_log(path)
+    path.write_text('{"world":"control"}\n')
+    with pytest.raises(DamagedLog, match="make it again"):
+        read_control_log(path)
+    path.write_text('{"world":"control","format":99,"events":0}\n')
+    with pytest.raises(ConfigError, match="format 99"):
+        read_control_log(path)
+    assert not is_control_log(tmp_path / "nothing")
+
+
+# --- failures
+
+
+def test_a_failure_is_told_made_smaller_and_replayed(tmp_path: Path) -> None:
+    with FAULTS["granted_without_room"]():
+        seed = next(seed for seed in range(40) if ControlWorld(draw_control(seed)).run().violation)
+        log = ControlLog.of_run(draw_control(seed), PROGRAM)
+        assert log.violation is not None
+        said = say_failure(log, path="x.jsonl")
+        assert f"rerun     inaproto soak --world control --seed {seed}" in said
+        assert "replay    inaproto replay x.jsonl" in said
+        shrunk = shrink_control(log.config, runs_max=60)
+        assert shrunk.after.violation is not None
+        assert shrunk.after.violation.rule == log.violation.rule
+        assert shrunk.after.events < shrunk.before.events
+        assert "shrunk in" in str(shrunk)
+        small = ControlLog.of_run(shrunk.config, PROGRAM, shrunk.fates)
+        assert small.violation == shrunk.after.violation
+        assert replay_control(small, PROGRAM).same
+    assert "this run: no rule was broken" in replay_control(small, PROGRAM).verdict()
+    with pytest.raises(ConfigError, match="breaks no rule"):
+        shrink_control(world())
+
+
+# --- the command
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    command = soak if arguments[0] == "soak" else replay
+    done = CliRunner().invoke(command, arguments[1:], catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def test_the_command_runs_and_replays_one_seed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    status, said = run("soak", "--world", "control", "--seed", "3", "--log", str(log))
+    assert status == 0
+    for word in ("rounds", "trees", "messages hit", "every rule was kept"):
+        assert word in said
+    digest = ControlWorld(draw_control(3)).run().digest
+    assert digest in said
+    assert run("soak", "--world", "control", "--seed", "3", "--digest") == (0, digest + "\n")
+    status, said = run("replay", str(log))
+    assert (status, "passes as in the log" in said) == (0, True)
+    status, said = run("replay", str(log), "--svg", str(tmp_path / "svg"))
+    assert (status, "has no frames to draw" in said) == (2, True)
+
+
+def test_a_campaign_of_control_worlds_reports(tmp_path: Path) -> None:
+    status, said = run("soak", "--world", "control", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path))
+    assert status == 0, said
+    assert "messages " in said
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["passed"]
+    assert report["rules"] == RULES_KEPT
+    assert report["plan"]["world"] == "control"
+    assert set(report["core_steps"]) >= {"coordinator", "participant", "migration", "slot_ledger"}
+    page = (tmp_path / "report.html").read_text()
+    assert "fault: controller crash" in page
+
+
+def test_a_campaign_that_fails_says_how_to_run_it_again(tmp_path: Path) -> None:
+    variant = "tests.planted.sharing_faults:granted_without_room"
+    asked = ("--seeds", "2:3", "--jobs", "1", "--with", variant, "--out", str(tmp_path), "--no-shrink")
+    status, said = run("soak", "--world", "control", *asked)
+    assert status == 1
+    assert f"inaproto soak --world control --seed 2 --with {variant}    # pool never shared" in said
+    assert run("replay", str(tmp_path / "seed-2.jsonl"))[0] == 1
+    assert run("replay", str(tmp_path / "seed-2.jsonl"), "--with", variant)[0] == 0
+
+
+def test_marks_and_rules_of_control_worlds_are_their_own() -> None:
+    declared = declared_of(WorldKind.CONTROL)
+    assert seeds_min_of(WorldKind.CONTROL) == 1000
+    for name, meaning in declared.items():
+        assert meaning_of(name) is not None
+        assert meaning
+    assert not set(declared) & {"weather: lost", "a job finished after it had started anew"}
+    assert rules_of(WorldKind.CONTROL) == RULES_KEPT
+    assert rules_of(WorldKind.SINGLE) != RULES_KEPT
