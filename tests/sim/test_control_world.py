@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -194,7 +195,7 @@ def test_seeds_draw_both_rules_and_all_that_may_befall() -> None:
         {"faults": (ControlFault(0, FaultKind.BURST, occurrence=0),)},
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, object]) -> None:
+def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="control world"):
         world(**changes)
 

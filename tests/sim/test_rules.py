@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from inaproto.sim.control.rules import RULES as CONTROL_RULES
 from inaproto.sim.rules import rules
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +16,7 @@ def test_every_rule_that_is_raised_has_a_meaning() -> None:
         raised |= set(re.findall(r'Violated\(\s*"([^"]+)"', source))
         raised |= set(re.findall(r'_violation\("([^"]+)"', source))
     assert len(raised) >= 5
-    assert raised <= set(rules())
+    assert raised <= set(rules()) | set(CONTROL_RULES)
     assert all(rules().values())
 
 
@@ -23,3 +24,5 @@ def test_the_documentation_names_every_rule() -> None:
     text = (ROOT / "docs/simulation.md").read_text()
     table = text.partition("| Rule | |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(rules())
+    table = text.partition("| Rule of control worlds | |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)) == set(CONTROL_RULES)
