@@ -5,6 +5,7 @@
     GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
     POST /v1/jobs/NAME/cancel {"job"}
     GET  /v1/status
+    GET  /                    a page for people; ?refresh_s=5&window_s=60
 
 Every call can be made again: a job submitted with the same fields and token is the same job (200, not 201),
 and a job that is cancelled stays so. Who may lose answers gives the token; it is stored as a hash only, and
@@ -23,7 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from inaproto.daemon.names import require_name
@@ -38,6 +39,7 @@ from inaproto_controller.controller import (
 )
 from inaproto_controller.desired import Job, JobSpec
 from inaproto_controller.job_tokens import new_token
+from inaproto_controller.live_page.page import HEADERS, Asked, LivePage
 from inaproto_controller.model import measured_names
 
 BODY_BYTES_MAX: Final = 1 << 16
@@ -111,6 +113,12 @@ def application(controller: Controller) -> Starlette:
     async def status(request: Request) -> Response:
         return JSONResponse(controller.status())
 
+    page = LivePage(controller.topology)
+
+    async def look(request: Request) -> Response:
+        asked = Asked.model_validate(dict(request.query_params))
+        return HTMLResponse(page.render(controller, asked), headers=HEADERS)
+
     return Starlette(
         routes=[
             Route("/v1/jobs", _answered(submit), methods=["POST"]),
@@ -118,6 +126,7 @@ def application(controller: Controller) -> Starlette:
             Route("/v1/jobs/{name}", _answered(one), methods=["GET"]),
             Route("/v1/jobs/{name}/cancel", _answered(cancel), methods=["POST"]),
             Route("/v1/status", _answered(status), methods=["GET"]),
+            Route("/", _answered(look), methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error},
     )

@@ -24,6 +24,7 @@ from inaproto.errors import InaprotoError, InvariantBroken
 from inaproto_controller.agents import Agents
 from inaproto_controller.cluster_planner import ClusterPlanner
 from inaproto_controller.desired import Change, Desired, Job, JobSpec, JobState, SetJob, applied
+from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.job_tokens import hash_of
 from inaproto_controller.live_history import LiveHistory
 from inaproto_controller.plan import plan
@@ -311,6 +312,10 @@ class Controller:
         return job
 
     # -- status
+
+    @property
+    def topology(self) -> GraphTopology:
+        return self._planner.topology
 
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""

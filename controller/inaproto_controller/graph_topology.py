@@ -141,11 +141,19 @@ class GraphTopology:
 
     def link_name(self, number: int) -> str:
         """Its ends, and for the second and further ones between the same two which of them it is."""
-        link = self.links[number]
-        ends = {link.one, link.other}
-        alike = sum({other.one, other.other} == ends for other in self.links[:number])
-        name = f"{self.name(link.one)} - {self.name(link.other)}"
-        return f"{name} #{alike + 1}" if alike else name
+        return self.link_names[number]
+
+    @cached_property
+    def link_names(self) -> tuple[str, ...]:
+        """Of all links, in order."""
+        seen: Counter[frozenset[int]] = Counter()
+        names = []
+        for link in self.links:
+            ends = frozenset((link.one, link.other))
+            seen[ends] += 1
+            name = f"{self.name(link.one)} - {self.name(link.other)}"
+            names.append(f"{name} #{seen[ends]}" if seen[ends] > 1 else name)
+        return tuple(names)
 
     def link_jobs(self, link: GraphLink) -> int | None:
         """How many trees may go over it at a time; None: no limit."""

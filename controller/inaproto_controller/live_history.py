@@ -71,7 +71,7 @@ class LiveHistory:
     """Not thread-safe: of one Trio program."""
 
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
-        self._wall_clock = wall_clock
+        self.now = wall_clock
         self.since = wall_clock()
         self._turns: dict[tuple[str, int], TurnSeen] = {}
         """By pool and epoch, in the order in which they began."""
@@ -93,13 +93,13 @@ class LiveHistory:
             case TurnStands(job, epoch, first, until):
                 seen = self._turns.get((pool, epoch))
                 if seen is None:
-                    self._begin(TurnSeen(pool, job, epoch, first, until, self._wall_clock()))
+                    self._begin(TurnSeen(pool, job, epoch, first, until, self.now()))
                 else:
                     self._turns[pool, epoch] = replace(seen, until=until)
             case PoolFree(epoch):
                 seen = self._turns.get((pool, epoch))
                 if seen is not None and seen.ended_at is None:
-                    self._turns[pool, epoch] = replace(seen, ended_at=self._wall_clock())
+                    self._turns[pool, epoch] = replace(seen, ended_at=self.now())
             case Noted(Mark.ROUND_BEGUN):
                 self.rounds["begun"] += 1
             case Noted(Mark.COMMITTED):
@@ -119,7 +119,7 @@ class LiveHistory:
     def fell_back(self, job: str, reason: str) -> None:
         """From now on hosts sum for ``job``."""
         self._counts["fallbacks"] += 1
-        self.fallbacks.append(Fallback(job[:TEXT_MAX], reason[:TEXT_MAX], self._wall_clock()))
+        self.fallbacks.append(Fallback(job[:TEXT_MAX], reason[:TEXT_MAX], self.now()))
 
     def committed(self, before: Desired, after: Desired) -> None:
         """Trees that changed are noted."""
@@ -137,7 +137,7 @@ class LiveHistory:
             changed = old is not None and old.tree not in (None, job.tree)
             if changed or root != job.tree.root:
                 self._counts["migrations"] += 1
-                self.moves.append(TreeMove(job.spec.name, root, job.tree.root, self._wall_clock()))
+                self.moves.append(TreeMove(job.spec.name, root, job.tree.root, self.now()))
             self._roots[job.number] = job.tree.root
         elif old is not None and old.tree is not None and job.hosts:
             self.fell_back(job.spec.name, TREE_LOST)

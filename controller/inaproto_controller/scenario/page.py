@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from inaproto_controller.looks import page_templates
 from inaproto_controller.scenario.measures import BY_KEY, MEASURES
 from inaproto_controller.scenario.pictures import pictures
 from inaproto_controller.scenario.table import cell
@@ -19,19 +19,20 @@ _ROUNDING: Final = 1e-9
 
 
 def page(found: Mapping[str, Any]) -> str:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     source = resources.files("inaproto_controller.scenario").joinpath("page.html.j2").read_text("utf-8")
-    return environment.from_string(source).render(
-        found=found,
-        measures=MEASURES,
-        saved_share=BY_KEY["saved_share"],
-        saved=BY_KEY["saved_s_mean"],
-        cell=cell,
-        best=_best,
-        pictures={name: Markup(drawing) for name, drawing in pictures(found).items()},
-        jobs=[_jobs(variant) for variant in found["variants"]],
+    return (
+        page_templates()
+        .from_string(source)
+        .render(
+            found=found,
+            measures=MEASURES,
+            saved_share=BY_KEY["saved_share"],
+            saved=BY_KEY["saved_s_mean"],
+            cell=cell,
+            best=_best,
+            pictures={name: Markup(drawing) for name, drawing in pictures(found).items()},
+            jobs=[_jobs(variant) for variant in found["variants"]],
+        )
     )
 
 

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from inaproto_controller.looks import COLOURS, INK, PALE
 from inaproto_controller.scenario.measures import BY_KEY
-from inaproto_controller.scenario.svg import COLOURS, INK, PALE, look, text_of, within_page
+from inaproto_controller.scenario.svg import look, text_of, within_page
 
 _LINES_MAX: Final = len(COLOURS)
 """Variants in one diagram; the table has all."""

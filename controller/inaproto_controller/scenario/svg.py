@@ -11,10 +11,6 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-COLOURS: Final = ("#1f5fbf", "#c62828", "#2e7d32", "#8a5a00", "#6a3fa0", "#0f8b8d", "#6a7078", "#d1477a")
-INK: Final = "#20242b"
-PALE: Final = "#c9ced6"
-
 _LOOK: Final[Any] = {
     "font.size": 9.0,
     "axes.spines.top": False,

@@ -16,9 +16,10 @@ from matplotlib.patches import Patch
 
 from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError
+from inaproto_controller.looks import INK, PALE
 from inaproto_controller.requests import Request
 from inaproto_controller.scenario.scenario import Scenario
-from inaproto_controller.scenario.svg import INK, PALE, look, text_of
+from inaproto_controller.scenario.svg import look, text_of
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.results import Operation
 

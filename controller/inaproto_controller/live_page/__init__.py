@@ -1,0 +1,1 @@
+"""The page that a running controller shows to people."""

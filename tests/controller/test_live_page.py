@@ -1,0 +1,224 @@
+"""The controller's page: what is on it, that nothing on it is markup of others, and that it stays small."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import trio
+
+from inaproto.core.sharing_types import Mark, Noted, PoolFree, TurnStands
+from inaproto.errors import ConfigError
+from inaproto.units import Epoch, JobId, OpIndex
+from inaproto_controller.desired import Desired, Job, JobSpec, JobState, SetJob, TreeNames, applied
+from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.live_history import EVENTS_MAX, TURNS_MAX, LiveHistory, TurnSeen
+from inaproto_controller.live_page.timeline_picture import LEFT, RIGHT, ROWS_MAX, WIDTH, timeline
+from inaproto_controller.live_page.topology_picture import NODES_DRAWN_MAX, ClusterLayout
+from inaproto_controller.metrics import controller_metrics
+from tests.controller.live_controllers import LiveController, live_controller, turn
+from tests.controller.planned_cluster import racks
+
+HOSTILE = "<script>alert('x')</script>\"&"
+VOID = {"meta", "link", "br", "line", "circle", "rect"}
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not [name for name, _ in attrs if name.startswith("on") or name == "src"]
+        if tag not in VOID or (tag in ("line", "rect") and self.get_starttag_text()[-2:] != "/>"):  # type: ignore[index]
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data.split()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+async def fetched(live: LiveController, query: str = "") -> tuple[int, dict[str, str], str]:
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    def get() -> tuple[int, dict[str, str], str]:
+        try:
+            with urlopen(live.url + query, timeout=60) as answer:
+                return answer.status, dict(answer.headers), answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, dict(error.headers), error.read().decode()
+
+    return await trio.to_thread.run_sync(get)
+
+
+async def test_what_others_say_is_text_on_the_page(runtime_dir: Path) -> None:
+    async with live_controller(runtime_dir) as live:
+        await live.start_agents(without="h7")
+        await live.submit("train", 2)
+        await live.runs("train")
+        await live.submit("waits", 8)
+        await live.until("waits", lambda job: bool(job.why))
+        turn(live, HOSTILE, HOSTILE, 1)
+        live.history.acted("pool", Noted(Mark.ABORTED_LATE))
+        live.history.fell_back(HOSTILE, HOSTILE)
+        status, headers, text = await fetched(live)
+        unchanging = await fetched(live, "?refresh_s=0&window_s=10")
+        wrong = [await fetched(live, query) for query in ("?refresh_s=-1", "?window_s=nan", "?x=1")]
+        metrics = {one.name: one for one in controller_metrics(live.controller.status())}
+    assert status == 200
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    page = Page(text)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert HOSTILE.replace(" ", "") in page.text.replace(" ", "")
+    for word in (
+        "It leads, term 1",
+        "waits for 8 hosts: 5 of 8 are free, 1 do not report",
+        "1 begun, 1 committed, 1 aborted: 1 late",
+        "12 up",
+    ):
+        assert word in page.text
+    assert 'http-equiv="refresh" content="5"' in text
+    assert 'http-equiv="refresh"' not in unchanging[2]
+    assert [code for code, *_ in wrong] == [422, 422, 422]
+    jobs = {sample.labels["state"]: sample.value for sample in metrics["inaproto_controller_jobs"].samples}
+    assert jobs == dict.fromkeys((state.value for state in JobState), 0) | {"running": 1, "queued": 1}
+    agents = {
+        sample.labels["presence"]: sample.value for sample in metrics["inaproto_controller_agents"].samples
+    }
+    assert agents == {"up": 12, "unknown": 1, "gone": 0}
+    (aborts,) = (s for s in metrics["inaproto_controller_aborts"].samples if s.labels["reason"] == "late")
+    assert aborts.value == 1
+
+
+async def test_one_that_does_not_lead_says_so(runtime_dir: Path) -> None:
+    async with live_controller(runtime_dir) as live:
+        live.controller._follow("the store is gone")
+        _, _, text = await fetched(live)
+    assert "It does not lead: the store is gone." in Page(text).text
+
+
+def big(hosts: int) -> GraphTopology:
+    names = tuple(f"host-{number}" for number in range(hosts))
+    switches = (GraphSwitch("leaf", 1), GraphSwitch("island"), GraphSwitch("spine", 1))
+    links = [GraphLink(host, hosts) for host in range(hosts)] + [GraphLink(hosts, hosts + 2)] * 2
+    return GraphTopology(names, switches, tuple(links))
+
+
+def job(number: int, *hosts: str, tree: TreeNames | None = None, state: JobState = JobState.RUNNING) -> Job:
+    spec = JobSpec(name=f"job{number}", hosts=len(hosts))
+    return Job(number=number, spec=spec, token_hash="", hosts=hosts, tree=tree, state=state)
+
+
+def test_a_cluster_that_is_too_large_is_shown_by_what_jobs_use() -> None:
+    used = ("host-3", "host-1999")
+    tree = TreeNames("leaf", ("leaf",), tuple(f"{host} - leaf" for host in used))
+    picture = ClusterLayout(big(2000)).picture([job(1, *used, tree=tree)], {})
+    assert [node.name for node in picture.nodes if node.is_host] == list(used)
+    assert len(picture.trees) == 2
+    assert picture.left_out == ["1998 of 2000 hosts"]
+    whole = ClusterLayout(big(NODES_DRAWN_MAX)).picture([], {})
+    assert not whole.left_out
+    assert {node.name for node in whole.nodes} >= {"leaf", "spine"}
+    assert "island" not in {node.name for node in whole.nodes}, "no host reaches it"
+
+
+def test_trees_on_one_link_are_drawn_beside_each_other() -> None:
+    topology = racks()
+    tree = TreeNames("leaf0", ("leaf0",), ("h0 - leaf0", "h1 - leaf0"))
+    picture = ClusterLayout(topology).picture([job(1, "h0", tree=tree), job(2, "h1", tree=tree)], {})
+    over = [line for line in picture.trees if line.name == "h0 - leaf0"]
+    assert len(over) == 2
+    assert (over[0].x1, over[0].y1) != (over[1].x1, over[1].y1)
+    assert over[0].colour != over[1].colour
+    gone = TreeNames("x", ("x",), ("h0 - x",))
+    assert not ClusterLayout(topology).picture([job(1, "h0", tree=gone)], {}).trees, (
+        "of an older cluster file"
+    )
+
+
+def test_bars_stay_within_the_timeline() -> None:
+    turns = [
+        TurnSeen("p", "long", 1, 0, None, began_at=0.0),
+        TurnSeen("p", "short", 2, 0, 10, began_at=999.9999, ended_at=1000.0),
+        TurnSeen("p", "past", 3, 0, 10, began_at=900.0, ended_at=939.0),
+        TurnSeen("p", "to come", 4, 0, 10, began_at=1001.0),
+    ]
+    picture = timeline(turns, {"long": "#111111"}, now=1000.0, window_s=60.0)
+    long, short = picture.bars
+    assert (long.x, long.x + long.width) == (LEFT, WIDTH - RIGHT)
+    assert long.is_open
+    assert short.x + short.width <= WIDTH - RIGHT
+    many = [TurnSeen("p", f"job{n}", n, 0, None, began_at=990.0) for n in range(100)]
+    crowded = timeline(many, {}, now=1000.0, window_s=60.0)
+    assert len(crowded.rows) == len(crowded.bars) == ROWS_MAX
+    assert crowded.left_out == [f"{100 - ROWS_MAX} of 100 rows"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 5.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_history_is_bounded_and_counts_all() -> None:
+    clock = Clock()
+    history = LiveHistory(clock)
+    stands = TurnStands(JobId("a"), Epoch(1), OpIndex(0), None)
+    for again in (stands, TurnStands(JobId("a"), Epoch(1), OpIndex(0), OpIndex(9))):
+        history.acted("p", again)
+    (seen,) = history.turns(0.0)
+    assert (seen.until, seen.ended_at) == (9, None)
+    for epoch in range(2, TURNS_MAX + 10):
+        history.acted("p", TurnStands(JobId("b"), Epoch(epoch), OpIndex(0), None))
+        history.acted("p", PoolFree(Epoch(epoch)))
+    history.acted("p", PoolFree(Epoch(10**9)))
+    assert len(history.turns(0.0)) == TURNS_MAX
+    assert history.turns(0.0)[0] == seen, "one that stands is kept"
+    assert history.status()["turns"] == TURNS_MAX + 9
+    assert history.turns(5.0) == [seen]
+    for _ in range(EVENTS_MAX + 1):
+        history.fell_back("job", "x" * 10_000)
+    assert len(history.fallbacks) == EVENTS_MAX
+    assert len(history.fallbacks[0].reason) == 300
+    assert history.status()["fallbacks"] == EVENTS_MAX + 1
+
+
+def test_trees_that_change_are_migrations_and_those_that_go_are_fallbacks() -> None:
+    history, desired = LiveHistory(Clock()), Desired()
+    one, other = (TreeNames(root, (root,), ()) for root in ("leaf0", "leaf1"))
+    for tree in (None, one, one, None, other, one):
+        after = applied(desired, [SetJob(job(1, "h0", "h1", tree=tree))])
+        history.committed(desired, after)
+        desired = after
+    assert [(move.old, move.new) for move in history.moves] == [("leaf0", "leaf1"), ("leaf1", "leaf0")]
+    assert [fallback.job for fallback in history.fallbacks] == ["job1"]
+    history.committed(desired, applied(desired, [SetJob(job(1, "h0", tree=None, state=JobState.ENDED))]))
+    assert history.status()["fallbacks"] == 1, "a job that ends does not fall back"
+
+
+def test_links_keep_their_names() -> None:
+    topology = big(3)
+    assert topology.link_names[-2:] == ("leaf - spine", "leaf - spine #2")
+    with pytest.raises(ConfigError):
+        GraphTopology((), (), ())

@@ -1,0 +1,125 @@
+"""The controller's page in a real browser: pictures are where they should be, and nothing overflows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from inaproto_controller.live_page.topology_picture import colour_of
+from tests.controller.headless_browser import Browser, browser, chromium
+from tests.controller.live_controllers import HOSTS, LiveController, live_controller, turn
+
+WIDTH = 1280
+BOXES = """
+Object.fromEntries([...document.querySelectorAll(%s)].map(e => {
+  const b = e.getBoundingClientRect();
+  return [e.dataset.name || e.id || e.dataset.job + b.x + ',' + b.y,
+          [b.left + scrollX, b.top + scrollY, b.right + scrollX, b.bottom + scrollY]];
+}))
+"""
+OVERFLOWING = """
+[...document.querySelectorAll('body *')].filter(e => {
+  const b = e.getBoundingClientRect();
+  return b.width && (b.right > innerWidth + 0.5 || b.left < -0.5);
+}).map(e => e.outerHTML.slice(0, 200))
+"""
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def boxes(page: Browser, selector: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = page.look(BOXES % json.dumps(selector))
+    return found
+
+
+def rgb(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+async def shown(live: LiveController, directory: Path) -> dict[str, Any]:
+    """Everything that the tests ask of the page, from one start of the browser."""
+
+    def see() -> dict[str, Any]:
+        with browser(directory) as page:
+            page.open(live.url + "?refresh_s=0", width=WIDTH, height=900)
+            return {
+                "pixels": page.screenshot(),
+                "nodes": boxes(page, "#topology g[data-name]"),
+                "marks": boxes(page, "#topology .node"),
+                "pictures": boxes(page, "#topology, #timeline"),
+                "circles": page.look(
+                    "[...document.querySelectorAll('#topology circle, #topology rect')].map(e => {"
+                    "const b = e.getBoundingClientRect();"
+                    "return [e.parentElement.dataset.name, b.x + b.width / 2, b.y + b.height / 2]})"
+                ),
+                "turns": page.look(
+                    "[...document.querySelectorAll('#timeline .turn')].map(e => {"
+                    "const b = e.getBoundingClientRect();"
+                    "return [b.left, b.top, b.right, b.bottom, e.getAttribute('fill')]})"
+                ),
+                "trees": page.look(
+                    "[...document.querySelectorAll('#topology .tree')].map(e => e.dataset.job)"
+                ),
+                "overflowing": page.look(OVERFLOWING),
+                "scroll": page.look("[document.documentElement.scrollWidth, innerWidth]"),
+                "scripts": page.look("document.scripts.length"),
+                "complaints": page.complaints,
+            }
+
+    found: dict[str, Any] = await trio.to_thread.run_sync(see)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _program() -> Path:
+    return chromium()
+
+
+async def test_topology_and_timeline_are_where_they_should_be(runtime_dir: Path, tmp_path: Path) -> None:
+    async with live_controller(runtime_dir) as live:
+        await live.start_agents()
+        await live.submit("train", 4)
+        job = await live.runs("train")
+        await live.submit("long-" + "n" * 58, 4)
+        other = await live.until("long-" + "n" * 58, lambda one: bool(one.hosts))
+        await live.submit("waits", 8)
+        await live.until("waits", lambda one: bool(one.why))
+        for epoch in range(1, 9):
+            turn(live, "pool 1", ("train", "long-" + "n" * 58)[epoch % 2], epoch, ends=epoch < 8)
+        live.history.fell_back("train", "port to the switch above is down " * 20)
+        found = await shown(live, tmp_path)
+
+    assert found["complaints"] == []
+    assert found["scripts"] == 0
+    assert found["overflowing"] == []
+    assert found["scroll"] == [WIDTH, WIDTH]
+    nodes, (topology, line) = found["nodes"], (found["pictures"][name] for name in ("topology", "timeline"))
+    assert nodes.keys() == {*HOSTS, "leaf0", "leaf1", "leaf2", "leaf3", "spine0", "spine1"}
+    for name, box in nodes.items():
+        assert topology[0] <= box[0] < box[2] <= topology[2], name
+        assert topology[1] <= box[1] < box[3] <= topology[3], name
+    middles = {name: (x, y) for name, x, y in found["circles"]}
+    assert [middles[host][0] for host in HOSTS] == sorted(middles[host][0] for host in HOSTS)
+    assert len({middles[host][1] for host in HOSTS}) == 1
+    assert middles["spine0"][1] < middles["leaf0"][1] < middles["h0"][1], "hosts are lowest"
+    assert middles["h0"][0] < middles["leaf0"][0] < middles["h1"][0], "a switch is above its hosts"
+    pixels, colour = found["pixels"], rgb(colour_of(job.number))
+    for host in job.hosts:
+        x, y = middles[host]
+        assert pixels[int(y), int(x)].tolist() == colour, "hosts have the colour of their job"
+    for host in other.hosts:
+        x, y = middles[host]
+        assert pixels[int(y), int(x)].tolist() == rgb(colour_of(other.number))
+    assert job.tree is not None
+    assert found["trees"].count("train") == len(job.tree.links)
+    assert len(found["turns"]) == 8
+    for left, top, right, bottom, fill in found["turns"]:
+        assert line[0] <= left < right <= line[2]
+        assert line[1] <= top < bottom <= line[3]
+        assert fill in {colour_of(job.number), colour_of(other.number)}
+    rows = sorted({top for _, top, *_ in found["turns"]})
+    assert len(rows) == 2, "a row for each job"
