@@ -221,8 +221,8 @@ def _told(found: dict[str, Any]) -> str:
 
 def _client(directory: Path | None, controllers: tuple[str, ...], as_json: bool) -> JobClient:
     from inaproto.client.run_directory import run_directory
+    from inaproto.daemon.names import JOBS_SOCKET
     from inaproto_controller.job_client import JobClient
-    from inaproto_controller.settings import JOBS_SOCKET
 
     named = [*controllers, *([str(directory / JOBS_SOCKET)] if directory is not None else [])]
     if not named:

@@ -11,10 +11,8 @@ from pydantic import AfterValidator, Field
 from inaproto.daemon.config import Directory, LogFormat, LogLevel, Settings
 from inaproto.daemon.control_address import parse_listen
 from inaproto.daemon.metrics_address import MetricsAddress
-from inaproto.daemon.names import require_name
+from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET, require_name
 
-JOBS_SOCKET: Final = "controller.sock"
-AGENTS_SOCKET: Final = "controller-agents.sock"
 STORE_FILE: Final = "controller.db"
 
 

@@ -30,7 +30,7 @@ from inaproto.client.run_directory import default_run_directory
 from inaproto.daemon.control_address import parse_control, parse_listen
 from inaproto.daemon.fabric_file import place_in
 from inaproto.daemon.metrics_address import MetricsAddress
-from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, carries_frames, require_name
+from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, gives_no_status, require_name
 from inaproto.daemon.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
@@ -329,11 +329,12 @@ def load_host_settings(
     require_path_fits(settings.listen_path, f"listen ({loaded.sources['listen']})")
     is_in_dir = settings.listen_path.parent == settings.dir
     if settings.listen_path == settings.control_path or (
-        is_in_dir and carries_frames(settings.listen_path.name)
+        is_in_dir and gives_no_status(settings.listen_path.name)
     ):
         field = "name" if settings.listen is None else "listen"
+        owner = "controller" if settings.listen_path.name.startswith("controller") else "switch"
         raise ConfigError(
-            f"{field} ({loaded.sources[field]}): {settings.listen_path} is the switch's own socket; "
+            f"{field} ({loaded.sources[field]}): {settings.listen_path} is the {owner}'s own socket; "
             f"give the host another {field}"
         )
     return loaded

@@ -9,6 +9,9 @@ from inaproto.ca.identity import NAME
 
 PORTS_SOCKET: Final = "ports.sock"
 CONTROL_SOCKET: Final = "control.sock"
+JOBS_SOCKET: Final = "controller.sock"
+"""Of a controller, for HTTP."""
+AGENTS_SOCKET: Final = "controller-agents.sock"
 _TRUNK: Final = re.compile(r"trunk-.+\.sock")
 
 
@@ -24,6 +27,7 @@ def trunk_socket(below: str) -> str:
     return f"trunk-{below}.sock"
 
 
-def carries_frames(socket: str) -> bool:
-    """Whether nobody answers control messages at a socket of this name."""
-    return socket == PORTS_SOCKET or _TRUNK.fullmatch(socket) is not None
+def gives_no_status(socket: str) -> bool:
+    """Whether nobody answers a question for the status at a socket of this name: no host may have it."""
+    others = (PORTS_SOCKET, JOBS_SOCKET, AGENTS_SOCKET)
+    return socket in others or _TRUNK.fullmatch(socket) is not None

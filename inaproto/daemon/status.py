@@ -13,7 +13,7 @@ import trio
 
 from inaproto.daemon.control_address import Door
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.names import CONTROL_SOCKET, carries_frames
+from inaproto.daemon.names import CONTROL_SOCKET, gives_no_status
 from inaproto.daemon.unix_sockets import connect_unix
 from inaproto.errors import ConfigError, DecodeError
 from inaproto.wire.control_messages import Error, Status, StatusReply
@@ -125,7 +125,7 @@ def _sockets_in(directory: Path, report: Report) -> list[Path]:
         found = sorted(
             path
             for path in directory.glob("*.sock")
-            if stat.S_ISSOCK(path.lstat().st_mode) and not carries_frames(path.name)
+            if stat.S_ISSOCK(path.lstat().st_mode) and not gives_no_status(path.name)
         )
     except OSError as error:
         report.problems.append(f"{directory}: {error.strerror}")

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import trio
 
 from inaproto.daemon.controller_link import ControllerLink
+from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
 from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldPhase, HoldRecord
 from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
-from inaproto_controller.settings import AGENTS_SOCKET, JOBS_SOCKET
 
 T = TypeVar("T")
 

@@ -218,9 +218,17 @@ def test_examples_in_deploy_are_valid() -> None:
     assert host.listen_path == Path("/run/inaproto/h0.sock")
 
 
-@pytest.mark.parametrize("name", ["control", "ports"])
-def test_a_host_cannot_take_the_name_of_a_switch_socket(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"name \(.*\): .*{name}\.sock is the switch's own socket"):
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("control", "switch"),
+        ("ports", "switch"),
+        ("controller", "controller"),
+        ("controller-agents", "controller"),
+    ],
+)
+def test_a_host_cannot_take_the_name_of_another_s_socket(name: str, owner: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"name \(.*\): .*{name}\.sock is the {owner}'s own socket"):
         load_host_settings({"name": name, "ip": "10.0.0.1", "dir": tmp_path}, None, {})
 
 
