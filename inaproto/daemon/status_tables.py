@@ -90,7 +90,7 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             for note in filter(None, (fallback_note(job), recovery_note(job))):
                 yield Text(f"  {note}")
         yield from _parallel_rings(status["jobs"])
-    yield from _pools(status["accelerator"].get("pools", {}))
+    yield from show_pools(status["accelerator"].get("pools", {}))
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")
@@ -99,7 +99,8 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             yield Text(f"  {what}: {_counts(counts)}")
 
 
-def _pools(pools: Mapping[str, Any]) -> Iterable[RenderableType]:
+def show_pools(pools: Mapping[str, Any]) -> Iterable[RenderableType]:
+    """Of a switch's status; nothing if it has none."""
     if pools:
         columns = ("pool", "rings", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
         yield _table("pools", columns, (_pool(name, pool) for name, pool in pools.items()))

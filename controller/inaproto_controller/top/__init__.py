@@ -1,0 +1,1 @@
+"""``inaproto top``: what the daemons do, as it changes."""
