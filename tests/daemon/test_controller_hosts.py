@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import trio
 
+from inaproto.daemon.names import AGENTS_SOCKET
 from inaproto.errors import JobError
-from inaproto_controller.settings import AGENTS_SOCKET
 from tests.daemon.in_process_cluster import Cluster, open_cluster
 from tests.daemon.test_controller_daemon import TOKEN, Daemon, running
 
