@@ -76,7 +76,7 @@ def draw_control(seed: Seed) -> ControlConfig:
         retry_ns=draws.magnitude(200 * US, 5 * MS),
         slot_lease_ns=draws.magnitude(12 * MS, 150 * MS),
         heartbeat_ns=draws.magnitude(2 * MS, 10 * MS),
-        silent_ns=draws.magnitude(40 * MS, 200 * MS),
+        silent_ns=draws.magnitude(30 * MS, 90 * MS),
         weather_until_ns=weather_until,
     )
 
@@ -173,8 +173,8 @@ def _draw_faults(draws: Draws, targets: int, weather_until: int) -> tuple[Contro
         most = weather_until // (8 if kind is FaultKind.CONTROLLER_CRASH else 2)
         duration = draws.magnitude(50 * US, most)
         moment = draws.choice(MOMENTS) if draws.chance(3, 5) else ""
-        at = draws.magnitude(1, 4 * MS) if moment else draws.below(weather_until)
+        at = draws.magnitude(2 * US, 3 * MS) if moment else draws.below(weather_until)
         weather = Weather(drop=0.6, duplicate=0.3, reorder=0.5) if kind is FaultKind.BURST else _CLEAR
-        occurrence = draws.magnitude(1, 24) if moment else 1
+        occurrence = draws.magnitude(1, 24) if moment and draws.chance(2, 3) else 1
         found.append(ControlFault(at, kind, draws.below(targets), duration, weather, moment, occurrence))
     return tuple(found)

@@ -29,7 +29,8 @@ class Store:
     def persist(self, name: str, record: Any, done: Callable[[], None]) -> None:
         """``done`` is called when it is on disk, if the controller has not crashed by then. In order."""
         world = self._world
-        delay = self._draws.magnitude(1, world.config.fsync_max_ns)
+        most = world.config.fsync_max_ns
+        delay = self._draws.between(most // 8, most)
         self._last_due = max(self._last_due, world.agenda.now + delay)
         self._pending.append((name, record, done))
         world.agenda.at(self._last_due, self._synced, self._incarnation)
