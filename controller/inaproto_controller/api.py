@@ -15,10 +15,12 @@ again.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
@@ -169,6 +171,8 @@ async def _body(request: Request) -> Any:
 def _answered(handler: Handler) -> Handler:
     @wraps(handler)
     async def answer(request: Request) -> Response:
+        if not _is_asked_here(request):
+            return _error(403, "bad_host", "ask by an address of this machine, or as localhost")
         try:
             return await handler(request)
         except ValidationError as error:
@@ -184,6 +188,17 @@ def _answered(handler: Handler) -> Handler:
             return _error(status, code, str(error))
 
     return answer
+
+
+def _is_asked_here(request: Request) -> bool:
+    """Not through a name of somebody else that leads to loopback: to a browser, his page would be ours."""
+    if request.scope.get("server") is None:  # a UNIX socket, which no browser opens
+        return True
+    try:
+        name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,35 @@ async def test_what_others_say_is_text_on_the_page(runtime_dir: Path) -> None:
     assert agents == {"up": 12, "unknown": 1, "gone": 0}
     (aborts,) = (s for s in metrics["inaproto_controller_aborts"].samples if s.labels["reason"] == "late")
     assert aborts.value == 1
+
+
+async def test_a_name_that_leads_here_from_elsewhere_is_not_served(runtime_dir: Path) -> None:
+    """A page of somebody else, whose name is made to point to this machine, could submit jobs."""
+
+    def ask(host: str, method: str, path: str) -> int:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        try:
+            headers = {"host": host, "content-type": "application/json"}
+            connection.request(method, path, body='{"name": "j", "hosts": 1}', headers=headers)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    async with live_controller(runtime_dir) as live:
+        port = int(live.url.rstrip("/").rpartition(":")[2])
+        for host in (
+            "evil.example",
+            f"evil.example:{port}",
+            "10.0.0.1",
+            "[::1",
+            "",
+            "127.0.0.1.evil.example",
+        ):
+            for method, path in (("GET", "/"), ("GET", "/v1/jobs"), ("POST", "/v1/jobs")):
+                assert await trio.to_thread.run_sync(ask, host, method, path) in (400, 403), host
+        assert live.controller.jobs(live=False) == []
+        for host in (f"127.0.0.1:{port}", "localhost", f"localhost:{port}", "[::1]:80", "127.0.0.2"):
+            assert await trio.to_thread.run_sync(ask, host, "GET", "/") == 200, host
 
 
 async def test_one_that_does_not_lead_says_so(runtime_dir: Path) -> None:
