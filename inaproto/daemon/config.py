@@ -27,7 +27,13 @@ from pydantic import (
 )
 
 from inaproto.client.run_directory import default_run_directory
-from inaproto.daemon.control_address import parse_control, parse_listen
+from inaproto.daemon.control_address import (
+    Endpoint,
+    parse_control,
+    parse_controller,
+    parse_listen,
+    split_controllers,
+)
 from inaproto.daemon.fabric_file import place_in
 from inaproto.daemon.metrics_address import MetricsAddress
 from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, gives_no_status, require_name
@@ -106,11 +112,6 @@ def _links(value: object) -> object:
     return value.replace(",", " ").split() if isinstance(value, str) else value
 
 
-def _paths(value: object) -> object:
-    """Environment variables are one text, with colons between the paths."""
-    return value.split(":") if isinstance(value, str) else value
-
-
 def _all_different(value: tuple[str, ...]) -> tuple[str, ...]:
     interfaces = [link.partition(":")[2] for link in value]
     for interface in interfaces:
@@ -130,6 +131,10 @@ OptionalPath = Annotated[Path | None, AfterValidator(lambda path: path and path.
 LinkName = Annotated[str, AfterValidator(_link)]
 Directory = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 """Absolute, because the switch tells hosts its socket's path."""
+Controllers = Annotated[
+    tuple[Annotated[Path | Endpoint, BeforeValidator(parse_controller)], ...],
+    BeforeValidator(split_controllers),
+]
 
 
 class Settings(BaseModel):
@@ -159,8 +164,8 @@ class SwitchSettings(Settings):
     """TOML file of a fabric of several switches, which says where its directory is."""
     name: Annotated[str, AfterValidator(_name_or_none)] = ""
     """Which switch of the fabric this one is; for a controller, which one of its cluster file."""
-    controller: Annotated[tuple[Directory, ...], BeforeValidator(_paths)] = ()
-    """Socket for agents of a controller (controller-agents.sock); repeatable, for a pair. None by default."""
+    controller: Controllers = ()
+    """Of a controller controller-agents.sock, or tls://NAME@ADDRESS:PORT; repeatable, for a pair."""
     adapter: str = "frames"
     """Adapter of the ports."""
     port: Annotated[tuple[LinkName, ...], BeforeValidator(_links), AfterValidator(_all_different)] = ()
@@ -230,8 +235,8 @@ class HostSettings(Settings):
     """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
     listen: OptionalPath = None
     """Socket for training processes; by default DIR/NAME.sock."""
-    controller: Annotated[tuple[Directory, ...], BeforeValidator(_paths)] = ()
-    """Socket for agents of a controller (controller-agents.sock); repeatable, for a pair. None by default."""
+    controller: Controllers = ()
+    """Of a controller controller-agents.sock, or tls://NAME@ADDRESS:PORT; repeatable, for a pair."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     port: LinkName = ""

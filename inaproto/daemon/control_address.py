@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -57,6 +58,28 @@ def parse_control(value: str) -> Endpoint:
     return Endpoint(found.host, found.port, name)
 
 
+def split_controllers(value: object) -> object:
+    """Of an environment variable, one text: colons between paths; blanks or commas where one is by TLS."""
+    if not isinstance(value, str):
+        return value
+    return value.replace(",", " ").split() if "://" in value else value.split(":")
+
+
+def parse_controller(value: object) -> object:
+    """A ``tls://`` address as ``Endpoint``, else a path. Raises ``ValueError``."""
+    if isinstance(value, Endpoint):
+        return value
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("must be the path of a socket, or tls://NAME@ADDRESS:PORT")
+    if "://" not in str(value):
+        return Path(value).expanduser().absolute()
+    try:
+        return parse_control(str(value))
+    except ValueError as error:
+        text = str(error).replace("switch that", "controller that")
+        raise ValueError(text) from None
+
+
 class Door(Protocol):
     """A way to the control plane."""
 
@@ -81,6 +104,8 @@ class UnixDoor:
 class TlsDoor:
     endpoint: Endpoint
     credentials: Credentials
+    role: Role | None = None
+    """That must be there; None: a switch or a controller."""
 
     async def connect(self) -> ByteStream:
         endpoint = self.endpoint
@@ -97,7 +122,7 @@ class TlsDoor:
                     host=endpoint.host if by_address else None,
                 )
                 try:
-                    require_server(stream.identity, endpoint.name)
+                    require_server(stream.identity, endpoint.name, self.role)
                 except BaseException:
                     stream.close()
                     raise
@@ -128,6 +153,18 @@ def door_of(control: str, path: Path, network: StreamNetwork, holder: Holder) ->
         return UnixDoor(path, network)
     endpoint = parse_control(control)
     return TlsDoor(endpoint, credentials_of(endpoint, holder))
+
+
+def doors_of(
+    controllers: Sequence[Path | Endpoint], network: StreamNetwork, holder: Holder
+) -> tuple[Door, ...]:
+    """To controllers. Raises ``ConfigError``."""
+    return tuple(
+        TlsDoor(at, credentials_of(at, holder), Role.CONTROLLER)
+        if isinstance(at, Endpoint)
+        else UnixDoor(at, network)
+        for at in controllers
+    )
 
 
 def door_for_operator(control: str, tls: Path | None) -> Door:

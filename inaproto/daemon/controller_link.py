@@ -12,15 +12,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import trio
 
+from inaproto.daemon.control_address import Door, TlsDoor
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import DecodeError
-from inaproto.ports import StreamNetwork
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.controller_messages import (
     AgentHello,
@@ -53,30 +51,31 @@ class GrantHolder(Protocol):
 
 
 class ControllerLink:
-    """``run`` keeps the connection. ``controllers``: their sockets for agents."""
+    """``run`` keeps the connection. ``controllers``: the ways to where they take agents."""
 
     def __init__(
         self,
         role: AgentRole,
         name: str,
         holder: GrantHolder,
-        controllers: Sequence[Path],
+        controllers: Sequence[Door],
         *,
         retry_s: float = RETRY_S,
-        network: StreamNetwork = UNIX,
     ) -> None:
         self._role = role
         self._name = name
         self._holder = holder
         self._controllers = tuple(controllers)
         self._retry_s = retry_s
-        self._network = network
         self._boot_id = secrets.token_hex(8)
         self._term = 0
         self._revision = 0
         self._changed = trio.Event()
         self.problem = "not connected yet"
         """Why there is no controller; empty while there is one."""
+        self._at = ""
+        """Where the one is that was had last."""
+        self._since = trio.current_time()
 
     @property
     def revision(self) -> int:
@@ -90,26 +89,44 @@ class ControllerLink:
     async def run(self) -> None:
         """Until cancelled; with no controller at all it returns."""
         while self._controllers:
-            problems = [f"{path}: {await self._try(path)}" for path in self._controllers]
+            problems = [f"{door}: {await self._try(door)}" for door in self._controllers]
             self._trouble("; ".join(problems))
             await trio.sleep(self._retry_s)
 
-    async def _try(self, path: Path) -> str:
+    def status(self) -> dict[str, Any]:
+        """For people and their programs; fields may be added."""
+        found: dict[str, Any] = {
+            "paths": [str(door) for door in self._controllers],
+            "connected": not self.problem,
+            "at": self._at,
+            "since_s": round(trio.current_time() - self._since, 3),
+            "term": self._term,
+            "revision": self._revision,
+            "error": self.problem if self._controllers else "",
+        }
+        for door in self._controllers:
+            if isinstance(door, TlsDoor):
+                found["credentials"] = door.credentials.status()
+        return found
+
+    async def _try(self, door: Door) -> str:
         """One session, if it comes to one; returns why it is over."""
         try:
-            stream = ControlStream(self._network.dial(path))
+            stream = ControlStream(await door.connect())
         except OSError as error:
             return error.strerror or str(error)
         try:
-            return await _reason(self._converse(stream))
+            return await _reason(self._converse(stream, str(door)))
         finally:
             stream.close()
 
     def _trouble(self, problem: str) -> None:
         log.log(logging.DEBUG if problem == self.problem else logging.WARNING, "no controller: %s", problem)
+        if not self.problem:
+            self._since = trio.current_time()
         self.problem = problem
 
-    async def _converse(self, stream: ControlStream) -> str:
+    async def _converse(self, stream: ControlStream, at: str) -> str:
         await stream.send(AgentHello(role=self._role, agent=self._name, boot_id=self._boot_id))
         welcome = await _heard(stream)
         if not isinstance(welcome, AgentWelcome):
@@ -117,8 +134,8 @@ class ControllerLink:
         if welcome.term < self._term:
             return f"its term {welcome.term} is over, it was {self._term}"
         self._term = welcome.term
-        self.problem = ""
-        log.info("controller of term %d", welcome.term)
+        self.problem, self._at, self._since = "", at, trio.current_time()
+        log.info("controller of term %d at %s", welcome.term, at)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_reason, self._report(stream, welcome.report_ms / 1000))
             reason = await _reason(self._listen(stream))

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import secrets
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -22,7 +23,7 @@ import trio
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.config import HostSettings
-from inaproto.daemon.control_address import Door, Holder, TlsDoor, door_of
+from inaproto.daemon.control_address import Door, Holder, TlsDoor, door_of, doors_of
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.fabric_opening import HelloRefused, NoFabric, OpenNic, open_fabric
@@ -66,8 +67,9 @@ async def run_host(
     """
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)
+    controllers = doors_of(settings.controller, network, holder)
     listening = await network.listen(settings.listen_path, "listen: host daemon socket")
-    daemon = HostDaemon(settings, open_nic, listening, door, network, random_bits, turns_of)
+    daemon = HostDaemon(settings, open_nic, listening, door, controllers, random_bits, turns_of)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
@@ -95,7 +97,7 @@ class HostDaemon:
         open_nic: OpenNic,
         listening: StreamListener,
         door: Door,
-        network: StreamNetwork,
+        controllers: Sequence[Door],
         random_bits: RandomBits,
         turns_of: TurnsOf,
     ) -> None:
@@ -116,9 +118,7 @@ class HostDaemon:
         self._away_changed = trio.Event()
         self._began = trio.current_time()
         self.seats = HostSeats(self._cut_off, self._seats_changed)
-        self.controller = ControllerLink(
-            "host", settings.name, self.seats, settings.controller, network=network
-        )
+        self.controller = ControllerLink("host", settings.name, self.seats, controllers)
 
     @property
     def fabric(self) -> Fabric | None:
@@ -148,11 +148,7 @@ class HostDaemon:
                 "connections": self._fabrics,
                 "error": "" if fabric else self._fabric.lost if self._fabric else self._switch_error,
             },
-            "controller": {
-                "paths": [str(path) for path in settings.controller],
-                "error": self.controller.problem if settings.controller else "",
-                "grants": len(self.seats.holds()),
-            },
+            "controller": self.controller.status() | {"grants": len(self.seats.holds())},
             "totals": self._totals.status(),
             "rings": [],
             "nic": {},

@@ -39,7 +39,7 @@ from inaproto.core.accelerator import (
 from inaproto.core.job_tokens import TokenIssuer
 from inaproto.daemon.capture_desk import CaptureDesk
 from inaproto.daemon.config import SwitchSettings
-from inaproto.daemon.control_address import Holder, credentials_of, door_of, parse_listen
+from inaproto.daemon.control_address import Holder, credentials_of, door_of, doors_of, parse_listen
 from inaproto.daemon.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.controller_link import ControllerLink
@@ -111,6 +111,10 @@ class Switch:
         self.plane: ControlPlane | None = None
         self.session: SwitchSession | None = None
         self._guard = Guard(wall_s=time.time, tokens=tokens_of(settings.job_secret))
+        self._trees = TreeGrants()
+        self.controller = ControllerLink(
+            "switch", settings.name, self._trees, doors_of(settings.controller, network, holder_of(settings))
+        )
         self.listener: TlsListener | None = None
         """Where other machines come in, if they may."""
         if place is not None and not place.is_root:
@@ -216,6 +220,7 @@ class Switch:
             "rendezvous": {},
             "blames": self._blames.counts(),
             "control_sessions": self._guard.status(),
+            "controller": self.controller.status() | {"grants": len(self._trees.grants)},
         }
         if self.plane is not None:
             found |= self.plane.status()
@@ -348,10 +353,7 @@ async def run_switch(
                 log.info(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )
-                controller = ControllerLink(
-                    "switch", settings.name, TreeGrants(), settings.controller, network=network
-                )
-                nursery.start_soon(controller.run)
+                nursery.start_soon(switch.controller.run)
                 control = "" if machines is None else f" control={machines.address}"
                 announce(f"ready switch dir={settings.dir} boot={switch.boot_id}{control}")
                 await stop.wait()

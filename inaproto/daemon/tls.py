@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from inaproto.ca.identity import SERVERS, Identity, holder_of
+from inaproto.ca.identity import SERVERS, Identity, Role, holder_of
 from inaproto.errors import ConfigError, DecodeError
 
 ALPN: Final = "inaproto-control/1"
@@ -183,10 +183,15 @@ def identity_of(session: ssl.SSLObject, address: str) -> Identity:
     )
 
 
-def require_server(identity: Identity, name: str) -> None:
-    """Who answers must be a switch or controller, called ``name`` if that is given. Raises ``TlsRefused``."""
+def require_server(identity: Identity, name: str, role: Role | None = None) -> None:
+    """Who answers must be a switch or controller, of ``role`` and called ``name`` if those are given.
+
+    Raises ``TlsRefused``.
+    """
     if identity.role not in SERVERS:
         raise TlsRefused("not_a_server", f"{identity} answers, not a switch or controller")
+    if role is not None and identity.role is not role:
+        raise TlsRefused("wrong_role", f"{identity} answers, not a {role.value}")
     if name and identity.name != name:
         raise TlsRefused("wrong_name", f"{identity} answers, not {name!r}")
 

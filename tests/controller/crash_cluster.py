@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 
 import trio
 
+from inaproto.daemon.control_address import UnixDoor
 from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
+from inaproto.daemon.unix_sockets import UNIX
 from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldPhase, HoldRecord
 from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
 
@@ -152,7 +154,9 @@ class WatchfulAgent:
         self.wanted = 0
         self._seen = seen
         self._random = Random(f"{seed}/{name}")
-        self.link = ControllerLink(role, name, self, controllers, retry_s=POLL_S)
+        self.link = ControllerLink(
+            role, name, self, [UnixDoor(path, UNIX) for path in controllers], retry_s=POLL_S
+        )
 
     def want(self, grants: Sequence[GrantRecord]) -> None:
         self.wanted += 1

@@ -12,8 +12,10 @@ import trio
 from inaproto.ca.identity import CERTIFIED, Role
 from inaproto.daemon.control_address import Endpoint, TlsDoor
 from inaproto.daemon.control_stream import ControlStream
+from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.tls import Credentials
 from inaproto.daemon.tls_listener import listen_tls
+from inaproto.daemon.tree_grants import TreeGrants
 from inaproto.wire.control_messages import Error, Message, StatusReply
 from inaproto.wire.controller_messages import AgentHello, AgentRole, AgentWelcome
 from inaproto_controller.agents import Agents
@@ -74,3 +76,46 @@ async def test_a_hello_is_short(tmp_path: Path) -> None:
         answer = await answer_to(StatusReply(body={"x": 8000 * "y"}), deployment.host(), port)
         assert isinstance(answer, Error)
         assert "more bytes than anybody needs" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "said"),
+    [
+        (Role.SWITCH, "controller", "switch controller at 127.0.0.1 answers, not a controller"),
+        (Role.CONTROLLER, "other", "controller other at 127.0.0.1 answers, not 'controller'"),
+    ],
+)
+async def test_whoever_answers_must_be_the_controller(
+    tmp_path: Path, role: Role, name: str, said: str
+) -> None:
+    """Else a switch, or whoever has stolen its certificate, could give jobs' seats."""
+    deployment = Deployment(tmp_path)
+    listener = await listen_tls(LOOPBACK, 0, Credentials(deployment.issue(role, name)))
+    at = Endpoint(LOOPBACK, listener.port, "controller")
+    door = TlsDoor(at, Credentials(deployment.host()), Role.CONTROLLER)
+    link = ControllerLink("host", "h0", TreeGrants(), [door])
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listener.run)
+            nursery.start_soon(link.run)
+            while said not in link.status()["error"]:
+                await trio.lowlevel.checkpoint()
+            assert not link.status()["connected"]
+            assert link.status()["error"].startswith(f"{at}: TLS: ")
+            listener.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_daemon_says_where_its_controller_is(tmp_path: Path) -> None:
+    async with agents_of(tmp_path) as (deployment, port):
+        at = Endpoint(LOOPBACK, port, "controller")
+        door = TlsDoor(at, Credentials(deployment.host()), Role.CONTROLLER)
+        link = ControllerLink("host", "h0", TreeGrants(), [door])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            while not link.status()["connected"]:
+                await trio.lowlevel.checkpoint()
+            told = link.status()
+            nursery.cancel_scope.cancel()
+    assert (told["at"], told["term"], told["error"]) == (str(at), 1, "")
+    assert told["credentials"]["name"] == "h0"

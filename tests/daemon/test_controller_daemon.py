@@ -12,9 +12,10 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from inaproto.daemon.control_address import UnixDoor
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.controller_link import ControllerLink
-from inaproto.daemon.unix_sockets import connect_unix
+from inaproto.daemon.unix_sockets import UNIX, connect_unix
 from inaproto.errors import ConfigError
 from inaproto.wire.control_messages import Error, Message, Status
 from inaproto.wire.controller_messages import AgentHello, AgentRole, GrantRecord, HoldPhase, HoldRecord
@@ -49,9 +50,12 @@ class Daemon:
     async def stranger(self) -> ControlStream:
         return ControlStream(await connect_unix(self.settings.agents_path, "test"))
 
+    def door(self) -> UnixDoor:
+        return UnixDoor(self.settings.agents_path, UNIX)
+
     def agent(self, role: AgentRole, name: str) -> Holder:
         holder = Holder()
-        link = holder.link = ControllerLink(role, name, holder, [self.settings.agents_path], retry_s=0.01)
+        link = holder.link = ControllerLink(role, name, holder, [self.door()], retry_s=0.01)
         self.nursery.start_soon(link.run)
         return holder
 

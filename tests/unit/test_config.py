@@ -13,6 +13,7 @@ from inaproto.daemon.config import (
     load_settings,
     load_switch_settings,
 )
+from inaproto.daemon.control_address import Endpoint
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
 from inaproto_controller.settings import ControllerSettings
@@ -206,6 +207,29 @@ def test_daemons_and_their_controllers(tmp_path: Path) -> None:
     (tmp_path / "shown.toml").write_text(loaded.show())
     assert load_switch_settings({}, tmp_path / "shown.toml", {}).settings == loaded.settings
     assert load_host_settings({"name": "h0", "ip": "10.0.0.1"}, None, {}).settings.controller == ()
+
+
+def test_controllers_of_other_machines(tmp_path: Path) -> None:
+    far = {"INAPROTO_CONTROLLER": "tls://one@10.0.0.100:7421, tls://[::1]:7421,/c.sock"}
+    loaded = load_switch_settings({"name": "leaf"}, None, far)
+    expected = (Endpoint("10.0.0.100", 7421, "one"), Endpoint("::1", 7421), Path("/c.sock"))
+    assert loaded.settings.controller == expected
+    (tmp_path / "shown.toml").write_text(loaded.show())
+    assert load_switch_settings({}, tmp_path / "shown.toml", {}).settings == loaded.settings
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("tls://one@10.0.0.100", "an address and a port"),
+        ("tls://two words@10.0.0.100:1", "the name of the controller that is there"),
+        ("http://10.0.0.100:1", "must be tls://NAME@ADDRESS:PORT"),
+        ("", "must be the path of a socket, or tls://"),
+    ],
+)
+def test_controllers_that_cannot_be(value: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"controller.0 .flag --controller.: .*{said}"):
+        load_switch_settings({"name": "leaf", "controller": (value,)}, None, {})
 
 
 def test_examples_in_deploy_are_valid() -> None:
