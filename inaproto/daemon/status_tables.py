@@ -60,6 +60,7 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"  {_control(status['control'])}")
     else:
         yield Text(f"  hosts: {', '.join(status['hosts']) or 'none'}")
+    yield from _controller(status)
     for refused in filter(
         None, map(_refused, (status.get("control_listen"), status.get("control_sessions")))
     ):
@@ -148,6 +149,18 @@ def _control(control: Mapping[str, Any]) -> str:
     return f"{state} by control plane {control['control_boot']} at {control['path']}, {since} ago"
 
 
+def _controller(status: Mapping[str, Any]) -> Iterable[RenderableType]:
+    """Of a host or switch; nothing of one that has not been given any, or is of a version without."""
+    told = status.get("controller", {})
+    if not told.get("paths"):
+        return
+    if told.get("connected"):
+        since, grants = _seconds(told["since_s"]), told["grants"]
+        yield Text(f"  controller at {told['at']} for {since}, term {told['term']}; {grants} grants")
+    elif told.get("error"):
+        yield Text(f"  no controller for {_seconds(told['since_s'])}, jobs go on without: {told['error']}")
+
+
 def _fabric(fabric: Mapping[str, Any]) -> Iterable[RenderableType]:
     counters = fabric["counters"]
     yield _table("fabric", ("switch", "above", "state", "for", "directory"), map(_member, fabric["switches"]))
@@ -222,6 +235,7 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     switch = status.get("switch", {})
     link = "connected" if switch.get("connected") else f"not connected: {switch.get('error', '')}"
     yield Text(f"host {status.get('name')} ({status.get('ip')}): {link}, switch at {switch.get('path')}")
+    yield from _controller(status)
     rings = status.get("rings", [])
     if rings:
         yield _table(

@@ -23,6 +23,8 @@ def _look_at_answers(site: Site) -> Iterator[Finding]:
         yield look_at_host(host)
     for switch in site.switches:
         yield look_at_switch(switch)
+    for status in (*site.hosts, *site.switches):
+        yield from look_at_controller(status)
 
 
 def look_at_host(status: Mapping[str, Any]) -> Finding:
@@ -42,6 +44,19 @@ def look_at_switch(status: Mapping[str, Any]) -> Finding:
             f"{name} has no control plane: {control.get('error')}", f"start the root ({control.get('path')})"
         )
     return ok(f"{name} answers, {len(status.get('ports', ()))} ports up")
+
+
+def look_at_controller(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """Of a host or switch; one that has been given no controller needs none."""
+    told = status.get("controller", {})
+    if not told.get("paths"):
+        return
+    name = f"{status.get('role')} {status.get('name') or ''}".strip()
+    if told.get("error"):
+        mend = f"start the controller, or give the daemon where it is (now {' '.join(told['paths'])})"
+        yield warning(f"{name} has no controller, its jobs go on without: {told['error']}", mend)
+    else:
+        yield ok(f"{name} reports to the controller")
 
 
 def _look_at_versions(site: Site) -> Iterator[Finding]:

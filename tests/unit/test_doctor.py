@@ -343,6 +343,17 @@ def test_daemons_that_do_not_work_are_named() -> None:
     assert away.outcome is FAILED
 
 
+def test_a_daemon_without_its_controller() -> None:
+    there = {"paths": ["tls://ctl@10.0.0.9:7421"], "error": ""}
+    (found,) = daemons.look_at_controller(HOST | {"controller": there})
+    assert found.outcome is OK
+    (found,) = daemons.look_at_controller(SWITCH | {"controller": there | {"error": "Connection refused"}})
+    assert (found.outcome, "Connection refused" in found.found) == (WARNING, True)
+    assert "now tls://ctl@10.0.0.9:7421" in found.mend
+    assert list(daemons.look_at_controller(HOST | {"controller": {"paths": [], "error": ""}})) == []
+    assert list(daemons.look_at_controller(HOST)) == []
+
+
 def test_versions_of_daemons() -> None:
     assert daemons.look_at_versions([("switch", "1"), ("host h0", "1")]).outcome is OK
     assert daemons.look_at_versions([("switch", "1"), ("host h0", "2")]).outcome is WARNING

@@ -99,10 +99,11 @@ ROOT: dict[str, Any] = {
 }
 
 
-def shown(switch: dict[str, object]) -> str:
+def shown(status: dict[str, object]) -> str:
+    report = Report(hosts=[status]) if "nic" in status else Report(switch=status)
     console = Console(width=100, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(show_report(Report(switch=switch, hosts=[], problems=[])))
+        console.print(show_report(report))
     return capture.get()
 
 
@@ -186,6 +187,24 @@ def test_a_leaf_shows_its_session() -> None:
     assert "no control plane at /run/control.sock for 3 s, its ports are closed: it is gone" in away
     here = shown(leaf | {"control": control | {"connected": True, "is_admitted": True}})
     assert "admitted by control plane b0 at /run/control.sock, 3 s ago" in here
+
+
+def test_a_daemon_shows_its_controller() -> None:
+    told = {
+        "paths": ["/c.sock"],
+        "at": "/c.sock",
+        "since_s": 3.0,
+        "term": 2,
+        "grants": 1,
+        "error": "it is gone",
+    }
+    daemons: list[dict[str, object]] = [{**HOST}, {**ROOT}]
+    for status in daemons:
+        away = shown(status | {"controller": told | {"connected": False}})
+        assert "no controller for 3 s, jobs go on without: it is gone" in away
+        here = shown(status | {"controller": told | {"connected": True, "error": ""}})
+        assert "controller at /c.sock for 3 s, term 2; 1 grants" in here
+        assert "controller" not in shown(status | {"controller": told | {"paths": [], "error": ""}})
 
 
 def test_ports_have_names_and_links_that_are_away_say_why() -> None:
