@@ -8,8 +8,11 @@ round at a time. A round *grants* a turn, *ends* one, or does both:
   back-off (step 5). Ours in addition: no seat of the job whose turn ends is in an INA operation, so the turn
   has drained with the commit. The paper's text leaves open what becomes of such an operation.
 - ``by-index``, ours: only the seats of the job in question are asked, none is locked, none can be at a wrong
-  operation. What is decided holds from the greatest index reported plus a margin. A turn is granted when
-  there is room, and one that ends keeps its room until all its seats have drained.
+  operation. What is decided holds from the greatest index reported plus a margin, a turn not before the
+  first operation that is wished for. A turn is granted when there is room, and one that ends keeps its room
+  until all its seats have drained. A seat may start the first operation of a turn before it hears of it, so
+  by the fallback: its peers, which start it on INA, are rescued, as all differences between seats are. No
+  index that is named without locks can be one that nobody has started when the commit arrives.
 
 Where the paper is silent (protocol.md 6): a decision is persisted before the first ``Commit`` leaves; who
 asks about a round that is not in the log hears that it was aborted; commits are repeated until all seats are
@@ -103,6 +106,7 @@ class _Change:
     operations: int | None
     ended: Epoch | None
     seats: tuple[Seat, ...]
+    first: OpIndex = field(default=AT_ONCE, compare=False)
 
 
 @dataclass(slots=True)
@@ -152,8 +156,8 @@ class SharingCoordinator:
         actions: list[SharingAction] = []
         match event:
             case TurnWanted():
-                if event.operations is not None and event.operations < 1:
-                    raise LocalMisuse(f"a turn of {event.operations} operations")
+                if (event.operations is not None and event.operations < 1) or (event.first or 0) < 0:
+                    raise LocalMisuse(f"a turn of {event.operations} operations from {event.first}")
                 self._wish = event
             case SeatsChanged(seats):
                 if len(seats) > self._config.seats_max or len(dict.fromkeys(seats)) < len(seats):
@@ -268,8 +272,10 @@ class SharingCoordinator:
         if self._config.rule is Rule.BY_INDEX:
             whose = granted if ended is None else ended.turn.job
             seats = tuple(seat for seat in seats if seat.job == whose)
-        operations = None if granted is None or wish is None else wish.operations
-        return _Change(granted, operations, None if ended is None else ended.turn.epoch, seats)
+        epoch = None if ended is None else ended.turn.epoch
+        if granted is None or wish is None:
+            return _Change(None, None, epoch, seats)
+        return _Change(granted, wish.operations, epoch, seats, wish.first or AT_ONCE)
 
     def _turn_to_end(self, wanted: JobId | None) -> Standing | None:
         """``wanted``: the job that shall have a turn, and has none."""
@@ -303,9 +309,10 @@ class SharingCoordinator:
                 granted=change.granted,
                 ended=change.ended,
                 over_below=Epoch(self._epoch + 1) if standing is None else standing.turn.epoch,
-                margin=self._config.margin,
+                margin=self._margin(change),
                 lease_ns=self._config.lease_ns,
                 peers=change.seats,
+                first=change.first,
             )
             actions.append(Tell(seat, prepare))
         return actions
@@ -345,8 +352,8 @@ class SharingCoordinator:
             until = self._index_for(round_, ended.turn.job)
         epoch = self._epoch
         if change.granted is not None:
-            epoch = Epoch(epoch + 1)
-            first = self._index_for(round_, change.granted)
+            epoch = self._turns.next_epoch(epoch, self._config.capacity, ended)
+            first = max(self._index_for(round_, change.granted), change.first)
             last = None if change.operations is None else OpIndex(first + change.operations)
             granted = Turn(change.granted, epoch, first, last)
         decision = Decision(granted, change.ended, until)
@@ -360,7 +367,12 @@ class SharingCoordinator:
     def _index_for(self, round_: _Round, job: JobId) -> OpIndex:
         """The first operation of ``job`` that the decision concerns."""
         greatest = max(vote.index for seat, vote in round_.votes.items() if seat.job == job)
-        return OpIndex(greatest + (self._config.margin if self._config.rule is Rule.BY_INDEX else 0))
+        return OpIndex(greatest + self._margin(round_.change))
+
+    def _margin(self, change: _Change) -> int:
+        if self._config.rule is Rule.EQUAL_INDEX:
+            return 0
+        return self._config.end_margin if change.granted is None else self._config.margin
 
     def _apply(self, turns: StandingTurns, decision: Decision, told: tuple[Seat, ...]) -> None:
         ended = turns.with_epoch(decision.ended)

@@ -7,7 +7,8 @@ agreed and of the operation's index. There is no clock in it, and no round trip.
 their policy with the time of day, on which they may differ.
 
 A seat that has voted is LOCKED under the rule ``equal-index``: no operation starts. Under ``by-index`` it is
-only VOTED: operations below its own vote plus the margin, which no decision can concern, start as before.
+only VOTED: operations below its own vote plus the margin, or below the first that is wished for, which no
+decision can concern, start as before.
 After the lease it is IN_DOUBT: it asks the coordinator, then its peers too; operations that the decision
 may concern run on the fallback, never on INA. The paper has no such way out (protocol.md 6, ours).
 
@@ -361,7 +362,7 @@ class SharingParticipant:
         said = self._round
         if said is None or self._phase is Phase.FREE:
             return False
-        return said.rule is Rule.EQUAL_INDEX or index >= self._vote + said.margin
+        return said.rule is Rule.EQUAL_INDEX or index >= max(self._vote + said.margin, said.first)
 
     def _concerns_us(self, epoch: Epoch | None) -> bool:
         """Whether the turn that covers the operation may have ended, or one may have begun that does."""

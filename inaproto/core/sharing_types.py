@@ -37,8 +37,12 @@ class SharingConfig:
     rule: Rule = Rule.BY_INDEX
     capacity: int = 1
     """Turns that may stand at once."""
-    margin: int = 2
-    """By index: operations between the greatest index reported and the first that is decided upon."""
+    margin: int = 0
+    """By index: operations between the greatest index reported and the first of a turn that is granted. One
+    that a seat starts before it hears of the turn runs by the fallback there, so by that on all."""
+    end_margin: int = 2
+    """Likewise, of a turn that is ended: seats that are near each other then all do without INA from the same
+    operation on, and none is rescued."""
     vote_ns: int = 50 * MS
     """How long votes are waited for."""
     lease_ns: int = 200 * MS
@@ -54,7 +58,8 @@ class SharingConfig:
     seats_max: int = 4096
 
     def __post_init__(self) -> None:
-        if self.capacity < 1 or self.margin < 0 or self.seats_max < 1 or self.retry_doublings_max < 0:
+        least = min(self.margin, self.end_margin, self.retry_doublings_max, self.capacity - 1, self.seats_max - 1)
+        if least < 0:
             raise LocalMisuse(f"sharing group {self.group}: a number that is too small: {self}")
         times = (self.vote_ns, self.lease_ns, self.resend_ns, self.retry_ns, *self.retry_jitter_ns)
         if min(times) < 0 or not self.retry_jitter_ns:
@@ -94,6 +99,9 @@ class TurnWanted:
     job: JobId | None
     operations: int | None = None
     """How many; None: until something else is wanted."""
+    first: OpIndex | None = field(default=None, compare=False)
+    """The earliest of them. Of wishes that differ in nothing else, the round under way goes by that which it
+    began with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ class Prepare:
     lease_ns: int
     peers: tuple[Seat, ...]
     """All seats that are asked, this one included."""
+    first: OpIndex = AT_ONCE
+    """By index: nor does it concern any before this one."""
 
 
 @dataclass(frozen=True, slots=True)

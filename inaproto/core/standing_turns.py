@@ -2,7 +2,8 @@
 
 Part of :mod:`inaproto.core.sharing_coordinator`. A turn stands from its commit until each of its seats has
 drained, or is gone. Invariants: a job has at most one turn that is not fenced, and a pool at most
-``capacity`` of these; a turn that is *fenced* (no switch takes anything of it any more) takes no room.
+``capacity`` of these, no two in one place; a turn that is *fenced* (no switch takes anything of it any more)
+takes no room. Epochs that would share a place are passed over.
 """
 
 from __future__ import annotations
@@ -56,6 +57,15 @@ class StandingTurns:
 
     def with_epoch(self, epoch: Epoch | None) -> Standing | None:
         return next((one for one in self._all if one.turn.epoch == epoch), None)
+
+    def next_epoch(self, epoch: Epoch, capacity: int, ended: Standing | None) -> Epoch:
+        """The first after ``epoch`` whose place at a switch, ``epoch mod capacity``, no turn has; but
+        ``ended``, which is over by then. Asked when there is room."""
+        taken = {one.turn.epoch % capacity for one in self._all if not one.is_fenced and one is not ended}
+        found = epoch + 1
+        while found % capacity in taken:
+            found += 1
+        return Epoch(found)
 
     def begin(self, turn: Turn, seats: tuple[Seat, ...]) -> None:
         """What is left of older turns of the job is forgotten: its seats gave them up when they voted."""

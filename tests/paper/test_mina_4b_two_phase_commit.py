@@ -190,7 +190,33 @@ def test_by_index_an_open_turn_ends_at_an_operation_that_no_seat_has_started() -
     group.tell(TurnWanted(B))
     group.deliver()
     stands = [one for one in group.actions if isinstance(one, TurnStands)]
-    assert stands[-1].until == 5 + group.config.margin
+    assert stands[-1].until == 5 + group.config.end_margin
+
+
+def test_by_index_a_turn_begins_where_it_is_planned_to_or_with_the_next_operation() -> None:
+    for planned, first in ((6, 6), (2, 3)):
+        group = Group(Rule.BY_INDEX)
+        group.run("A", 3)
+        group.tell(TurnWanted(A, 2, OpIndex(planned)))
+        group.deliver()
+        epochs = group.run("A", first - 3 + 3)
+        assert epochs == [*[{None}] * (first - 3), {Epoch(1)}, {Epoch(1)}, {None}]
+        assert Mark.FELL_BACK_IN_DOUBT not in group.marks()
+
+
+def test_by_index_who_began_before_it_heard_of_its_turn_runs_by_the_fallback_and_the_others_are_rescued() -> (
+    None
+):
+    """No index that is named without locks can be one that nobody has started: see the world for the rescue."""
+    group = Group(Rule.BY_INDEX)
+    group.tell(TurnWanted(A, 2))
+    group.deliver(Prepare)
+    early, late = group.of("A")
+    assert group.start(early) is None
+    assert group.marks()[-1] is Mark.FELL_BACK_IN_DOUBT
+    group.deliver()
+    assert group.start(late) == Epoch(1), "the first of the turn is one that a seat has begun"
+    assert [group.start(seat) for seat in (early, late)] == [Epoch(1), Epoch(1)]
 
 
 # --- termination (ours)

@@ -27,6 +27,9 @@ SIZES: tuple[dict[str, Any], ...] = (
     {"jobs": 2, "hosts": 3, "operations": 4, "turns": 4},
     {"jobs": 3, "hosts": 2, "operations": 3, "turns": 5, "turn": 1},
     {"jobs": 2, "hosts": 2, "operations": 5, "turns": 4, "margin": 1},
+    {"jobs": 2, "hosts": 3, "operations": 5, "turns": 5, "turn": 2, "first": 2},
+    {"jobs": 4, "hosts": 2, "operations": 4, "turns": 6, "turn": 1, "capacity": 2},
+    {"jobs": 4, "hosts": 1, "operations": 6, "turns": 6, "capacity": 3},
 )
 
 

@@ -17,7 +17,7 @@ from inaproto.errors import ConfigError
 from inaproto.sim.explore.engine import Counterexample, Kind, Verdict, explore
 from inaproto.sim.explore.sharing_config import SharingWorldConfig
 from inaproto.sim.explore.sharing_variants import sharing_config, sharing_world
-from inaproto.sim.explore.sharing_world import SharingWorld
+from inaproto.sim.explore.sharing_world import SharingWorld, State
 from inaproto_hil.explore import explore as command
 
 STATES_MAX = 60_000
@@ -38,6 +38,9 @@ def broken(variant: str) -> Counterexample:
     [
         {"jobs": 2, "hosts": 1},
         {"jobs": 1, "hosts": 2, "turns": 1, "losses": 1, "rounds": 2},
+        {"jobs": 1, "hosts": 2, "turns": 1, "first": 1, "turn": 1, "losses": 1, "rounds": 2},
+        {"jobs": 2, "hosts": 1, "turns": 3, "first": 1, "turn": 1, "operations": 3},
+        {"jobs": 2, "hosts": 1, "turns": 2, "turn": 1, "capacity": 2, "operations": 1},
         {"jobs": 1, "hosts": 2, "turns": 1, "host_crashes": 1, "rounds": 2},
         {"jobs": 1, "hosts": 1, "crashes": 1, "losses": 1, "rounds": 2},
         {"jobs": 1, "hosts": 1, "crashes": 1, "duplicates": 1, "rounds": 2},
@@ -51,6 +54,29 @@ def test_the_product_holds(options: dict[str, Any]) -> None:
     verdict = search(**options)
     assert verdict.counterexample is None
     assert verdict.finished
+
+
+class Unlike(SharingWorld):
+    """Finds a run in which a seat has an operation on INA that another has on the fallback."""
+
+    def violation(self, state: State) -> str | None:
+        locals_ = [self.local(seat, at) for seat, at in enumerate(state[4:]) if at >= 0]
+        mine, other = locals_
+        is_same = mine.running == other.running >= 0
+        return "unlike" if is_same and mine.is_ina is not other.is_ina else None
+
+
+def test_a_seat_may_begin_a_turn_s_first_operation_by_the_fallback_and_all_can_end() -> None:
+    """A world that has no margin, and holds (above): the operation is rescued."""
+    size: dict[str, Any] = {"jobs": 1, "hosts": 2, "turns": 1, "rounds": 2, "losses": 1}
+    found = explore(Unlike(SharingWorldConfig(**size)), states_max=STATES_MAX).counterexample
+    assert found is not None
+    assert "LOST" not in str(found.run), "it needs no fault"
+    planned = explore(
+        Unlike(SharingWorldConfig(**{**size, "losses": 0, "first": 1, "operations": 1})),
+        states_max=STATES_MAX,
+    )
+    assert planned.counterexample is None, "before the first that is planned all go by the fallback"
 
 
 @pytest.mark.parametrize("rule", list(Rule), ids=lambda rule: rule.value)

@@ -84,7 +84,7 @@ def test_a_job_that_is_held_drains_and_gets_no_turn_until_it_is_released(rule: R
     group = with_turn(rule)
     group.tell(JobHeld(A))
     group.deliver()
-    group.run("A", group.config.margin)
+    group.run("A", group.config.end_margin)
     group.deliver()
     assert JobDrained(A) in group.actions
     assert group.run("A", 3) == [{None}] * 3
@@ -137,7 +137,7 @@ def test_two_units_have_two_turns() -> None:
     assert [one.turn.job for one in group.coordinator.view().turns] == [A, B]
     group.tell(TurnWanted(JobId("C")))
     group.deliver()
-    group.run("A", 2 * group.config.margin)
+    group.run("A", 2 * group.config.end_margin)
     group.deliver()
     assert [one.turn.job for one in group.coordinator.view().turns] == [B, "C"]
 

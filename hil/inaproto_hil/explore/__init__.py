@@ -93,6 +93,8 @@ class _Explore(click.Command):
 @click.option("--operations", type=int, metavar="K", help="Sharing: all-reduces of each job.")
 @click.option("--margin", type=int, metavar="K", help="Sharing: operations, of the rule by-index.")
 @click.option("--turn", type=int, metavar="K", help="Sharing: operations of a turn; 0: until the next wish.")
+@click.option("--first", type=int, metavar="K", help="Sharing: the earliest operation of any turn.")
+@click.option("--capacity", type=int, metavar="C", help="Sharing: turns that may stand at once.")
 @click.option("--turns", type=int, metavar="K", help="Sharing: wishes of the planner.")
 @click.option("--rounds", type=int, metavar="K", help="Sharing: rounds that may be tried in vain.")
 @click.option("--crashes", type=int, metavar="K", help="Sharing: of the coordinator.")
@@ -159,6 +161,8 @@ _OF_SHARING: Final = (
     "operations",
     "margin",
     "turn",
+    "first",
+    "capacity",
     "turns",
     "rounds",
     "crashes",

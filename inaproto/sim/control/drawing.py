@@ -69,7 +69,7 @@ def draw_control(seed: Seed) -> ControlConfig:
         delay_min_ns=delay_min,
         delay_max_ns=delay_max,
         fsync_max_ns=draws.magnitude(10 * US, 3 * MS),
-        margin=draws.choice((1, 1, 2, 3, 5, 8)),
+        margin=draws.choice((0, 1, 2, 3, 5, 8)),
         turn_operations=draws.choice((0, 0, 0, 1, 2, 4, 8)),
         slice_ns=draws.magnitude(400 * US, 8 * MS),
         lease_ns=lease,

@@ -59,6 +59,7 @@ class Group:
                 rule=Rule(config.rule),
                 capacity=config.pools[tree],
                 margin=config.margin,
+                end_margin=config.margin,
                 vote_ns=config.lease_ns // 2,
                 lease_ns=config.lease_ns,
                 resend_ns=max(3 * config.delay_max_ns, config.retry_ns),

@@ -2,7 +2,8 @@
 
 A model of what the accelerator does with a pool that rings share by turns: the epoch of an operation is a
 fencing token. A higher one takes the pool over and forgets what was there; a lower one is stale and
-dropped. With room for several jobs at once there are as many memories, and each unit is fenced by itself.
+dropped. With room for several jobs at once there are as many memories, each fenced by itself; that of a turn
+is ``epoch mod capacity``, so two turns that stand at once must differ in it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ class Pool:
 
     def put(self, job: str, host: int, epoch: int, operation: int, part: int) -> Unit | None:
         """The unit that has taken it in; None: it is stale."""
-        unit = next((unit for unit in self.units if unit.job == job and unit.epoch == epoch), None)
-        if unit is None:
-            unit = min(self.units, key=lambda unit: unit.epoch)
+        unit = self.units[epoch % len(self.units)]
+        if (unit.job, unit.epoch) != (job, epoch):
             if epoch <= unit.epoch:
                 self.stale += 1
                 return None

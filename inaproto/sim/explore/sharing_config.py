@@ -17,7 +17,7 @@ from inaproto.core.sharing_types import (
 )
 from inaproto.core.sharing_words import Rule, Seat
 from inaproto.errors import ConfigError
-from inaproto.units import JobId
+from inaproto.units import JobId, OpIndex
 
 RANGES: Final = {
     "jobs": (1, 4),
@@ -25,6 +25,8 @@ RANGES: Final = {
     "operations": (1, 8),
     "margin": (0, 4),
     "turn": (0, 8),
+    "first": (0, 8),
+    "capacity": (1, 4),
     "turns": (1, 6),
     "rounds": (1, 8),
     "losses": (0, 4),
@@ -46,6 +48,9 @@ class SharingWorldConfig:
     margin: int = 0
     turn: int = 0
     """Operations of a turn; 0: it is open, and the next wish ends it."""
+    first: int = 0
+    """The earliest operation of any turn."""
+    capacity: int = 1
     turns: int = 2
     """Wishes of the planner: the first job, the second, ... and round again."""
     rounds: int = 3
@@ -87,7 +92,7 @@ class SharingWorldConfig:
     @cached_property
     def wishes(self) -> tuple[TurnWanted, ...]:
         return tuple(
-            TurnWanted(JobId(chr(ord("A") + number % self.jobs)), self.turn or None)
+            TurnWanted(JobId(chr(ord("A") + number % self.jobs)), self.turn or None, OpIndex(self.first))
             for number in range(self.turns)
         )
 
@@ -97,7 +102,9 @@ class SharingWorldConfig:
         return SharingConfig(
             group="explored",
             rule=self.rule,
+            capacity=self.capacity,
             margin=self.margin,
+            end_margin=self.margin,
             vote_ns=0,
             lease_ns=0,
             resend_ns=1,

@@ -229,7 +229,7 @@ class SharingWorld:
         broken = self.coordinator.violations.get(state[0])
         if broken is not None:
             return broken
-        using: list[str] = []
+        using: dict[str, int] = {}
         for job, numbers in enumerate(self._of_job):
             epochs: dict[int, set[int]] = {}
             for seat in numbers:
@@ -245,9 +245,11 @@ class SharingWorld:
                 if len(found) > 1:
                     return f"L1: operation {index} of job {self._job(job)} runs under epochs {sorted(found)}"
             if epochs:
-                using.append(self._job(job))
-        if len(using) > self.config.sharing.capacity:
+                using[self._job(job)] = next(iter(next(iter(epochs.values())))) % self.config.capacity
+        if len(using) > self.config.capacity:
             return f"L2: jobs {' and '.join(using)} use the pool at once"
+        if len(set(using.values())) < len(using):
+            return f"L2: of jobs {' and '.join(using)} two use one place of the pool at once"
         return None
 
     def successors(self, state: State) -> list[tuple[Step, State]]:
