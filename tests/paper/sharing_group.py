@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import SharingParticipant
@@ -37,7 +38,16 @@ Message = CoordinatorMessage | SeatMessage | PeerMessage
 
 
 class Group:
-    def __init__(self, rule: Rule, *, jobs: str = "AB", hosts: int = 2, capacity: int = 1) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        *,
+        jobs: str = "AB",
+        hosts: int = 2,
+        capacity: int = 1,
+        make: Callable[[SharingConfig, SharingRecord | None], SharingCoordinator] = SharingCoordinator,
+    ) -> None:
+        self.make = make
         self.config = SharingConfig("g", rule, capacity=capacity)
         self.seats = [Seat(JobId(job), f"h{host}") for job in jobs for host in range(hosts)]
         self.now = Instant(0)
@@ -54,7 +64,7 @@ class Group:
 
     def restart(self) -> None:
         """A coordinator, from the log."""
-        self.coordinator = SharingCoordinator(self.config, self.record)
+        self.coordinator = self.make(self.config, self.record)
         self.tell(Woke())
         self.tell(SeatsChanged(tuple(self.seats)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_types import (
     FromCoordinator,
     HoldOperation,
@@ -14,6 +15,8 @@ from inaproto.core.sharing_types import (
     OperationEnded,
     OperationStarting,
     PoolFree,
+    SharingConfig,
+    SharingRecord,
     TurnStands,
     TurnWanted,
 )
@@ -337,6 +340,41 @@ def test_an_older_term_is_refused(rule: Rule) -> None:
         group.at(seat, old[seat])  # type: ignore[arg-type]
         assert group.participants[seat].view().phase == before.phase
     assert group.marks()[-1] is Mark.STALE
+
+
+class Termless(SharingCoordinator):
+    """After a restart counts its rounds on from the last in its log, under one term for ever."""
+
+    def __init__(self, config: SharingConfig, record: SharingRecord | None = None) -> None:
+        super().__init__(config, record)
+        self._term, self._number = 1, self._record.version.number
+
+
+@pytest.mark.parametrize("make", [SharingCoordinator, Termless])
+def test_without_terms_votes_of_a_round_that_a_crash_ended_count_in_another_and_two_jobs_use_the_pool(
+    make: type[SharingCoordinator],
+) -> None:
+    """Two seats, one crash, two letters that are late; too long a run for the search."""
+    group = Group(Rule.EQUAL_INDEX, hosts=1, make=make)
+    holder, other = group.seats
+    group.tell(TurnWanted(A))
+    group.deliver()
+    group.tell(TurnWanted(B))
+    group.deliver(Prepare)
+    late = list(group.under_way)
+    assert [type(event.message) for _, event in late] == [Vote, Vote]
+    group.lose()
+    group.restart()
+    group.pass_time(S)
+    group.deliver()
+    assert group.phases("A") == group.phases("B") == ["free"], "they were told that it was aborted"
+    assert group.start(holder) == Epoch(1), "so the turn goes on"
+    group.tell(TurnWanted(B))
+    group.under_way.extend(late)
+    group.deliver()
+    group.start(other)
+    using = [seat.job for seat in group.seats if group.participants[seat].view().in_ina]
+    assert using == ([A] if make is SharingCoordinator else [A, B])
 
 
 def _ended(group: Group, seat: Seat) -> OperationEnded:
