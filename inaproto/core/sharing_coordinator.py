@@ -19,8 +19,9 @@ asks about a round that is not in the log hears that it was aborted; commits are
 done, and no round begins before. A restarted coordinator takes a new term, durable before anything else, and
 repeats the last decision. One that lost its place may persist nothing any more: the store sees to that.
 
-A turn is ended without a round (``EndTurn``) when its job lost or got a seat, when a seat has given it up, or
-when no switch takes its packets any more: to stop using INA needs nobody's consent.
+A turn is ended without a round (``EndTurn``) when its job lost or got a seat, when a seat has given it up,
+when no switch takes its packets any more, or, ours as well, when seats of equal indices outside INA have been
+waited for in vain (``objections_max``): to stop using INA needs nobody's consent.
 
 After a restart the planner and the shell say again: the seats, the wish, who is held, which seats are gone.
 :data:`HANDLERS` is the table of (phase, event) of the rounds; what concerns turns, seats and wishes is the
@@ -142,6 +143,8 @@ class SharingCoordinator:
         self._token = 0
         self._aborted = 0
         """Rounds, one after the other."""
+        self._objected: dict[Epoch, int] = {}
+        """By turn, how many rounds that would have ended it."""
         self._deadline: Instant | None = Instant(0)
         self._poll: Instant | None = None
         self._counters: dict[str, int] = {mark.value: 0 for mark in Mark}
@@ -326,6 +329,7 @@ class SharingCoordinator:
             return [Blame(str(vote.seat), VOTED_TWICE, f"{round_.votes[vote.seat]}, then {vote}")]
         objection = self._objection(round_)
         if objection is not None:
+            self._count_objection(round_)
             return self._abort(objection, now)
         if len(round_.votes) < len(round_.change.seats):
             return []
@@ -344,6 +348,18 @@ class SharingCoordinator:
             return None
         is_in_ina = any(vote.in_ina for seat, vote in round_.votes.items() if seat.job == ended.turn.job)
         return Mark.ABORTED_IN_INA if is_in_ina else None
+
+    def _count_objection(self, round_: _Round) -> None:
+        """After some the turn ends by itself: to stop using INA needs nobody's consent."""
+        ended = self._turns.with_epoch(round_.change.ended)
+        if ended is None or self._config.objections_max is None:
+            return
+        epoch = ended.turn.epoch
+        count = self._objected.get(epoch, 0) + 1
+        self._objected = {epoch: count}
+        if count == self._config.objections_max:
+            here = [vote.index for seat, vote in round_.votes.items() if seat.job == ended.turn.job]
+            ended.shorten(OpIndex(max(here, default=AT_ONCE) + self._config.end_margin))
 
     def _decide(self, round_: _Round) -> list[SharingAction]:
         change = round_.change

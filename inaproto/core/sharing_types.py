@@ -55,11 +55,16 @@ class SharingConfig:
     """Added to it, one after the other; from the seed."""
     retry_doublings_max: int = 6
     """Of ``retry_ns``, one after each round that is aborted in a row."""
+    objections_max: int | None = 3
+    """Equal indices: rounds that would have ended a turn and were aborted because of where seats were; then
+    it ends without a round. None: never. As the paper has it, a job that calls one all-reduce after the other
+    can keep INA for ever."""
     seats_max: int = 4096
 
     def __post_init__(self) -> None:
-        least = min(self.margin, self.end_margin, self.retry_doublings_max, self.capacity - 1, self.seats_max - 1)
-        if least < 0:
+        limit = 1 if self.objections_max is None else self.objections_max
+        numbers = (self.margin, self.end_margin, self.retry_doublings_max)
+        if min(self.capacity, self.seats_max, limit) < 1 or min(numbers) < 0:
             raise LocalMisuse(f"sharing group {self.group}: a number that is too small: {self}")
         times = (self.vote_ns, self.lease_ns, self.resend_ns, self.retry_ns, *self.retry_jitter_ns)
         if min(times) < 0 or not self.retry_jitter_ns:

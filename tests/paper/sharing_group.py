@@ -45,10 +45,11 @@ class Group:
         jobs: str = "AB",
         hosts: int = 2,
         capacity: int = 1,
+        objections_max: int | None = 3,
         make: Callable[[SharingConfig, SharingRecord | None], SharingCoordinator] = SharingCoordinator,
     ) -> None:
         self.make = make
-        self.config = SharingConfig("g", rule, capacity=capacity)
+        self.config = SharingConfig("g", rule, capacity=capacity, objections_max=objections_max)
         self.seats = [Seat(JobId(job), f"h{host}") for job in jobs for host in range(hosts)]
         self.now = Instant(0)
         self.record: SharingRecord | None = None

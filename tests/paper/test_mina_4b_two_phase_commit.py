@@ -128,6 +128,32 @@ def test_a_job_in_an_ina_operation_is_not_deprived_of_its_turn() -> None:
     assert not [one for one in group.actions if isinstance(one, PoolFree)]
 
 
+@pytest.mark.parametrize("objections_max", [3, None])
+def test_a_job_that_is_met_in_ina_operations_again_and_again_loses_its_turn_without_a_round(
+    objections_max: int | None,
+) -> None:
+    """Ours: as the paper has it (None), it can keep it for ever."""
+    group = Group(Rule.EQUAL_INDEX, hosts=1, objections_max=objections_max)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    (seat,) = group.of("A")
+    group.tell(TurnWanted(B))
+    epochs = []
+    for index in range(8):
+        epochs.append(group.start(seat))
+        group.deliver()
+        group.pass_time(2 * S)
+        group.deliver()
+        group.at(seat, OperationEnded(OpIndex(index)))
+        group.deliver()
+    if objections_max is None:
+        assert epochs == [Epoch(1)] * 8
+        return
+    assert group.marks().count(Mark.ABORTED_IN_INA) == objections_max
+    assert None in epochs
+    assert group.run("B") == [{Epoch(2)}]
+
+
 def test_with_the_paper_s_rule_one_round_passes_the_turn_on() -> None:
     group = Group(Rule.EQUAL_INDEX)
     group.tell(TurnWanted(A))
@@ -207,10 +233,8 @@ def test_by_index_a_turn_begins_where_it_is_planned_to_or_with_the_next_operatio
         assert Mark.FELL_BACK_IN_DOUBT not in group.marks()
 
 
-def test_by_index_who_began_before_it_heard_of_its_turn_runs_by_the_fallback_and_the_others_are_rescued() -> (
-    None
-):
-    """No index that is named without locks can be one that nobody has started: see the world for the rescue."""
+def test_by_index_who_began_before_it_heard_of_its_turn_is_on_the_fallback_and_others_are_rescued() -> None:
+    """Without locks no index can be named that nobody has started. Control worlds have the rescue."""
     group = Group(Rule.BY_INDEX)
     group.tell(TurnWanted(A, 2))
     group.deliver(Prepare)

@@ -82,7 +82,7 @@ def test_no_two_turns_that_stand_have_one_place_and_all_places_are_used(rule: Ru
         most = max(most, pool.most)
         epochs = [one.epoch for one in pool.group.actions if isinstance(one, TurnStands)]
         given = sorted(dict.fromkeys(epochs))
-        assert [epoch for epoch in dict.fromkeys(epochs)] == given, "they grow"
+        assert list(dict.fromkeys(epochs)) == given, "they grow"
         passed_over += given[-1] - len(given) if given else 0
     assert most == capacity
     assert passed_over > 0

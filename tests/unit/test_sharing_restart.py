@@ -1,4 +1,4 @@
-"""A coordinator that starts again and waits for its disk (found by control world 37, and one in fifty)."""
+"""A coordinator that starts again and waits for its disk (found by one control world in fifty)."""
 
 from __future__ import annotations
 

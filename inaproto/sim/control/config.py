@@ -104,12 +104,15 @@ class ControlConfig:
     """Of a message on its way, without weather."""
     delay_max_ns: int = 100 * US
     fsync_max_ns: int = 2 * MS
-    margin: int = 1
+    margin: int = 0
+    end_margin: int = 2
     turn_operations: int = 4
     """That the planner gives a job in a turn; 0: the turn is open, and is revoked after ``slice_ns``."""
     slice_ns: int = 5 * MS
     lease_ns: int = 20 * MS
     retry_ns: int = 2 * MS
+    objections_max: int | None = 3
+    """See :class:`~inaproto.core.sharing_types.SharingConfig`."""
     slot_lease_ns: int = 200 * MS
     heartbeat_ns: int = 10 * MS
     silent_ns: int = 150 * MS

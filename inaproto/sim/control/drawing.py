@@ -78,6 +78,8 @@ def draw_control(seed: Seed) -> ControlConfig:
         heartbeat_ns=draws.magnitude(2 * MS, 10 * MS),
         silent_ns=draws.magnitude(30 * MS, 90 * MS),
         weather_until_ns=weather_until,
+        end_margin=draws.choice((0, 1, 2, 3, 5, 8)),
+        objections_max=draws.choice((1, 2, 3, 3, None)),
     )
 
 

@@ -27,6 +27,7 @@ RANGES: Final = {
     "turn": (0, 8),
     "first": (0, 8),
     "capacity": (1, 4),
+    "objections_max": (1, 8),
     "turns": (1, 6),
     "rounds": (1, 8),
     "losses": (0, 4),
@@ -51,6 +52,8 @@ class SharingWorldConfig:
     first: int = 0
     """The earliest operation of any turn."""
     capacity: int = 1
+    objections_max: int = 1
+    """Rounds that meet seats in operations before the turn ends without one."""
     turns: int = 2
     """Wishes of the planner: the first job, the second, ... and round again."""
     rounds: int = 3
@@ -110,4 +113,5 @@ class SharingWorldConfig:
             resend_ns=1,
             retry_ns=0,
             retry_doublings_max=0,
+            objections_max=self.objections_max,
         )
