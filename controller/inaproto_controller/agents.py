@@ -7,10 +7,12 @@ connection, with an ``Error`` that says why; an agent has one session; only a le
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -20,7 +22,7 @@ from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.session_rules import SessionLimits, identity_of, refusal_of
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, StreamListener
-from inaproto.wire.control_messages import Error, Ping, Pong
+from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.controller_messages import (
     AgentHello,
     AgentReport,
@@ -30,8 +32,10 @@ from inaproto.wire.controller_messages import (
     GrantRecord,
     SlotRecord,
 )
+from inaproto.wire.sharing_messages import FromHost, SharingSeats
 from inaproto_controller.desired import Desired, Grant, GrantKind
 from inaproto_controller.observed import Agent, Hold, Observed, Phase, Presence
+from inaproto_controller.sharing_service import SharingService
 
 log = logging.getLogger("inaproto.controller")
 
@@ -40,6 +44,8 @@ ACCEPT_RETRY_S: Final = 0.5
 NOT_LEADER: Final = "not_leader"
 AGENT_REFUSED: Final = "agent_refused"
 BAD_MESSAGE: Final = "bad_message"
+SharingSend = Callable[[str, Message], None]
+"""What takes a message to a host."""
 
 
 @dataclass(slots=True)
@@ -64,6 +70,7 @@ class Agents:
         report_s: float,
         sessions_max: int,
         changed: Callable[[], None],
+        sharing: Callable[[SharingSend], SharingService] | None = None,
     ) -> None:
         self._roles = roles
         self._lease_s = lease_s
@@ -76,6 +83,8 @@ class Agents:
         self._term = 0
         self._desired = Desired()
         self._led_since = 0.0
+        make = sharing or partial(SharingService, lease_s=lease_s)
+        self.sharing = make(self._send)
 
     # -- leading
 
@@ -100,6 +109,13 @@ class Agents:
         for name, session in list(self._sessions.items()):
             if session.report is not None:
                 self._tell_news(session, wishes.get(name, _NOTHING), session.told_revision)
+
+    def _send(self, agent: str, message: Message) -> None:
+        """Lost where there is no session of it, or one that has ended."""
+        session = self._sessions.get(agent)
+        if session is not None:
+            with contextlib.suppress(EndOfChannel):
+                session.stream.send_nowait(message)
 
     # -- what is observed
 
@@ -164,12 +180,16 @@ class Agents:
         reason = "it said what is no message"
         try:
             stream.send_nowait(AgentWelcome(term=self._term, report_ms=round(self._report_s * 1000)))
+            if hello.role == "host":
+                self.sharing.arrived(hello.agent)
             while True:
                 with trio.fail_after(self._lease_s):
                     message = await stream.receive()
                 self._heard[hello.agent] = trio.current_time()
                 if isinstance(message, AgentReport):
                     self._reported(session, message)
+                elif hello.role == "host" and isinstance(message, SharingSeats | FromHost):
+                    self._shares(session, message)
                 elif not isinstance(message, Ping | Pong):
                     raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
         except trio.TooSlowError:
@@ -179,6 +199,8 @@ class Agents:
         finally:
             if self._sessions.get(hello.agent) is session:
                 del self._sessions[hello.agent]
+                if hello.role == "host":
+                    self.sharing.departed(hello.agent)
                 log.info("%s %s: %s", hello.role, hello.agent, reason)
                 self._changed()
 
@@ -213,6 +235,10 @@ class Agents:
             old.stream.close("replaced")
             del self._sessions[hello.agent]
         return ""
+
+    def _shares(self, session: _Session, message: SharingSeats | FromHost) -> None:
+        if self._sessions.get(session.name) is session:
+            self.sharing.heard(session.name, message)
 
     def _reported(self, session: _Session, report: AgentReport) -> None:
         if self._sessions.get(session.name) is not session:

@@ -4,6 +4,7 @@
     GET  /v1/jobs?live=true   {"jobs": [...]}
     GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
     POST /v1/jobs/NAME/cancel {"job"}
+    GET  /v1/sharing          {"groups": [...]}: pools of switch memory, whose turn it is, who is there
     GET  /v1/status
     GET  /                    a page for people; ?refresh_s=5&window_s=60
 
@@ -121,12 +122,16 @@ def application(controller: Controller) -> Starlette:
         asked = Asked.model_validate(dict(request.query_params))
         return HTMLResponse(page.render(controller, asked), headers=HEADERS)
 
+    async def sharing(request: Request) -> Response:
+        return JSONResponse({"groups": controller.sharing()})
+
     return Starlette(
         routes=[
             Route("/v1/jobs", _answered(submit), methods=["POST"]),
             Route("/v1/jobs", _answered(every), methods=["GET"]),
             Route("/v1/jobs/{name}", _answered(one), methods=["GET"]),
             Route("/v1/jobs/{name}/cancel", _answered(cancel), methods=["POST"]),
+            Route("/v1/sharing", _answered(sharing), methods=["GET"]),
             Route("/v1/status", _answered(status), methods=["GET"]),
             Route("/", _answered(look), methods=["GET"]),
         ],

@@ -86,6 +86,7 @@ class Controller:
         self.history = LiveHistory(wall_clock)
         self._started = trio.current_time()
         self.agents = agents(self._look_soon)
+        self.agents.sharing.acted = self.history.acted
         self._desired = Desired()
         self.term = 0
         """0 while it does not lead."""
@@ -138,6 +139,7 @@ class Controller:
             self.term, self.problem = found.term, ""
             self._lost = trio.Event()
             self.agents.lead(found.term, self._desired)
+            self.agents.sharing.lead(self.records, self._keep_record)
         log.info("leads, term %d: %d jobs that are not over", found.term, len(self._desired.live()))
         self._look_soon()
         return True
@@ -158,6 +160,7 @@ class Controller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_looking)
             nursery.start_soon(self._keep_sure)
+            nursery.start_soon(self.agents.sharing.run)
             await self._lost.wait()
             if self._fault is not None:  # whoever asked has been told that it failed
                 raise self._fault
@@ -229,6 +232,13 @@ class Controller:
                 self.records.pop(owner, None)
             else:
                 self.records[owner] = body
+
+    async def _keep_record(self, owner: str, body: bytes | None) -> None:
+        """As :meth:`put_record`; where that cannot be it does not return, for all that waits is over."""
+        try:
+            await self.put_record(owner, body)
+        except NotLeading:
+            await trio.sleep_forever()
 
     def _require_leading(self) -> None:
         if not self.term:
@@ -317,6 +327,11 @@ class Controller:
     def topology(self) -> GraphTopology:
         return self._planner.topology
 
+    def sharing(self) -> list[dict[str, Any]]:
+        """Of each pool that jobs share by turns. Raises ``NotLeading``."""
+        self._require_leading()
+        return self.agents.sharing.status()
+
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""
         observed = self.agents.observed()
@@ -336,6 +351,7 @@ class Controller:
             "grants": len(self._desired.grants),
             "grants_to_be_freed": sum(one.released is not None for one in self._desired.grants.values()),
             "placement": f"first fit: {placement}" if placement else "least fragments",
+            "sharing": self.agents.sharing.status(),
             "agents": {
                 name: {"presence": agent.presence.value, "revision": agent.applied, "holds": len(agent.holds)}
                 for name, agent in sorted(observed.agents.items())

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from inaproto.client.memory import Region, SharedMemory
-from inaproto.client.protocol import ClientProtocol, PendingOperation
+from inaproto.client.protocol import ClientProtocol, PendingOperation, Waited
 from inaproto.client.unix_stream import as_stream
 from inaproto.client.wishes import JobWishes
 from inaproto.errors import DecodeError, JobError, LocalMisuse
@@ -125,10 +125,11 @@ class Channel:
         *,
         at: int = 0,
         whole: tuple[int, ...] | None = None,
+        waited: Waited | None = None,
     ) -> PendingOperation:
         """Submit ``nbytes`` at byte ``at`` of ``region``. Raises ``LocalMisuse`` where there is no room.
 
-        ``whole``: the shape of the tensor of which that is a slice.
+        ``whole``: the shape of the tensor of which that is a slice. ``waited``: since the last one.
         """
         operation, data = self.protocol.all_reduce(
             segment=region.segment.number,
@@ -139,6 +140,7 @@ class Channel:
             shape=shape,
             memory=region,
             whole=whole,
+            waited=waited,
         )
         self.send(data)
         return operation

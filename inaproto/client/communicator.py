@@ -31,7 +31,7 @@ from inaproto.client.parallel_rings import (
     leaving_all,
     waiting_for,
 )
-from inaproto.client.protocol import PendingOperation
+from inaproto.client.protocol import PendingOperation, Waited
 from inaproto.client.shrinking import FIRST, Survivors, shrinking
 from inaproto.client.unix_stream import dial_unix
 from inaproto.client.wishes import check_wishes
@@ -102,7 +102,9 @@ class _Work:
     def _waiting(self, timeout: float | None) -> Steps[NDArray[Any]]:
         communicator, operation = self._communicator, self._operation
         began = communicator.now_ns()
+        communicator.wait_began(began)
         yield from waiting_for(communicator.channel, operation, timeout, communicator.clock)
+        communicator.wait_ended()
         if self._region is not None:
             if self._shared is not None:
                 np.copyto(self._result, self._shared)
@@ -126,6 +128,10 @@ class _Communicator:
         self._wait_ns = 0
         self._daemon_ns = 0
         self._records: deque[OperationRecord] = deque(maxlen=RECORDS_MAX)
+        self._tells_waits = channel.who.wishes.path == "shared"
+        self._wait_began: int | None = None
+        """The first wait since the last all-reduce, ns."""
+        self._wait_ended = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.channel.who} of {self.size}>"
@@ -199,6 +205,22 @@ class _Communicator:
     def now_ns(self) -> int:
         return int(self.clock() * 1e9)
 
+    def wait_began(self, now_ns: int) -> None:
+        if self._wait_began is None:
+            self._wait_began = self._wait_ended = now_ns
+
+    def wait_ended(self) -> None:
+        if self._wait_began is not None:
+            self._wait_ended = self.now_ns()
+
+    def _waited(self) -> Waited | None:
+        """What the host daemon is told of waits: it finds the training step in that."""
+        began, self._wait_began = self._wait_began, None
+        if began is None or not self._tells_waits:
+            return None
+        now = self.now_ns()
+        return Waited(now - began, now - self._wait_ended)
+
     def note(
         self, operation: PendingOperation | SlicedOperation, nbytes: int, submitted_ns: int, wait_ns: int
     ) -> None:
@@ -240,7 +262,9 @@ class _Communicator:
         else:
             shared = source
         channel.announce()
-        operation = channel.all_reduce(region, source.nbytes, dtype, operator, source.shape)
+        operation = channel.all_reduce(
+            region, source.nbytes, dtype, operator, source.shape, waited=self._waited()
+        )
         return operation, result, shared, region
 
 

@@ -28,7 +28,7 @@ from typing import NoReturn
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, again, wait_until
 from inaproto.client.joining import ask_to_join, connecting, reach_daemon
 from inaproto.client.memory import ALIGNMENT, Region
-from inaproto.client.protocol import PendingOperation
+from inaproto.client.protocol import PendingOperation, Waited
 from inaproto.client.ring_names import ring_job
 from inaproto.client.waits import (
     EXPLAIN_S,
@@ -158,12 +158,21 @@ class ParallelRings:
                 ring.send(ring.protocol.buffer(segment.number, segment.nbytes), copy)
 
     def all_reduce(
-        self, region: Region, nbytes: int, dtype: Dtype, op: Op, shape: tuple[int, ...]
+        self,
+        region: Region,
+        nbytes: int,
+        dtype: Dtype,
+        op: Op,
+        shape: tuple[int, ...],
+        *,
+        waited: Waited | None = None,
     ) -> SlicedOperation:
         """Submit the tensor at the beginning of ``region``, a slice to each ring."""
         size = dtype.itemsize
         parts = [
-            ring.all_reduce(region, length * size, dtype, op, (length,), at=first * size, whole=shape)
+            ring.all_reduce(
+                region, length * size, dtype, op, (length,), at=first * size, whole=shape, waited=waited
+            )
             for ring, (first, length) in zip(
                 self.rings, slices(nbytes // size, size, len(self.rings)), strict=True
             )

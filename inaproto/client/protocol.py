@@ -33,6 +33,14 @@ from inaproto.wire.ina_header import Dtype, Op
 REASON_CHARACTERS_MAX = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """The process has waited for results: how long ago the first wait began, and the last one ended."""
+
+    began_ago_ns: int
+    ended_ago_ns: int
+
+
 @dataclass(slots=True)
 class PendingOperation:
     """An operation from its submission on; ``ended`` when it has its result or its error."""
@@ -137,6 +145,7 @@ class ClientProtocol:
         shape: tuple[int, ...],
         memory: object,
         whole: tuple[int, ...] | None = None,
+        waited: Waited | None = None,
     ) -> tuple[PendingOperation, bytes]:
         """``whole``: the shape of the tensor that this is a part of.
 
@@ -155,6 +164,8 @@ class ClientProtocol:
                 op=op,
                 shape=shape,
                 whole=whole,
+                wait_ns=None if waited is None else waited.began_ago_ns,
+                work_ns=None if waited is None else waited.ended_ago_ns,
             )
         )
         self._next_op += 1

@@ -15,7 +15,7 @@ from inaproto.core.accumulators import accumulators_on
 from inaproto.core.job_recovery import JobRecovery
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
 from inaproto.wire.control_messages import IntoAddress, Member, OpStarted, OutAddress, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 
@@ -237,8 +237,11 @@ class Job:
         )
 
 
-def ring_spec(job: Job, epoch: int, key: int) -> RingSpec:
-    """The ring in the switches of a job whose seats are all taken, on two hosts or more."""
+def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec:
+    """The ring in the switches of a job whose seats are all taken, on two hosts or more.
+
+    ``pool``: whose slots it has in its turns, if it stands beside a ring of the hosts.
+    """
     members = job.members()
     flows = []
     for position, its in enumerate(members):
@@ -247,7 +250,14 @@ def ring_spec(job: Job, epoch: int, key: int) -> RingSpec:
         flows.append(FlowSpec(position, out.ip, into.ip, into.qpn, out.mac, into.mac))
     first, ring_id = job.first, job.ina_ring_id or job.ring_id
     return RingSpec(
-        ring_id, epoch, key, first.window_messages, first.message_packets, first.mtu, tuple(flows)
+        ring_id,
+        epoch,
+        key,
+        first.window_messages,
+        first.message_packets,
+        first.mtu,
+        tuple(flows),
+        pool=pool if job.ina_ring_id else None,
     )
 
 

@@ -155,7 +155,7 @@ class JobLife:
         job.ina_ring_id = self._new_ring_id() if job.is_shared else 0
         actions: list[RendezvousAction] = []
         if len(members) > 1 and job.recovery.path == job.recovery.fast:
-            spec = ring_spec(job, self._config.epoch, ring_key)
+            spec = ring_spec(job, self._config.epoch, ring_key, self._config.pool)
             actions.append(InstallRing(spec))
             job.installed = spec.ring_id
             self._rings[job.installed] = job.name

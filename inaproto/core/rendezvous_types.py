@@ -11,6 +11,7 @@ from typing import NewType
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.ring_spec import PoolSpec
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import PSN_BITS
 from inaproto.wire.control_messages import (
@@ -61,6 +62,8 @@ class RendezvousConfig:
     """Elastic jobs whose survivors regroup, at once."""
     plan_of: PlanOf = flat_plan
     """What every path of a job follows, so that all give the same bytes."""
+    pool: PoolSpec | None = None
+    """Whose slots the rings of jobs on the path ``shared`` have by turns; None: each has slots of its own."""
 
     def __post_init__(self) -> None:
         if self.ring_packets_max > 1 << (PSN_BITS - 1):

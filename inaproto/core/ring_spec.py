@@ -13,6 +13,10 @@ NO_TURN: Final = -1
 """Epoch of a ring of a pool while it is not its turn."""
 
 
+SHARED_POOL: Final = "shared"
+"""The pool of all jobs on the path ``shared``, at every switch of their trees."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
     """Slots that several rings share by turns (:mod:`inaproto.core.slot_pools`); ``capacity`` rings at once.

@@ -143,6 +143,14 @@ class SharingParticipant:
             counters=dict(self._counters),
         )
 
+    def awaits(self, index: OpIndex) -> Instant | None:
+        """Until when a decision is expected that may concern the operation; None: none is.
+
+        Who starts it sooner runs it by the fallback, and other seats perhaps by INA, which costs more than
+        to wait. A seat that waits may not do so for longer.
+        """
+        return self._deadline if self._phase is Phase.VOTED and self._is_doubtful(index) else None
+
     @property
     def _voted(self) -> Version:
         return NO_VERSION if self._round is None else self._round.version

@@ -186,6 +186,8 @@ class SwitchSettings(Settings):
     """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
     job_secret: OptionalPath = None
     """File of 32 random bytes or more: ranks then join by a token that was made with it, as their key."""
+    pool_rings: int = Field(default=1, ge=1, le=64)
+    """Jobs on the path shared that have slots at once, by turns; a fabric does as its root says."""
     memory_kib: int = Field(default=1 << 20, ge=0, le=1 << 30)
     """Memory of the accelerator, KiB. The hosts of a ring for which it does not suffice sum themselves."""
     recover_ms: int = Field(default=5000, ge=0, le=3_600_000)

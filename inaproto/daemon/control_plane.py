@@ -36,6 +36,7 @@ from inaproto.core.rendezvous_types import (
     Woke,
     flat_plan,
 )
+from inaproto.core.ring_spec import SHARED_POOL, PoolSpec
 from inaproto.core.tree_control import TreeControl
 from inaproto.core.tree_control_types import (
     Admit,
@@ -117,6 +118,7 @@ class ControlPlane:
                 boot_id=boot_id,
                 first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
                 plan_of=flat_plan if self._trees is None else self._trees.plan_of,
+                pool=PoolSpec(SHARED_POOL, settings.pool_rings),
             )
         )
         self._switches: dict[str, SessionId] = {}

@@ -76,6 +76,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
+from inaproto.wire.sharing_messages import SharingAskPeer, SharingTellPeer
 from inaproto.wire.switch_messages import (
     InstallRefused,
     RingFaulted,
@@ -385,8 +386,20 @@ class ControlServer:
                 self._handle(MemberGone(session_id, message))
             case Regroup():
                 self._handle(MemberRegroups(session_id, message))
+            case SharingAskPeer() | SharingTellPeer():
+                self._relay(session_id, message)
             case _:
                 self._unexpected(session_id, message)
+
+    def _relay(self, session_id: SessionId, word: SharingAskPeer | SharingTellPeer) -> None:
+        """From a seat of this host to one of another; lost if that is not here, as any of them may be."""
+        hello = self.hello_of(session_id)
+        if hello is None or word.sender.host != hello.host or word.sender.job != word.seat.job:
+            self._unexpected(session_id, word)
+            return
+        for other_id, other in list(self._sessions.items()):
+            if other.hello is not None and other.hello.host == word.seat.host:
+                self.send(other_id, word)
 
     def _member_asked(self, session_id: SessionId, member: Member) -> None:
         key = self.guard.key_of(member)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import trio
@@ -29,6 +30,7 @@ from inaproto.wire.controller_messages import (
     GrantRecord,
     HoldRecord,
 )
+from inaproto.wire.sharing_messages import FromController
 
 log = logging.getLogger("inaproto.controller_link")
 
@@ -50,6 +52,17 @@ class GrantHolder(Protocol):
         ...
 
 
+class SharingSide(Protocol):
+    """The part of a host daemon that has seats in sharing groups."""
+
+    def connected(self, send: Callable[[Message], None]) -> None:
+        """A controller is there that knows nothing; what ``send`` cannot send is lost."""
+
+    def disconnected(self) -> None: ...
+
+    def heard(self, message: FromController) -> None: ...
+
+
 class ControllerLink:
     """``run`` keeps the connection. ``controllers``: the ways to where they take agents."""
 
@@ -61,13 +74,16 @@ class ControllerLink:
         controllers: Sequence[Door],
         *,
         retry_s: float = RETRY_S,
+        sharing: SharingSide | None = None,
+        boot_id: str = "",
     ) -> None:
         self._role = role
         self._name = name
         self._holder = holder
         self._controllers = tuple(controllers)
         self._retry_s = retry_s
-        self._boot_id = secrets.token_hex(8)
+        self._sharing = sharing
+        self._boot_id = boot_id or secrets.token_hex(8)
         self._term = 0
         self._revision = 0
         self._changed = trio.Event()
@@ -138,7 +154,13 @@ class ControllerLink:
         log.info("controller of term %d at %s", welcome.term, at)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_reason, self._report(stream, welcome.report_ms / 1000))
-            reason = await _reason(self._listen(stream))
+            if self._sharing is not None:
+                self._sharing.connected(partial(_send, stream))
+            try:
+                reason = await _reason(self._listen(stream))
+            finally:
+                if self._sharing is not None:
+                    self._sharing.disconnected()
             nursery.cancel_scope.cancel()
         return reason
 
@@ -147,6 +169,8 @@ class ControllerLink:
             message = await _heard(stream)
             if isinstance(message, AgentWishes):
                 self._take(message)
+            elif self._sharing is not None and isinstance(message, FromController):
+                self._sharing.heard(message)
             elif not isinstance(message, Ping | Pong):
                 return _said(message)
 
@@ -173,6 +197,13 @@ async def _reason(conversation: Coroutine[Any, Any, str]) -> str:
         return f"nothing was heard of it for {DEAD_S:g} s"
     except (EndOfChannel, DecodeError) as error:
         return str(error)
+
+
+def _send(stream: ControlStream, message: Message) -> None:
+    try:
+        stream.send_nowait(message)
+    except EndOfChannel:
+        return  # whoever listens hears of it, too
 
 
 async def _heard(stream: ControlStream) -> Message:

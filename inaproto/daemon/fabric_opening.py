@@ -19,6 +19,7 @@ from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.errors import ConfigError, DecodeError, FabricError, Unsupported
 from inaproto.ports import Nic, PortClosed, RandomBits
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Welcome
+from inaproto.wire.sharing_messages import PeerWord
 
 WELCOME_S = 5.0
 NIC_OPEN_S = 5.0
@@ -45,6 +46,7 @@ async def open_fabric(
     instance: str = "",
     turns_of: TurnsOf = no_turns,
     totals: HostTotals | None = None,
+    heard_of_peer: Callable[[PeerWord], None] = lambda word: None,
 ) -> Fabric:
     """Connect to the switch through ``door``; ``instance`` names the daemon that does.
 
@@ -60,7 +62,16 @@ async def open_fabric(
     except BaseException:
         stream.close()
         raise
-    return Fabric(settings, stream, nic, welcome, random_bits=random_bits, turns_of=turns_of, totals=totals)
+    return Fabric(
+        settings,
+        stream,
+        nic,
+        welcome,
+        random_bits=random_bits,
+        turns_of=turns_of,
+        totals=totals,
+        heard_of_peer=heard_of_peer,
+    )
 
 
 async def _introduce(settings: HostSettings, stream: ControlStream, path: str, instance: str) -> Welcome:

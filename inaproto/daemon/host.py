@@ -27,17 +27,19 @@ from inaproto.daemon.control_address import Door, Holder, TlsDoor, door_of, door
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.fabric_opening import HelloRefused, NoFabric, OpenNic, open_fabric
-from inaproto.daemon.host_fabric import Fabric
+from inaproto.daemon.host_fabric import Fabric, now
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_seats import HostSeats
 from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.host_totals import HostTotals
+from inaproto.daemon.turn_seats import TurnSeats
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.daemon.unix_sockets import UNIX
 from inaproto.errors import ConfigError, FabricError, JobError
 from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener, StreamNetwork
 from inaproto.units import US, S
 from inaproto.wire.control_messages import error_message
+from inaproto.wire.sharing_messages import PeerWord
 
 CLIENTS_MAX = 1024
 RETRY_FIRST_S = 0.05
@@ -62,8 +64,9 @@ async def run_host(
 
     Started (``task_status``) when training processes can connect. Raises ``ConfigError`` when the socket
     cannot be made, or when switch and host are configured so that they can never work together.
-    ``turns_of`` says of a job on the path ``shared`` when it has the switches. ``network`` and
-    ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
+    ``turns_of`` says of a job on the path ``shared`` when it has the switches, where the settings name no
+    controller that does. ``network`` and ``random_bits`` are for worlds other than the field
+    (``tests/daemon/memory_cluster.py``).
     """
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)
@@ -76,6 +79,7 @@ async def run_host(
             nursery.start_soon(daemon.watch_away)
             nursery.start_soon(daemon.accept)
             nursery.start_soon(daemon.controller.run)
+            nursery.start_soon(daemon.keep_turns)
             if settings.metrics:
                 from inaproto.daemon.metrics import host_metrics
                 from inaproto.daemon.metrics_server import serve_metrics
@@ -106,9 +110,12 @@ class HostDaemon:
         self._listening = listening
         self._door = door
         self._random_bits = random_bits
-        self._turns_of = turns_of
         self._totals = HostTotals()
         self._instance = f"{random_bits(64):016x}"
+        self._turn_seats = TurnSeats(
+            settings.name, clock=now, random_bits=random_bits, tell_peer=self._tell_peer
+        )
+        self._turns_of = self._turn_seats if settings.controller else turns_of
         self._sessions: dict[ClientSession, None] = {}
         self._fabric: Fabric | None = None
         self._switch_error = "not tried yet"
@@ -118,7 +125,14 @@ class HostDaemon:
         self._away_changed = trio.Event()
         self._began = trio.current_time()
         self.seats = HostSeats(self._cut_off, self._seats_changed)
-        self.controller = ControllerLink("host", settings.name, self.seats, controllers)
+        self.controller = ControllerLink(
+            "host",
+            settings.name,
+            self.seats,
+            controllers,
+            sharing=self._turn_seats,
+            boot_id=self._instance,
+        )
 
     @property
     def fabric(self) -> Fabric | None:
@@ -148,7 +162,8 @@ class HostDaemon:
                 "connections": self._fabrics,
                 "error": "" if fabric else self._fabric.lost if self._fabric else self._switch_error,
             },
-            "controller": self.controller.status() | {"grants": len(self.seats.holds())},
+            "controller": self.controller.status()
+            | {"grants": len(self.seats.holds()), "turns": self._turn_seats.status()},
             "totals": self._totals.status(),
             "rings": [],
             "nic": {},
@@ -197,6 +212,15 @@ class HostDaemon:
         for session in list(self._sessions):
             session.cut_off(job, ranks, why)
 
+    async def keep_turns(self) -> None:
+        """Of jobs on the path ``shared``, if a controller was named that gives them, until cancelled."""
+        if self._settings.controller:
+            await self._turn_seats.run()
+
+    def _tell_peer(self, word: PeerWord) -> None:
+        if self.fabric is not None:
+            self.fabric.tell_peer(word)
+
     # --- the switch
 
     async def serve_fabrics(self) -> None:
@@ -213,6 +237,7 @@ class HostDaemon:
                     instance=self._instance,
                     turns_of=self._turns_of,
                     totals=self._totals,
+                    heard_of_peer=self._turn_seats.heard_of_peer,
                 )
             except NoFabric as why:
                 refusals = refusals + 1 if isinstance(why, HelloRefused) else 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -54,6 +55,7 @@ from inaproto.wire.control_messages import (
     Welcome,
     job_error,
 )
+from inaproto.wire.sharing_messages import PeerWord, SharingAskPeer, SharingTellPeer
 
 HEARTBEAT_S = 2.0
 DEAD_S = 10.0
@@ -83,10 +85,12 @@ class Fabric:
         random_bits: RandomBits,
         turns_of: TurnsOf = no_turns,
         totals: HostTotals | None = None,
+        heard_of_peer: Callable[[PeerWord], None] = lambda word: None,
     ) -> None:
         self.settings = settings
         self._totals = totals
         self._turns_of = turns_of
+        self._heard_of_peer = heard_of_peer
         self._random_bits = random_bits
         self.welcome = welcome
         self._stream = stream
@@ -230,6 +234,10 @@ class Fabric:
         """A ring has a deadline that may be earlier than all others."""
         self._hurried.set()
 
+    def tell_peer(self, word: PeerWord) -> None:
+        """A seat of another host, through the control plane of the switches."""
+        self._tell(word)
+
     def _tell(self, message: Message) -> None:
         with contextlib.suppress(EndOfChannel):  # the task that receives sees it too, and ends the fabric
             self._stream.send_nowait(message)
@@ -328,6 +336,8 @@ class Fabric:
                     rank.ring.refused(rank, job_error(message))
                 else:
                     log.warning("the switch answers: %s: %s", message.code, message.message)
+            case SharingAskPeer() | SharingTellPeer():
+                self._heard_of_peer(message)
             case Ping(id=id):
                 self._tell(Pong(id=id))
             case Pong() | Regrouped():  # the process that asked has ended

@@ -121,6 +121,12 @@ class HostLinks(HostRingStatus):
             return
         if isinstance(self._engine, TwoPaths) and ina_ring_id and ina_ring_id == ring.ina_ring_id:
             self._engine.attach(replace(self._ring_config(ring), ring_id=RingId(ina_ring_id)))
+            self._turns.begin(
+                ring_id=ina_ring_id,
+                hosts=len(ring.peers),
+                next_operation=self._engine.binds_next,
+                changed=self.binding_changed,
+            )
         else:
             self._ina.close()
             self._ina = None

@@ -250,6 +250,10 @@ class HostOperations:
             raise JobError(f"{rank}: all_reduce {request.op_index} before the rank has joined")
         operation = rank.call(request, self._clock(), OPERATIONS_MAX)
         self._gathering.call(rank.number, operation)
+        if rank.number == self._lowest:
+            waited = request.wait_ns is not None and request.work_ns is not None
+            times = (request.wait_ns or 0, request.work_ns or 0) if waited else None
+            self._turns.called(operation.index, operation.nbytes, times)
         self._guard(self._hand_on)
 
     def _hand_on(self) -> None:
@@ -400,8 +404,8 @@ class HostOperations:
                     orders.take(action)
                 case OnPath(named):
                     path, orders = named, self._orders_on(named)
-                case Bound():
-                    pass
+                case Bound(op_index, bound_to):
+                    self._turns.bound(op_index, bound_to)
                 case Drained(op_index):
                     self._turns.drained(op_index)
                 case OperationDone(op_index):
@@ -410,6 +414,7 @@ class HostOperations:
                     done_by: DonePath = INA if path == INA else self.done_path
                     self._done_by[done_by] += 1
                     self._count(op_index, done_by)
+                    self._turns.done(op_index)
                     for rank in self.ranks.values():
                         rank.done(op_index, done_by, self._clock())
                 case OperationFailed():  # the owners learn of it when the ring fails

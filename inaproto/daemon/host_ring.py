@@ -435,6 +435,8 @@ class HostRing(HostLinks):
         if self.phase is Phase.ENDED:
             return
         self.phase = Phase.ENDED
+        if self._ina_stands:
+            self._turns.ring_ended()
         self._close_links()
         self._sums.clear()
         for rank in self.ranks.values():

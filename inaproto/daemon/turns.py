@@ -9,21 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from inaproto.core.two_paths import BASE, Binding, Wait
+from inaproto.core.two_paths import BASE, Binding, BoundPath, Wait
 from inaproto.units import Instant, OpIndex
 
 
 class Turns(Protocol):
-    """Of one job on one host."""
+    """Of one job on one host. Its ring through the switches comes and goes (``begin``, ``ring_ended``); what
+    is said between is of that ring, and of the ring of the hosts beside it."""
+
+    def begin(
+        self, *, ring_id: int, hosts: int, next_operation: OpIndex, changed: Callable[[], None]
+    ) -> None:
+        """The ring through the switches stands. ``changed``: to be called when an answer may be another."""
+
+    def called(self, op_index: OpIndex, nbytes: int, waited: tuple[int, int] | None) -> None:
+        """A process has called an all-reduce. ``waited``: that it had waited for results since the one before
+        it, from so many nanoseconds ago until so many."""
 
     def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
         """By which ring, or until when to wait; the same on all hosts, and the same when asked again."""
+
+    def bound(self, op_index: OpIndex, path: BoundPath) -> None:
+        """An operation has been started, by this ring, asked for or not."""
+
+    def done(self, op_index: OpIndex) -> None:
+        """An operation has its results here."""
 
     def drained(self, op_index: OpIndex) -> None:
         """An operation of the ring through the switches is over here: nothing of it is on its way."""
 
     def ring_ended(self) -> None:
-        """That ring has ended here, whatever was on it: what it carried goes on by another."""
+        """That ring has ended here; what was on it goes on by another. May be said twice."""
 
 
 TurnsOf = Callable[[str], Turns]
@@ -31,13 +47,27 @@ TurnsOf = Callable[[str], Turns]
 
 
 class NoTurns:
-    """Nobody gives turns: all goes by the base ring."""
+    """Nobody gives turns: all goes by the base ring. Who gives some may leave out what it need not know."""
+
+    def begin(
+        self, *, ring_id: int, hosts: int, next_operation: OpIndex, changed: Callable[[], None]
+    ) -> None:
+        return
+
+    def called(self, op_index: OpIndex, nbytes: int, waited: tuple[int, int] | None) -> None:
+        return
 
     def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
         return Binding(BASE)
 
+    def bound(self, op_index: OpIndex, path: BoundPath) -> None:
+        return
+
+    def done(self, op_index: OpIndex) -> None:
+        return
+
     def drained(self, op_index: OpIndex) -> None:
-        """Nobody waits for it."""
+        return
 
     def ring_ended(self) -> None:
         """Nobody has to know."""

@@ -92,6 +92,11 @@ class AllReduce(Message):
     whole: Shape | None = None
     """Of the tensor that this is a slice of, which is reduced by parallel rings: ranks that call different
     all-reduces are told by its digest."""
+    wait_ns: U64 | None = None
+    """Of a job on the path shared that has waited for results since its last all-reduce: so long before this
+    one that began."""
+    work_ns: U64 | None = None
+    """And so long before this one it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

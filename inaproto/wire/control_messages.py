@@ -52,6 +52,7 @@ from inaproto.wire.control_types import (
 from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who sends one finds it here
 from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
 from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
+from inaproto.wire.sharing_messages import SHARING_MESSAGES
 from inaproto.wire.slot_messages import SLOT_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
 
@@ -434,6 +435,7 @@ _ALL: Final[tuple[type[Message], ...]] = (
     *CAPTURE_MESSAGES,
     *CONTROLLER_MESSAGES,
     *SLOT_MESSAGES,
+    *SHARING_MESSAGES,
 )
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
 

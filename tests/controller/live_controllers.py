@@ -16,8 +16,9 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 
 from inaproto.core.sharing_types import Mark, Noted, PoolFree, TurnStands
+from inaproto.daemon.control_address import UnixDoor
 from inaproto.daemon.controller_link import ControllerLink
-from inaproto.daemon.unix_sockets import listen_unix
+from inaproto.daemon.unix_sockets import UNIX, listen_unix
 from inaproto.units import Epoch, JobId, OpIndex
 from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldRecord
 from inaproto_controller import graph_file
@@ -76,7 +77,9 @@ class LiveController:
         self._nursery = nursery
 
     def agent(self, role: AgentRole, name: str) -> None:
-        link = ControllerLink(role, name, Holder(), [self._directory / "agents.sock"], retry_s=0.01)
+        link = ControllerLink(
+            role, name, Holder(), [UnixDoor(self._directory / "agents.sock", UNIX)], retry_s=0.01
+        )
         self._nursery.start_soon(link.run)
 
     async def submit(self, name: str, hosts: int) -> None:

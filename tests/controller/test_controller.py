@@ -46,14 +46,14 @@ async def led(controller: Controller, more_than: int = 0) -> None:
 
 async def test_records_of_cores_are_there_for_the_next_leader(tmp_path: Path) -> None:
     async with leading(tmp_path / "store") as first:
-        await first.put_record("sharing/1", b"one")
-        await first.put_record("sharing/2", b"two")
-        await first.put_record("sharing/1", None)
-        assert first.records == {"sharing/2": b"two"}
+        await first.put_record("core/1", b"one")
+        await first.put_record("core/2", b"two")
+        await first.put_record("core/1", None)
+        assert first.records == {"core/2": b"two"}
     with pytest.raises(NotLeading):
-        await first.put_record("sharing/1", b"late")
+        await first.put_record("core/1", b"late")
     async with leading(tmp_path / "store") as second:
-        assert second.records == {"sharing/2": b"two"}
+        assert second.records == {"core/2": b"two"}
 
 
 async def test_who_was_overtaken_reads_everything_anew(tmp_path: Path) -> None:

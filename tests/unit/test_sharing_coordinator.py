@@ -142,6 +142,18 @@ def test_two_units_have_two_turns() -> None:
     assert [one.turn.job for one in group.coordinator.view().turns] == [B, "C"]
 
 
+def test_a_turn_has_the_epoch_of_a_place_that_is_free() -> None:
+    """A switch puts a turn where ``epoch mod capacity`` says: turn 3 would take the slots of turn 1."""
+    group = Group(Rule.BY_INDEX, jobs="ABC", capacity=2)
+    group.tell(TurnWanted(A))
+    group.deliver()
+    group.tell(TurnWanted(B, operations=1))
+    group.deliver()
+    group.run("B", 2 * group.config.margin)
+    group.deliver()
+    assert [(one.turn.job, one.turn.epoch) for one in group.coordinator.view().turns] == [(A, 1), (B, 4)]
+
+
 def test_misuse_changes_nothing() -> None:
     coordinator = SharingCoordinator(SharingConfig("g", seats_max=1))
     seat = Seat(A, "h")

@@ -1,0 +1,259 @@
+"""The jobs that share one pool: who has seats, and the coordinator of their turns, which runs here.
+
+A job may have turns when all seats of its ring are known. A seat is known from when its host says so, until
+the host says otherwise; until another host of the same ring does, where its own is not connected (rings end
+at all hosts); or until nothing was heard of its host for the lease. In the last case it might still use the
+pool: then the next turn's epoch takes the slots from it (:mod:`inaproto.core.slot_pools`), its packets are
+stale, and its job goes on by the ring of its hosts.
+
+After a restart nothing is decided before all seats of turns that stood have said that they are there, or are
+known to be gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Any, Final, assert_never
+
+import trio
+
+from inaproto.core.sharing_coordinator import Phase, SharingCoordinator
+from inaproto.core.sharing_types import (
+    FromSeat,
+    JobDrained,
+    Noted,
+    Persist,
+    Persisted,
+    PoolFree,
+    SeatGone,
+    SeatsChanged,
+    SharingAction,
+    SharingConfig,
+    SharingEvent,
+    SharingRecord,
+    Tell,
+    TurnStands,
+    TurnWanted,
+    Woke,
+)
+from inaproto.core.sharing_words import Seat, SeatMessage
+from inaproto.errors import Blame
+from inaproto.units import Epoch, Instant, JobId, S
+from inaproto.wire.sharing_messages import SeatHold
+from inaproto_controller.core_runner import CoreRunner, PutRecord, ToPersist
+from inaproto_controller.sharing_planner import PlannerConfig, SeatNews, TurnPlanner
+from inaproto_controller.sharing_store import decode_record, encode_record
+
+log = logging.getLogger("inaproto.controller")
+
+OWNER: Final = "sharing/"
+ROUNDS: Final = frozenset({Phase.PREPARING.value, Phase.DECIDING.value})
+
+
+class SharingGroup:
+    """``send`` takes what the coordinator says to a seat; ``look`` asks for :meth:`plan` soon."""
+
+    def __init__(
+        self,
+        config: SharingConfig,
+        planning: PlannerConfig,
+        record: bytes | None,
+        *,
+        put_record: PutRecord,
+        send: Callable[[Tell], None],
+        look: Callable[[], None],
+        is_connected: Callable[[str], bool],
+        acted: Callable[[str, SharingAction], None],
+        now: Callable[[], Instant],
+    ) -> None:
+        self.name = config.group
+        found = None if record is None else decode_record(record)
+        self._core = SharingCoordinator(config, found)
+        self._runner: CoreRunner[SharingEvent, SharingAction] = CoreRunner(
+            OWNER + config.group,
+            self._core,
+            put_record=put_record,
+            persistence=_persistence,
+            persisted=Persisted,
+            woke=Woke(),
+            perform=self._perform,
+            now=now,
+        )
+        self._send, self._look, self._now, self._is_connected = send, look, now, is_connected
+        self._acted = acted
+        self._planner = TurnPlanner(planning)
+        self._holds: dict[Seat, SeatHold | None] = {}
+        """Seats that are known; None: of a turn that stood before a restart, not heard of since."""
+        self.news: dict[Seat, SeatNews] = {}
+        self._wanted: TurnWanted | None = None
+        self._told: tuple[Seat, ...] | None = None
+        self._granted: Counter[str] = Counter()
+        """Turns, by job."""
+        self._stood = Epoch(0 if found is None else found.epoch)
+        """The newest turn."""
+        self._over: dict[int, None] = {}
+        """Rings that have ended at one host at least, and have seats yet."""
+        if found is not None:
+            self._holds |= _seats_of(found)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._runner.run()
+
+    # --- seats
+
+    @property
+    def hosts(self) -> set[str]:
+        """That have seats, or had when they were heard last."""
+        return {seat.host for seat in self._holds}
+
+    def reported(self, host: str, seats: Mapping[Seat, SeatHold]) -> None:
+        """All seats that ``host`` has."""
+        for seat, hold in list(self._holds.items()):
+            if seat.host == host and seat not in seats:
+                if hold is not None:
+                    self._over[hold.ring_id] = None
+                self._gone(seat, "its host has it no more")
+        for seat, hold in seats.items():
+            self._holds[seat] = hold
+            self.news.setdefault(seat, SeatNews())
+        self.settle()
+
+    def lost(self, host: str) -> None:
+        """Nothing was heard of it for the lease."""
+        for seat in [seat for seat in self._holds if seat.host == host]:
+            self._gone(seat, "its host is not heard of")
+        self.settle()
+
+    def settle(self) -> None:
+        """Make the coordinator's seats those that may have turns."""
+        for seat, hold in list(self._holds.items()):
+            if hold is not None and hold.ring_id in self._over and not self._is_connected(seat.host):
+                self._gone(seat, "its ring has ended at another host")
+        rings = {hold.ring_id for hold in self._holds.values() if hold is not None}
+        self._over = {ring_id: None for ring_id in self._over if ring_id in rings}
+        if None in self._holds.values():
+            return
+        seats = tuple(sorted(seat for job in self._jobs().values() for seat in job))
+        if seats != self._told and self._tell(SeatsChanged(seats)):
+            self._told = seats
+        self._look()
+
+    def _jobs(self) -> dict[JobId, tuple[Seat, ...]]:
+        """Those of which one ring's seats are all known."""
+        rings: dict[tuple[JobId, int], list[Seat]] = {}
+        for seat, hold in self._holds.items():
+            if hold is not None:
+                rings.setdefault((seat.job, hold.ring_id), []).append(seat)
+        found: dict[JobId, tuple[Seat, ...]] = {}
+        for (job, ring_id), seats in sorted(rings.items()):
+            hold = self._holds[seats[0]]
+            if hold is not None and len(seats) == hold.hosts and ring_id not in self._over:
+                found[job] = tuple(seats)
+        return found
+
+    def _gone(self, seat: Seat, reason: str) -> None:
+        del self._holds[seat]
+        self.news.pop(seat, None)
+        log.debug("%s: %s", seat, reason)
+        self._tell(SeatGone(seat, reason))
+
+    # --- the coordinator
+
+    def said(self, seat: Seat, message: SeatMessage) -> None:
+        self._tell(FromSeat(seat, message))
+
+    def _tell(self, event: SharingEvent) -> bool:
+        try:
+            self._runner.tell(event)
+        except trio.WouldBlock:
+            log.warning("sharing group %s: it has more to do than it can", self.name)
+            return False
+        return True
+
+    def _perform(self, action: SharingAction) -> None:
+        self._acted(self.name, action)
+        match action:
+            case Tell():
+                self._send(action)
+            case TurnStands(job, epoch, first, until):
+                if epoch > self._stood:
+                    self._granted[job] += 1
+                    log.info("pool %s: turn %d of job %s, from all-reduce %d", self.name, epoch, job, first)
+                self._stood = max(self._stood, epoch)
+                self._planner.stands(job, epoch, self._now() / S)
+                if self._wanted is not None and self._wanted.job == job and until is not None:
+                    self._wanted = None
+                    self._tell(TurnWanted(None))
+                self._look()
+            case PoolFree():
+                self._look()
+            case Noted(mark):
+                log.debug("sharing group %s: %s", self.name, mark.value)
+                self._look()
+            case Blame():
+                log.warning("sharing group %s: %s", self.name, action)
+            case JobDrained() | Persist():
+                pass
+            case _:
+                assert_never(action)
+
+    def plan(self) -> float:
+        """Wish for turns; when to do so again, seconds, if nothing happens."""
+        if self._told is None:
+            return inf
+        news = {job: [self.news[seat] for seat in seats] for job, seats in self._jobs().items()}
+        view = self._core.view()
+        wish = self._planner.wish(news, view.turns, self._now() / S)
+        # Another wish would end a round that is under way; so it waits until that is decided.
+        is_new = wish.wanted is not None and wish.wanted != self._wanted
+        if is_new and wish.wanted is not None and view.phase not in ROUNDS and self._tell(wish.wanted):
+            self._wanted = wish.wanted
+        return wish.again_at
+
+    def status(self) -> dict[str, Any]:
+        """For people and their programs; fields may be added."""
+        view = self._core.view()
+        return {
+            "pool": self.name,
+            "term": view.term,
+            "phase": view.phase,
+            "epoch": self._stood,
+            "turns": [
+                {
+                    "job": one.turn.job,
+                    "epoch": one.turn.epoch,
+                    "first": one.turn.first,
+                    "until": one.turn.until,
+                    "undrained": [seat.host for seat in one.undrained],
+                }
+                for one in view.turns
+            ],
+            "wanted": view.wanted,
+            "missing": [f"{seat.job}@{seat.host}" for seat in view.missing],
+            "jobs": {
+                job: {
+                    "hosts": [seat.host for seat in seats],
+                    "turns": self._granted[job],
+                    "step_operations": _operations(self.news[seats[0]]),
+                }
+                for job, seats in self._jobs().items()
+            },
+            "counters": {name: count for name, count in view.counters.items() if count},
+        }
+
+
+def _operations(news: SeatNews) -> int | None:
+    return None if news.pattern is None else len(news.pattern.nbytes)
+
+
+def _persistence(action: SharingAction) -> ToPersist | None:
+    return ToPersist(encode_record(action.record), action.token) if isinstance(action, Persist) else None
+
+
+def _seats_of(record: SharingRecord) -> dict[Seat, None]:
+    seats = [seat for turn in record.turns for seat in turn.seats]
+    return dict.fromkeys([*seats, *record.told])

@@ -1,0 +1,170 @@
+"""Whose turn is wished for next on a pool, from what hosts report of their jobs.
+
+Jobs whose training step is known are planned for by :mod:`inaproto.core.sharing_turns`. A job of which that
+is not known (yet) takes turns of a few operations with the others, whoever has waited longest first; so it
+is measured, and nobody is left out. A job that is alone has a turn without end.
+
+All is asked for again at every event; nothing is remembered but who had a turn when.
+
+Speeds: what an all-reduce takes without INA is measured by the hosts; with INA it is taken to be
+``ina_ratio`` times as fast, and not measured: what the hosts see of it depends on who else sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, NamedTuple
+
+from inaproto.core.communication_pattern import Pattern
+from inaproto.core.sharing_turns import JobFacts, StandingTurn, TurnConfig, next_turn
+from inaproto.core.sharing_types import TurnView, TurnWanted
+from inaproto.core.step_times import Speeds, StepTimes
+from inaproto.errors import ConfigError
+from inaproto.units import Epoch, JobId, OpIndex
+
+UNMEASURED_OPERATIONS: Final = 8
+"""Of a turn of a job whose step is not known, where others want turns, too."""
+ROUND_TRIP_S: Final = 5e-3
+"""Between the wish for a turn and its standing: two messages each way, and a write to disk."""
+AGE_MAX: Final = 10.0
+"""Seconds; a job that was not heard of for so long is not where it would be by its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerConfig:
+    ina_ratio: float = 2.0
+    latency: float = 50e-6
+    """Of an all-reduce, seconds."""
+    turns: TurnConfig = field(default_factory=lambda: TurnConfig(round_trip=ROUND_TRIP_S))
+    margin: int = 2
+    """Of the coordinator."""
+
+
+class Place(NamedTuple):
+    """Of a seat, in the controller's time, seconds."""
+
+    operation: int
+    is_running: bool
+    uses_ina: bool
+    at: float
+    heard: float
+    step_first: int
+    step_start: float | None
+
+
+@dataclass(slots=True)
+class SeatNews:
+    """What was heard of a seat last."""
+
+    place: Place | None = None
+    pattern: Pattern | None = None
+    bandwidth: int = 0
+
+
+class Wish(NamedTuple):
+    wanted: TurnWanted | None
+    """None: nothing is to change now."""
+    again_at: float
+    """When this is to be asked again, whatever happens; may be infinite."""
+
+
+class TurnPlanner:
+    def __init__(self, config: PlannerConfig) -> None:
+        self._config = config
+        self._served: dict[JobId, Epoch] = {}
+        """Last turn of each job."""
+        self._stands: dict[Epoch, float] = {}
+        self._times: dict[JobId, tuple[object, StepTimes]] = {}
+
+    def stands(self, job: JobId, epoch: Epoch, now: float) -> None:
+        """A turn has been decided upon."""
+        self._served[job] = max(epoch, self._served.get(job, epoch))
+        self._stands.setdefault(epoch, now)
+
+    def wish(self, jobs: Mapping[JobId, Sequence[SeatNews]], turns: Sequence[TurnView], now: float) -> Wish:
+        """``jobs``: those that can have turns, each with all its seats."""
+        self._forget(jobs, turns)
+        open_turn = next((one.turn for one in turns if one.turn.until is None), None)
+        if not jobs:
+            return Wish(TurnWanted(None), inf)
+        facts = {job: found for job in jobs if (found := self._facts(job, jobs[job], now)) is not None}
+        others = [job for job in jobs if job not in facts]
+        if not others:
+            return self._planned(facts, turns, now)
+        waiting = sorted(jobs, key=lambda job: (self._served.get(job, Epoch(0)), job))
+        standing = {one.turn.job for one in turns}
+        found_job = next((job for job in waiting if job not in standing), None)
+        if found_job is None:
+            alone = len(jobs) == 1 and open_turn is None
+            return Wish(TurnWanted(waiting[0]) if alone else None, inf)
+        return Wish(TurnWanted(found_job, UNMEASURED_OPERATIONS if len(jobs) > 1 else None), inf)
+
+    def _planned(self, facts: Mapping[JobId, JobFacts], turns: Sequence[TurnView], now: float) -> Wish:
+        standing = [
+            StandingTurn(one.turn.job, one.turn.first, one.turn.until, self._stands.get(one.turn.epoch, now))
+            for one in turns
+            if one.turn.job in facts
+        ]
+        proposal = next_turn(list(facts.values()), standing, now, self._config.turns)
+        if proposal is None:
+            return Wish(None, inf)
+        if proposal.ask_at > now:
+            return Wish(None, proposal.ask_at)
+        operations = None
+        if proposal.until is not None:
+            first = max(proposal.first, facts[proposal.job].operation + self._config.margin)
+            operations = max(1, proposal.until - first)
+        return Wish(TurnWanted(proposal.job, operations), inf)
+
+    def _forget(self, jobs: Mapping[JobId, Sequence[SeatNews]], turns: Sequence[TurnView]) -> None:
+        standing = {one.turn.epoch for one in turns}
+        self._stands = {epoch: at for epoch, at in self._stands.items() if epoch in standing}
+        self._served = {job: epoch for job, epoch in self._served.items() if job in jobs}
+        self._times = {job: times for job, times in self._times.items() if job in jobs}
+
+    def _facts(self, job: JobId, seats: Sequence[SeatNews], now: float) -> JobFacts | None:
+        """None: its step is not known."""
+        patterns = [seat.pattern for seat in seats if seat.pattern is not None]
+        places = [seat.place for seat in seats if seat.place is not None]
+        if len(patterns) < len(seats) or not places:
+            return None
+        place = max(places, key=lambda one: (one.operation, one.at))
+        times = self._times_of(job, patterns, min(seat.bandwidth for seat in seats), len(seats))
+        if times is None or place.step_start is None or now - place.heard > AGE_MAX:
+            return None
+        first, start, operation = place.step_first, place.step_start, place.operation
+        if operation == first + times.count and not place.is_running:
+            first, start = operation, max(place.at, start + times.duration)
+        if not first <= operation < first + times.count:
+            return None
+        return JobFacts(
+            job, times, OpIndex(operation), OpIndex(first), start, place.at, place.is_running, place.uses_ina
+        )
+
+    def _times_of(
+        self, job: JobId, patterns: Sequence[Pattern], bandwidth: int, hosts: int
+    ) -> StepTimes | None:
+        of_job = Pattern.of_job(patterns)
+        if of_job is None or not bandwidth:
+            return None
+        known = self._times.get(job)
+        if known is None or known[0] != (of_job, bandwidth):
+            speeds = Speeds(float(bandwidth), self._config.ina_ratio, self._config.latency)
+            try:
+                times = StepTimes(of_job.trace(job), speeds, hosts=hosts)
+            except (ConfigError, ZeroDivisionError):
+                return None
+            known = self._times[job] = ((of_job, bandwidth), times)
+        return known[1]
+
+
+def pattern_of(nbytes: Sequence[int], ready_ns: Sequence[int], duration_ns: int) -> Pattern | None:
+    """None: it is none. What a host says is checked: its times ascend."""
+    is_pattern = bool(nbytes) and len(nbytes) == len(ready_ns) and min(nbytes) > 0
+    if not is_pattern or list(ready_ns) != sorted(ready_ns) or duration_ns < ready_ns[-1]:
+        return None
+    if max(nbytes) >= 1 << 50 or duration_ns >= 1 << 50:
+        return None
+    return Pattern(tuple(nbytes), tuple(ready_ns), duration_ns)

@@ -1,0 +1,204 @@
+"""Jobs that share switch memory by turns: what host daemons say about that, and the groups that it is for.
+
+There is a group for each pool. What a group has decided is in the store, as long as there is one; all else is
+what hosts have reported since this controller leads.
+
+Invariants: a host speaks for its own seats only; groups and seats are bounded; only a leader decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import trio
+
+from inaproto.core.sharing_types import SharingAction, SharingConfig, Tell
+from inaproto.core.sharing_words import Seat
+from inaproto.daemon.sharing_records import answer_of, order_message, seat_of
+from inaproto.errors import DecodeError
+from inaproto.units import Instant, JobId, S
+from inaproto.wire.control_messages import Message
+from inaproto.wire.sharing_messages import (
+    FromHost,
+    SeatHold,
+    SharingPattern,
+    SharingProgress,
+    SharingSeats,
+)
+from inaproto_controller.core_runner import PutRecord
+from inaproto_controller.sharing_group import OWNER, SharingGroup
+from inaproto_controller.sharing_planner import Place, PlannerConfig, SeatNews, pattern_of
+
+log = logging.getLogger("inaproto.controller")
+
+GROUPS_MAX: Final = 64
+PLAN_S: Final = 0.002
+"""Between two plans, at least."""
+
+
+def _now() -> Instant:
+    return Instant(int(trio.current_time() * S))
+
+
+class SharingService:
+    """``send`` takes a message to a host, or loses it. ``lease_s``: a host of which nothing was heard for so
+    long is lost."""
+
+    def __init__(
+        self,
+        send: Callable[[str, Message], None],
+        *,
+        lease_s: float,
+        config: SharingConfig | None = None,
+        planning: PlannerConfig | None = None,
+    ) -> None:
+        self._send = send
+        self._lease_s = lease_s
+        self._config = config or SharingConfig("")
+        self._planning = planning or PlannerConfig(margin=self._config.margin)
+        self._groups: dict[str, SharingGroup] = {}
+        self._connected: dict[str, None] = {}
+        self._lost_at: dict[str, float] = {}
+        """Of hosts that are not connected: when their seats are given up."""
+        self._put_record: PutRecord | None = None
+        self._nursery: trio.Nursery | None = None
+        self._look = trio.Event()
+        self.acted: Callable[[str, SharingAction], None] = lambda pool, action: None
+        """Hears all that the coordinators do."""
+
+    # --- leading
+
+    def lead(self, records: Mapping[str, bytes], put_record: PutRecord) -> None:
+        """Nothing is known of hosts yet. Raises ``ConfigError`` for records that are not ours."""
+        self._groups.clear()
+        self._put_record = put_record
+        for owner, body in records.items():
+            if owner.startswith(OWNER):
+                self._new_group(owner.removeprefix(OWNER), body)
+        at = trio.current_time() + self._lease_s
+        hosts = {host for group in self._groups.values() for host in group.hosts}
+        self._lost_at = dict.fromkeys(hosts - self._connected.keys(), at)
+
+    async def run(self) -> None:
+        """While this controller leads, until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for group in self._groups.values():
+                    group.settle()
+                    nursery.start_soon(group.run)
+                await self._keep_planning()
+        finally:
+            self._nursery = None
+            self._put_record = None
+
+    def _new_group(self, name: str, record: bytes | None) -> SharingGroup:
+        assert self._put_record is not None, "only a leader has groups"
+        group = self._groups[name] = SharingGroup(
+            replace(self._config, group=name),
+            self._planning,
+            record,
+            put_record=self._put_record,
+            send=self._order,
+            look=self._look_soon,
+            is_connected=self._connected.__contains__,
+            acted=self._acted,
+            now=_now,
+        )
+        if self._nursery is not None:
+            self._nursery.start_soon(group.run)
+        return group
+
+    def _order(self, action: Tell) -> None:
+        self._send(action.seat.host, order_message(action.message))
+
+    def _acted(self, pool: str, action: SharingAction) -> None:
+        self.acted(pool, action)
+
+    def _look_soon(self) -> None:
+        self._look.set()
+
+    async def _keep_planning(self) -> None:
+        while True:
+            self._look = trio.Event()
+            now = trio.current_time()
+            for host in [host for host, at in self._lost_at.items() if at <= now]:
+                del self._lost_at[host]
+                for group in self._groups.values():
+                    group.lost(host)
+            again = [group.plan() for group in self._groups.values()]
+            await trio.sleep(PLAN_S)
+            with trio.move_on_at(min([*again, *self._lost_at.values()], default=float("inf"))):
+                await self._look.wait()
+
+    # --- hosts
+
+    def arrived(self, host: str) -> None:
+        """It has a session, and will say what it has."""
+        self._connected[host] = None
+        self._lost_at.pop(host, None)
+
+    @property
+    def connected(self) -> list[str]:
+        """Hosts that have sessions."""
+        return list(self._connected)
+
+    def departed(self, host: str) -> None:
+        self._connected.pop(host, None)
+        self._lost_at[host] = trio.current_time() + self._lease_s
+        for group in self._groups.values():
+            group.settle()
+        self._look_soon()
+
+    def heard(self, host: str, message: SharingSeats | FromHost) -> None:
+        """Raises ``DecodeError`` for what that host cannot say."""
+        if self._put_record is None:
+            return
+        if isinstance(message, SharingSeats):
+            self._reported(host, message)
+            return
+        seat = seat_of(message.seat)
+        if seat.host != host:
+            raise DecodeError("control", f"{message.TYPE}: host {host!r} speaks for {seat.host!r}")
+        for group in self._groups.values():
+            if isinstance(message, SharingPattern | SharingProgress):
+                news = group.news.get(seat)
+                if news is not None:
+                    self._note(news, message)
+            else:
+                group.said(seat, answer_of(message))
+
+    def _reported(self, host: str, report: SharingSeats) -> None:
+        pools: dict[str, dict[Seat, SeatHold]] = {}
+        for hold in report.seats:
+            pools.setdefault(hold.pool, {})[Seat(JobId(hold.job), host, hold.life)] = hold
+        for name in pools:
+            if name not in self._groups and len(self._groups) < GROUPS_MAX:
+                self._new_group(name, None)
+        for name, group in self._groups.items():
+            group.reported(host, pools.get(name, {}))
+
+    def _note(self, news: SeatNews, message: SharingPattern | SharingProgress) -> None:
+        now = trio.current_time()
+        if isinstance(message, SharingPattern):
+            news.pattern = pattern_of(message.nbytes, message.ready_ns, message.duration_ns)
+            news.bandwidth = message.bandwidth
+        else:
+            age = message.step_age_ns
+            news.place = Place(
+                message.operation,
+                message.is_running,
+                message.uses_ina,
+                now - message.age_ns / S,
+                now,
+                message.step_first,
+                None if age is None else now - age / S,
+            )
+        self._look_soon()
+
+    def status(self) -> list[dict[str, Any]]:
+        """For people and their programs; fields may be added."""
+        return [group.status() for _, group in sorted(self._groups.items())]

@@ -1,0 +1,69 @@
+"""What the coordinator of a sharing group must find again, as bytes of a record in the store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from inaproto.core.sharing_types import SharingRecord, TurnRecord
+from inaproto.core.sharing_words import Decision, Seat, Turn, Version
+from inaproto.errors import ConfigError
+from inaproto.units import Epoch, JobId, OpIndex
+
+FORMAT = 1
+
+
+def encode_record(record: SharingRecord) -> bytes:
+    decision = record.decision
+    fields = {
+        "format": FORMAT,
+        "term": record.term,
+        "epoch": record.epoch,
+        "turns": [[_turn(one.turn), list(map(_seat, one.seats))] for one in record.turns],
+        "version": [record.version.term, record.version.number],
+        "decision": None
+        if decision is None
+        else [None if decision.granted is None else _turn(decision.granted), decision.ended, decision.until],
+        "told": list(map(_seat, record.told)),
+    }
+    return json.dumps(fields).encode()
+
+
+def decode_record(body: bytes) -> SharingRecord:
+    """Raises ``ConfigError`` for what this program did not write."""
+    try:
+        fields = json.loads(body)
+        if fields["format"] != FORMAT:
+            raise ConfigError(f"record of a sharing group: format {fields['format']}, this program knows 1")
+        decision = fields["decision"]
+        return SharingRecord(
+            fields["term"],
+            Epoch(fields["epoch"]),
+            tuple(TurnRecord(_turn_of(turn), tuple(map(_seat_of, seats))) for turn, seats in fields["turns"]),
+            Version(*fields["version"]),
+            None
+            if decision is None
+            else Decision(
+                None if decision[0] is None else _turn_of(decision[0]), decision[1], OpIndex(decision[2])
+            ),
+            tuple(map(_seat_of, fields["told"])),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"record of a sharing group cannot be read: {error!r}") from None
+
+
+def _seat(seat: Seat) -> list[Any]:
+    return [seat.job, seat.host, seat.life]
+
+
+def _seat_of(fields: list[Any]) -> Seat:
+    return Seat(JobId(fields[0]), fields[1], fields[2])
+
+
+def _turn(turn: Turn) -> list[Any]:
+    return [turn.job, turn.epoch, turn.first, turn.until]
+
+
+def _turn_of(fields: list[Any]) -> Turn:
+    until = None if fields[3] is None else OpIndex(fields[3])
+    return Turn(JobId(fields[0]), Epoch(fields[1]), OpIndex(fields[2]), until)

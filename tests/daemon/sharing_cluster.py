@@ -1,0 +1,175 @@
+"""A controller in a memory cluster, which may be killed at any instant, and jobs with training steps.
+
+What is of the controller here is the part that lets jobs share switch memory: sessions of host daemons,
+groups, planner and coordinator, all real; the store is a dictionary that outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import trio
+
+from inaproto.core.sharing_types import SharingConfig
+from inaproto.daemon.control_stream import ControlStream
+from inaproto.daemon.host import HostDaemon
+from inaproto.daemon.names import CONTROL_SOCKET
+from inaproto.wire.control_messages import Status, StatusReply
+from inaproto.wire.controller_messages import AgentRole
+from inaproto_adapters.memory import MemoryNode
+from inaproto_controller.agents import Agents
+from inaproto_controller.desired import Desired
+from inaproto_controller.sharing_planner import PlannerConfig
+from inaproto_controller.sharing_service import SharingService
+from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster
+from tests.daemon.test_allreduce_end_to_end import draw
+
+AGENTS = DIRECTORY / "agents.sock"
+DISK_S = 0.003
+"""Of a write."""
+
+
+@dataclass
+class Disk:
+    """What the controllers of a test leave behind."""
+
+    records: dict[str, bytes] = field(default_factory=dict)
+    terms: int = 0
+
+    async def put(self, owner: str, body: bytes | None) -> None:
+        await trio.sleep(DISK_S)
+        assert body is not None
+        self.records[owner] = body
+
+
+class LiveController:
+    """``run`` it in a nursery; ``kill`` is without a word."""
+
+    def __init__(
+        self, cluster: MemoryCluster, disk: Disk, *, lease_s: float = 1.0, capacity: int = 1
+    ) -> None:
+        self._cluster = cluster
+        self._disk = disk
+        self._lease_s = lease_s
+        self._capacity = capacity
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self._node: MemoryNode | None = None
+        self.sharing: SharingService
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        roles: dict[str, AgentRole] = {f"h{number}": "host" for number in range(8)}
+
+        def make(send: Any) -> SharingService:
+            config = SharingConfig("", capacity=self._capacity)
+            return SharingService(send, lease_s=self._lease_s, config=config, planning=PlannerConfig())
+
+        agents = Agents(roles, lease_s=30, report_s=0.5, sessions_max=32, changed=lambda: None, sharing=make)
+        self.sharing = agents.sharing
+        self._disk.terms += 1
+        self._node = self._cluster.network.node("controller")
+        try:
+            with self._scope:
+                listener = await self._node.listen(AGENTS, "agents' socket")
+                agents.lead(self._disk.terms, Desired())
+                self.sharing.lead(self._disk.records, self._disk.put)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.sharing.run)
+                    nursery.start_soon(agents.accept_sessions, listener)
+                    task_status.started()
+                    await trio.sleep_forever()
+        finally:
+            self._ended.set()
+
+    async def kill(self) -> None:
+        assert self._node is not None
+        self._node.crash()
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def until_hosts(self, count: int) -> None:
+        """Have found it."""
+        while len(self.sharing.connected) < count:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+    @property
+    def group(self) -> Mapping[str, Any]:
+        [group] = self.sharing.status()
+        return group
+
+
+class Training:
+    """Ranks of a job that train: in each step they compute, call all-reduces, and wait for all of them."""
+
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        name: str,
+        places: Sequence[int],
+        *,
+        steps: int,
+        sizes: Sequence[int] = (300, 900, 2000),
+        think_s: float = 0.015,
+    ) -> None:
+        self.cluster, self.name, self.places = cluster, name, places
+        self.steps, self.sizes, self.think_s = steps, sizes, think_s
+        self.done = [0] * len(places)
+        self.paths: list[str] = []
+        """Of rank 0's all-reduces, in order."""
+
+    def part(self, index: int, rank: int) -> Any:
+        length = self.sizes[index % len(self.sizes)]
+        return draw(np.dtype("float32"), (length,), (self.name, index, rank))
+
+    async def rank(self, rank: int) -> None:
+        size = len(self.places)
+        async with await self.cluster.connect(
+            self.name, rank, size=size, host=self.places[rank], path="shared"
+        ) as comm:
+            for step in range(self.steps):
+                works = []
+                await trio.sleep(self.think_s)
+                for number in range(len(self.sizes)):
+                    await trio.sleep(self.think_s / 4)
+                    index = step * len(self.sizes) + number
+                    works.append((index, comm.all_reduce(self.part(index, rank))))
+                for index, work in works:
+                    result = await work
+                    expected = self.part(index, 0)
+                    for other in range(1, size):
+                        expected = expected + self.part(index, other)
+                    assert result.tobytes() == expected.tobytes(), (self.name, rank, index)
+                    self.done[rank] += 1
+            if rank == 0:
+                self.paths = [record.path for record in comm.statistics().recent]
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for rank in range(len(self.places)):
+                nursery.start_soon(self.rank, rank)
+        assert self.done == [self.steps * len(self.sizes)] * len(self.places)
+
+    async def past(self, operations: int) -> None:
+        while min(self.done) < operations:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+
+
+def seats_of(daemon: HostDaemon | None) -> list[dict[str, Any]]:
+    assert daemon is not None
+    found: list[dict[str, Any]] = daemon.status()["controller"]["turns"]
+    return found
+
+
+async def pool_of(cluster: MemoryCluster) -> Mapping[str, Any]:
+    """As the switch has it."""
+    stream = ControlStream(cluster.network.node("status").dial(DIRECTORY / CONTROL_SOCKET))
+    await stream.send(Status(id=1))
+    answer = await stream.receive()
+    stream.close()
+    assert isinstance(answer, StatusReply)
+    [pool] = answer.body["accelerator"]["pools"].values()
+    found: Mapping[str, Any] = pool
+    return found

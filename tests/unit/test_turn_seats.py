@@ -1,0 +1,178 @@
+"""Seats of hosts, without daemons: what they do while there is no controller, and what they tell one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from inaproto.core.sharing_words import Commit, Decision, Prepare, Rule, Seat, Turn, Version
+from inaproto.core.two_paths import BASE, INA, Binding, Wait
+from inaproto.daemon.sharing_records import order_message
+from inaproto.daemon.turn_seats import JobSeat, TurnSeats
+from inaproto.units import MS, Epoch, Instant, JobId, OpIndex
+from inaproto.wire.control_messages import Message
+from inaproto.wire.sharing_messages import (
+    FromController,
+    PeerWord,
+    SharingDrained,
+    SharingPattern,
+    SharingSeats,
+    SharingVote,
+)
+
+JOB = JobId("train")
+LEASE_MS = 200
+
+
+class Hosts:
+    """Two, of one job, a controller whose words are given by the test, and a network between the hosts."""
+
+    def __init__(self) -> None:
+        self.now = Instant(0)
+        self.heard: list[list[Message]] = [[], []]
+        self.words: list[PeerWord] = []
+        self.seats = [
+            TurnSeats(
+                f"h{number}", clock=lambda: self.now, random_bits=lambda bits: 7, tell_peer=self.words.append
+            )
+            for number in range(2)
+        ]
+        self.asked_again = [0, 0]
+        self.jobs = [seats(JOB) for seats in self.seats]
+        for number, seats in enumerate(self.seats):
+            seats.connected(self.heard[number].append)
+            self.jobs[number].begin(
+                ring_id=5, hosts=2, next_operation=OpIndex(0), changed=self._changed(number)
+            )
+
+    def _changed(self, number: int) -> Callable[[], None]:
+        def changed() -> None:
+            self.asked_again[number] += 1
+
+        return changed
+
+    def peers(self) -> tuple[Seat, ...]:
+        return tuple(Seat(JOB, f"h{number}", 7) for number in range(2))
+
+    def prepare(self, number: int) -> FromController:
+        said = Prepare(
+            self.peers()[number],
+            1,
+            Version(1, 1),
+            Rule.BY_INDEX,
+            JOB,
+            None,
+            Epoch(1),
+            2,
+            LEASE_MS * MS,
+            self.peers(),
+        )
+        return order_message(said)
+
+    def commit(self, number: int) -> FromController:
+        turn = Turn(JOB, Epoch(1), OpIndex(2), OpIndex(6))
+        return order_message(Commit(self.peers()[number], 1, Version(1, 1), Decision(turn)))
+
+    def run(self, job: JobSeat, index: int) -> Binding | Wait:
+        """An operation from its start to its end."""
+        binding = job.bind(OpIndex(index), self.now)
+        if isinstance(binding, Binding):
+            job.bound(OpIndex(index), binding.path)
+            job.done(OpIndex(index))
+            if binding.path == INA:
+                job.drained(OpIndex(index))
+        return binding
+
+    def deliver(self) -> None:
+        while self.words:
+            word = self.words.pop(0)
+            self.seats[int(word.seat.host[1:])].heard_of_peer(word)
+
+
+async def test_an_operation_that_a_decision_may_concern_waits_for_it() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    hosts.seats[0].heard(hosts.prepare(0))
+    assert any(isinstance(one, SharingVote) for one in hosts.heard[0])
+    assert [hosts.run(job, index) for index in range(2)] == [Binding(BASE)] * 2  # below vote and margin
+    assert hosts.run(job, 2) == Wait(Instant(LEASE_MS * MS))
+    hosts.seats[0].heard(hosts.commit(0))
+    assert hosts.asked_again[0] == 1
+    assert [hosts.run(job, index) for index in range(2, 7)] == [Binding(INA, Epoch(1))] * 4 + [Binding(BASE)]
+    assert any(isinstance(one, SharingDrained) and one.epoch == 1 for one in hosts.heard[0])
+
+
+async def test_without_a_controller_a_doubt_is_ended_by_the_other_host() -> None:
+    hosts = Hosts()
+    for number, seats in enumerate(hosts.seats):
+        seats.heard(hosts.prepare(number))
+    hosts.seats[0].heard(hosts.commit(0))
+    for seats in hosts.seats:
+        seats.disconnected()
+    doubtful = hosts.jobs[1]
+    assert [hosts.run(doubtful, index) for index in range(2)] == [Binding(BASE)] * 2
+    hosts.now = Instant((LEASE_MS + 1) * MS)
+    doubtful.woke()  # asks the controller first
+    hosts.now = Instant((LEASE_MS + 102) * MS)
+    doubtful.woke()
+    assert [word.seat.host for word in hosts.words] == ["h0"]
+    hosts.deliver()
+    assert hosts.run(doubtful, 2) == Binding(INA, Epoch(1))
+
+
+async def test_a_doubt_that_nobody_can_end_costs_the_lease_and_then_nothing() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[1]
+    hosts.seats[1].heard(hosts.prepare(1))
+    assert [hosts.run(job, index) for index in range(2)] == [Binding(BASE)] * 2
+    assert isinstance(hosts.run(job, 2), Wait)
+    hosts.now = Instant((LEASE_MS + 1) * MS)
+    assert [hosts.run(job, index) for index in range(2, 20)] == [Binding(BASE)] * 18
+
+
+async def test_a_ring_that_ends_gives_its_turn_up_and_is_no_seat_any_more() -> None:
+    hosts = Hosts()
+    job, heard = hosts.jobs[0], hosts.heard[0]
+    hosts.seats[0].heard(hosts.prepare(0))
+    hosts.seats[0].heard(hosts.commit(0))
+    for index in range(2):
+        hosts.run(job, index)
+    job.bound(OpIndex(2), INA)  # under way
+    job.ring_ended()
+    job.ring_ended()
+    drained = [index for index, one in enumerate(heard) if isinstance(one, SharingDrained)]
+    reports = [index for index, one in enumerate(heard) if one == SharingSeats(seats=())]
+    assert drained[-1] < reports[-1]
+    assert job.bind(OpIndex(3), hosts.now) == Binding(BASE)
+
+
+async def test_a_new_ring_counts_on_though_nobody_asked_for_what_went_by_the_base_ring() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    for index in range(5):
+        job.bound(OpIndex(index), BASE)
+        job.done(OpIndex(index))
+    hosts.seats[0].heard(hosts.prepare(0))
+    votes = [one.index for one in hosts.heard[0] if isinstance(one, SharingVote)]
+    assert votes == [5]
+
+
+async def test_a_training_step_is_found_in_calls_and_waits_and_told() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    index = 0
+    for _ in range(12):
+        for number, nbytes in enumerate((400, 800)):
+            hosts.now = Instant(hosts.now + 10 * MS)
+            job.called(OpIndex(index), nbytes, None if number else (8 * MS, 6 * MS))
+            job.bound(OpIndex(index), BASE)
+            hosts.now = Instant(hosts.now + MS)
+            job.done(OpIndex(index))
+            index += 1
+    pattern = next(one for one in reversed(hosts.heard[0]) if isinstance(one, SharingPattern))
+    assert pattern.nbytes == (400, 800)
+    assert pattern.ready_ns == (6 * MS, 17 * MS)
+    assert pattern.duration_ns == 6 * MS + 11 * MS + 3 * MS  # until the wait: 8 ms before the next call
+    assert pattern.bandwidth == 600_000
+    await trio.lowlevel.checkpoint()
