@@ -149,7 +149,7 @@ def test_a_turn_has_the_epoch_of_a_place_that_is_free() -> None:
     group.deliver()
     group.tell(TurnWanted(B, operations=1))
     group.deliver()
-    group.run("B", 2 * group.config.margin)
+    group.run("B", 1)
     group.deliver()
     assert [(one.turn.job, one.turn.epoch) for one in group.coordinator.view().turns] == [(A, 1), (B, 4)]
 
