@@ -104,20 +104,32 @@ def test_one_job_alone_runs_nearly_all_by_the_switches() -> None:
     assert result.measures.ina_operations > 0.8 * result.operations_done
 
 
-def test_a_plan_moves_trees_under_running_jobs() -> None:
-    config = world(
+def moving(margin: int) -> ControlConfig:
+    """Two jobs that exchange their trees."""
+    return world(
         switches=(1, 1),
         trees=((0,), (1,)),
         pools=(1, 1),
         jobs=(job(0), job(1, tree=1)),
         plan=(PlanStep(12 * MS, (1, 0)),),
+        margin=margin,
     )
-    result = ControlWorld(config).run()
+
+
+def test_a_plan_moves_trees_under_running_jobs() -> None:
+    result = ControlWorld(moving(8)).run()
     assert result.violation is None
     for mark in ("a job has drained", "a job was to drain under an operation by the switches"):
         assert mark in result.marks
     assert result.marks["a tree stands"] == 4
     assert result.measures.rescued == 0
+
+
+def test_a_margin_shorter_than_a_round_costs_operations_that_are_rescued() -> None:
+    """Seats that wait for a commit take the chain from their own vote plus the margin, and votes differ."""
+    result = ControlWorld(moving(1)).run()
+    assert result.violation is None
+    assert result.marks["an operation of two bindings was rescued"]
 
 
 def test_a_job_that_loses_a_host_gives_everything_back() -> None:

@@ -14,8 +14,7 @@ small:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -45,6 +44,7 @@ from inaproto.errors import Blame
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.config import NO_TREE, ControlJob
 from inaproto.sim.control.group import Group
+from inaproto.sim.control.job_state import JobPhase, JobState, boots_of
 from inaproto.sim.control.node import Node, Timer
 from inaproto.sim.control.words import (
     ControllerIsHere,
@@ -63,24 +63,6 @@ if TYPE_CHECKING:
 MIGRATION: Final = "migration"
 TERM: Final = "term"
 PLAN: Final = "plan"
-
-
-class JobPhase(Enum):
-    SUBMITTED = "submitted"
-    RUNNING = "running"
-    OVER = "over"
-
-
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """On disk."""
-
-    job: ControlJob
-    phase: JobPhase
-    boots: tuple[tuple[int, int], ...] = ()
-    """Of each host of a job that runs, its boot and the heartbeat by which it was ready."""
-    why: str = ""
-    """It is over."""
 
 
 class Controller(Node):
@@ -250,7 +232,7 @@ class Controller(Node):
             if host not in state.job.hosts or state.phase is JobPhase.OVER:
                 continue
             begins = state.phase is JobPhase.RUNNING
-            boot = next((boot for at, boot, _ in _boots(state) if at == host), 0)
+            boot = next((boot for at, boot, _ in boots_of(state) if at == host), 0)
             orders.append(JobOrder(name, begins, boot, name in self._news, self._news.get(name)))
         self.send(self.world.hosts[host], Orders(self.term, self._numbers, tuple(orders)))
 
@@ -272,7 +254,7 @@ class Controller(Node):
         if state.phase is JobPhase.SUBMITTED:
             self._begin_if_ready(state)
             return name not in seats
-        found = next((entry for entry in _boots(state) if entry[0] == beat.host), None)
+        found = next((entry for entry in boots_of(state) if entry[0] == beat.host), None)
         if found is None:
             return name in seats
         _, boot, number = found
@@ -484,9 +466,3 @@ class Controller(Node):
         return tuple(
             Seat(JobId(lease.job), self.world.hosts[host].name, life=lease.epoch) for host in sorted(hosts)
         )
-
-
-def _boots(state: JobState) -> tuple[tuple[int, int, int], ...]:
-    """(host, boot, heartbeat) of a job that has run."""
-    pairs = zip(state.job.hosts, state.boots, strict=bool(state.boots))
-    return tuple((host, boot, number) for host, (boot, number) in pairs)
