@@ -189,11 +189,13 @@ def test_bars_stay_within_the_timeline() -> None:
     turns = [
         TurnSeen("p", "long", 1, 0, None, began_at=0.0),
         TurnSeen("p", "short", 2, 0, 10, began_at=999.9999, ended_at=1000.0),
+        TurnSeen("p", "long#1/2", 5, 0, 10, began_at=950.0, ended_at=960.0),
         TurnSeen("p", "past", 3, 0, 10, began_at=900.0, ended_at=939.0),
         TurnSeen("p", "to come", 4, 0, 10, began_at=1001.0),
     ]
     picture = timeline(turns, {"long": "#111111"}, now=1000.0, window_s=60.0)
-    long, short = picture.bars
+    long, short, ring = picture.bars
+    assert ring.colour == long.colour == "#111111", "a ring of several of its job"
     assert (long.x, long.x + long.width) == (LEFT, WIDTH - RIGHT)
     assert long.is_open
     assert short.x + short.width <= WIDTH - RIGHT

@@ -123,3 +123,32 @@ async def test_topology_and_timeline_are_where_they_should_be(runtime_dir: Path,
         assert fill in {colour_of(job.number), colour_of(other.number)}
     rows = sorted({top for _, top, *_ in found["turns"]})
     assert len(rows) == 2, "a row for each job"
+
+
+async def test_a_crowded_page_overflows_nowhere(runtime_dir: Path, tmp_path: Path) -> None:
+    hosts = [f"a-host-with-a-long-name-{number:03}.rack.example.org" for number in range(200)]
+    cluster = {
+        "hosts": hosts,
+        "switches": [{"name": f"leaf-{leaf}-{'x' * 200}", "jobs": 1} for leaf in range(20)]
+        + [{"name": "<b>spine</b>", "jobs": 1}],
+        "links": [
+            *({"between": [host, f"leaf-{n % 20}-{'x' * 200}"]} for n, host in enumerate(hosts)),
+            *({"between": [f"leaf-{leaf}-{'x' * 200}", "<b>spine</b>"]} for leaf in range(20)),
+        ],
+    }
+    async with live_controller(runtime_dir, cluster) as live:
+        for host in hosts[:90]:
+            live.agent("host", host)
+        for number in range(40):
+            await live.submit(f"job-{number}-{'W' * 50}", 2)
+        await live.until(f"job-39-{'W' * 50}", lambda job: bool(job.hosts))
+        for epoch in range(1, 60):
+            turn(live, "p" * 300, f"job-{epoch % 40}-{'W' * 50}", epoch)
+        live.history.fell_back("x" * 300, "y" * 300)
+        found = await shown(live, tmp_path)
+    assert found["complaints"] == []
+    assert found["overflowing"] == []
+    assert found["scroll"] == [WIDTH, WIDTH]
+    topology = found["pictures"]["topology"]
+    assert all(topology[0] <= box[0] and box[2] <= topology[2] for box in found["marks"].values())
+    assert set(found["nodes"]) >= {"<b>spine</b>"}

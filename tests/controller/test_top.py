@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ from inaproto_controller.top.command import top
 from inaproto_controller.top.snapshot import Snapshot, rates
 from inaproto_controller.top.view import JOBS_SHOWN, scaled, show
 from tests.daemon.in_process_cluster import open_cluster, together
+from tests.daemon.test_cli_daemons import COMMAND, DEADLINE_S, daemon, environment
 from tests.daemon.test_controller_daemon import running
 
 COUNT = 1000
@@ -104,14 +110,14 @@ async def test_running_daemons_are_seen_with_rates(runtime_dir: Path) -> None:
 
 
 async def test_a_controller_and_its_jobs_are_seen_and_status_passes_it_over(runtime_dir: Path) -> None:
-    async with running(runtime_dir) as daemon:
-        await daemon.command("submit", "train", "--hosts", "2")
-        (daemon.settings.dir / "x.metrics").touch()
-        found = json.loads((await invoke("--dir", str(daemon.settings.dir), "--once", "--json")).output)
+    async with running(runtime_dir) as live:
+        await live.command("submit", "train", "--hosts", "2")
+        (live.settings.dir / "x.metrics").touch()
+        found = json.loads((await invoke("--dir", str(live.settings.dir), "--once", "--json")).output)
         assert found["controller"]["leads"]
         assert [job["name"] for job in found["jobs"]] == ["train"]
         assert not [one for one in found["report"]["problems"] if "controller" in one], "it speaks HTTP"
-        alone = await invoke("--controller", str(daemon.settings.jobs_path), "--once", "--interval", "0.1")
+        alone = await invoke("--controller", str(live.settings.jobs_path), "--once", "--interval", "0.1")
         assert alone.exit_code == 0
         assert "controller leads, term 1" in alone.output
         assert "train" in alone.output
@@ -121,3 +127,28 @@ async def test_who_does_not_answer_is_told(runtime_dir: Path) -> None:
     told = await invoke("--dir", str(runtime_dir), "--once", "--interval", "0.1")
     assert told.exit_code == 1
     assert "no inaproto daemon has its socket here" in " ".join(told.output.split())
+
+
+def test_on_a_terminal_it_goes_on_until_it_is_interrupted(runtime_dir: Path) -> None:
+    with daemon("switch", "--dir", str(runtime_dir)):
+        ours, theirs = pty.openpty()
+        words = [COMMAND, "top", "--dir", str(runtime_dir), "--interval", "0.1"]
+        with subprocess.Popen(
+            words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment()
+        ) as process:
+            os.close(theirs)
+            seen = b""
+            try:
+                while seen.count(b"summed/s") < 3:  # it has been drawn anew
+                    seen += os.read(ours, 1 << 16)
+                process.send_signal(signal.SIGINT)
+                with suppress(OSError):  # what a terminal says whose other side is closed
+                    while data := os.read(ours, 1 << 16):
+                        seen += data
+                assert process.wait(DEADLINE_S) == 0
+            finally:
+                process.kill()
+                os.close(ours)
+    assert b"Traceback" not in seen
+    assert b"\x1b[?1049h" in seen, "on a screen of its own"
+    assert b"\x1b[?1049l" in seen, "which is given back"

@@ -16,7 +16,8 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 async def scrape(path: Path) -> Samples:
     """By name and labels; no sample may be there twice, and each has its help and type."""
-    text = await trio.to_thread.run_sync(_get, path)
+    status, text = await fetch(path, "/metrics")
+    assert status == 200
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         assert family.name.startswith("inaproto_"), family
@@ -30,20 +31,24 @@ async def scrape(path: Path) -> Samples:
     return found
 
 
-def _get(path: Path) -> str:
-    connection = http.client.HTTPConnection("localhost")
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(ANSWER_S)
-    connection.sock.connect(str(path))
-    try:
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        assert answer.status == 200
-        kind = answer.getheader("content-type", "")
-        assert kind.startswith("text/plain; version="), kind
-        return answer.read().decode()
-    finally:
-        connection.close()
+async def fetch(where: Path | tuple[str, int], path: str, accept: str = "") -> tuple[int, str]:
+    """Status and text."""
+
+    def get() -> tuple[int, str]:
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX if isinstance(where, Path) else socket.AF_INET)
+        connection.sock.settimeout(ANSWER_S)
+        connection.sock.connect(str(where) if isinstance(where, Path) else where)
+        try:
+            connection.request("GET", path, headers={"accept": accept} if accept else {})
+            answer = connection.getresponse()
+            if answer.status == 200 and not accept:
+                assert answer.getheader("content-type", "").startswith("text/plain; version=")
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    return await trio.to_thread.run_sync(get)
 
 
 def value(found: Samples, name: str, **labels: str) -> float:

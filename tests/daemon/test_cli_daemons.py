@@ -133,3 +133,16 @@ def test_two_hosts_of_one_name_are_told_apart(runtime_dir: Path) -> None:
     assert refused.returncode == 2
     assert "its name 'h0' is that of host 'h0', which is connected" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_log_of_json_is_json_to_the_last_line(runtime_dir: Path) -> None:
+    with daemon("switch", "--dir", str(runtime_dir), "--log-format", "json") as switch:
+        code, log = switch.end(signal.SIGTERM)
+    assert code == 0
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {"stopping (SIGTERM)"} < {line["message"] for line in lines}
+    for line in lines:
+        assert line.keys() == {"time", "level", "logger", "message", "fields"}
+    wrong = run("switch", "--dir", str(runtime_dir), "--log-format", "xml")
+    assert wrong.returncode == 2
+    assert "log_format (flag --log-format): 'xml' is not allowed" in wrong.stderr

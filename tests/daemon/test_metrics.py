@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import trio
 
+from inaproto.daemon.metric_families import Families
+from inaproto.daemon.metrics_server import serve_metrics
 from inaproto.daemon.status import ask_daemons
+from inaproto.errors import ConfigError
 from tests.daemon.in_process_cluster import open_cluster, together
-from tests.daemon.scraping import labelled, scrape, value
+from tests.daemon.scraping import fetch, labelled, scrape, value
 
 OPERATIONS = 5
 COUNT = 3000
@@ -76,3 +83,35 @@ async def test_a_job_that_the_switch_cannot_sum_is_told(runtime_dir: Path) -> No
         host = await scrape(runtime_dir / "h1.metrics")
         assert value(host, "host_operations_total", path="chain") == 1
         await together([comm.aclose for comm in comms])
+
+
+def build(status: Mapping[str, Any]) -> Any:
+    families = Families()
+    families.gauge("x", "What.", status["x"])
+    return families.made
+
+
+async def test_over_tcp_too_and_what_is_asked_wrongly_harms_nobody(runtime_dir: Path) -> None:
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            where = "127.0.0.1:0", build, lambda: {"x": 7}
+            url = await nursery.start(serve_metrics, *where)
+            port = int(url.removeprefix("http://127.0.0.1:").removesuffix("/metrics"))
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as idle:
+                idle.sendall(b"no HTTP at all, and never ended")
+            with pytest.raises(ConfigError, match=r"cannot listen at 127\.0\.0\.1"):
+                await serve_metrics(f"127.0.0.1:{port}", build, dict)
+            text = ""
+            for path, status in (("/", 404), ("/metrics/x", 404), ("/metrics", 200)):
+                found, text = await fetch(("127.0.0.1", port), path)
+                assert found == status
+            assert "inaproto_x 7.0" in text
+            status, text = await fetch(
+                ("127.0.0.1", port), "/metrics", accept="application/openmetrics-text; version=1.0.0"
+            )
+            assert status == 200
+            assert text.endswith("# EOF\n")
+            nursery.cancel_scope.cancel()
+    (runtime_dir / "x.metrics").touch()
+    with pytest.raises(ConfigError, match="exists and is not a socket"):
+        await serve_metrics(str(runtime_dir / "x.metrics"), build, dict)

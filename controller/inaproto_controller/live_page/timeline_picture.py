@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from inaproto.client.ring_names import parse_ring_job
 from inaproto_controller.live_history import TurnSeen
 from inaproto_controller.looks import PALE
 
@@ -81,7 +82,7 @@ def timeline(
         until = "on" if one.until is None else f"to {one.until - 1}"
         title = f"{one.job} has {one.pool}, epoch {one.epoch}: operations from {one.first} {until}"
         is_open = one.ended_at is None
-        colour = colours.get(one.job, PALE)
+        colour = colours.get(parse_ring_job(one.job).job, PALE)
         bars.append(Bar(round(x, 2), y + 4, round(max(0.0, width), 2), colour, title, is_open))
     left_out = []
     if len(keys) > ROWS_MAX:

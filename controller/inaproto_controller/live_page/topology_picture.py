@@ -23,8 +23,8 @@ NODES_DRAWN_MAX: Final = 96
 """In a layer."""
 LINKS_DRAWN_MAX: Final = 4096
 TREES_DRAWN_MAX: Final = 32
-_CHARACTER: Final = 6.6
-"""Width of one in a label, at most."""
+_CHARACTER: Final = 6.7
+"""Width of one in a label, which is in a font that has one width."""
 _LABEL_MIN: Final = 3
 _APART: Final = 4.0
 """Two trees on one link."""
