@@ -1,5 +1,10 @@
 """Tokens of jobs: who may be which ranks of a job, on which host, until when.
 
+The controller issues them, one for each job, when it takes the job in. They are checked in two places, and
+neither asks the controller: the root of the switches, if it has the secret, checks every rank that joins or
+comes back (``TokenIssuer.check``); a host that has a seat of the job knows the hash of its token
+(``hash_of``), by which it can refuse a process, and nobody can make a token.
+
 A token is text that a process shows as the ``key`` of its job. It is its own evidence: an HMAC-SHA256 by the
 deployment's secret over what it grants. That rather than a random number whose hash somebody keeps,
 because the root of the switches has to check it at a moment when the controller that gave it may be down, and
@@ -15,12 +20,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from inaproto.core.rendezvous_rules import job_name
 from inaproto.errors import DecodeError, LocalMisuse
 
 PREFIX: Final = "ina1."
@@ -86,14 +93,20 @@ class TokenIssuer:
     def check(
         self, token: str, *, job: str, rank: int, size: int, host: str, now_s: float
     ) -> Grant | Refusal:
-        """What ``token`` grants, if it lets ``rank`` of ``job`` join on ``host`` now."""
+        """What ``token`` grants, if it lets ``rank`` of ``job`` join on ``host`` now.
+
+        Parallel rings of a job, and what goes on of it without a lost rank, are that job. Of the latter the
+        ranks are numbered anew: the rendezvous knows which they are.
+        """
+        name = job_name(job)
         try:
             grant = self._decode(token)
         except DecodeError as error:
             return Refusal("token_invalid", error.reason)
-        if (grant.job, grant.size) != (job, size):
+        fits = size <= grant.size if name.is_shrunk else size == grant.size
+        if grant.job != name.job or not fits:
             return Refusal("token_job", f"it is for another job than {job!r} of {size} ranks")
-        if not grant.first <= rank < grant.until_rank:
+        if not name.is_shrunk and not grant.first <= rank < grant.until_rank:
             return Refusal(
                 "token_rank", f"it is for ranks {grant.first} to {grant.until_rank - 1}, not {rank}"
             )
@@ -116,6 +129,11 @@ class TokenIssuer:
         return Grant(
             names[:job_bytes].decode(), size, first, until_rank, expires_s, nonce, names[job_bytes:].decode()
         )
+
+
+def hash_of(token: str) -> str:
+    """SHA-256 in hex. What is long and cannot be guessed needs neither salt nor a slow hash."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _body(grant: Grant) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from inaproto.core.rendezvous_types import RendezvousConfig
 from inaproto.wire.control_messages import Hello, IntoAddress, Member, OutAddress
@@ -20,6 +20,21 @@ _RING: Final = re.compile(r"#(0|[1-9][0-9]*)/[1-9][0-9]*\Z")
 """Of one of the parallel rings of a job (NetReduce section 3.4); each is a job by itself here."""
 _PARAMETERS: Final = ("mtu", "window_messages", "message_packets")
 _WISHES: Final = ("path", "exact_plan")
+
+
+class JobName(NamedTuple):
+    """Whose a name at the switch is."""
+
+    job: str
+    """As its user named it."""
+    is_shrunk: bool
+    """It goes on without a lost rank: its ranks have other numbers, and are fewer."""
+
+
+def job_name(name: str) -> JobName:
+    """``train#0/2~1`` is of job ``train``."""
+    ring = _GENERATION.sub("", name)
+    return JobName(_RING.sub("", ring), ring != name)
 
 
 def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
@@ -46,7 +61,7 @@ def refuse_stranger(hello: Hello | None, member: Member) -> str | None:
 def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
     """What this switch cannot serve, whoever asks."""
     window, packets = member.window_messages, member.message_packets
-    name = _RING.sub("", _GENERATION.sub("", member.job))
+    name = job_name(member.job).job
     if not _JOB_NAME.fullmatch(name):
         return "a job's name is 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
     if member.path == "shared" and not config.recover_ns:

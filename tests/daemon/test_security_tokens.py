@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer
+from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer, hash_of
 from inaproto.errors import ConfigError, JoinRefused, LocalMisuse
 from inaproto.wire.control_messages import Error, Ready, Ring, Start
 from tests.daemon.running_switch import ControlHost, running_switch
@@ -68,6 +68,29 @@ def test_no_token(spoil: Callable[[str], str]) -> None:
     found = check(spoil(ISSUER.issue(GRANT)))
     assert isinstance(found, Refusal)
     assert found.code == "token_invalid"
+
+
+@pytest.mark.parametrize("job", ["train#0/2", "train#1/2"])
+def test_parallel_rings_of_a_job_are_that_job(job: str) -> None:
+    assert check(ISSUER.issue(GRANT), job=job) == GRANT
+    found = check(ISSUER.issue(replace(GRANT, job="other")), job=job)
+    assert isinstance(found, Refusal)
+
+
+def test_a_job_that_goes_on_without_a_lost_rank_is_that_job() -> None:
+    """Its ranks have other numbers, in fewer; it is no smaller job that anybody could make."""
+    token = ISSUER.issue(GRANT)
+    assert check(token, job="train~1", rank=2, size=3) == GRANT
+    assert check(token, job="train#0/2~3", rank=2, size=3) == GRANT
+    for job, size in (("train", 3), ("train~1", 5), ("train~x", 3)):
+        found = check(token, job=job, size=size)
+        assert isinstance(found, Refusal)
+        assert found.code == "token_job"
+
+
+def test_a_hash_says_which_token_it_is_of() -> None:
+    assert hash_of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert hash_of(ISSUER.issue(GRANT)) != hash_of(ISSUER.issue(replace(GRANT, nonce=8)))
 
 
 @given(st.integers(0), st.integers(0, 7))
