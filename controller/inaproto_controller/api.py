@@ -1,6 +1,7 @@
 """The job API: HTTP and JSON, for ``inaproto job`` and programs.
 
-    POST /v1/jobs             {"name", "hosts", "ranks_per_host"?, "model"?, "token"?}: 201 {"job", "token"}
+    POST /v1/jobs             {"name", "hosts", "ranks_per_host"?, "model"?, "submission"?}:
+                              201 {"job", "token"}
     GET  /v1/jobs?live=true   {"jobs": [...]}
     GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
     POST /v1/jobs/NAME/cancel {"job"}
@@ -8,10 +9,10 @@
     GET  /v1/status
     GET  /                    a page for people; ?refresh_s=5&window_s=60
 
-Every call can be made again: a job submitted with the same fields and token is the same job (200, not 201),
-and a job that is cancelled stays so. Who may lose answers gives the token; it is stored as a hash only, and
-shown once. Refusals are ``{"error": {"code", "message"}}``; 503 ``not_leader``: ask another controller, or
-again.
+Every call can be made again: a job submitted with the same fields and ``submission`` is the same job (200,
+not 201) with the same token, and a job that is cancelled stays so. Who may lose answers gives one,
+a random text of its own; of it, and of the token, only hashes are stored. Refusals are
+``{"error": {"code", "message"}}``; 503 ``not_leader``: ask another controller, or again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from inaproto_controller.controller import (
     QueueFull,
 )
 from inaproto_controller.desired import Job, JobSpec
-from inaproto_controller.job_tokens import new_token
+from inaproto_controller.issued_tokens import new_submission
 from inaproto_controller.live_page.page import HEADERS, Asked, LivePage
 from inaproto_controller.model import measured_names
 
@@ -71,7 +72,7 @@ class _Submission(BaseModel):
     hosts: int = Field(ge=1, le=HOSTS_MAX)
     ranks_per_host: int = Field(default=1, ge=1, le=RANKS_MAX)
     model: Annotated[str | None, AfterValidator(_model)] = None
-    token: str | None = Field(default=None, min_length=32, max_length=128)
+    submission: str | None = Field(default=None, min_length=32, max_length=128)
 
 
 class _After(BaseModel):
@@ -93,12 +94,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 def application(controller: Controller) -> Starlette:
     async def submit(request: Request) -> Response:
         asked = _Submission.model_validate(await _body(request))
-        token = asked.token or new_token()
         spec = JobSpec(
             name=asked.name, hosts=asked.hosts, ranks_per_host=asked.ranks_per_host, model=asked.model
         )
-        found = await controller.submit(spec, token)
-        answer = {"job": document(found.job), "token": token}
+        found = await controller.submit(spec, asked.submission or new_submission())
+        answer = {"job": document(found.job), "token": found.token}
         return JSONResponse(answer, status_code=201 if found.is_new else 200)
 
     async def every(request: Request) -> Response:
@@ -154,6 +154,7 @@ def document(job: Job) -> dict[str, Any]:
         "tree": None if tree is None else {"root": tree.root, "switches": tree.switches, "links": tree.links},
         "group": job.group,
         "submitted_at": job.submitted_at,
+        "token_expires_at": job.expires_s,
         "revision": job.revision,
     }
 

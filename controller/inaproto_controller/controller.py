@@ -14,18 +14,19 @@ import hmac
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
 import trio
 
-from inaproto.errors import InaprotoError, InvariantBroken
+from inaproto.core.job_tokens import TokenIssuer, hash_of
+from inaproto.errors import InaprotoError, InvariantBroken, LocalMisuse
 from inaproto_controller.agents import Agents
 from inaproto_controller.cluster_planner import ClusterPlanner
 from inaproto_controller.desired import Change, Desired, Job, JobSpec, JobState, SetJob, applied
 from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.job_tokens import hash_of
+from inaproto_controller.issued_tokens import RECORD, IssuedTokens, new_secret
 from inaproto_controller.live_history import LiveHistory
 from inaproto_controller.plan import plan
 from inaproto_controller.store import Store, StoreLost
@@ -39,6 +40,7 @@ LOOK_S: Final = 1.0
 LEAD_RETRY_S: Final = 0.25
 JOBS_MAX: Final = 4096
 """That are not over."""
+TOKEN_DAYS: Final = 365
 
 
 class NotLeading(InaprotoError):
@@ -64,6 +66,7 @@ class NoSuchJob(InaprotoError):
 @dataclass(frozen=True, slots=True)
 class Submitted:
     job: Job
+    token: str = field(repr=False)
     is_new: bool
     """False: the same was submitted before."""
 
@@ -76,9 +79,16 @@ class Controller:
         agents: Callable[[Callable[[], None]], Agents],
         *,
         jobs_max: int = JOBS_MAX,
+        job_secret: TokenIssuer | None = None,
+        token_days: int = TOKEN_DAYS,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``agents``: makes the sessions, given what to call when something was observed."""
+        """``agents``: makes the sessions, given what to call when something was observed.
+
+        ``job_secret``: the deployment's; without one the store has one of its own.
+        """
+        self._job_secret = job_secret
+        self._token_days = token_days
         self._store = store
         self._planner = planner
         self._jobs_max = jobs_max
@@ -132,6 +142,7 @@ class Controller:
                     return False
                 self._desired = await self._call(self._store.load)
                 self.records = dict(await self._call(self._store.records))
+                self._tokens = IssuedTokens(await self._issuer(), self._token_days)
             except StoreLost as error:
                 await self._call(self._store.resign)
                 self._wait(str(error))
@@ -143,6 +154,16 @@ class Controller:
         log.info("leads, term %d: %d jobs that are not over", found.term, len(self._desired.live()))
         self._look_soon()
         return True
+
+    async def _issuer(self) -> TokenIssuer:
+        """Of a pair of controllers, each makes the tokens that the other makes. Raises ``StoreLost``."""
+        kept = self.records.pop(RECORD, None)
+        if self._job_secret is not None:
+            return self._job_secret
+        if kept is None:
+            kept = new_secret()
+            await self._call(self._store.put_record, RECORD, kept)
+        return TokenIssuer([kept])
 
     def _wait(self, why: str) -> None:
         log.log(logging.DEBUG if why == self.problem else logging.WARNING, "does not lead: %s", why)
@@ -250,32 +271,47 @@ class Controller:
 
     # -- jobs
 
-    async def submit(self, spec: JobSpec, token: str) -> Submitted:
-        """On disk when this returns. The same again is the same job.
+    async def submit(self, spec: JobSpec, submission: str) -> Submitted:
+        """On disk when this returns. The same again, by who knows ``submission``, is the same job.
 
         Raises ``JobRefused``, ``NameTaken``, ``QueueFull``, ``NotLeading``.
         """
         hosts = self._planner.topology.hosts
         if spec.hosts > hosts:
             raise JobRefused(f"job {spec.name!r}: wants {spec.hosts} hosts, the cluster has {hosts}")
-        token_hash = hash_of(token)
+        submission_hash = hash_of(submission)
 
         def change(desired: Desired) -> tuple[Sequence[Change], Submitted]:
             old = desired.named(spec.name)
-            if old is not None and old.spec == spec and hmac.compare_digest(old.token_hash, token_hash):
-                return (), Submitted(old, is_new=False)
+            if (
+                old is not None
+                and old.spec == spec
+                and hmac.compare_digest(old.submission_hash, submission_hash)
+            ):
+                return (), Submitted(old, self._token(self._tokens.of, old), is_new=False)
             if old is not None and old.state.is_live:
                 raise NameTaken(f"job {spec.name!r}: one of that name is {old.state}; choose another name")
             if len(desired.live()) >= self._jobs_max:
                 raise QueueFull(f"job {spec.name!r}: {self._jobs_max} jobs are there, its limit; later")
-            job = Job(
-                number=desired.next_job, spec=spec, token_hash=token_hash, submitted_at=self._wall_clock()
+            asked = Job(
+                number=desired.next_job,
+                spec=spec,
+                submission_hash=submission_hash,
+                submitted_at=self._wall_clock(),
             )
-            return (SetJob(job),), Submitted(job, is_new=True)
+            job = self._token(self._tokens.admitted, asked)
+            return (SetJob(job),), Submitted(job, self._tokens.of(job), is_new=True)
 
         found = await self._change(change)
         self._look_soon()
         return replace(found, job=self._desired.jobs.get(found.job.number, found.job))
+
+    def _token(self, make: Callable[[Job], T], job: Job) -> T:
+        """Raises ``JobRefused``."""
+        try:
+            return make(job)
+        except LocalMisuse as error:
+            raise JobRefused(f"job {job.spec.name!r}: {error}") from None
 
     async def cancel(self, name: str) -> Job:
         """On disk when this returns; a job that is over stays as it is.

@@ -15,6 +15,7 @@ from hypercorn.trio import serve
 
 from inaproto.ca.identity import Role
 from inaproto.daemon.control_address import Holder, credentials_of, parse_listen
+from inaproto.daemon.job_secret import tokens_of
 from inaproto.daemon.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.unix_sockets import BoundSocket, listen_unix, make_run_directory
 from inaproto.errors import ConfigError
@@ -46,6 +47,7 @@ async def run_controller(
         log.warning("hosts are placed as they are free: %s", planner.no_fragments)
     make_run_directory(settings.dir, "controller")
     store = open_store(settings.store_or_default)
+    job_secret = tokens_of(settings.job_secret)
 
     def make_agents(changed: Callable[[], None]) -> Agents:
         return Agents(
@@ -56,7 +58,14 @@ async def run_controller(
             changed=changed,
         )
 
-    controller = Controller(store, planner, make_agents, jobs_max=settings.jobs_max)
+    controller = Controller(
+        store,
+        planner,
+        make_agents,
+        jobs_max=settings.jobs_max,
+        job_secret=job_secret,
+        token_days=settings.token_days,
+    )
     with ExitStack() as stack:
         agents = await listen_unix(settings.agents_path, "agents' socket")
         stack.callback(agents.close)

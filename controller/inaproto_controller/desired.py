@@ -65,7 +65,12 @@ class Job:
     number: int
     """Order of submission: unique, ascending."""
     spec: JobSpec
-    token_hash: str = field(repr=False)
+    token_hash: str = field(default="", repr=False)
+    submission_hash: str = field(default="", repr=False)
+    """Of what its submitter says when it submits again."""
+    nonce: int = field(default=0, repr=False)
+    expires_s: int = 0
+    """What its token grants. UNIX time, seconds."""
     state: JobState = JobState.SUBMITTED
     why: str = ""
     """Why it waits, or how it has ended."""

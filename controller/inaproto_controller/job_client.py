@@ -49,14 +49,14 @@ class JobClient:
         self._answer_s = answer_s
 
     def submit(
-        self, name: str, hosts: int, *, ranks_per_host: int = 1, model: str | None = None, token: str
+        self, name: str, hosts: int, *, ranks_per_host: int = 1, model: str | None = None, submission: str
     ) -> dict[str, Any]:
         asked = {
             "name": name,
             "hosts": hosts,
             "ranks_per_host": ranks_per_host,
             "model": model,
-            "token": token,
+            "submission": submission,
         }
         return self.ask("POST", "/v1/jobs", asked)
 

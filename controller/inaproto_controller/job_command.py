@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from inaproto_controller.job_client import JobClient
 
 API_VARIABLE: Final = "INAPROTO_JOB_API"
-TOKEN_VARIABLE: Final = "INAPROTO_JOB_TOKEN"
+SUBMISSION_VARIABLE: Final = "INAPROTO_JOB_SUBMISSION"
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
 EXIT_STOPPED: Final = 130
@@ -82,24 +82,29 @@ def _common(command: F) -> F:
 @click.option("--ranks-per-host", type=click.IntRange(1), default=1, show_default=True, help="Ranks on each.")
 @click.option("--model", help="Measured model that it is like, for its tree; a wrong name lists all.")
 @click.option(
-    "--token",
-    envvar=TOKEN_VARIABLE,
-    help=f"Its secret, 32 characters or more; also ${TOKEN_VARIABLE}.  [default: a new one]",
+    "--submission",
+    envvar=SUBMISSION_VARIABLE,
+    help=f"Secret by which it can be submitted again, 32 characters or more; also ${SUBMISSION_VARIABLE}.",
 )
 @_common
 def submit(
-    name: str, hosts: int, ranks_per_host: int, model: str | None, token: str | None, **where: Any
+    name: str, hosts: int, ranks_per_host: int, model: str | None, submission: str | None, **where: Any
 ) -> None:
     """Submit job NAME. It is promised when this returns: no crash of the controller loses it.
 
-    Its token, by which its processes take their seats, is printed once. The same command with the same token
-    again is the same job, so it can be repeated when an answer is lost.
+    Its token, which its processes show as their key, is printed. The same command with the same --submission
+    again is the same job with the same token, so it can be repeated when an answer is lost.
     """
-    from inaproto_controller.job_tokens import new_token
+    from inaproto_controller.issued_tokens import new_submission
 
     with _guarded():
-        secret = token or new_token()
-        found = _client(**where).submit(name, hosts, ranks_per_host=ranks_per_host, model=model, token=secret)
+        found = _client(**where).submit(
+            name,
+            hosts,
+            ranks_per_host=ranks_per_host,
+            model=model,
+            submission=submission or new_submission(),
+        )
         if where["as_json"]:
             _print_json(found)
         else:

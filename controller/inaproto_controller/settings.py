@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
-from inaproto.daemon.config import Directory, LogFormat, LogLevel, Settings
+from inaproto.daemon.config import Directory, LogFormat, LogLevel, OptionalPath, Settings
 from inaproto.daemon.control_address import parse_listen
 from inaproto.daemon.metrics_address import MetricsAddress
 from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET, require_name
@@ -56,8 +56,12 @@ class ControllerSettings(Settings):
     """ADDRESS:PORT for hosts and switches of other machines, by TLS; needs tls but on loopback."""
     name: Annotated[str, AfterValidator(require_name)] = "controller"
     """That its certificate names."""
-    tls: Annotated[Path | None, AfterValidator(lambda path: path and path.expanduser().absolute())] = None
+    tls: OptionalPath = None
     """Directory of its certificate, key and ca.pem, as inaproto ca issue makes it."""
+    job_secret: OptionalPath = None
+    """File of 32 random bytes or more, the root switch's, that makes jobs' tokens; else one in its store."""
+    token_days: int = Field(default=365, ge=1, le=36500)
+    """A token is good so long from the submission of its job on, and should outlast it."""
     lease_ms: int = Field(default=30_000, ge=100, le=3_600_000)
     """A host or switch of which nothing is heard for so long is lost, and with it the jobs that run there."""
     report_ms: int = Field(default=2000, ge=10, le=600_000)

@@ -286,6 +286,9 @@ def _body(job: Job) -> str:
             "tree": job.tree,
             "group": job.group,
             "submitted_at": job.submitted_at,
+            "submission_hash": job.submission_hash,
+            "nonce": job.nonce,
+            "expires_s": job.expires_s,
         }
     )
 
@@ -308,6 +311,9 @@ def _job(number: int, revision: int, token_hash: str, body: str) -> Job:
         tree=None if tree is None else TreeNames(tree[0], tuple(tree[1]), tuple(tree[2])),
         group=fields["group"],
         submitted_at=fields["submitted_at"],
+        submission_hash=fields.get("submission_hash", ""),
+        nonce=fields.get("nonce", 0),
+        expires_s=fields.get("expires_s", 0),
         revision=revision,
     )
 

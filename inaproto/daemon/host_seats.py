@@ -2,14 +2,18 @@
 
 A seat runs once all its ranks have joined. It is over when none of them is left: ended if all have left in
 order, else failed. One that is to be given up while ranks are in it has their processes cut off, and is held
-until they are gone. Jobs that no controller knows of are none of its business.
+until they are gone. Jobs that no controller knows of are none of its business; of a job that has a seat here,
+a process that does not show its token is kept off, whether the controller is there now or not.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from inaproto.core.job_tokens import hash_of
+from inaproto.core.rendezvous_rules import job_name
 from inaproto.wire.controller_messages import GrantRecord, HoldPhase, HoldRecord
 
 
@@ -24,6 +28,11 @@ class _Seat:
     @property
     def ranks(self) -> range:
         return range(self.grant.first_rank, self.grant.first_rank + self.grant.ranks)
+
+    def is_token(self, key: str) -> bool:
+        """A controller of before has told none."""
+        expected = self.grant.token_hash
+        return not expected or hmac.compare_digest(expected, hash_of(key))
 
     def phase(self) -> HoldPhase:
         if self.present:
@@ -44,8 +53,8 @@ class HostSeats:
         self._cut_off = cut_off
         self._changed = changed
         self._seats: dict[int, _Seat] = {}
-        self._present: dict[str, set[int]] = {}
-        """Ranks of all jobs that are here, by name of the job: some come before their seat is heard of."""
+        self._present: dict[str, dict[int, str]] = {}
+        """Keys by rank, of all jobs here, by name of the job: some come before their seat is heard of."""
 
     def want(self, grants: Sequence[GrantRecord]) -> None:
         wanted = {grant.grant: grant for grant in grants}
@@ -61,8 +70,8 @@ class HostSeats:
                 self._seats[number].grant = grant
                 continue
             seat = self._seats[number] = _Seat(grant)
-            for rank in sorted(self._present.get(grant.name, ())):
-                self._sit(seat, rank)
+            for rank, key in sorted(self._present.get(grant.name, {}).items()):
+                self._sit(seat, rank, key)
 
     def holds(self) -> list[HoldRecord]:
         return [
@@ -72,23 +81,35 @@ class HostSeats:
 
     # -- ranks
 
-    def joined(self, job: str, rank: int) -> None:
+    def refusal_of(self, job: str, rank: int, key: str) -> str:
+        """Why a process that shows ``key`` may not be that rank here; empty: no seat says that."""
+        name = job_name(job)
+        for seat in self._seats.values():
+            if seat.grant.name != name.job or not seat.is_wanted:
+                continue
+            if not seat.is_token(key):
+                return "the controller has given the job a token, which is not what it shows as its key"
+            if not name.is_shrunk and rank not in seat.ranks:
+                return f"the controller has given this host ranks {seat.ranks[0]} to {seat.ranks[-1]} of it"
+        return ""
+
+    def joined(self, job: str, rank: int, key: str = "") -> None:
         """Its ring stands; said again for each ring."""
-        self._present.setdefault(job, set()).add(rank)
+        self._present.setdefault(job, {})[rank] = key
         for seat in self._seats.values():
             if seat.grant.name == job:
-                self._sit(seat, rank)
+                self._sit(seat, rank, key)
         self._changed()
 
-    def _sit(self, seat: _Seat, rank: int) -> None:
-        if rank in seat.ranks and seat.is_wanted:
+    def _sit(self, seat: _Seat, rank: int, key: str) -> None:
+        if rank in seat.ranks and seat.is_wanted and seat.is_token(key):
             seat.present.add(rank)
             seat.has_run = seat.has_run or len(seat.present) == len(seat.ranks)
 
     def left(self, job: str, rank: int, *, failure: str) -> None:
         """``failure``: why it is gone, if it did not leave in order."""
-        here = self._present.get(job, set())
-        here.discard(rank)
+        here = self._present.get(job, {})
+        here.pop(rank, None)
         if not here:
             self._present.pop(job, None)
         for number, seat in list(self._seats.items()):

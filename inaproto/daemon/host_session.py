@@ -157,10 +157,17 @@ class ClientSession:
         if self._join is None or self._rank is not None:
             return
         try:
+            self._require_seat(self._join)
             self._rank = fabric.join(self._join, self)
         except JoinRefused as error:
             self._join = None
             self._send(error_message(error, of=0))
+
+    def _require_seat(self, join: Join) -> None:
+        """Raises ``JoinRefused``."""
+        refusal = self._daemon.seats.refusal_of(join.job, join.rank, join.key)
+        if refusal:
+            raise JoinRefused(f"rank {join.rank} (pid {join.pid}) cannot join job {join.job!r}: {refusal}")
 
     def _buffer(self, message: Buffer) -> None:
         descriptor = self._stream.take_descriptor()
@@ -235,7 +242,7 @@ class ClientSession:
         if self._join is not None:
             join = self._join
             self._seat = join.job, join.rank
-            self._daemon.seats.joined(*self._seat)
+            self._daemon.seats.joined(*self._seat, join.key)
             self._send(
                 Joined(
                     id=join.id,

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, assert_never
 
 import trio
@@ -36,7 +35,6 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
-from inaproto.core.job_tokens import TokenIssuer
 from inaproto.daemon.capture_desk import CaptureDesk
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_address import Holder, credentials_of, door_of, doors_of, parse_listen
@@ -44,6 +42,7 @@ from inaproto.daemon.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.fabric_file import Place
+from inaproto.daemon.job_secret import tokens_of
 from inaproto.daemon.link_ports import LinkPorts
 from inaproto.daemon.session_rules import Guard
 from inaproto.daemon.switch_ports import (
@@ -55,12 +54,11 @@ from inaproto.daemon.switch_ports import (
     current_instant,
 )
 from inaproto.daemon.switch_session import SwitchSession
-from inaproto.daemon.tls import require_private
 from inaproto.daemon.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.tree_grants import TreeGrants
 from inaproto.daemon.trunks import Trunks
 from inaproto.daemon.unix_sockets import UNIX
-from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
+from inaproto.errors import Blame, ConfigError, InvariantBroken
 from inaproto.ports import Link, RandomBits, StreamNetwork
 
 log = logging.getLogger("inaproto.switch")
@@ -236,19 +234,6 @@ class Switch:
 def holder_of(settings: SwitchSettings) -> Holder:
     """Whose certificate a switch has; one that is alone has any name."""
     return Holder(Role.SWITCH, settings.name, settings.tls, settings.dir)
-
-
-def tokens_of(file: Path | None) -> TokenIssuer | None:
-    """What checks tokens; ``file`` has the secret. Raises ``ConfigError``."""
-    if file is None:
-        return None
-    try:
-        require_private(file)
-        return TokenIssuer([file.read_bytes()])
-    except OSError as error:
-        raise ConfigError(f"job_secret: {file}: {error.strerror}") from None
-    except (ValueError, LocalMisuse) as error:
-        raise ConfigError(f"job_secret: {error}; head -c 32 /dev/urandom makes one") from None
 
 
 async def _listen_to_machines(settings: SwitchSettings) -> TlsListener | None:

@@ -232,8 +232,7 @@ async def storm(client: JobClient, number: int, seed: int, promises: Promises, s
             else:
                 name = f"c{number}-{serial}"
                 hosts = random.choice((1, 1, 2, 2, 3, 4))
-                token = f"{name:a>40}"
-                submit = partial(client.submit, name, hosts, token=token)
+                submit = partial(client.submit, name, hosts, submission=f"{name:a>40}")
                 promises.submitted[name] = await trio.to_thread.run_sync(promises.asked, submit)
                 serial += 1
             promises.answered()

@@ -77,9 +77,8 @@ class LiveController:
         self._nursery = nursery
 
     def agent(self, role: AgentRole, name: str) -> None:
-        link = ControllerLink(
-            role, name, Holder(), [UnixDoor(self._directory / "agents.sock", UNIX)], retry_s=0.01
-        )
+        door = UnixDoor(self._directory / "agents.sock", UNIX)
+        link = ControllerLink(role, name, Holder(), [door], retry_s=0.01)
         self._nursery.start_soon(link.run)
 
     async def submit(self, name: str, hosts: int) -> None:
@@ -104,17 +103,14 @@ class LiveController:
 
 
 @asynccontextmanager
-async def live_controller(
-    directory: Path, cluster: dict[str, Any] = CLUSTER
-) -> AsyncIterator[LiveController]:
+async def live_controller(directory: Path) -> AsyncIterator[LiveController]:
     file = directory / "cluster.json"
-    file.write_text(json.dumps(cluster))
+    file.write_text(json.dumps(CLUSTER))
     planner = ClusterPlanner(graph_file.read(file))
-    roles: dict[str, AgentRole] = dict.fromkeys(sorted(planner.hosts), "host")
-    roles |= dict.fromkeys(sorted(planner.summing), "switch")
+    roles: dict[str, AgentRole] = dict.fromkeys(HOSTS, "host") | dict.fromkeys(SUMMING, "switch")  # type: ignore[assignment]
 
     def agents(changed: Callable[[], None]) -> Agents:
-        return Agents(roles, lease_s=30, report_s=0.02, sessions_max=512, changed=changed)
+        return Agents(roles, lease_s=30, report_s=0.02, sessions_max=64, changed=changed)
 
     clock = WallClock()
     controller = Controller(open_store(str(directory / "store.db")), planner, agents, wall_clock=clock)

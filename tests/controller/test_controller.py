@@ -5,31 +5,35 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer
 from inaproto.errors import InvariantBroken
 from inaproto_controller.agents import Agents
 from inaproto_controller.cluster_planner import ClusterPlanner
-from inaproto_controller.controller import Controller, NotLeading
+from inaproto_controller.controller import Controller, JobRefused, NotLeading
 from inaproto_controller.desired import JobSpec, JobState
 from inaproto_controller.sqlite_store import SqliteStore
 from tests.controller.planned_cluster import racks
 
 DEADLINE_S = 30
-TOKEN = "t" * 40
+SUBMISSION = "t" * 40
 
 
 @asynccontextmanager
-async def leading(path: Path) -> AsyncIterator[Controller]:
+async def leading(path: Path, **options: Any) -> AsyncIterator[Controller]:
     planner = ClusterPlanner(racks())
     controller = Controller(
         SqliteStore(path),
         planner,
         lambda changed: Agents({}, lease_s=1, report_s=1, sessions_max=1, changed=changed),
         wall_clock=lambda: 0.0,
+        **options,
     )
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
@@ -59,28 +63,58 @@ async def test_records_of_cores_are_there_for_the_next_leader(tmp_path: Path) ->
 async def test_who_was_overtaken_reads_everything_anew(tmp_path: Path) -> None:
     """Somebody has written past the lock: the commit is refused, and nothing is lost."""
     async with leading(tmp_path / "store") as controller:
-        await controller.submit(JobSpec(name="one", hosts=1), TOKEN)
+        await controller.submit(JobSpec(name="one", hosts=1), SUBMISSION)
         term = controller.term
         connection = sqlite3.connect(tmp_path / "store")
         with connection:
             connection.execute("UPDATE control SET term = term + 1")
         connection.close()
         with suppress(NotLeading):  # unless it has noticed by itself
-            await controller.submit(JobSpec(name="two", hosts=1), TOKEN)
+            await controller.submit(JobSpec(name="two", hosts=1), SUBMISSION)
         await led(controller, term + 1)
-        await controller.submit(JobSpec(name="two", hosts=1), TOKEN)
+        await controller.submit(JobSpec(name="two", hosts=1), SUBMISSION)
         assert [job.spec.name for job in controller.jobs(live=True)] == ["one", "two"]
 
 
 async def test_a_store_with_a_slot_of_two_jobs_ends_the_controller(tmp_path: Path) -> None:
     with pytest.RaisesGroup(InvariantBroken, flatten_subgroups=True):
         async with leading(tmp_path / "store") as controller:
-            job = (await controller.submit(JobSpec(name="one", hosts=1), TOKEN)).job
+            job = (await controller.submit(JobSpec(name="one", hosts=1), SUBMISSION)).job
             connection = sqlite3.connect(tmp_path / "store")
             with connection:  # behind its back
                 connection.execute("INSERT INTO jobs SELECT 77, 'two', 1, 0, '', body FROM jobs")
             connection.close()
             with pytest.raises(InvariantBroken):
-                await controller.submit(JobSpec(name="two", hosts=1), TOKEN)
+                await controller.submit(JobSpec(name="two", hosts=1), SUBMISSION)
             assert job.state is JobState.SUBMITTED
             await trio.sleep_forever()
+
+
+SPEC = JobSpec(name="one", hosts=1)
+
+
+async def test_the_secret_of_the_store_outlasts_its_controllers(tmp_path: Path) -> None:
+    async with leading(tmp_path / "store") as first:
+        before = await first.submit(SPEC, SUBMISSION)
+        assert first.records == {}
+    async with leading(tmp_path / "store") as second:
+        again = await second.submit(SPEC, SUBMISSION)
+        assert (again.is_new, again.token) == (False, before.token)
+        other = await second.submit(replace(SPEC, name="two"), SUBMISSION)
+        assert other.token != before.token
+        assert before.token not in repr(before)
+
+
+async def test_tokens_by_the_deployment_s_secret(tmp_path: Path) -> None:
+    issuer = TokenIssuer([bytes(32)])
+    async with leading(tmp_path / "store", job_secret=issuer, token_days=2) as controller:
+        found = await controller.submit(replace(SPEC, hosts=2, ranks_per_host=2), SUBMISSION)
+        asked: dict[str, Any] = {"job": "one", "rank": 3, "size": 4, "host": "h7"}
+        granted = issuer.check(found.token, **asked, now_s=2 * 86400 - 1)
+        assert isinstance(granted, Grant)
+        assert isinstance(issuer.check(found.token, **asked, now_s=2 * 86400), Refusal)
+        with pytest.raises(JobRefused, match="65540"):
+            await controller.submit(JobSpec(name="large", hosts=2, ranks_per_host=32770), SUBMISSION)
+    async with leading(tmp_path / "store", job_secret=TokenIssuer([bytes(range(32))])) as controller:
+        with pytest.raises(JobRefused, match="made with another job_secret"):
+            await controller.submit(found.job.spec, SUBMISSION)

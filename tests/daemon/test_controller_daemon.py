@@ -12,6 +12,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from inaproto.core.job_tokens import hash_of
 from inaproto.daemon.control_address import UnixDoor
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.controller_link import ControllerLink
@@ -30,7 +31,7 @@ CLUSTER = {
     "switches": [{"name": "leaf", "jobs": 1}],
     "links": [{"between": ["h0", "leaf"]}, {"between": ["h1", "leaf"]}],
 }
-TOKEN = "t" * 40
+SUBMISSION = "t" * 40
 
 
 class Daemon:
@@ -115,17 +116,18 @@ async def test_a_job_from_its_submission_to_its_end(runtime_dir: Path) -> None:
         hosts = [daemon.agent("host", name) for name in ("h0", "h1")]
         switch = daemon.agent("switch", "leaf")
         said = await daemon.command(
-            "submit", "train", "--hosts", "2", "--ranks-per-host", "4", "--token", TOKEN
+            "submit", "train", "--hosts", "2", "--ranks-per-host", "4", "--submission", SUBMISSION
         )
         assert said.exit_code == 0
-        assert f"token {TOKEN}" in said.output
+        (token,) = [line.partition(" ")[2] for line in said.output.splitlines() if line.startswith("token ")]
         placed = await daemon.until("train", "placed")
         assert placed["hosts"] == ["h0", "h1"]
         while not (hosts[1].grants and switch.grants and hosts[1].grants[2].switches):
             await trio.lowlevel.checkpoint()
         (seats,) = hosts[1].grants.values()
         assert (seats.first_rank, seats.ranks, seats.size, seats.switches) == (4, 4, 8, ("leaf",))
-        assert TOKEN not in repr(seats)
+        assert seats.token_hash == hash_of(token)
+        assert seats.token_hash not in repr(seats)
         for host in hosts:
             host.say("running")
         await daemon.until("train", "running")
@@ -149,23 +151,26 @@ async def test_a_job_from_its_submission_to_its_end(runtime_dir: Path) -> None:
 
 async def test_the_same_submission_is_the_same_job(runtime_dir: Path) -> None:
     async with running(runtime_dir) as daemon:
-        first = await daemon.ask(daemon.client.submit, "train", 1, token=TOKEN)
-        again = await daemon.ask(daemon.client.submit, "train", 1, token=TOKEN)
+        first = await daemon.ask(daemon.client.submit, "train", 1, submission=SUBMISSION)
+        again = await daemon.ask(daemon.client.submit, "train", 1, submission=SUBMISSION)
         assert first["job"]["number"] == again["job"]["number"] == 1
-        for hosts, token in ((2, TOKEN), (1, "u" * 40)):
+        assert first["token"] == again["token"]
+        for hosts, submission in ((2, SUBMISSION), (1, "u" * 40)):
             with pytest.raises(ControllerRefused, match="choose another name"):
-                await daemon.ask(daemon.client.submit, "train", hosts, token=token)
+                await daemon.ask(daemon.client.submit, "train", hosts, submission=submission)
         assert (await daemon.ask(daemon.client.cancel, "train"))["state"] == "cancelled"
         assert (await daemon.ask(daemon.client.cancel, "train"))["state"] == "cancelled"
-        assert (await daemon.ask(daemon.client.submit, "train", 1, token=TOKEN))["job"]["number"] == 1
-        assert (await daemon.ask(daemon.client.submit, "train", 1, token="u" * 40))["job"]["number"] == 2
+        assert (await daemon.ask(daemon.client.submit, "train", 1, submission=SUBMISSION))["job"][
+            "number"
+        ] == 1
+        assert (await daemon.ask(daemon.client.submit, "train", 1, submission="u" * 40))["job"]["number"] == 2
 
 
 async def test_what_a_job_waits_for_is_said(runtime_dir: Path) -> None:
     async with running(runtime_dir) as daemon:
         daemon.agent("host", "h0")
-        await daemon.ask(daemon.client.submit, "one", 2, token=TOKEN)
-        await daemon.ask(daemon.client.submit, "two", 1, token=TOKEN)
+        await daemon.ask(daemon.client.submit, "one", 2, submission=SUBMISSION)
+        await daemon.ask(daemon.client.submit, "two", 1, submission=SUBMISSION)
         await daemon.until("two", "queued")
         while "1 of 2 are free, 1 do not report" not in (await daemon.command("show", "one")).output:
             await trio.lowlevel.checkpoint()
@@ -179,7 +184,8 @@ async def test_what_a_job_waits_for_is_said(runtime_dir: Path) -> None:
         ({"name": "x", "hosts": 0}, "hosts: Input should be greater than or equal to 1"),
         ({"name": "x", "hosts": 3}, "wants 3 hosts, the cluster has 2"),
         ({"name": "x", "hosts": 1, "model": "gpt"}, "model: must be one of bert"),
-        ({"name": "x", "hosts": 1, "token": "short"}, "token: String should have at least 32"),
+        ({"name": "x", "hosts": 1, "submission": "short"}, "submission: String should have at least 32"),
+        ({"name": "x", "hosts": 2, "ranks_per_host": 1023 * 33}, "ranks_per_host: Input should be less"),
         ({"name": "x", "hosts": True}, "hosts: Input should be a valid integer"),
         ({"name": "x", "hosts": 1, "colour": 1}, "colour: Extra inputs"),
         ([], "body: Input should be"),
@@ -279,9 +285,9 @@ async def test_one_controller_of_a_store_leads(runtime_dir: Path) -> None:
             await ready.wait()
             second = JobClient([str(settings.jobs_path)])
             with pytest.raises(ControllerUnreachable, match="does not lead"):
-                await first.ask(second.submit, "x", 1, token=TOKEN)
+                await first.ask(second.submit, "x", 1, submission=SUBMISSION)
             both = JobClient([str(settings.jobs_path), str(first.settings.jobs_path)])
-            await first.ask(both.submit, "x", 1, token=TOKEN)
+            await first.ask(both.submit, "x", 1, submission=SUBMISSION)
             hello = ControlStream(await connect_unix(settings.agents_path, "test"))
             await hello.send(AgentHello(role="host", agent="h0", boot_id="b"))
             answer = await hello.receive()

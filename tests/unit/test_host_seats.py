@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from inaproto.core.job_tokens import hash_of
 from inaproto.daemon.host_seats import HostSeats
 from inaproto.wire.controller_messages import GrantRecord
 
@@ -22,6 +27,40 @@ def grant(number: int, *, name: str = "train", first_rank: int = 2, ranks: int =
     return GrantRecord(
         grant=number, job=1, name=name, kind="seats", slots=(), first_rank=first_rank, ranks=ranks, size=4
     )
+
+
+def test_a_seat_is_for_who_shows_its_token() -> None:
+    host, _ = seats()
+    host.joined("train", 2, "guessed")  # before the seat was heard of
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    assert phases(host) == [(7, "held", "")]
+    host.joined("train", 3, "guessed")
+    assert phases(host) == [(7, "held", "")]
+    host.joined("train", 2, "token")
+    host.joined("train", 3, "token")
+    assert phases(host) == [(7, "running", "")]
+
+
+@pytest.mark.parametrize(
+    ("job", "rank", "key", "words"),
+    [
+        ("train", 2, "token", ""),
+        ("train", 2, "guessed", "not what it shows"),
+        ("train#1/2", 2, "guessed", "not what it shows"),
+        ("train~1", 0, "guessed", "not what it shows"),
+        ("train", 1, "token", "has given this host ranks 2 to 3"),
+        ("train~1", 1, "token", ""),
+        ("other", 0, "", ""),
+    ],
+)
+def test_who_may_not_join(job: str, rank: int, key: str, words: str) -> None:
+    host, _ = seats()
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    found = host.refusal_of(job, rank, key)
+    assert words in found
+    assert bool(words) == bool(found)
+    host.want([])
+    assert host.refusal_of(job, rank, key) == ""
 
 
 def seats() -> tuple[HostSeats, Cut]:
