@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+import inaproto
+from inaproto.client.channel import Channel
 from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer, hash_of
-from inaproto.errors import ConfigError, JoinRefused, LocalMisuse
+from inaproto.errors import ConfigError, JobError, JoinRefused, LocalMisuse
 from inaproto.wire.control_messages import Error, Ready, Ring, Start
+from tests.daemon.in_process_cluster import open_cluster
 from tests.daemon.running_switch import ControlHost, running_switch
 from tests.unit.rendezvous_members import member
 
@@ -237,3 +243,29 @@ async def test_a_secret_that_others_can_read_or_is_short_is_not_used(runtime_dir
             async with running_switch(runtime_dir / "run", job_secret=file):
                 raise AssertionError("it started")
         assert caught.group_contains(ConfigError, match=words)
+
+
+async def test_a_job_shrinks_by_its_token(runtime_dir: Path) -> None:
+    """What goes on of it has another name, other ranks and the same token."""
+    shown = token(until_rank=3, size=3)
+    sums: list[float] = []
+
+    async def go_on(comm: inaproto.Communicator) -> None:
+        with contextlib.suppress(JobError):
+            while True:
+                await comm.all_reduce(np.ones(4, np.float32))
+        async with await comm.shrink() as left:
+            sums.append(float((await left.all_reduce(np.ones(4, np.float32)))[0]))
+
+    async with open_cluster(runtime_dir, 0, switch=False) as cluster:
+        await cluster.start_switch(job_secret=secret_file(runtime_dir))
+        for _ in range(3):
+            await cluster.start_host()
+        *comms, lost = await cluster.job("train", 3, key=shown, elastic=True)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for comm in comms:
+                    nursery.start_soon(go_on, comm)
+                assert isinstance(lost.channel, Channel)
+                lost.channel.close()
+    assert sums == [2.0, 2.0]
