@@ -153,6 +153,20 @@ def racks(
 
 @demo.command()
 @_SEED
+@click.option("--steps", type=click.IntRange(min=8), default=20, help="Training steps of each job.")
+@click.option("--slower", type=click.FloatRange(min=0.1), default=4.0, help="Than the models were measured.")
+@_timeout(30.0)
+@_out("demo-out/sharing")
+def sharing(*, seed: int, steps: int, slower: float, timeout: float, out: Path) -> None:
+    """Jobs share the switches of two racks by turns; their controller is killed in the middle."""
+    from inaproto_hil import sharing_demo as act
+
+    config = act.Config(seed=seed, steps=steps, slower=slower, timeout_s=timeout)
+    sys.exit(act.main(config, out, click.echo))
+
+
+@demo.command()
+@_SEED
 @click.option("--ranks", type=click.IntRange(2, 8), default=4, help="Workers, each at a RoCE device.")
 @click.option("--epochs", type=click.IntRange(min=1), default=30)
 @_BATCH

@@ -1,0 +1,228 @@
+"""``inaproto demo sharing``: jobs share the switches of two racks by turns, and their controller is killed.
+
+Every daemon is a process of its own. The jobs have the training steps of measured models, slower and with
+smaller tensors; their ranks are tasks here, each at its host's daemon. Three jobs begin, a fourth comes later;
+in the middle the controller is ended by SIGKILL and started again. Every result is compared, byte for byte,
+with the sum by numpy in the order of the racks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+import inaproto
+from inaproto_controller.job_client import JobClient
+from inaproto_controller.model import measured
+from inaproto_controller.settings import AGENTS_SOCKET, JOBS_SOCKET
+from inaproto_hil.cluster import ClusterError, inaproto_command
+from inaproto_hil.fabric_cluster import SPINE, FabricCluster, FabricConfig
+
+MODELS: Final = ("vit-base-4", "bert-base-4", "opt-125m-4", "vit-base-16")
+BYTES_DIVISOR: Final = 2000
+"""Of the tensors of a model."""
+CONTROLLER: Final = "controller"
+START_S: Final = 60.0
+"""Until all hosts have found the controller, or a job has got somewhere."""
+LOOK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    seed: int = 1
+    steps: int = 20
+    """Of each job."""
+    slower: float = 4.0
+    """Than measured."""
+    timeout_s: float = 30.0
+
+
+class SharingCluster(FabricCluster):
+    """Two racks and a controller, which can be killed."""
+
+    def __init__(self, *, log_dir: Path) -> None:
+        super().__init__(FabricConfig(), log_dir=log_dir)
+        self.run_dir = self.directory / CONTROLLER
+        agents = ("--controller", str(self.run_dir / AGENTS_SOCKET))
+        self.config = FabricConfig(host_options=agents)
+        self.client = JobClient([str(self.run_dir / JOBS_SOCKET)])
+
+    def _start(self) -> None:
+        super()._start()
+        (self.directory / "cluster.json").write_text(json.dumps(cluster_file(self.config)))
+        self.switches.append(self._daemon(CONTROLLER, self._controller_argv()))
+
+    def _controller_argv(self) -> list[str]:
+        where = ["--dir", str(self.run_dir), "--cluster", str(self.directory / "cluster.json")]
+        return [inaproto_command(), "controller", *where, "--lease-ms", "3000"]
+
+    def kill_controller(self) -> None:
+        """By SIGKILL; another begins on the same store."""
+        index = len(self.config.switches)
+        self._start_switch_again(index, self._controller_argv())
+        self._wait_ready([self.switches[index]])
+
+
+def cluster_file(config: FabricConfig) -> dict[str, Any]:
+    """As docs/cluster-files.md has it."""
+    links = [[f"h{host}", config.leaf_of(host)] for host in range(config.hosts)]
+    links += [[leaf, SPINE] for leaf in config.leaves]
+    return {
+        "hosts": [f"h{host}" for host in range(config.hosts)],
+        "switches": [{"name": name, "jobs": 1} for name in config.switches],
+        "links": [{"between": link} for link in links],
+    }
+
+
+@dataclass
+class Tally:
+    """Of all jobs."""
+
+    differs: int = 0
+    """Results that are not numpy's."""
+    paths: Counter[str] = field(default_factory=Counter)
+    """All-reduces of rank 0, by path."""
+
+
+class Job:
+    def __init__(self, cluster: SharingCluster, model: str, config: Config, tally: Tally) -> None:
+        self.name = model
+        self._cluster, self._config, self._tally = cluster, config, tally
+        self._trace = measured(model)
+        self.steps_done = [0] * cluster.config.hosts
+
+    def _part(self, index: int, rank: int) -> NDArray[np.float32]:
+        nbytes = self._trace.nbytes[index % len(self._trace.nbytes)]
+        seed = [self._config.seed, index, rank, *self.name.encode()]
+        return np.random.default_rng(seed).standard_normal(
+            max(16, nbytes // BYTES_DIVISOR // 4), dtype=np.float32
+        )
+
+    def _expected(self, index: int) -> bytes:
+        parts = [self._part(index, rank) for rank in range(self._cluster.config.hosts)]
+        racks = [parts[first] + parts[first + 1] for first in range(0, len(parts), 2)]
+        return (racks[0] + racks[1]).tobytes()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for rank in range(self._cluster.config.hosts):
+                nursery.start_soon(self._rank, rank)
+
+    async def _rank(self, rank: int) -> None:
+        trace, slower = self._trace, self._config.slower
+        count = len(trace.nbytes)
+        async with await inaproto.connect(
+            self.name,
+            rank,
+            size=self._cluster.config.hosts,
+            socket=self._cluster.host_socket(rank),
+            path="shared",
+        ) as comm:
+            for step in range(self._config.steps):
+                began, works = trio.current_time(), []
+                for number, ready in enumerate(trace.ready):
+                    await trio.sleep_until(began + ready * slower)
+                    index = step * count + number
+                    works.append((index, comm.all_reduce(self._part(index, rank))))
+                await trio.sleep_until(began + trace.duration * slower)
+                for index, work in works:
+                    result = await work.wait(self._config.timeout_s)
+                    self._tally.differs += result.tobytes() != self._expected(index)
+                self.steps_done[rank] += 1
+            if rank == 0:
+                self._tally.paths.update(record.path for record in comm.statistics().recent)
+
+    async def past(self, steps: int) -> None:
+        await until(f"job {self.name} at step {steps}", lambda: min(self.steps_done) >= steps)
+
+
+async def until(what: str, condition: Callable[[], bool]) -> None:
+    """Polled, for it happens in other processes. Raises ``ClusterError``."""
+    with trio.move_on_after(START_S) as scope:
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(LOOK_S)
+    if scope.cancelled_caught:
+        raise ClusterError(f"{what}: not within {START_S:g} s")
+
+
+async def controllers_word(cluster: SharingCluster) -> dict[str, Any]:
+    """Its status."""
+    return await trio.to_thread.run_sync(partial(cluster.client.ask, "GET", "/v1/status"))
+
+
+def rounds(status: dict[str, Any]) -> Counter[str]:
+    """Of one life of a controller."""
+    found: Counter[str] = Counter(migrations=status["history"]["migrations"])
+    for group in status["sharing"]:
+        for name, count in group["counters"].items():
+            found["aborts"] += count if name.startswith("round aborted") else 0
+    return found
+
+
+async def play(cluster: SharingCluster, config: Config, say: Callable[[str], None]) -> bool:
+    tally = Tally()
+    jobs = [Job(cluster, model, config, tally) for model in MODELS]
+    seen: Counter[str] = Counter()
+    restarts, epochs = 0, [0]
+
+    async def all_hosts_here() -> None:
+        while True:
+            agents = (await controllers_word(cluster))["agents"]
+            if all(agents[f"h{host}"]["presence"] == "up" for host in range(cluster.config.hosts)):
+                return
+            await trio.sleep(LOOK_S)
+
+    async def direct() -> None:
+        nonlocal restarts
+        await jobs[0].past(config.steps // 4)
+        say(f"{MODELS[3]} arrives")
+        nursery.start_soon(jobs[3].run)
+        await jobs[0].past(config.steps // 2)
+        status = await controllers_word(cluster)
+        seen.update(rounds(status))
+        epochs.append(status["sharing"][0]["epoch"])
+        await trio.to_thread.run_sync(cluster.kill_controller)
+        restarts += 1
+        say(f"the controller was killed after turn {epochs[-1]}, and started again")
+
+    with trio.fail_after(START_S):
+        await all_hosts_here()
+    say("all hosts have found the controller")
+    async with trio.open_nursery() as nursery:
+        for job in jobs[:3]:
+            nursery.start_soon(job.run)
+        nursery.start_soon(direct)
+    status = await controllers_word(cluster)
+    seen.update(rounds(status))
+    epochs.append(max((group["epoch"] for group in status["sharing"]), default=0))
+    conflicts = sum(
+        cluster.switch_status(name)["accelerator"]["counters"]["pool_conflicts"]
+        for name in cluster.config.switches
+    )
+    went_back = int(epochs != sorted(epochs))
+    say(f"turns: {epochs[1]} before, {epochs[2]} with those of the next; by path: {dict(tally.paths)}")
+    total = sum(tally.paths.values())
+    share = tally.paths["switch"] / total if total else math.nan
+    violations = conflicts + went_back
+    say(
+        f"identical={'no' if tally.differs else 'yes'} jobs={len(jobs)} ina_share={share:.2f} "
+        f"migrations={seen['migrations']} aborts={seen['aborts']} controller_restarts={restarts} "
+        f"violations={violations}"
+    )
+    return not tally.differs and not violations and share > 0 and epochs[2] > epochs[1]
+
+
+def main(config: Config, out: Path, say: Callable[[str], None] = print) -> int:
+    """Returns the exit status."""
+    with SharingCluster(log_dir=out) as cluster:
+        return 0 if trio.run(play, cluster, config, say) else 1
