@@ -1,7 +1,7 @@
 """``inaproto demo sharing``: jobs share the switches of two racks by turns, and their controller is killed.
 
 Every daemon is a process of its own. The jobs have the training steps of measured models, slower and with
-smaller tensors; their ranks are tasks here, each at its host's daemon. Three jobs begin, a fourth comes later;
+smaller tensors; their ranks are tasks here, each at its host's daemon. Three jobs begin, a fourth comes then;
 in the middle the controller is ended by SIGKILL and started again. Every result is compared, byte for byte,
 with the sum by numpy in the order of the racks.
 """
@@ -22,9 +22,9 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
+from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
 from inaproto_controller.job_client import JobClient
 from inaproto_controller.model import measured
-from inaproto_controller.settings import AGENTS_SOCKET, JOBS_SOCKET
 from inaproto_hil.cluster import ClusterError, inaproto_command
 from inaproto_hil.fabric_cluster import SPINE, FabricCluster, FabricConfig
 

@@ -103,14 +103,17 @@ class LiveController:
 
 
 @asynccontextmanager
-async def live_controller(directory: Path) -> AsyncIterator[LiveController]:
+async def live_controller(
+    directory: Path, cluster: dict[str, Any] = CLUSTER
+) -> AsyncIterator[LiveController]:
     file = directory / "cluster.json"
-    file.write_text(json.dumps(CLUSTER))
+    file.write_text(json.dumps(cluster))
     planner = ClusterPlanner(graph_file.read(file))
-    roles: dict[str, AgentRole] = dict.fromkeys(HOSTS, "host") | dict.fromkeys(SUMMING, "switch")  # type: ignore[assignment]
+    roles: dict[str, AgentRole] = dict.fromkeys(sorted(planner.hosts), "host")
+    roles |= dict.fromkeys(sorted(planner.summing), "switch")
 
     def agents(changed: Callable[[], None]) -> Agents:
-        return Agents(roles, lease_s=30, report_s=0.02, sessions_max=64, changed=changed)
+        return Agents(roles, lease_s=30, report_s=0.02, sessions_max=512, changed=changed)
 
     clock = WallClock()
     controller = Controller(open_store(str(directory / "store.db")), planner, agents, wall_clock=clock)

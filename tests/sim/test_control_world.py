@@ -209,7 +209,7 @@ def test_seeds_draw_both_rules_and_all_that_may_befall() -> None:
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="control world"):
-        world(**changes)  # type: ignore[arg-type]
+        world(**changes)
 
 
 def test_a_record_that_is_no_configuration_is_refused_by_name() -> None:
