@@ -4,7 +4,7 @@
                               201 {"job", "token"}
     GET  /v1/jobs?live=true   {"jobs": [...]}
     GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
-    POST /v1/jobs/NAME/cancel {"job"}
+    POST /v1/jobs/NAME/cancel {}: {"job"}
     GET  /v1/sharing          {"groups": [...]}: pools of switch memory, whose turn it is, who is there
     GET  /v1/status
     GET  /                    a page for people; ?refresh_s=5&window_s=60
@@ -111,6 +111,7 @@ def application(controller: Controller) -> Starlette:
         return JSONResponse({"job": document(job)})
 
     async def cancel(request: Request) -> Response:
+        await _body(request)
         return JSONResponse({"job": document(await controller.cancel(request.path_params["name"]))})
 
     async def status(request: Request) -> Response:

@@ -295,3 +295,28 @@ async def test_one_controller_of_a_store_leads(runtime_dir: Path) -> None:
             assert answer.code == "not_leader"
             hello.close()
             stop.set()
+
+
+async def ask_raw(daemon: Daemon, *parts: bytes) -> bytes:
+    """HTTP by hand: ``parts`` one after the other, each after the controller has had time for that before."""
+    async with await trio.open_unix_socket(str(daemon.settings.jobs_path)) as stream:
+        for part in parts:
+            await stream.send_all(part)
+            await daemon.ask(daemon.client.jobs, live=True)
+        answer = bytearray()
+        while b"}}" not in answer and (data := await stream.receive_some()):
+            answer += data
+        return bytes(answer)
+
+
+async def test_a_cancellation_is_json_too_and_waits_for_all_of_it(runtime_dir: Path) -> None:
+    """Else a page in a browser could cancel jobs, and who sends its body late finds the connection closed."""
+    async with running(runtime_dir) as daemon:
+        await daemon.ask(daemon.client.submit, "train", 1, submission=SUBMISSION)
+        head = b"POST /v1/jobs/train/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        answer = await ask_raw(daemon, head + b"Content-Type: text/plain\r\n\r\n{}")
+        assert answer.startswith(b"HTTP/1.1 415")
+        assert (await daemon.ask(daemon.client.job, "train"))["state"] != "cancelled"
+        answer = await ask_raw(daemon, head + b"Content-Type: application/json\r\n\r\n", b"{}")
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert (await daemon.ask(daemon.client.job, "train"))["state"] == "cancelled"
