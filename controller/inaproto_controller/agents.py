@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,7 @@ ACCEPT_RETRY_S: Final = 0.5
 NOT_LEADER: Final = "not_leader"
 AGENT_REFUSED: Final = "agent_refused"
 BAD_MESSAGE: Final = "bad_message"
+SESSION_OVER: Final = "session_over"
 SharingSend = Callable[[str, Message], None]
 """What takes a message to a host."""
 
@@ -71,12 +73,14 @@ class Agents:
         sessions_max: int,
         changed: Callable[[], None],
         sharing: Callable[[SharingSend], SharingService] | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._roles = roles
         self._lease_s = lease_s
         self._report_s = report_s
         self._sessions_max = sessions_max
         self._changed = changed
+        self._wall_clock = wall_clock
         self._connections = 0
         self._sessions: dict[str, _Session] = {}
         self._heard: dict[str, float] = {}
@@ -177,13 +181,14 @@ class Agents:
         stream.limit_input(math.inf)
         session = self._sessions[hello.agent] = _Session(stream, hello.agent, hello.boot_id)
         self._heard[hello.agent] = trio.current_time()
-        reason = "it said what is no message"
+        reason, certified_s = "it said what is no message", math.inf
         try:
             stream.send_nowait(AgentWelcome(term=self._term, report_ms=round(self._report_s * 1000)))
             if hello.role == "host":
                 self.sharing.arrived(hello.agent)
             while True:
-                with trio.fail_after(self._lease_s):
+                certified_s = self._seconds_left(identity)
+                with trio.fail_after(max(0.0, min(certified_s, self._lease_s))):
                     message = await stream.receive()
                 self._heard[hello.agent] = trio.current_time()
                 if isinstance(message, AgentReport):
@@ -194,6 +199,9 @@ class Agents:
                     raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
         except trio.TooSlowError:
             reason = f"nothing was heard of it for {self._lease_s:g} s"
+            if certified_s < self._lease_s:
+                reason = "its certificate has run out"
+            _refuse(stream, SESSION_OVER, f"{reason}; the connection is closed")
         except EndOfChannel as end:
             reason = end.reason
         finally:
@@ -203,6 +211,10 @@ class Agents:
                     self.sharing.departed(hello.agent)
                 log.info("%s %s: %s", hello.role, hello.agent, reason)
                 self._changed()
+
+    def _seconds_left(self, identity: Identity) -> float:
+        """Until the certificate of an agent runs out, and its session with it."""
+        return math.inf if identity.expires_s is None else identity.expires_s - self._wall_clock()
 
     async def _hello(self, stream: ControlStream, identity: Identity) -> AgentHello | None:
         with trio.move_on_after(HELLO_S):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -26,10 +28,10 @@ ROLES: dict[str, AgentRole] = {"h0": "host", "spine": "switch"}
 
 
 @asynccontextmanager
-async def agents_of(directory: Path) -> AsyncIterator[tuple[Deployment, int]]:
+async def agents_of(directory: Path, **options: Any) -> AsyncIterator[tuple[Deployment, int]]:
     deployment = Deployment(directory)
     listener = await listen_tls(LOOPBACK, 0, Credentials(deployment.issue(Role.CONTROLLER, "controller")))
-    agents = Agents(ROLES, lease_s=30, report_s=2, sessions_max=8, changed=lambda: None)
+    agents = Agents(ROLES, lease_s=30, report_s=2, sessions_max=8, changed=lambda: None, **options)
     agents.lead(1, Desired())
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
@@ -119,3 +121,17 @@ async def test_a_daemon_says_where_its_controller_is(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
     assert (told["at"], told["term"], told["error"]) == (str(at), 1, "")
     assert told["credentials"]["name"] == "h0"
+
+
+async def test_a_session_ends_with_its_certificate(tmp_path: Path) -> None:
+    async with agents_of(tmp_path, wall_clock=lambda: time.time() + 86400) as (deployment, port):
+        door = TlsDoor(Endpoint(LOOPBACK, port, "controller"), Credentials(deployment.host()))
+        stream = ControlStream(await door.connect())
+        try:
+            await stream.send(AgentHello(agent="h0", role="host", boot_id="b"))
+            said: list[Message] = []
+            while not (said and isinstance(said[-1], Error)):
+                said.append(await stream.receive())
+            assert "its certificate has run out" in said[-1].message
+        finally:
+            stream.close()
