@@ -20,7 +20,8 @@ from typing import Any, Final, assert_never
 
 import trio
 
-from inaproto.core.sharing_coordinator import Phase, SharingCoordinator
+from inaproto.core.sharing_coordinator import SharingCoordinator
+from inaproto.core.sharing_rounds import Phase
 from inaproto.core.sharing_types import (
     FromSeat,
     JobDrained,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from inaproto.core.sharing_types import TurnRecord, TurnView
-from inaproto.core.sharing_words import AT_ONCE, Seat, Turn
+from inaproto.core.sharing_types import Tell, TurnRecord, TurnStands, TurnView
+from inaproto.core.sharing_words import AT_ONCE, EndTurn, Seat, Turn
 from inaproto.units import Epoch, JobId, OpIndex
 
 
@@ -108,3 +108,11 @@ class StandingTurns:
 
     def view(self) -> tuple[TurnView, ...]:
         return tuple(TurnView(one.turn, tuple(one.undrained)) for one in self._all)
+
+
+def stands(one: Standing) -> TurnStands:
+    return TurnStands(one.turn.job, one.turn.epoch, one.turn.first, one.turn.until)
+
+
+def end_for(one: Standing, seats: Iterable[Seat], term: int) -> list[Tell]:
+    return [Tell(seat, EndTurn(seat, term, one.turn.epoch, one.turn.until)) for seat in seats]

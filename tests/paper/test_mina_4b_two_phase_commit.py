@@ -371,7 +371,7 @@ class Termless(SharingCoordinator):
 
     def __init__(self, config: SharingConfig, record: SharingRecord | None = None) -> None:
         super().__init__(config, record)
-        self._term, self._number = 1, self._record.version.number
+        self._rounds.term, self._rounds.number = 1, 0 if record is None else record.version.number
 
 
 @pytest.mark.parametrize("make", [SharingCoordinator, Termless])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import SharingParticipant
+from inaproto.core.sharing_round import Round
+from inaproto.core.sharing_rounds import Rounds
+from inaproto.core.sharing_wishes import Wishes
 from inaproto.core.slot_ledger import SlotLedger
 from tests.planted.planting import Change, PlantedFault
 
@@ -56,8 +58,8 @@ _FAULTS: Final = (
         "gives a turn while another has not drained",
         (
             Change(
-                SharingCoordinator._change,
-                "has_room = self._turns.occupied < self._config.capacity",
+                Wishes.change,
+                "has_room = turns.occupied < config.capacity",
                 "has_room = True",
             ),
         ),
@@ -68,7 +70,7 @@ _FAULTS: Final = (
         "ends a turn under an operation",
         (
             Change(
-                SharingCoordinator._objection,
+                Round.objection,
                 "return Mark.ABORTED_IN_INA if is_in_ina else None",
                 "return None",
             ),
@@ -78,7 +80,7 @@ _FAULTS: Final = (
         "turns_forgotten",
         _SHARING,
         "knows of no turn after a restart",
-        (Change(SharingCoordinator.__init__, "StandingTurns(self._record.turns)", "StandingTurns(())"),),
+        (Change(Rounds.__init__, "StandingTurns(self._record.turns)", "StandingTurns(())"),),
     ),
     PlantedFault(
         "slot_too_many",

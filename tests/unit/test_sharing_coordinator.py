@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from inaproto.core.sharing_coordinator import HANDLERS, Phase, SharingCoordinator
+from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import HANDLERS as SEAT_HANDLERS
 from inaproto.core.sharing_participant import Phase as SeatPhase
+from inaproto.core.sharing_rounds import HANDLERS, Phase
 from inaproto.core.sharing_types import (
     Closing,
     JobDrained,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from inaproto.core.sharing_coordinator import Phase, SharingCoordinator
+from inaproto.core.sharing_coordinator import SharingCoordinator
+from inaproto.core.sharing_rounds import Phase
 from inaproto.core.sharing_types import (
     FromSeat,
     JobDrained,

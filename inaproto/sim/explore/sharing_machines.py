@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import SharingParticipant
+from inaproto.core.sharing_rounds import Rounds
 from inaproto.core.sharing_types import (
     FromCoordinator,
     FromPeer,
@@ -191,13 +192,13 @@ def is_void_for_seat(core: SharingParticipant, message: object) -> bool:
 
 def is_void_for_coordinator(core: SharingCoordinator, message: object) -> bool:
     """Likewise, if it does not crash any more."""
-    state, view = vars(core), core.view()
+    rounds, view = vars(vars(core)["_rounds"]), core.view()
     match message:
         case Done():
-            record = state["_pending"] or state["_record"]
+            record = rounds["_pending"] or rounds["_record"]
             if message.version > record.version or view.phase in ("new", "starting"):
                 return False
-            return message.version < record.version or message.seat not in state["_missing"]
+            return message.version < record.version or message.seat not in rounds["missing"]
         case Refusal():
             return message.version < view.version or view.phase not in ("new", "starting", "preparing")
         case Drained():
@@ -210,7 +211,7 @@ def is_void_for_coordinator(core: SharingCoordinator, message: object) -> bool:
             return False
 
 
-_LEFT_OUT: Final = ("_counters", "_config")
+_LEFT_OUT: Final = ("_counters", "counters", "_config")
 
 
 def _normalise(core: SharingCoordinator | SharingParticipant) -> None:
@@ -218,10 +219,11 @@ def _normalise(core: SharingCoordinator | SharingParticipant) -> None:
     if isinstance(core, SharingParticipant):
         state["_asked"] = min(state["_asked"], 1)
         return
-    state["_aborted"] = 0
-    state["_token"] = 0 if state["_pending"] is None else 1
-    if state["_deadline"] is not None:
-        state["_deadline"] = LATER if core.view().phase == "committing" else SOON
+    rounds = vars(state["_rounds"])
+    rounds["aborted"] = 0
+    rounds["_token"] = 0 if rounds["_pending"] is None else 1
+    if rounds["deadline"] is not None:
+        rounds["deadline"] = LATER if core.view().phase == "committing" else SOON
     if state["_poll"] is not None:
         state["_poll"] = LATER
 
@@ -252,7 +254,7 @@ def _values(value: Any) -> Hashable:
 
 
 def _is_mutable(value: Any) -> bool:
-    if isinstance(value, SharingCoordinator | SharingParticipant | StandingTurns):
+    if isinstance(value, SharingCoordinator | SharingParticipant | Rounds | StandingTurns):
         return True
     parameters: Any = getattr(value, "__dataclass_params__", None)
     return parameters is not None and not parameters.frozen

@@ -476,7 +476,7 @@ class SharingWorld:
 
     def _may_succeed(self, state: State) -> bool:
         """Whether a round would be committed if nothing else happened."""
-        round_ = vars(self.coordinator.cores[state[0]])["_round"]
+        round_ = vars(self.coordinator.cores[state[0]])["_rounds"].round
         asked = [self.seats.index(seat) for seat in round_.change.seats]
         if any(state[4 + seat] == DOWN for seat in asked):
             return False
