@@ -9,7 +9,8 @@ import pytest
 
 from inaproto.core.sharing_words import Rule
 from inaproto.sim.explore.sharing_config import SharingWorldConfig
-from inaproto.sim.explore.sharing_world import SharingWorld, State
+from inaproto.sim.explore.sharing_states import State
+from inaproto.sim.explore.sharing_world import SharingWorld
 
 FAULTY_STEPS = 120
 HEALED_STEPS_MAX = 4_000

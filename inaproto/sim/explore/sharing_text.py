@@ -9,7 +9,8 @@ from inaproto.core.sharing_types import FromPeer
 from inaproto.core.sharing_words import Decision, EndTurn, Prepare, TellPeerDecision, Turn, Vote
 
 if TYPE_CHECKING:
-    from inaproto.sim.explore.sharing_world import SharingWorld, State, Step
+    from inaproto.sim.explore.sharing_states import State, Step
+    from inaproto.sim.explore.sharing_world import SharingWorld
 
 
 def describe(world: SharingWorld, run: Sequence[tuple[State, Step]]) -> list[str]:
@@ -34,7 +35,7 @@ def _tell(world: SharingWorld, before: State, step: Step) -> list[str]:
 
 
 def _event(world: SharingWorld, before: State, step: Step) -> str:
-    from inaproto.sim.explore import sharing_world as words
+    from inaproto.sim.explore import sharing_states as words
 
     names = [f"{seat.job}/{seat.host}" for seat in world.seats]
     match step.what:
