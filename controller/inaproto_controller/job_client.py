@@ -74,6 +74,11 @@ class JobClient:
         ]
         return found
 
+    def sharing(self) -> list[dict[str, Any]]:
+        """Pools of switch memory."""
+        found: list[dict[str, Any]] = self.ask("GET", "/v1/sharing")["groups"]
+        return found
+
     def cancel(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask("POST", f"/v1/jobs/{quote(name, safe='')}/cancel", {})["job"]
         return found

@@ -212,6 +212,37 @@ def watch(name: str, **where: Any) -> None:
                 return
 
 
+@job.command(
+    short_help="Show whose turn it is.", epilog="Example: inaproto job turns --json | jq '.[].turns'"
+)
+@_common
+def turns(**where: Any) -> None:
+    """Show the jobs that share switch memory by turns: whose turn it is, and who has had how many."""
+    with _guarded():
+        found = _client(**where).sharing()
+        if where["as_json"]:
+            _print_json(found)
+            return
+        if not found:
+            click.echo(
+                "no jobs share switch memory: those do that ask for path shared, at hosts with --controller"
+            )
+        for pool in found:
+            click.echo(f"pool {pool['pool']}: {_whose(pool['turns']) or 'nobody has a turn'}")
+            for name, one in pool["jobs"].items():
+                known = one["step_operations"]
+                step = "step not known yet" if known is None else f"step of {known} all-reduces"
+                click.echo(f"  {name}: {one['turns']} turns, hosts {', '.join(one['hosts'])}, {step}")
+
+
+def _whose(standing: list[dict[str, Any]]) -> str:
+    return "; ".join(
+        f"turn {turn['epoch']} of {turn['job']}, all-reduces from {turn['first']}"
+        + ("" if turn["until"] is None else f" to {turn['until'] - 1}")
+        for turn in standing
+    )
+
+
 def _state(found: dict[str, Any]) -> str:
     return f"{found['state']}: {found['why']}" if found["why"] else str(found["state"])
 

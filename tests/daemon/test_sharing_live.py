@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import trio
 
+from inaproto.core.sharing_types import Mark
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.errors import JobError
 from inaproto.wire.control_messages import Error
 from inaproto.wire.controller_messages import AgentHello, AgentWelcome
-from inaproto.wire.sharing_messages import SeatRecord, SharingDrained
+from inaproto.wire.sharing_messages import SeatRecord, SharingAskPeer, SharingDrained, VersionRecord
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.sharing_cluster import AGENTS, Disk, LiveController, Training, pool_of, seats_of
 from tests.seeds import seeds
@@ -217,3 +218,38 @@ def test_a_host_that_speaks_for_a_seat_of_another_is_cut_off() -> None:
             nursery.cancel_scope.cancel()
 
     run_world("sharing/stranger", scenario, hosts=1, **OPTIONS)
+
+
+def test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches() -> None:
+    """No controller is needed for it, and nobody asks in another's name."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        async with trio.open_nursery() as nursery:
+            controller = await leading(cluster, nursery, Disk())
+            job = Training(cluster, "train", (0, 1), steps=30)
+
+            async def ask() -> None:
+                await job.past(9)
+                await controller.kill()
+                daemons = [cluster.hosts[host].daemon for host in range(2)]
+                lives = [seats_of(one)[0]["life"] for one in daemons]
+                seats = [SeatRecord(job="train", host=f"h{host}", life=lives[host]) for host in range(2)]
+                version = VersionRecord(term=1, number=1000)
+                assert daemons[0] is not None
+                fabric = daemons[0].fabric
+                assert fabric is not None
+                fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=seats[1], version=version))
+                fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=seats[0], version=version))
+                promised, stale = Mark.PROMISED.value, Mark.STALE.value
+                await job.past(18)
+                assert seats_of(daemons[1])[0]["counters"][promised] == 1
+                assert (
+                    stale in seats_of(daemons[0])[0]["counters"]
+                )  # the answer to what it was not in doubt of
+
+            async with trio.open_nursery() as running:
+                running.start_soon(job.run)
+                running.start_soon(ask)
+            nursery.cancel_scope.cancel()
+
+    run_world("sharing/peers", scenario, hosts=2, **OPTIONS)
