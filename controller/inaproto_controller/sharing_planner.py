@@ -116,7 +116,7 @@ class TurnPlanner:
         if proposal.until is not None:
             first = max(proposal.first, facts[proposal.job].operation + self._config.margin)
             operations = max(1, proposal.until - first)
-        return Wish(TurnWanted(proposal.job, operations), inf)
+        return Wish(TurnWanted(proposal.job, operations, proposal.first), inf)
 
     def _forget(self, jobs: Mapping[JobId, Sequence[SeatNews]], turns: Sequence[TurnView]) -> None:
         standing = {one.turn.epoch for one in turns}

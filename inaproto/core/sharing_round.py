@@ -22,6 +22,7 @@ class Change:
     ended: Epoch | None
     seats: tuple[Seat, ...]
     first: OpIndex = field(default=AT_ONCE, compare=False)
+    """The earliest operation of the turn that is granted. To wish for another is no reason to abort."""
 
     def margin(self, config: SharingConfig) -> int:
         """Operations between the greatest index reported and the first that the decision concerns."""

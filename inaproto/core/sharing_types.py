@@ -104,9 +104,8 @@ class TurnWanted:
     job: JobId | None
     operations: int | None = None
     """How many; None: until something else is wanted."""
-    first: OpIndex | None = field(default=None, compare=False)
-    """The earliest of them. Of wishes that differ in nothing else, the round under way goes by that which it
-    began with."""
+    first: OpIndex | None = None
+    """The earliest of them. A round under way keeps to that which it began with."""
 
 
 @dataclass(frozen=True, slots=True)

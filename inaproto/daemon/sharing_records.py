@@ -102,6 +102,7 @@ def order_message(said: CoordinatorMessage) -> FromController:
                 margin=said.margin,
                 lease_ns=said.lease_ns,
                 peers=tuple(map(seat_record, said.peers)),
+                first=said.first,
             )
         case Commit():
             return SharingCommit(
@@ -133,6 +134,7 @@ def order_of(message: FromController) -> CoordinatorMessage:
                 margin=message.margin,
                 lease_ns=message.lease_ns,
                 peers=tuple(map(seat_of, message.peers)),
+                first=OpIndex(message.first),
             )
         case SharingCommit():
             return Commit(seat, message.term, _version_of(message.version), _decision_of(message.decision))

@@ -77,6 +77,7 @@ class SharingPrepare(Message):
     margin: U32
     lease_ns: U64
     peers: _Seats
+    first: U64 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
