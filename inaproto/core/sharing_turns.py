@@ -25,8 +25,8 @@ A plan is a function of the facts; nothing is remembered. It is asked for late, 
 before its first operation begins, so that what is decided rests on late facts; a turn that stands is never
 changed. Where nobody else gains anything, a turn has no end, until somebody does.
 
-Seconds of the controller's clock. Capacities above one: the next turn is planned for the unit that is free
-first, as if there were only that one.
+Seconds of the controller's clock. Capacities above one: where several units are free, those who begin next
+get the others, and are in nobody's way; where none is, the turn is planned for the one that is free first.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def next_turn(
         if line.job not in held or not (is_free or line.is_open or held[line.job] > free_at)
     ]
     find = _scored if config.rule is TurnRule.SCORE else _needed
-    found = find(able, free_at + config.round_trip, config)
+    found = find(able, free_at + config.round_trip, config, max(config.capacity - len(held), 1))
     if found is None:
         return None
     has_end = not found.is_alone or 1 < config.capacity < len(lines)
@@ -159,21 +159,23 @@ def _lines(jobs: Sequence[JobFacts], turns: Sequence[StandingTurn], now: float) 
     return [line for line in lines if line.advance(now)]
 
 
-def _needed(lines: Sequence[_Line], earliest: float, config: TurnConfig) -> _Run | None:
+def _needed(lines: Sequence[_Line], earliest: float, config: TurnConfig, units: int) -> _Run | None:
+    """``units``: that are free, or will be."""
     found = (_Wish.of(line, earliest) for line in lines)
     wishes = sorted((one for one in found if one is not None), key=lambda one: one.begin)
     if not wishes:
         return None
-    is_alone = len(wishes) == 1
+    is_alone = len(wishes) <= units
     for wish in wishes:
-        until = wish.until([one for one in wishes if one is not wish], config)
+        others = [one for one in wishes if one is not wish]
+        until = wish.until(others[units - 1 :], config)
         if until > wish.first:
             return _Run(wish.job, wish.first, until, wish.begin, is_alone)
     wish = min(wishes, key=lambda one: one.need)
     return _Run(wish.job, wish.first, OpIndex(wish.first + 1), wish.begin, is_alone)
 
 
-def _scored(lines: Sequence[_Line], earliest: float, config: TurnConfig) -> _Run | None:
+def _scored(lines: Sequence[_Line], earliest: float, config: TurnConfig, units: int) -> _Run | None:
     """Operations that the published rule would give INA, until it gave it to another or to none."""
     ahead = [line.copy() for line in lines]
     found: _Run | None = None
@@ -184,23 +186,27 @@ def _scored(lines: Sequence[_Line], earliest: float, config: TurnConfig) -> _Run
             line.move()
             continue
         others = [one.run for one in ahead if one is not line]
-        uses_ina = not any(one.uses_ina for one in others) and _may_use(run, others)
+        uses_ina = _may_use(run, others, units)
         if uses_ina and found is None:
-            found = _Run(line.job, line.operation, line.operation, run.at, is_alone=not others)
+            found = _Run(line.job, line.operation, line.operation, run.at, is_alone=len(others) < units)
         if found is not None:
-            if uses_ina is not (line.job == found.job) or found.until - found.first >= _OPERATIONS_MAX:
+            is_own = line.job == found.job
+            is_over = uses_ina is not is_own and (is_own or units == 1)
+            if is_over or found.until - found.first >= _OPERATIONS_MAX:
                 return found
-            if uses_ina:
+            if is_own:
                 found = found._replace(until=OpIndex(line.operation + 1))
         run.begin(uses_ina=uses_ina)
     return found
 
 
-def _may_use(run: JobRun, others: Sequence[JobRun]) -> bool:
+def _may_use(run: JobRun, others: Sequence[JobRun], units: int) -> bool:
+    """If a unit is free that nobody who goes without gains more from. Of one unit: the published rule."""
     mine = run.next_operation()
-    rivals = [one.next_operation() for one in others]
+    rivals = [one.next_operation() for one in others if not one.uses_ina]
     assert mine is not None, "jobs are without end here"
-    return may_use(mine, [one for one in rivals if one is not None], run.at)
+    left = units - (len(others) - len(rivals))
+    return left > sum(one is not None and not may_use(mine, [one], run.at) for one in rivals)
 
 
 class _Line:

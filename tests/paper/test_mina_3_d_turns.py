@@ -208,6 +208,41 @@ def test_as_many_turns_stand_as_the_pool_has_room_for() -> None:
     assert (found.job, found.until) == (name_of(1), None)
 
 
+@pytest.mark.parametrize("rule", TurnRule)
+def test_where_there_is_room_for_all_nobody_s_turn_is_cut(rule: TurnRule) -> None:
+    models = ("bert-base-4", "vit-base-4", "bert-large-4")
+    jobs = [facts(model, job, operation=0, at=0.0) for job, model in enumerate(models)]
+    for capacity, count in ((2, 2), (3, 3), (3, 2)):
+        found = next_turn(jobs[:count], [], 0.0, TurnConfig(capacity=capacity, rule=rule))
+        assert found is not None
+        assert found.until is None
+
+
+@pytest.mark.parametrize("rule", TurnRule)
+def test_a_turn_is_as_long_with_a_second_unit_as_alone_if_one_other_job_comes(rule: TurnRule) -> None:
+    """The third is whom a unit is wanted for, so turns have ends; and nobody is asked for twice."""
+    jobs = [facts("bert-base-4", job, operation=0, at=0.0) for job in range(3)]
+    config = TurnConfig(capacity=2, rule=rule)
+    first = next_turn(jobs, [], 0.0, config)
+    alone = next_turn(jobs, [], 0.0, TurnConfig(rule=rule))
+    assert first is not None
+    assert alone is not None
+    assert first.until is not None
+    assert alone.until is not None
+    assert (first.job, first.first) == (alone.job, alone.first)
+    assert first.until >= alone.until
+    standing = [StandingTurn(first.job, first.first, first.until, 0.0)]
+    second = next_turn(jobs, standing, 0.0, config)
+    assert second is not None
+    assert second.job != first.job
+    assert second.begin == pytest.approx(first.begin)
+    assert second.until is not None
+    standing.append(StandingTurn(second.job, second.first, second.until, 0.0))
+    third = next_turn(jobs, standing, 0.0, config)
+    assert third is not None
+    assert third.begin > second.begin
+
+
 def test_the_better_rule_of_a_group_is_found_by_a_trial() -> None:
     jobs = {one: times_of(one) for one in EVALUATED}
     assert better_rule([jobs["bert-base-4"], jobs["vit-large-4"]], CONFIG) is TurnRule.SCORE
