@@ -20,6 +20,14 @@ from inaproto.daemon.unix_sockets import UNIX, connect_unix
 from inaproto.errors import ConfigError
 from inaproto.wire.control_messages import Error, Message, Status
 from inaproto.wire.controller_messages import AgentHello, AgentRole, GrantRecord, HoldPhase, HoldRecord
+from inaproto.wire.sharing_messages import (
+    SeatHold,
+    SharingCommit,
+    SharingDone,
+    SharingPrepare,
+    SharingSeats,
+    SharingVote,
+)
 from inaproto_controller.daemon import run_controller
 from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
 from inaproto_controller.job_command import job as job_command
@@ -320,3 +328,30 @@ async def test_a_cancellation_is_json_too_and_waits_for_all_of_it(runtime_dir: P
         answer = await ask_raw(daemon, head + b"Content-Type: application/json\r\n\r\n", b"{}")
         assert answer.startswith(b"HTTP/1.1 200")
         assert (await daemon.ask(daemon.client.job, "train"))["state"] == "cancelled"
+
+
+async def test_whose_turn_it_is_can_be_asked(runtime_dir: Path) -> None:
+    async with running(runtime_dir) as daemon:
+        result = await daemon.command("turns")
+        assert result.exit_code == 0
+        assert "no jobs share switch memory" in result.output
+        stream = await daemon.stranger()
+        await stream.send(AgentHello(role="host", agent="h0", boot_id="b"))
+        await stream.receive()
+        hold = SeatHold(pool="shared", job="train", life=1, ring_id=5, hosts=1)
+        await stream.send(SharingSeats(seats=(hold,)))
+        prepare = await stream.receive()
+        assert isinstance(prepare, SharingPrepare)
+        await stream.send(SharingVote(seat=prepare.seat, version=prepare.version, index=7, in_ina=False))
+        commit = await stream.receive()
+        assert isinstance(commit, SharingCommit)
+        assert commit.decision.granted is not None
+        assert commit.decision.granted.first >= 7  # that is where it is
+        await stream.send(SharingDone(seat=commit.seat, version=commit.version))
+        result = await daemon.command("turns")
+        first = commit.decision.granted.first
+        assert f"pool shared: turn 1 of train, all-reduces from {first}" in result.output
+        assert "train: 1 turns, hosts h0, step not known yet" in result.output
+        [group] = await daemon.ask(daemon.client.sharing)
+        assert group["turns"][0]["undrained"] == ["h0"]
+        stream.close()
