@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -117,8 +117,9 @@ async def live_controller(
 
     clock = WallClock()
     controller = Controller(open_store(str(directory / "store.db")), planner, agents, wall_clock=clock)
-    with trio.fail_after(DEADLINE_S), socket.create_server(("127.0.0.1", 0)) as sock:
+    with trio.fail_after(DEADLINE_S), socket.create_server(("127.0.0.1", 0)) as sock, ExitStack() as stack:
         listener = await listen_unix(directory / "agents.sock", "agents")
+        stack.callback(listener.close)
         config = Config()
         config.bind = [f"fd://{os.dup(sock.fileno())}"]
         config.errorlog = None
@@ -131,7 +132,6 @@ async def live_controller(
                 await trio.lowlevel.checkpoint()
             port = sock.getsockname()[1]
             yield LiveController(controller, clock, f"http://127.0.0.1:{port}/", directory, nursery)
-            listener.close()
             nursery.cancel_scope.cancel()
 
 
