@@ -53,8 +53,8 @@ class HostSeats:
         self._cut_off = cut_off
         self._changed = changed
         self._seats: dict[int, _Seat] = {}
-        self._present: dict[str, dict[int, str]] = {}
-        """Keys by rank, of all jobs here, by name of the job: some come before their seat is heard of."""
+        self._present: dict[str, dict[int, dict[str, str]]] = {}
+        """Keys by parallel ring, rank and job, of all jobs here: some come before their seat is heard of."""
 
     def want(self, grants: Sequence[GrantRecord]) -> None:
         wanted = {grant.grant: grant for grant in grants}
@@ -70,8 +70,9 @@ class HostSeats:
                 self._seats[number].grant = grant
                 continue
             seat = self._seats[number] = _Seat(grant)
-            for rank, key in sorted(self._present.get(grant.name, {}).items()):
-                self._sit(seat, rank, key)
+            for rank, keys in sorted(self._present.get(grant.name, {}).items()):
+                for key in keys.values():
+                    self._sit(seat, rank, key)
 
     def holds(self) -> list[HoldRecord]:
         return [
@@ -95,9 +96,10 @@ class HostSeats:
 
     def joined(self, job: str, rank: int, key: str = "") -> None:
         """Its ring stands; said again for each ring."""
-        self._present.setdefault(job, {})[rank] = key
+        name = _seated_as(job)
+        self._present.setdefault(name, {}).setdefault(rank, {})[job] = key
         for seat in self._seats.values():
-            if seat.grant.name == job:
+            if seat.grant.name == name:
                 self._sit(seat, rank, key)
         self._changed()
 
@@ -108,14 +110,26 @@ class HostSeats:
 
     def left(self, job: str, rank: int, *, failure: str) -> None:
         """``failure``: why it is gone, if it did not leave in order."""
-        here = self._present.get(job, {})
-        here.pop(rank, None)
+        name = _seated_as(job)
+        here = self._present.get(name, {})
+        rings = here.get(rank, {})
+        rings.pop(job, None)
+        if not rings:
+            here.pop(rank, None)
         if not here:
-            self._present.pop(job, None)
+            self._present.pop(name, None)
         for number, seat in list(self._seats.items()):
-            if seat.grant.name == job and rank in seat.present:
-                seat.present.discard(rank)
+            if seat.grant.name == name and rank in seat.present:
                 seat.failure = seat.failure or (failure and f"rank {rank}: {failure}")
+                if rings:
+                    continue
+                seat.present.discard(rank)
                 if not seat.present and not seat.is_wanted:
                     del self._seats[number]
         self._changed()
+
+
+def _seated_as(job: str) -> str:
+    """The job of a parallel ring. What goes on without a lost rank has numbers of its own, and no seat."""
+    name = job_name(job)
+    return job if name.is_shrunk else name.job

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import trio
 
+from inaproto.core.rendezvous_rules import job_name
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
@@ -91,7 +92,7 @@ class ClientSession:
 
     def cut_off(self, job: str, ranks: range, why: str) -> None:
         """If it is of these."""
-        if self._seat is not None and self._seat[0] == job and self._seat[1] in ranks:
+        if self._seat is not None and job_name(self._seat[0]) == (job, False) and self._seat[1] in ranks:
             self._stream.close(self._refuse(JobError(f"job {job}: {why}")))
 
     async def _serve(self) -> str:

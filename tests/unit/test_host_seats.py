@@ -29,6 +29,33 @@ def grant(number: int, *, name: str = "train", first_rank: int = 2, ranks: int =
     )
 
 
+def test_a_rank_of_parallel_rings_is_there_until_the_last_of_them() -> None:
+    host, cut = seats()
+    host.want([grant(7)])
+    for job in ("train#0/2", "train#1/2"):
+        for rank in (2, 3):
+            host.joined(job, rank)
+    assert phases(host) == [(7, "running", "")]
+    for rank in (2, 3):
+        host.left("train#0/2", rank, failure="")
+    assert phases(host) == [(7, "running", "")]
+    host.want([])
+    assert [job for job, *_ in cut.asked] == ["train"]
+    for rank in (2, 3):
+        host.left("train#1/2", rank, failure="")
+    assert phases(host) == []
+
+
+def test_one_failed_ring_fails_the_seat() -> None:
+    host, _ = seats()
+    host.want([grant(7, ranks=1)])
+    for job in ("train#0/2", "train#1/2"):
+        host.joined(job, 2)
+    host.left("train#0/2", 2, failure="it is gone")
+    host.left("train#1/2", 2, failure="")
+    assert phases(host) == [(7, "failed", "rank 2: it is gone")]
+
+
 def test_a_seat_is_for_who_shows_its_token() -> None:
     host, _ = seats()
     host.joined("train", 2, "guessed")  # before the seat was heard of
