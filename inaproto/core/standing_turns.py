@@ -63,7 +63,7 @@ class StandingTurns:
         ``ended``, which is over by then. Asked when there is room."""
         taken = {one.turn.epoch % capacity for one in self._all if not one.is_fenced and one is not ended}
         found = epoch + 1
-        while found % capacity in taken:
+        while found % capacity in taken and len(taken) < capacity:
             found += 1
         return Epoch(found)
 

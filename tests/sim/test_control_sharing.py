@@ -50,6 +50,7 @@ def run(
     objections_max: int | None = 3,
     margin: int = 0,
     end_margin: int = 2,
+    slice_ns: int = 5 * MS,
 ) -> tuple[list[str], ControlResult]:
     """Who began each operation by the switches, and the result."""
     begun = Begun()
@@ -62,7 +63,7 @@ def run(
         pools=(1,),
         jobs=(job("job0", operations), job("job1", operations)),
         turn_operations=0,
-        slice_ns=5 * MS,
+        slice_ns=slice_ns,
         weather_until_ns=MS,
         margin=margin,
         end_margin=end_margin,
@@ -81,9 +82,10 @@ def changes(jobs: list[str]) -> int:
 def test_as_printed_a_job_that_never_pauses_keeps_the_pool_to_its_end(operations: int) -> None:
     """Each round meets it in an operation, however long it goes on."""
     jobs, result = run("equal-index", operations=operations, objections_max=None)
-    assert jobs[: 2 * operations - 2] == ["job0"] * (2 * operations - 2), "all but one that began too soon"
+    kept = 2 * operations - 4
+    assert jobs[:kept] == ["job0"] * kept, "all but one that began too soon, and the last, begun in a round"
     assert changes(jobs) == 1
-    assert result.marks[ABORTED] == result.measures.aborted >= 5
+    assert result.measures.aborted >= result.marks[ABORTED] >= 5
 
 
 def test_rounds_that_are_aborted_again_and_again_end_in_a_turn_that_ends_by_itself() -> None:
@@ -103,4 +105,11 @@ def test_by_index_nothing_is_aborted_and_no_operation_is_rescued() -> None:
 def test_by_index_a_margin_costs_turns_and_spares_rescues_only_where_a_turn_ends() -> None:
     share = {margin: len(run("by-index", margin=margin)[0]) for margin in (0, 2)}
     assert share[0] > 1.5 * share[2]
-    assert run("by-index", end_margin=0)[1].measures.rescued > 0
+    rescued = {
+        end_margin: [
+            run("by-index", end_margin=end_margin, slice_ns=slice_ns)[1].measures.rescued
+            for slice_ns in range(3 * MS, 9 * MS, MS)
+        ]
+        for end_margin in (0, 2)
+    }
+    assert sum(rescued[0]) > 2 * sum(rescued[2])

@@ -85,7 +85,7 @@ def test_every_rule_holds(seed: int) -> None:
 
 @BOTH
 def test_jobs_that_share_a_pool_take_turns(rule: Rule) -> None:
-    result = ControlWorld(world(rule)).run()
+    result = ControlWorld(world(rule, margin=2)).run()
     assert result.violation is None
     assert result.operations_done == 2 * 2 * 60
     measures = result.measures
