@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from tests.daemon.in_process_cluster import open_cluster
 from tests.daemon.scraping import Samples, labelled, scrape, value
 from tests.daemon.test_controller_daemon import running
@@ -42,8 +44,11 @@ async def test_a_dashboard_asks_for_metrics_that_there_are(runtime_dir: Path) ->
     found = await told(runtime_dir)
     async with running(runtime_dir, metrics=str(runtime_dir / "controller.metrics")) as daemon:
         await daemon.command("submit", "train", "--hosts", "2")
+        status: dict[str, Any] = {}
+        with trio.fail_after(60):
+            while not status or not status["jobs"]["queued"]:  # it was planned for, and will stay so
+                status = await daemon.ask(daemon.client.ask, "GET", "/v1/status")
         controller = await scrape(runtime_dir / "controller.metrics")
-        status = await daemon.ask(daemon.client.ask, "GET", "/v1/status")
         assert labelled(controller, "controller_jobs", "state") == status["jobs"]
         assert value(controller, "controller_leads") == value(controller, "controller_term") == 1
         assert labelled(controller, "controller_agents", "presence") == {"up": 0, "unknown": 3, "gone": 0}

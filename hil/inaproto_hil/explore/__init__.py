@@ -128,7 +128,9 @@ def explore(
     try:
         of_ring = {name: value for name, value in sizes.items() if name not in _OF_SHARING}
         if world in ("ring", "sharing") and settings:
-            raise click.UsageError(f"--set is not for the world {world}, which has options of its own")
+            raise click.UsageError(
+                "--set is for worlds that are not the ring, nor sharing: these have options of their own"
+            )
         if world == "sharing":
             status = _explore_sharing(variant, full, states_max, json_file, sizes)
         elif world == "ring":
@@ -136,7 +138,8 @@ def explore(
         else:
             given = [name for name, value in sizes.items() if value]
             if given:
-                raise click.UsageError(f"--{given[0].replace('_', '-')} is of another world; use --set")
+                whose = "of sharing" if given[0] in _OF_SHARING else "of the ring"
+                raise click.UsageError(f"--{given[0].replace('_', '-')} is {whose}; use --set")
             status = _explore_named(world, variant, settings, full, states_max, json_file)
     except KeyboardInterrupt:  # outside of the search, which counts its states
         click.echo("inaproto: interrupted: no verdict", err=True)
