@@ -1,4 +1,4 @@
-"""The store in a file: SQLite with a write-ahead log, synced at each commit.."""
+"""The store in a file: SQLite with a write-ahead log, synced at each commit."""
 
 from __future__ import annotations
 

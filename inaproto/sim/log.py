@@ -8,7 +8,7 @@ of :class:`~inaproto.sim.recorder.Recorder`, the last one that of the event at w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -78,10 +78,7 @@ class Log:
             "program": asdict(self.program),
             "seed": self.config.seed,
             "config": self.config.as_record(),
-            "fates": {
-                link: {str(number): list(fate) for number, fate in sorted(fates.items())}
-                for link, fates in sorted(self.fates.items())
-            },
+            "fates": fates_record(self.fates),
             "violation": None if self.violation is None else asdict(self.violation),
             "digest": self.digest,
             "steps": dict(self.steps),
@@ -89,11 +86,23 @@ class Log:
         }
 
     def write(self, path: Path) -> None:
-        lines = [self.header(), *self.records]
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        write_lines(path, [self.header(), *self.records])
+
+
+def fates_record(fates: LinkFates) -> Record:
+    """As a header has them."""
+    return {
+        link: {str(number): list(fate) for number, fate in sorted(found.items())}
+        for link, found in sorted(fates.items())
+    }
+
+
+def write_lines(path: Path, lines: Iterable[Record]) -> None:
+    """All of them, or no file."""
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def read_log(path: Path) -> Log:

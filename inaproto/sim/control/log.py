@@ -13,7 +13,7 @@ from inaproto.errors import ConfigError
 from inaproto.sim.control.config import ControlConfig
 from inaproto.sim.control.world import ControlResult, ControlWorld
 from inaproto.sim.fates import Fate, LinkFates
-from inaproto.sim.log import DamagedLog, Program
+from inaproto.sim.log import DamagedLog, Program, fates_record, write_lines
 from inaproto.sim.recorder import Record, say_fate, say_time
 from inaproto.sim.world import Violation
 
@@ -77,10 +77,7 @@ class ControlLog:
             "program": asdict(self.program),
             "seed": self.config.seed,
             "config": self.config.as_record(),
-            "fates": {
-                path: {str(number): list(fate) for number, fate in sorted(fates.items())}
-                for path, fates in sorted(self.fates.items())
-            },
+            "fates": fates_record(self.fates),
             "violation": None if self.violation is None else asdict(self.violation),
             "digest": self.digest,
             "steps": dict(self.steps),
@@ -88,11 +85,7 @@ class ControlLog:
         }
 
     def write(self, path: Path) -> None:
-        lines = [self.header(), *self.records]
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        partial = path.with_name(path.name + ".part")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        write_lines(path, [self.header(), *self.records])
 
 
 def is_control_log(path: Path) -> bool:
