@@ -8,6 +8,7 @@ from typing import Final
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.aggregation_tree import SwitchAddress
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.rendezvous_types import RoomMade, Send
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
@@ -107,6 +108,8 @@ class RingWanted:
     """The rendezvous has all ranks of a job; ``spec`` has no role yet."""
 
     spec: RingSpec
+    tree: FabricTree | None = None
+    """Along which it goes; None: the fabric's own tree."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,18 @@
+"""Which switches of a fabric a ring goes through, where its tree is assigned and not the fabric's own.
+
+A fabric has one spanning tree, along which its switches pass ordinary traffic on; where switches have further
+links up, other trees can be laid through it for rings (MINA section II-B plans over such trees). A tree names
+all its switches: which of them a ring needs follows from where its ranks are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FabricTree(NamedTuple):
+    """Switches, rooted; the links between them are the fabric's."""
+
+    root: str
+    above: tuple[tuple[str, str], ...] = ()
+    """Each switch of the tree but the root with the one above it, sorted."""
