@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 LOOK_S: Final = 1.0
 """Everything is looked at so often, if nothing happens; leadership, too, is made sure of."""
+HISTORY_S: Final = 1.0
+"""A controller that is killed forgets as much of what people see of the past, and of nothing else."""
 LEAD_RETRY_S: Final = 0.25
 JOBS_MAX: Final = 4096
 """That are not over."""
@@ -119,6 +121,7 @@ class Controller:
             await self._lead_again_and_again()
         finally:
             with trio.CancelScope(shield=True):
+                await self._keep_history()
                 async with self._one_commit:
                     self._follow("this controller is stopped")
                     await self._call(self._store.resign)
@@ -143,12 +146,14 @@ class Controller:
                 self._desired = await self._call(self._store.load)
                 self.records = dict(await self._call(self._store.records))
                 self._tokens = IssuedTokens(await self._issuer(), self._token_days)
+                events = await self._call(self._store.events)
             except StoreLost as error:
                 await self._call(self._store.resign)
                 self._wait(str(error))
                 return False
             self.term, self.problem = found.term, ""
             self._lost = trio.Event()
+            self.history.led(found.term, events, self._desired)
             self.agents.lead(found.term, self._desired)
             self.agents.sharing.lead(self.records, self._keep_record)
         log.info("leads, term %d: %d jobs that are not over", found.term, len(self._desired.live()))
@@ -181,6 +186,7 @@ class Controller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_looking)
             nursery.start_soon(self._keep_sure)
+            nursery.start_soon(self._keep_keeping_history)
             nursery.start_soon(self.agents.sharing.run)
             await self._lost.wait()
             if self._fault is not None:  # whoever asked has been told that it failed
@@ -197,6 +203,22 @@ class Controller:
             except StoreLost as error:
                 self._follow(str(error))
                 return
+
+    async def _keep_keeping_history(self) -> None:
+        while self.term:
+            await trio.sleep(HISTORY_S)
+            await self._keep_history()
+
+    async def _keep_history(self) -> None:
+        """What has happened since the last time goes to the store, behind what is promised."""
+        async with self._one_commit:
+            unsaved = self.history.unsaved() if self.term else None
+            if unsaved is None or not (unsaved.rows or unsaved.gone):
+                return
+            try:
+                await self._call(self._store.keep_events, unsaved.rows, unsaved.gone)
+            except StoreLost as error:
+                self._follow(str(error))
 
     async def _keep_looking(self) -> None:
         while True:

@@ -94,6 +94,12 @@ class PostgresqlStore:
     def put_record(self, owner: str, body: bytes | None) -> None:
         store.put_record(self._own(), self._term, owner, body)
 
+    def events(self) -> Sequence[tuple[int, str]]:
+        return store.events(self._own())
+
+    def keep_events(self, rows: Sequence[tuple[int, str]], gone: Sequence[int]) -> None:
+        store.keep_events(self._own(), self._term, rows, gone)
+
     def resign(self) -> None:
         for session in (self._database, self._lock):
             if session is not None:

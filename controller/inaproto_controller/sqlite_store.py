@@ -82,6 +82,12 @@ class SqliteStore:
     def put_record(self, owner: str, body: bytes | None) -> None:
         store.put_record(self._own(), self._term, owner, body)
 
+    def events(self) -> Sequence[tuple[int, str]]:
+        return store.events(self._own())
+
+    def keep_events(self, rows: Sequence[tuple[int, str]], gone: Sequence[int]) -> None:
+        store.keep_events(self._own(), self._term, rows, gone)
+
     def resign(self) -> None:
         if self._database is not None:
             self._database.close()

@@ -81,6 +81,14 @@ class Store(Protocol):
         """In the place of the one before; None: there is none any more."""
         ...
 
+    def events(self) -> Sequence[tuple[int, str]]:
+        """What has happened, for people; by number, ascending."""
+        ...
+
+    def keep_events(self, rows: Sequence[tuple[int, str]], gone: Sequence[int]) -> None:
+        """``rows`` in the place of those of their numbers, and none of ``gone`` any more."""
+        ...
+
     def resign(self) -> None:
         """Let another one lead. Never fails."""
         ...
@@ -134,6 +142,7 @@ SCHEMA: Final[tuple[str, ...]] = (
     CREATE INDEX slots_of_grants ON slots (grant_number);
     CREATE TABLE records (owner TEXT PRIMARY KEY, body BYTEA NOT NULL);
     """,
+    "CREATE TABLE events (number BIGINT PRIMARY KEY, body TEXT NOT NULL);",
 )
 """By version, from 1: what makes it of the one before. Both databases take all of it."""
 
@@ -261,8 +270,7 @@ def records(database: Database) -> dict[str, bytes]:
 
 def put_record(database: Database, term: int, owner: str, body: bytes | None) -> None:
     with database.transaction():
-        if not database.run("UPDATE control SET term = term WHERE term = ? RETURNING one", (term,)):
-            raise Deposed(f"term {term} is over")
+        _hold_term(database, term)
         if body is None:
             database.run("DELETE FROM records WHERE owner = ?", (owner,))
             return
@@ -271,6 +279,29 @@ def put_record(database: Database, term: int, owner: str, body: bytes | None) ->
             "ON CONFLICT (owner) DO UPDATE SET body = excluded.body",
             (owner, body),
         )
+
+
+def _hold_term(database: Database, term: int) -> None:
+    """Until the end of the transaction."""
+    if not database.run("UPDATE control SET term = term WHERE term = ? RETURNING one", (term,)):
+        raise Deposed(f"term {term} is over")
+
+
+def events(database: Database) -> list[tuple[int, str]]:
+    return [
+        (number, body) for number, body in database.run("SELECT number, body FROM events ORDER BY number")
+    ]
+
+
+def keep_events(database: Database, term: int, rows: Sequence[tuple[int, str]], gone: Sequence[int]) -> None:
+    with database.transaction():
+        _hold_term(database, term)
+        database.many(
+            "INSERT INTO events (number, body) VALUES (?, ?) "
+            "ON CONFLICT (number) DO UPDATE SET body = excluded.body",
+            rows,
+        )
+        database.many("DELETE FROM events WHERE number = ?", [(number,) for number in gone])
 
 
 def _body(job: Job) -> str:

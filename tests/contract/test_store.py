@@ -170,6 +170,17 @@ def test_records_are_of_their_owner(opened: OpenStore) -> None:
     assert store.records() == {"sharing/1": b"\xfftwo"}
 
 
+def test_events_are_kept_by_number(opened: OpenStore) -> None:
+    store = opened()
+    lead(store)
+    assert list(store.events()) == []
+    store.keep_events([(2, "two"), (10, "ten ü")], [])
+    store.keep_events([(2, "two again"), (1, "one")], [10, 77])
+    store.resign()
+    lead(store)
+    assert list(store.events()) == [(1, "one"), (2, "two again")]
+
+
 def test_a_deposed_leader_writes_nothing(postgresql: str) -> None:  # noqa: F811
     """Its session with the lock is gone, that by which it writes is not: it does not know yet."""
     import psycopg
@@ -186,10 +197,13 @@ def test_a_deposed_leader_writes_nothing(postgresql: str) -> None:  # noqa: F811
         commit(first, desired, SetJob(job(1)))
     with pytest.raises(Deposed):
         first.put_record("sharing/1", b"")
+    with pytest.raises(Deposed):
+        first.keep_events([(1, "")], [])
     with pytest.raises(StoreLost):
         first.verify()
     assert second.load().jobs == {}
     assert second.records() == {}
+    assert list(second.events()) == []
     for store in (first, second):
         store.resign()
 
@@ -203,6 +217,22 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(ConfigError, match="written by a newer inaproto"):
         store.lead()
+
+
+def test_a_store_of_the_first_schema_gets_what_it_lacks(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    lead(store)
+    desired = commit(store, store.load(), SetJob(job(1)))
+    store.resign()
+    with sqlite3.connect(tmp_path / "store") as connection:
+        connection.execute("DROP TABLE events")
+        connection.execute("UPDATE control SET schema_version = 1")
+    connection.close()
+    lead(store)
+    assert store.load().jobs == desired.jobs
+    store.keep_events([(1, "one")], [])
+    assert list(store.events()) == [(1, "one")]
+    store.resign()
 
 
 def test_files_that_are_no_store_are_refused(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from inaproto.core.sharing_types import Mark, Noted, PoolFree, TurnStands
+from inaproto.core.sharing_types import Mark, Noted
 from inaproto.errors import ConfigError
-from inaproto.units import Epoch, JobId, OpIndex
-from inaproto_controller.desired import Desired, Job, JobSpec, JobState, SetJob, TreeNames, applied
+from inaproto_controller.desired import Job, JobSpec, JobState, TreeNames
 from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.live_history import EVENTS_MAX, TURNS_MAX, LiveHistory, TurnSeen
+from inaproto_controller.history_records import TurnSeen
 from inaproto_controller.live_page.timeline_picture import LEFT, RIGHT, ROWS_MAX, WIDTH, timeline
 from inaproto_controller.live_page.topology_picture import NODES_DRAWN_MAX, ClusterLayout
 from inaproto_controller.metrics import controller_metrics
@@ -203,50 +202,6 @@ def test_bars_stay_within_the_timeline() -> None:
     crowded = timeline(many, {}, now=1000.0, window_s=60.0)
     assert len(crowded.rows) == len(crowded.bars) == ROWS_MAX
     assert crowded.left_out == [f"{100 - ROWS_MAX} of 100 rows"]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 5.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_history_is_bounded_and_counts_all() -> None:
-    clock = Clock()
-    history = LiveHistory(clock)
-    stands = TurnStands(JobId("a"), Epoch(1), OpIndex(0), None)
-    for again in (stands, TurnStands(JobId("a"), Epoch(1), OpIndex(0), OpIndex(9))):
-        history.acted("p", again)
-    (seen,) = history.turns(0.0)
-    assert (seen.until, seen.ended_at) == (9, None)
-    for epoch in range(2, TURNS_MAX + 10):
-        history.acted("p", TurnStands(JobId("b"), Epoch(epoch), OpIndex(0), None))
-        history.acted("p", PoolFree(Epoch(epoch)))
-    history.acted("p", PoolFree(Epoch(10**9)))
-    assert len(history.turns(0.0)) == TURNS_MAX
-    assert history.turns(0.0)[0] == seen, "one that stands is kept"
-    assert history.status()["turns"] == TURNS_MAX + 9
-    assert history.turns(5.0) == [seen]
-    for _ in range(EVENTS_MAX + 1):
-        history.fell_back("job", "x" * 10_000)
-    assert len(history.fallbacks) == EVENTS_MAX
-    assert len(history.fallbacks[0].reason) == 300
-    assert history.status()["fallbacks"] == EVENTS_MAX + 1
-
-
-def test_trees_that_change_are_migrations_and_those_that_go_are_fallbacks() -> None:
-    history, desired = LiveHistory(Clock()), Desired()
-    one, other = (TreeNames(root, (root,), ()) for root in ("leaf0", "leaf1"))
-    for tree in (None, one, one, None, other, one):
-        after = applied(desired, [SetJob(job(1, "h0", "h1", tree=tree))])
-        history.committed(desired, after)
-        desired = after
-    assert [(move.old, move.new) for move in history.moves] == [("leaf0", "leaf1"), ("leaf1", "leaf0")]
-    assert [fallback.job for fallback in history.fallbacks] == ["job1"]
-    history.committed(desired, applied(desired, [SetJob(job(1, "h0", tree=None, state=JobState.ENDED))]))
-    assert history.status()["fallbacks"] == 1, "a job that ends does not fall back"
 
 
 def test_links_keep_their_names() -> None:

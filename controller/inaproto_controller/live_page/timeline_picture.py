@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from inaproto.client.ring_names import parse_ring_job
-from inaproto_controller.live_history import TurnSeen
+from inaproto_controller.history_records import TurnSeen
 from inaproto_controller.looks import PALE
 
 WIDTH: Final = 1160
