@@ -59,6 +59,7 @@ from inaproto.core.rendezvous_types import (
     SessionEnded,
     SessionId,
     ShuttingDown,
+    TreesWished,
     WelcomeHost,
     Woke,
 )
@@ -123,6 +124,8 @@ class Rendezvous(RingEnds):
                 return self._member_event(event)
             case MemberRegroups():
                 return self._regroupings.asked(event, self._hello(event.session), now)
+            case TreesWished():
+                return []
             case RoomMade():
                 for job in self._jobs.values():
                     job.recovery.room_made(now)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NewType
+from typing import Literal, NewType
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.ring_spec import PoolSpec
 from inaproto.errors import Blame, LocalMisuse
@@ -144,6 +145,28 @@ class MemberRegroups:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeWished:
+    """Where the ring through the switches of a job on the path ``shared`` is to stand."""
+
+    job: str
+    epoch: int
+    """Of the wish: what is reported of the job's tree says which one it follows. Greater than 0."""
+    tree: FabricTree | None
+    """None: nowhere, all goes by the base ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreesWished:
+    """All wishes there are, instead of those before. What is wished of jobs that are not here waits for them.
+
+    A job of which nothing is wished, or nothing more, keeps the ring that it has; its next ones take the
+    fabric's own tree.
+    """
+
+    wishes: tuple[TreeWished, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RoomMade:
     """The switches may take rings now that they have refused."""
 
@@ -169,6 +192,7 @@ RendezvousEvent = (
     | MemberRegroups
     | RingFault
     | RingRefused
+    | TreesWished
     | RoomMade
     | Woke
     | ShuttingDown
@@ -263,9 +287,31 @@ class RegroupingView:
     awaited: tuple[int, ...]
 
 
+TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
+"""``parking``: its hosts have been asked to end what they do there; ``parked``: no switch has it;
+``moving``: switches get it; ``refused``: some have not taken it, or have lost it, and the base ring has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeState:
+    """Of a job on the path ``shared``, on two hosts or more: where its ring through the switches is."""
+
+    job: str
+    hosts: tuple[str, ...]
+    """By position."""
+    epoch: int
+    """Of the wish that it follows; 0: none, it is on the fabric's own tree."""
+    phase: TreePhase
+    pool: str = ""
+    """Whose slots it has by turns there; empty while it has none."""
+    reason: str = ""
+    """Why it is refused; or whom a ring that parks waits for."""
+
+
 @dataclass(frozen=True, slots=True)
 class RendezvousView:
     hosts: tuple[str, ...]
     jobs: tuple[JobView, ...]
     counters: Mapping[str, int]
     regroupings: tuple[RegroupingView, ...] = ()
+    trees: tuple[TreeState, ...] = ()

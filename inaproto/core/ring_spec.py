@@ -80,6 +80,8 @@ class RingSpec:
     """What this switch does for a ring that spans several; None: it alone does all."""
     pool: PoolSpec | None = None
     """None: slots of its own. Else ``epoch`` is not that of INA headers, which is the number of the turn."""
+    first_message: int = 0
+    """Messages that its ranks have ended with, elsewhere: the next one opens first, older ones are stale."""
 
     def __post_init__(self) -> None:
         if len(self.flows) < 2:
@@ -97,6 +99,8 @@ class RingSpec:
             raise LocalMisuse(f"ring {self.ring_id}: {self.message_packets} packets a message")
         if self.mtu < 64 or self.mtu % 8:
             raise LocalMisuse(f"ring {self.ring_id}: MTU {self.mtu} is below 64 or no multiple of 8")
+        if self.first_message < 0:
+            raise LocalMisuse(f"ring {self.ring_id} begins with message {self.first_message}")
         if 2 * window * self.message_packets > 1 << (self.psn_bits - 1):
             raise LocalMisuse(
                 f"ring {self.ring_id}: 2 x {window} messages of {self.message_packets} packets "

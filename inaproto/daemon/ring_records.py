@@ -30,6 +30,7 @@ def install_message(spec: RingSpec) -> RingInstall:
         msg_id_bits=spec.msg_id_bits,
         role=None if spec.role is None else _role_record(spec.role),
         pool=None if spec.pool is None else PoolRecord(name=spec.pool.name, capacity=spec.pool.capacity),
+        first_message=spec.first_message,
     )
 
 
@@ -47,6 +48,7 @@ def ring_of(message: RingInstall) -> RingSpec:
         message.msg_id_bits,
         None if message.role is None else _role_of(message.role),
         None if message.pool is None else PoolSpec(message.pool.name, message.pool.capacity),
+        message.first_message,
     )
 
 

@@ -163,6 +163,8 @@ class RingInstall(Message):
     """None: it does all."""
     pool: Annotated[PoolRecord, Record(PoolRecord)] | None = None
     """None: slots of its own."""
+    first_message: U64 = 0
+    """With which its ranks go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,11 +41,12 @@ def specs() -> list[RingSpec]:
     ports = {name: {other: PortId(1 + NAMES.index(other)) for other in NAMES} for name in NAMES}
     roles = compose_roles(TREE, ring_id=7, addresses=addresses, port_toward=ports)
     nameless = tuple(replace(flow, src_mac=b"", dst_mac=b"") for flow in PLAIN.flows)
-    alone = [PLAIN, replace(PLAIN, flows=nameless), replace(PLAIN, pool=PoolSpec("group 3", 2))]
+    pooled = replace(PLAIN, pool=PoolSpec("group 3", 2))
+    alone = [PLAIN, replace(PLAIN, flows=nameless), pooled, replace(pooled, first_message=1 << 33)]
     return [*alone, *(replace(PLAIN, role=role) for role in roles.values())]
 
 
-@pytest.mark.parametrize("spec", specs(), ids=["alone", "addresses not known", "of a pool", *NAMES])
+@pytest.mark.parametrize("spec", specs(), ids=["alone", "addresses not known", "of a pool", "moved", *NAMES])
 def test_every_ring_there_and_back(spec: RingSpec) -> None:
     (record,) = ControlDecoder().feed(encode_message(install_message(spec)))
     message = decode_message(record)
