@@ -51,6 +51,8 @@ from inaproto_controller.sharing_store import decode_record, encode_record
 log = logging.getLogger("inaproto.controller")
 
 OWNER: Final = "sharing/"
+RETRY_S: Final = 0.05
+"""After which a coordinator that had too much to do is told again."""
 ROUNDS: Final = frozenset({Phase.PREPARING.value, Phase.DECIDING.value})
 
 
@@ -95,6 +97,10 @@ class SharingGroup:
         """Turns, by job."""
         self._stood = Epoch(0 if found is None else found.epoch)
         """The newest turn."""
+        self._gone_untold: dict[Seat, str] = {}
+        """Seats that are gone, and why: the coordinator has so much to do that it has not been told yet."""
+        self._is_behind = False
+        """What the coordinator has to know was not told it."""
         self._over: dict[int, None] = {}
         """Rings that have ended at one host at least, and have seats yet."""
         if found is not None:
@@ -110,6 +116,9 @@ class SharingGroup:
     def hosts(self) -> set[str]:
         """That have seats, or had when they were heard last."""
         return {seat.host for seat in self._holds}
+
+    def has(self, seat: Seat) -> bool:
+        return seat in self._holds
 
     def reported(self, host: str, seats: Mapping[Seat, SeatHold]) -> None:
         """All seats that ``host`` has."""
@@ -131,16 +140,19 @@ class SharingGroup:
 
     def settle(self) -> None:
         """Make the coordinator's seats those that may have turns."""
+        self._is_behind = False
         for seat, hold in list(self._holds.items()):
             if hold is not None and hold.ring_id in self._over and not self._is_connected(seat.host):
                 self._gone(seat, "its ring has ended at another host")
+        self._tell_of_gone()
         rings = {hold.ring_id for hold in self._holds.values() if hold is not None}
         self._over = {ring_id: None for ring_id in self._over if ring_id in rings}
         if None in self._holds.values():
             return
         seats = tuple(sorted(seat for job in self._jobs().values() for seat in job))
-        if seats != self._told and self._tell(SeatsChanged(seats)):
-            self._told = seats
+        if seats != self._told:
+            self._is_behind |= not self._tell(SeatsChanged(seats))
+            self._told = self._told if self._is_behind else seats
         self._look()
 
     def _jobs(self) -> dict[JobId, tuple[Seat, ...]]:
@@ -160,7 +172,15 @@ class SharingGroup:
         del self._holds[seat]
         self.news.pop(seat, None)
         log.debug("%s: %s", seat, reason)
-        self._tell(SeatGone(seat, reason))
+        self._gone_untold[seat] = reason
+
+    def _tell_of_gone(self) -> None:
+        """Nobody says this again, and a seat that is waited for stops all turns: so it is kept until told."""
+        for seat, reason in list(self._gone_untold.items()):
+            if not self._tell(SeatGone(seat, reason)):
+                self._is_behind = True
+                return
+            del self._gone_untold[seat]
 
     # --- the coordinator
 
@@ -204,8 +224,11 @@ class SharingGroup:
 
     def plan(self) -> float:
         """Wish for turns; when to do so again, seconds, if nothing happens."""
+        if self._is_behind:
+            self.settle()
+        at_latest = self._now() / S + RETRY_S if self._is_behind else inf
         if self._told is None:
-            return inf
+            return at_latest
         news = {job: [self.news[seat] for seat in seats] for job, seats in self._jobs().items()}
         view = self._core.view()
         wish = self._planner.wish(news, view.turns, self._now() / S)
@@ -213,7 +236,7 @@ class SharingGroup:
         is_new = wish.wanted is not None and wish.wanted != self._wanted
         if is_new and wish.wanted is not None and view.phase not in ROUNDS and self._tell(wish.wanted):
             self._wanted = wish.wanted
-        return wish.again_at
+        return min(wish.again_at, at_latest)
 
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""

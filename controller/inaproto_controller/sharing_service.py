@@ -164,6 +164,8 @@ class SharingService:
         if seat.host != host:
             raise DecodeError("control", f"{message.TYPE}: host {host!r} speaks for {seat.host!r}")
         for group in self._groups.values():
+            if not group.has(seat):
+                continue  # it is another group's, whose rounds are not known here
             if isinstance(message, SharingPattern | SharingProgress):
                 news = group.news.get(seat)
                 if news is not None:

@@ -76,7 +76,7 @@ class Rounds:
         self.missing: dict[Seat, None] = {}
         """Not done yet."""
         self.gone: dict[Seat, None] = {}
-        """Since the last round began: what is being made durable may name them."""
+        """While something is made durable that may name them; forgotten when the next round begins."""
         self._token = 0
         self.aborted = 0
         """Rounds, one after the other."""
@@ -310,7 +310,8 @@ class Rounds:
         return [*marks, Tell(seat, Abort(seat, self.term, version))]
 
     def seat_gone(self, seat: Seat) -> None:
-        self.gone[seat] = None
+        if self.phase in (Phase.NEW, Phase.STARTING, Phase.DECIDING):
+            self.gone[seat] = None
         self.turns.gone(seat)
         if self.phase is Phase.COMMITTING:
             self._no_longer_missing(seat)

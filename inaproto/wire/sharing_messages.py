@@ -114,7 +114,8 @@ class SharingVote(Message):
     TYPE: ClassVar[str] = "sharing_vote"
     seat: _Seat
     version: _Version
-    index: U64
+    index: U32
+    """Of an all-reduce, as in the INA header. What is decided from it has to fit the wider fields above."""
     in_ina: Flag
 
 
@@ -189,13 +190,13 @@ class SharingProgress(Message):
 
     TYPE: ClassVar[str] = "sharing_progress"
     seat: _Seat
-    operation: U64
+    operation: U32
     """That runs, or is next."""
     is_running: Flag
     uses_ina: Flag
     age_ns: U64
     """Since it began; or since the one before it ended."""
-    step_first: U64 = 0
+    step_first: U32 = 0
     """Of its step, the first operation."""
     step_age_ns: U64 | None = None
     """Since the step began; None: no step is known."""

@@ -51,7 +51,7 @@ ORDERS = st.one_of(
     st.builds(words.EndTurn, SEATS, NUMBERS, EPOCHS, st.none() | INDICES),
 )
 ANSWERS = st.one_of(
-    st.builds(words.Vote, SEATS, VERSIONS, INDICES, st.booleans()),
+    st.builds(words.Vote, SEATS, VERSIONS, EPOCHS.map(OpIndex), st.booleans()),
     st.builds(words.Refusal, SEATS, VERSIONS),
     st.builds(words.Done, SEATS, VERSIONS),
     st.builds(words.Drained, SEATS, EPOCHS),

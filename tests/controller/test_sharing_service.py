@@ -1,0 +1,154 @@
+"""Sharing at the controller, without daemons: what hosts may say there, and what must not be lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from inaproto.core.ring_spec import SHARED_POOL
+from inaproto.core.sharing_types import SharingConfig
+from inaproto.core.sharing_words import Seat
+from inaproto.daemon.sharing_records import seat_record
+from inaproto.errors import LocalMisuse
+from inaproto.units import JobId, S
+from inaproto.wire.control_messages import Message, encode_message
+from inaproto.wire.sharing_messages import (
+    SeatHold,
+    SharingAbort,
+    SharingAsk,
+    SharingCommit,
+    SharingDone,
+    SharingPrepare,
+    SharingProgress,
+    SharingSeats,
+    SharingVote,
+    VersionRecord,
+)
+from inaproto_controller.core_runner import EVENTS_MAX
+from inaproto_controller.sharing_service import SharingService
+
+
+class Service:
+    """A leader's, with a store in memory; ``said`` has what it says, by host."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Message]] = []
+        self.records: dict[str, bytes] = {}
+        self.news = trio.Event()
+        self.disk = trio.Event()
+        self.disk.set()
+        """Unset: the disk is slow."""
+        self.service = SharingService(
+            self._send, lease_s=30.0, config=SharingConfig("", margin=0, vote_ns=60 * S)
+        )
+
+    def _send(self, host: str, message: Message) -> None:
+        encode_message(message)  # what cannot be said is a fault of the controller
+        self.said.append((host, message))
+        self.news.set()
+
+    async def put_record(self, owner: str, body: bytes | None) -> None:
+        await self.disk.wait()
+        assert body is not None
+        self.records[owner] = body
+
+    def of(self, host: str, kind: type[Message]) -> list[Any]:
+        return [message for at, message in self.said if at == host and isinstance(message, kind)]
+
+    async def hears(self, host: str, kind: type[Message]) -> None:
+        with trio.fail_after(60):
+            while not self.of(host, kind):
+                self.news = trio.Event()
+                await self.news.wait()
+
+    def report(self, host: str, *jobs: str, pool: str = SHARED_POOL, hosts: int = 1, life: int = 1) -> None:
+        holds = tuple(
+            SeatHold(pool=pool, job=job, life=life, ring_id=10 * life + number, hosts=hosts)
+            for number, job in enumerate(jobs)
+        )
+        self.service.heard(host, SharingSeats(seats=holds))
+
+    def vote(self, host: str, prepare: SharingPrepare, index: int = 0) -> None:
+        self.service.heard(
+            host, SharingVote(seat=prepare.seat, version=prepare.version, index=index, in_ina=False)
+        )
+
+
+@asynccontextmanager
+async def leading(service: Service | None = None) -> AsyncIterator[Service]:
+    here = service or Service()
+    here.service.lead(here.records, here.put_record)
+    for host in ("h0", "h1", "h2"):
+        here.service.arrived(host)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield here
+        nursery.cancel_scope.cancel()
+
+
+async def settled() -> None:
+    await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+async def test_another_pool_s_group_says_nothing_of_a_round_that_is_not_its_own() -> None:
+    """Its answer would have been that the round was aborted."""
+    async with leading() as here:
+        here.report("h1", "other", pool="another")
+        here.report("h0", "train")
+        await settled()
+        (prepare,) = here.of("h0", SharingPrepare)
+        here.disk = trio.Event()  # the decision is on its way to the disk: nobody knows of it
+        here.vote("h0", prepare)
+        here.service.heard("h0", SharingAsk(seat=prepare.seat, version=prepare.version))
+        await settled()
+        assert not here.of("h0", SharingAbort)
+        here.disk.set()
+        await settled()
+        assert {commit.version for commit in here.of("h0", SharingCommit)} == {prepare.version}
+
+
+async def test_that_a_seat_is_gone_is_heard_however_much_its_host_has_said_before() -> None:
+    """A seat that is waited for, and nobody says that it is gone, would keep the pool for ever."""
+    async with leading() as here:
+        here.report("h0", "train")
+        await settled()
+        (prepare,) = here.of("h0", SharingPrepare)
+        here.disk = trio.Event()
+        here.vote("h0", prepare)
+        await settled()
+        for _ in range(EVENTS_MAX + 10):
+            here.service.heard("h0", SharingDone(seat=prepare.seat, version=VersionRecord(term=9, number=9)))
+        here.report("h0")
+        here.report("h1", "next")
+        here.disk.set()
+        await here.hears("h1", SharingPrepare)
+
+
+@pytest.mark.parametrize("index", [1 << 32, (1 << 64) - 1])
+async def test_an_index_that_no_all_reduce_has_is_no_message(index: int) -> None:
+    """A turn that begins behind it could be written down, and not be said: the controller would fail on it,
+    and again whenever it starts."""
+    seat = seat_record(Seat(JobId("train"), "h0", 1))
+    vote = SharingVote(seat=seat, version=VersionRecord(term=1, number=1), index=index, in_ina=False)
+    place = SharingProgress(
+        seat=seat, operation=index, is_running=False, uses_ina=False, age_ns=0, step_first=0
+    )
+    for message in (vote, place):
+        with pytest.raises(LocalMisuse, match="not an integer"):
+            encode_message(message)
+
+
+async def test_a_turn_from_the_last_index_on_is_told() -> None:
+    async with leading() as here:
+        here.report("h0", "train")
+        await settled()
+        (prepare,) = here.of("h0", SharingPrepare)
+        here.vote("h0", prepare, index=(1 << 32) - 1)
+        await settled()
+        assert {one.decision.granted.first for one in here.of("h0", SharingCommit)} == {(1 << 32) - 1}
