@@ -265,8 +265,8 @@ class ParticipantConfig:
     """That it starts next."""
     ask_ns: int = 100 * MS
     """Between two questions of a seat that is in doubt."""
-    operations_max: int = 64
-    """Started and not ended."""
+    operations_max: int = 4096
+    """Started and not ended: as many as messages may be without an acknowledgement, which are two windows."""
     lease_max_ns: int = 10 * S
     """Whatever a coordinator asks for."""
 

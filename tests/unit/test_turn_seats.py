@@ -176,3 +176,24 @@ async def test_a_training_step_is_found_in_calls_and_waits_and_told() -> None:
     assert pattern.duration_ns == 6 * MS + 11 * MS + 3 * MS  # until the wait: 8 ms before the next call
     assert pattern.bandwidth == 600_000
     await trio.lowlevel.checkpoint()
+
+
+async def test_operations_whose_last_messages_are_acknowledged_late_are_no_misuse() -> None:
+    """A window of 1024 messages lets as many all-reduces of one message end before an acknowledgement comes."""
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    hosts.seats[0].heard(hosts.prepare(0))
+    turn = Turn(JOB, Epoch(1), OpIndex(2), None)
+    commit = Commit(hosts.peers()[0], 1, Version(1, 1), Decision(turn))
+    hosts.seats[0].heard(order_message(commit))
+    late = range(2, 2 + 2 * 1024)
+    for index in range(2):
+        hosts.run(job, index)
+    for index in late:
+        binding = job.bind(OpIndex(index), hosts.now)
+        assert isinstance(binding, Binding)
+        job.bound(OpIndex(index), binding.path)
+        job.done(OpIndex(index))
+    for index in late:
+        job.drained(OpIndex(index))
+    assert hosts.run(job, late.stop) == Binding(INA, Epoch(1))
