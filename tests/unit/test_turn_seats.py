@@ -179,7 +179,7 @@ async def test_a_training_step_is_found_in_calls_and_waits_and_told() -> None:
 
 
 async def test_operations_whose_last_messages_are_acknowledged_late_are_no_misuse() -> None:
-    """A window of 1024 messages lets as many all-reduces of one message end before an acknowledgement comes."""
+    """In a window of 1024 messages as many all-reduces of one message end before an acknowledgement comes."""
     hosts = Hosts()
     job = hosts.jobs[0]
     hosts.seats[0].heard(hosts.prepare(0))
