@@ -258,6 +258,7 @@ def ring_spec(job: Job, epoch: int, key: int, pool: PoolSpec | None) -> RingSpec
         first.mtu,
         tuple(flows),
         pool=pool if job.ina_ring_id else None,
+        job=job.name,
     )
 
 

@@ -82,6 +82,8 @@ class RingSpec:
     """None: slots of its own. Else ``epoch`` is not that of INA headers, which is the number of the turn."""
     first_message: int = 0
     """Messages that its ranks have ended with, elsewhere: the next one opens first, older ones are stale."""
+    job: str = ""
+    """Whose it is, for who lends slots to jobs (:mod:`inaproto.core.slot_ledger`); empty: nobody said."""
 
     def __post_init__(self) -> None:
         if len(self.flows) < 2:

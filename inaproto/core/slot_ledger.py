@@ -13,7 +13,9 @@ number is late and ignored, a smaller term is told so. A request that names anot
 what this switch had before it restarted: it is not obeyed. Every answer carries all that is held, so the
 coordinator never concludes from what it did, only from what is.
 
-Invariants: at most ``capacity`` leases; at most one for each job; nothing but ``ACQUIRE`` makes one.
+How many slots there are may be said anew: leases beyond that stay until they come back, and none is given.
+
+Invariants: no lease is made beyond ``capacity``; at most one for each job; nothing but ``ACQUIRE`` makes one.
 """
 
 from __future__ import annotations
@@ -150,11 +152,18 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
+class CapacityTold:
+    """So many leases may be given at once, from now on; 0: none."""
+
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerWoke:
     """The deadline has passed."""
 
 
-LedgerEvent = FromController | ControllerArrived | Renew | LedgerWoke
+LedgerEvent = FromController | ControllerArrived | Renew | CapacityTold | LedgerWoke
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +212,7 @@ class SlotLedger:
 
     def __init__(self, config: SlotLedgerConfig) -> None:
         self.config = config
+        self._capacity = config.capacity
         self._held: dict[Lease, Instant] = {}
         """Until when, in the order of their grants."""
         self._last: SlotRequest | None = None
@@ -216,7 +226,7 @@ class SlotLedger:
     def view(self) -> LedgerView:
         term, number = self._newest
         held = tuple(self._held.items())
-        return LedgerView(self.config.switch, self.config.boot, self.config.capacity, held, term, number)
+        return LedgerView(self.config.switch, self.config.boot, self._capacity, held, term, number)
 
     def step(self, event: LedgerEvent, now: Instant) -> list[LedgerAction]:
         """What ran out until ``now`` is free before the event is looked at."""
@@ -229,6 +239,8 @@ class SlotLedger:
                     actions.append(self._hint())
             case Renew(host, lease):
                 actions.append(self._renewed(host, lease, now))
+            case CapacityTold(capacity):
+                self._capacity = capacity
             case LedgerWoke():
                 pass
             case _:
@@ -286,7 +298,7 @@ class SlotLedger:
             return [SlotFreed(lease, has_run_out=False)], Outcome.RELEASED
         if lease in self._held:
             return [], Outcome.GRANTED
-        if len(self._held) >= self.config.capacity or any(held.job == lease.job for held in self._held):
+        if len(self._held) >= self._capacity or any(held.job == lease.job for held in self._held):
             return [], Outcome.REFUSED
         self._held[lease] = Instant(now + self.config.lease_ns)
         return [SlotTaken(lease)], Outcome.GRANTED

@@ -63,6 +63,21 @@ class SharingSide(Protocol):
     def heard(self, message: FromController) -> None: ...
 
 
+class SwitchSide(Protocol):
+    """A part of a switch daemon that a controller speaks with."""
+
+    @property
+    def hears(self) -> type[Message]: ...
+
+    def connected(self, welcome: AgentWelcome, send: Callable[[Message], None]) -> None:
+        """A controller is there that knows nothing; what ``send`` cannot send is lost."""
+
+    def disconnected(self) -> None: ...
+
+    def heard(self, message: Any) -> None:
+        """One of ``hears``."""
+
+
 class ControllerLink:
     """``run`` keeps the connection. ``controllers``: the ways to where they take agents."""
 
@@ -75,6 +90,7 @@ class ControllerLink:
         *,
         retry_s: float = RETRY_S,
         sharing: SharingSide | None = None,
+        sides: Sequence[SwitchSide] = (),
         boot_id: str = "",
     ) -> None:
         self._role = role
@@ -83,6 +99,7 @@ class ControllerLink:
         self._controllers = tuple(controllers)
         self._retry_s = retry_s
         self._sharing = sharing
+        self._sides = tuple(sides)
         self._boot_id = boot_id or secrets.token_hex(8)
         self._term = 0
         self._revision = 0
@@ -156,19 +173,25 @@ class ControllerLink:
             nursery.start_soon(_reason, self._report(stream, welcome.report_ms / 1000))
             if self._sharing is not None:
                 self._sharing.connected(partial(_send, stream))
+            for side in self._sides:
+                side.connected(welcome, partial(_send, stream))
             try:
                 reason = await _reason(self._listen(stream))
             finally:
-                if self._sharing is not None:
-                    self._sharing.disconnected()
+                for one in (self._sharing, *self._sides):
+                    if one is not None:
+                        one.disconnected()
             nursery.cancel_scope.cancel()
         return reason
 
     async def _listen(self, stream: ControlStream) -> str:
         while True:
             message = await _heard(stream)
+            side = next((side for side in self._sides if isinstance(message, side.hears)), None)
             if isinstance(message, AgentWishes):
                 self._take(message)
+            elif side is not None:
+                side.heard(message)
             elif self._sharing is not None and isinstance(message, FromController):
                 self._sharing.heard(message)
             elif not isinstance(message, Ping | Pong):

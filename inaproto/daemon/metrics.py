@@ -101,6 +101,10 @@ def switch_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made.counters(
         "switch_blames", "Packets and messages that broke a rule, by rule.", "rule", status["blames"]
     )
+    slots = status["controller"]["slots"]
+    made.gauge("switch_slots", "Leases that it may give to jobs at once.", slots["capacity"])
+    made.gauge("switch_slots_lent", "Leases that jobs have.", len(slots["held"]))
+    made.counters("switch_leases", "Leases that were taken and came back.", "event", slots["counters"])
     _of_fabric(made, status)
     return made.made
 

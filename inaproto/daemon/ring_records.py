@@ -31,6 +31,7 @@ def install_message(spec: RingSpec) -> RingInstall:
         role=None if spec.role is None else _role_record(spec.role),
         pool=None if spec.pool is None else PoolRecord(name=spec.pool.name, capacity=spec.pool.capacity),
         first_message=spec.first_message,
+        job=spec.job,
     )
 
 
@@ -49,6 +50,7 @@ def ring_of(message: RingInstall) -> RingSpec:
         None if message.role is None else _role_of(message.role),
         None if message.pool is None else PoolSpec(message.pool.name, message.pool.capacity),
         message.first_message,
+        message.job,
     )
 
 

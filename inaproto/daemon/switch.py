@@ -43,6 +43,7 @@ from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.job_secret import tokens_of
+from inaproto.daemon.lent_slots import LentSlots
 from inaproto.daemon.link_ports import LinkPorts
 from inaproto.daemon.session_rules import Guard
 from inaproto.daemon.switch_ports import (
@@ -88,8 +89,8 @@ class Switch:
         self._accelerator = Accelerator(
             AcceleratorConfig(rings_max=settings.rings_max, memory_bytes_max=settings.memory_kib << 10)
         )
-        self._rings: dict[int, None] = {}
-        """That it was told to install, and not to remove."""
+        self._rings: dict[int, str] = {}
+        """That it was told to install, and not to remove; with the job that each is of."""
         self._blames = BlameLog()
         self.ports = PortBoard(
             self._accelerator.step,
@@ -110,8 +111,15 @@ class Switch:
         self.session: SwitchSession | None = None
         self._guard = Guard(wall_s=time.time, tokens=tokens_of(settings.job_secret))
         self._trees = TreeGrants()
+        self.slots = LentSlots(
+            settings.name or "switch", self.boot_id, rings=self._rings.values, clock=current_instant
+        )
         self.controller = ControllerLink(
-            "switch", settings.name, self._trees, doors_of(settings.controller, network, holder_of(settings))
+            "switch",
+            settings.name,
+            self._trees,
+            doors_of(settings.controller, network, holder_of(settings)),
+            sides=[self.slots],
         )
         self.listener: TlsListener | None = None
         """Where other machines come in, if they may."""
@@ -153,7 +161,7 @@ class Switch:
     def ordered(self, order: InstallRing | RemoveRing) -> bool:
         """Whether the accelerator did not refuse."""
         if isinstance(order, InstallRing):
-            self._rings[order.spec.ring_id] = None
+            self._rings[order.spec.ring_id] = order.spec.job
         else:
             self._rings.pop(order.ring_id, None)
         actions = self._accelerator.step(order, current_instant())
@@ -218,7 +226,8 @@ class Switch:
             "rendezvous": {},
             "blames": self._blames.counts(),
             "control_sessions": self._guard.status(),
-            "controller": self.controller.status() | {"grants": len(self._trees.grants)},
+            "controller": self.controller.status()
+            | {"grants": len(self._trees.grants), "slots": self.slots.status()},
         }
         if self.plane is not None:
             found |= self.plane.status()
@@ -339,6 +348,7 @@ async def run_switch(
                     "switch %s listens in %s, weather %s", switch.boot_id, settings.dir, settings.weather
                 )
                 nursery.start_soon(switch.controller.run)
+                nursery.start_soon(switch.slots.run)
                 control = "" if machines is None else f" control={machines.address}"
                 announce(f"ready switch dir={settings.dir} boot={switch.boot_id}{control}")
                 await stop.wait()

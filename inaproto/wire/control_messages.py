@@ -16,7 +16,8 @@ Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
 Ping, Pong.
 Between switches: :mod:`inaproto.wire.switch_messages`. Of captures: :mod:`inaproto.wire.capture_messages`.
-Between the controller and both daemons: :mod:`inaproto.wire.controller_messages`.
+Between the controller and both daemons: :mod:`inaproto.wire.controller_messages`; about slots of switches
+and trees of jobs: :mod:`inaproto.wire.slot_messages`, :mod:`inaproto.wire.tree_messages`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
 from inaproto.wire.sharing_messages import SHARING_MESSAGES
 from inaproto.wire.slot_messages import SLOT_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
+from inaproto.wire.tree_messages import TREE_MESSAGES
 
 RingPath = Literal["switch", "chain", "ring", "shared"]
 """How a ring's operations are summed: in the switches, along the chain of its hosts, or by an ordinary ring
@@ -435,6 +437,7 @@ _ALL: Final[tuple[type[Message], ...]] = (
     *CAPTURE_MESSAGES,
     *CONTROLLER_MESSAGES,
     *SLOT_MESSAGES,
+    *TREE_MESSAGES,
     *SHARING_MESSAGES,
 )
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}

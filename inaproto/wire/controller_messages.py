@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
 from inaproto.wire.control_fields import Many, OneOf, Record
-from inaproto.wire.control_types import U32, U64, Explanation, Message, Name, Names, Secret
+from inaproto.wire.control_types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
 
 GRANTS_MAX: Final = 1 << 12
 AgentRole = Literal["host", "switch"]
@@ -76,6 +76,10 @@ class AgentWelcome(Message):
     term: U64
     report_ms: U32
     """At least so often."""
+    slots: U32 = 0
+    """Of a switch: leases that it may give at once, for the controller alone reads the cluster file."""
+    trees: Flag = False
+    """Of the root of a fabric: it shall report where jobs are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,8 @@ class RingInstall(Message):
     """None: slots of its own."""
     first_message: U64 = 0
     """With which its ranks go on."""
+    job: Secret = ""
+    """Whose it is; empty: nobody said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,14 @@ from inaproto.wire.switch_messages import (
     SwitchHello,
     TrunkReport,
 )
+from inaproto.wire.tree_messages import (
+    AboveRecord,
+    AssignedTree,
+    TreeRecord,
+    TreeReport,
+    TreeWish,
+    TreeWishes,
+)
 from inaproto.wire.tree_note import NoteKind, TreeNote
 from inaproto.wire.trunk_hello import TrunkHello
 from inaproto.wire.udp import UdpHeader
@@ -267,6 +275,25 @@ _MESSAGES: Final = (
         id=12, switch="leaf0", boot="b", term=1, number=2, outcome="granted", held=(_LEASE,), newest_term=1
     ),
     LeaseRenew(id=13, lease=_LEASE),
+    TreeWishes(
+        id=14,
+        term=2,
+        revision=3,
+        trees=(
+            TreeWish(
+                job="a",
+                epoch=4,
+                tree=AssignedTree(root="spine1", above=(AboveRecord(switch="leaf0", above="spine1"),)),
+            ),
+            TreeWish(job="b", epoch=2),
+        ),
+    ),
+    TreeReport(
+        id=15,
+        term=2,
+        revision=3,
+        trees=(TreeRecord(job="a", hosts=("h0", "h1"), epoch=4, phase="standing", pool="shared@spine1"),),
+    ),
 )
 _FRAMED: Final = (
     *map(encode_message, _MESSAGES),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.slot_ledger import (
+    CapacityTold,
     ControllerArrived,
     FromController,
     Lease,
@@ -197,3 +198,19 @@ def test_the_view_tells_the_last_request() -> None:
 def test_a_configuration_that_cannot_be_is_misuse(wrong: dict[str, object]) -> None:
     with pytest.raises(LocalMisuse):
         replace(SlotLedgerConfig("s", "one"), **wrong)  # type: ignore[arg-type]
+
+
+def test_slots_beyond_a_smaller_capacity_stay_until_they_come_back() -> None:
+    core = ledger(capacity=2)
+    ask(core, request(1, Order.ACQUIRE, A))
+    ask(core, request(2, Order.ACQUIRE, B))
+    assert core.step(CapacityTold(1), NOW) == []
+    assert (core.view().capacity, len(core.view().held)) == (1, 2)
+    ask(core, request(3, Order.RELEASE, A))
+    assert ask(core, request(4, Order.ACQUIRE, A))[0].outcome is Outcome.REFUSED
+    core.step(CapacityTold(2), NOW)
+    assert ask(core, request(5, Order.ACQUIRE, A))[0].outcome is Outcome.GRANTED
+    core.step(CapacityTold(0), NOW)
+    ask(core, request(6, Order.RELEASE, A))
+    ask(core, request(7, Order.RELEASE, B))
+    assert ask(core, request(8, Order.ACQUIRE, B))[0].outcome is Outcome.REFUSED

@@ -42,6 +42,7 @@ INTERPRETED: Final = {
     "inaproto.wire.sharing_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.slot_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.switch_messages": "as inaproto.wire.control_messages",
+    "inaproto.wire.tree_messages": "as inaproto.wire.control_messages",
     "inaproto_adapters.softnic.nic": "the shell around the NIC, which no world runs",
 }
 """Modules that are left as they are, and why; all ``__init__`` are as well."""

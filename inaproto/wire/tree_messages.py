@@ -1,0 +1,86 @@
+"""Control messages about the trees that jobs are to have (MINA section IV-A).
+
+controller -> root of a fabric: TreeWishes. root of a fabric -> controller: TreeReport.
+
+Both say the whole of it, always: the controller which job shall be on which tree, the root where every job on
+the path ``shared`` is. So any message may be lost, and a later one takes the place of those before it. A job
+that is in no wish goes as it would without a controller.
+
+Checks are of form alone. That only a fabric's root reports trees is for the controller to make sure of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal
+
+from inaproto.wire.control_fields import Integer, Many, OneOf, Record
+from inaproto.wire.control_types import U32, U64, Explanation, Message, Name, Names, Secret
+
+TREES_MAX: Final = 1 << 12
+"""Jobs in a message."""
+TREE_SWITCHES_MAX: Final = 1 << 12
+TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
+_PHASES: Final = ("standing", "parking", "parked", "moving", "refused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AboveRecord:
+    """A switch of a tree, and the one above it there."""
+
+    switch: Name
+    above: Name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedTree:
+    root: Name
+    above: Annotated[tuple[AboveRecord, ...], Many(Record(AboveRecord), TREE_SWITCHES_MAX)]
+    """Of each of its switches but the root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeWish:
+    job: Name
+    epoch: Annotated[int, Integer(1, 0xFFFF_FFFF)]
+    """Of the lease of its tree; without a tree: of that which it had."""
+    tree: Annotated[AssignedTree, Record(AssignedTree)] | None = None
+    """None: it shall have none, and its hosts sum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeWishes(Message):
+    """All wishes for trees."""
+
+    TYPE: ClassVar[str] = "tree_wishes"
+    term: U64
+    revision: U64
+    """Grows within a term."""
+    trees: Annotated[tuple[TreeWish, ...], Many(Record(TreeWish), TREES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRecord:
+    """Where a job on the path ``shared`` is."""
+
+    job: Name
+    hosts: Names
+    epoch: U32
+    """Of the wish that its phase is about; 0: there was none."""
+    phase: Annotated[TreePhase, OneOf(_PHASES)]
+    pool: Secret = ""
+    """Whose slots its ring has by turns; empty: it has no ring through the switches."""
+    reason: Explanation = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeReport(Message):
+    """All jobs on the path ``shared``. ``term``, ``revision``: of the wishes taken last; 0: none were."""
+
+    TYPE: ClassVar[str] = "tree_report"
+    term: U64
+    revision: U64
+    trees: Annotated[tuple[TreeRecord, ...], Many(Record(TreeRecord), TREES_MAX)]
+
+
+TREE_MESSAGES: Final[tuple[type[Message], ...]] = (TreeWishes, TreeReport)
