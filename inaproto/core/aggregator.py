@@ -424,7 +424,8 @@ class AggregatorArray:
         self._none: Sequence[Region] = () if spec.pool is None else self._no_regions()
         """What a ring of a pool has while it is not its turn: one that no message is ever in."""
         self.regions: Sequence[Region] = self._none or self.new_regions()
-        self.next_serial = 0
+        self.first_serial = self.next_serial = spec.first_message
+        """Messages before it had their results elsewhere: what still comes of them is stale."""
         self.next_offset = 0
         self.done_high = -1
         """Highest finished position (see :class:`~inaproto.core.lookup_table.Flow`)."""

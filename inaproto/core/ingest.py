@@ -155,11 +155,11 @@ class Ingest:
             return False
         array = ring.array
         serial = array.serial_of(int.from_bytes(header[20:24], "big"))
-        region = array.region_of(serial)
+        region, window = array.region_of(serial), ring.spec.window_messages
         if region.serial == serial:
             if without_rank(header) != region.agreed:
                 return False
-        elif region.serial < serial < array.next_serial + ring.spec.window_messages:
+        elif max(region.serial, array.first_serial - 1) < serial < array.next_serial + window:
             try:
                 ina = InaHeader.decode(header)
             except DecodeError:
@@ -281,7 +281,7 @@ class Ingest:
                 self._counters.drop(refusal.rule, 1)
                 return False
         region = array.region_of(serial)
-        if serial < region.serial or serial < 0:
+        if serial < max(region.serial, array.first_serial):
             self._counters.drop("older than the tenant", 1)
             return False
         if serial >= array.next_serial + spec.window_messages:

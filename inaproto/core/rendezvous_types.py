@@ -289,7 +289,7 @@ class RegroupingView:
 
 TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
 """``parking``: its hosts have been asked to end what they do there; ``parked``: no switch has it;
-``moving``: switches get it; ``refused``: some have not taken it, or have lost it, and the base ring has all."""
+``moving``: switches get it; ``refused``: one has not taken it, or has lost it, and the base ring has all."""
 
 
 @dataclass(frozen=True, slots=True)

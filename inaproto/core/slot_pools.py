@@ -17,7 +17,9 @@ In a tree every switch has pools of its own and sees turns begin in what comes u
 at another leaf begins its turn, too. What comes down belongs to no message once its turn is over.
 
 A ring counts its messages on from turn to turn, so the frontier of its last turn says which message begins
-the next, whichever packet comes first; and PSNs of an old turn belong to no message of the new one.
+the next, whichever packet comes first; and PSNs of an old turn belong to no message of the new one. One that
+had its last turn elsewhere, or here before it was removed, is told that message (``RingSpec.first_message``):
+by it copies from before are stale, though a pool that loses its last ring forgets its turns.
 
 A pool of capacity C is C such places. ``epoch mod C`` says which is a turn's: the same at every switch.
 
@@ -161,11 +163,11 @@ class SlotPools:
             return Refusal(WRONG_EPOCH, f"message {serial} came with {epoch}, from others with {ring.epoch}")
         if self.is_stale(ring, epoch):
             return Refusal(STALE)
+        ahead = serial - ring.array.next_serial
+        if ahead < 0:  # of the turn of that number, perhaps, that it had before it left
+            return Refusal("older than the tenant")
         if epoch == place.epoch:
             return Refusal(WRONG_EPOCH, f"turn {epoch} is that of another ring of pool {_name(ring)}")
-        ahead = serial - ring.array.next_serial
-        if ahead < 0:
-            return Refusal("older than the tenant")
         if ahead >= ring.spec.window_messages:
             return Refusal("window passed", f"message {serial}, {ahead} past the first of turn {epoch}")
         return None

@@ -152,6 +152,7 @@ def install_tree(spec: RingSpec, role: Role, table: LookupTable) -> TreeRing:
         elif rank in role.delivers:
             flow.row, flow.learnt = learnt_row, True
             flow.openings = [None] * spec.regions
+            flow.sent = ring.array.frontier
             ring.learnt[rank] = flow
             learnt_row += 1
     if ring.from_parent is not None:

@@ -6,6 +6,9 @@ computed from the ring's own tensors, so a packet of another ring, or of another
 There every ring must finish, and nobody be stopped or blamed. Without discipline turns begin at any time,
 stale holders go on, and ranks may hold a message for one of different turns. There a ring may come to
 nothing, but whatever a rank gets must be right.
+
+In a disciplined world that *moves* its rings, one that has drained leaves all its switches before its next
+turn, now and then, and goes on there with its next message: as one whose tree went elsewhere and came back.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from inaproto.core.accelerator import Action, RemoveRing, RingFault
+from inaproto.core.accelerator import Action, InstallRing, RemoveRing, RingFault
 from inaproto.core.accelerator_types import TURN_LOST
 from inaproto.core.aggregation_tree import TreeSwitch
 from inaproto.core.ring_spec import NO_TURN, PoolSpec, RingSpec
@@ -28,9 +31,14 @@ _EPOCH: Final = slice(12, 16)
 
 
 class PoolWorld(HierarchyWorld):
-    def __init__(self, seed: int, *, disciplined: bool = True, weather: float | None = None) -> None:
+    def __init__(
+        self, seed: int, *, disciplined: bool = True, weather: float | None = None, moves: float = 0.0
+    ) -> None:
+        """``moves``: how often a ring leaves its switches before a turn."""
         draw = Random(f"{seed}/pool")
         self.disciplined = disciplined
+        self._moves, self._to_move = moves, Random(f"{seed}/moves")
+        self.moved = 0
         self.rings_count = draw.choice([2, 2, 3])
         self.pool = PoolSpec("pool", draw.choice([1, 1, 1, 2]))
         self.is_plain = draw.random() < 0.4
@@ -99,6 +107,8 @@ class PoolWorld(HierarchyWorld):
         if not able:
             return
         number = self._draw.choice(able)
+        if self._to_move.random() < self._moves:
+            self._move(number)
         self._epoch += 1
         while self._epoch % self.pool.capacity != place:
             self._epoch += 1
@@ -112,6 +122,18 @@ class PoolWorld(HierarchyWorld):
                 self._stamp(flow, serial, max(epoch, 0))
         self._until[number] = until
         self._place_of[number] = place
+
+    def _move(self, number: int) -> None:
+        """Out of its switches, and back; what it sent before may still be on its way."""
+        specs = self.specs(number)
+        for name, spec in specs.items():
+            assert self.switches[name].step(RemoveRing(spec.ring_id), NOW) == []
+            if name in self._epochs and self.pool.name not in self.switches[name].view().pools:
+                del self._epochs[name]
+        for name, spec in specs.items():
+            again = replace(spec, first_message=self._until[number])
+            assert self.switches[name].step(InstallRing(again), NOW) == []
+        self.moved += self._until[number] > 0
 
     @staticmethod
     def _stamp(flow: Flow, serial: int, epoch: int) -> None:

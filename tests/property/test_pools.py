@@ -26,6 +26,23 @@ def test_whoever_breaks_the_rule_of_turns_gets_the_right_bytes_or_nothing(seed: 
     PoolWorld(seed, disciplined=False).run_wild()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rings_that_move_between_their_turns_all_finish_and_nobody_is_blamed(seed: int) -> None:
+    PoolWorld(seed, moves=0.7).run()
+
+
+def test_rings_moved_in_these_worlds_while_copies_of_before_were_on_their_way() -> None:
+    met: Counter[str] = Counter()
+    for seed in (1, 16, 20):
+        world = PoolWorld(seed, moves=1.0)
+        world.run()
+        met["moved"] += world.moved
+        for accelerator in world.switches.values():
+            met.update(accelerator.counters.dropped)
+    assert met["moved"] > 15
+    assert met["older than the tenant"], "of a turn that the pool has forgotten"
+
+
 def test_the_worlds_meet_what_they_promise() -> None:
     met: Counter[str] = Counter()
     for seed in range(10):

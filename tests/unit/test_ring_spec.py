@@ -73,6 +73,7 @@ def test_a_larger_one() -> None:
             {"window_messages": 2, "message_packets": 3, "psn_bits": 4},
             "ring 7: 2 x 2 messages of 3 packets do not fit in half of a 4-bit PSN space",
         ),
+        ({"first_message": -1}, "ring 7 begins with message -1"),
         ({"msg_id_bits": 3}, "ring 7: message ids of 3 bits are too narrow"),
         ({"flows": (flows(2)[0], replace(flows(2)[1], src_mac=b"", dst_mac=b""))}, SOME_ADDRESSES),
         ({"flows": tuple(replace(flow, dst_mac=b"") for flow in flows(2))}, SOME_ADDRESSES),
@@ -92,6 +93,7 @@ def test_what_no_ring_can_be(changes: dict[str, Any], message: str) -> None:
         {"window_messages": 2, "msg_id_bits": 4},
         {"window_messages": 1, "message_packets": (1 << 16) - 1},
         {"mtu": 72},
+        {"first_message": 1 << 40},  # message ids wrap
     ],
 )
 def test_what_just_fits(changes: dict[str, Any]) -> None:
