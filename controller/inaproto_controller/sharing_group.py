@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, assert_never
 
@@ -35,12 +35,14 @@ from inaproto.core.sharing_types import (
     SharingConfig,
     SharingEvent,
     SharingRecord,
+    SharingView,
     Tell,
+    TurnRevoked,
     TurnStands,
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing_words import Seat, SeatMessage
+from inaproto.core.sharing_words import AT_ONCE, Seat, SeatMessage
 from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, JobId, S
 from inaproto.wire.sharing_messages import SeatHold
@@ -88,6 +90,7 @@ class SharingGroup:
         self._send, self._look, self._now, self._is_connected = send, look, now, is_connected
         self._acted = acted
         self._planner = TurnPlanner(planning)
+        self._capacity = config.capacity
         self._holds: dict[Seat, SeatHold | None] = {}
         """Seats that are known; None: of a turn that stood before a restart, not heard of since."""
         self.news: dict[Seat, SeatNews] = {}
@@ -232,11 +235,30 @@ class SharingGroup:
         news = {job: [self.news[seat] for seat in seats] for job, seats in self._jobs().items()}
         view = self._core.view()
         wish = self._planner.wish(news, view.turns, self._now() / S)
+        at_latest = min(at_latest, self._revoke_of_pausing(news, view))
         # Another wish would end a round that is under way; so it waits until that is decided.
         is_new = wish.wanted is not None and wish.wanted != self._wanted
         if is_new and wish.wanted is not None and view.phase not in ROUNDS and self._tell(wish.wanted):
             self._wanted = wish.wanted
         return min(wish.again_at, at_latest)
+
+    def _revoke_of_pausing(self, news: Mapping[JobId, Sequence[SeatNews]], view: SharingView) -> float:
+        """End the turns of jobs that pause in them, where others could have one; when to look again."""
+        standing = {one.turn.job for one in view.turns}
+        if len(standing) < self._capacity or not any(job not in standing for job in news):
+            return inf
+        again_at, now = inf, self._now() / S
+        for one in view.turns:
+            pauses_at = max((seat.pauses_at() for seat in news.get(one.turn.job, ())), default=inf)
+            if one.turn.until == AT_ONCE or pauses_at == inf:
+                continue
+            if pauses_at > now:
+                again_at = min(again_at, pauses_at)
+            elif all(self._is_connected(seat.host) for seat in one.undrained):
+                job, epoch = one.turn.job, one.turn.epoch
+                log.info("pool %s: job %s pauses, and its turn %d ends", self.name, job, epoch)
+                self._tell(TurnRevoked(epoch))
+        return again_at
 
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""

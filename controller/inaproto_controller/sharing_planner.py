@@ -22,12 +22,15 @@ from inaproto.core.sharing_turns import JobFacts, StandingTurn, TurnConfig, next
 from inaproto.core.sharing_types import TurnView, TurnWanted
 from inaproto.core.step_times import Speeds, StepTimes
 from inaproto.errors import ConfigError
-from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.units import Epoch, JobId, OpIndex, S
 
 UNMEASURED_OPERATIONS: Final = 8
 """Of a turn of a job whose step is not known, where others want turns, too."""
 ROUND_TRIP_S: Final = 5e-3
 """Between the wish for a turn and its standing: two messages each way, and a write to disk."""
+PAUSE_S: Final = 2.0
+PAUSE_STEPS: Final = 2.0
+"""A job that begins no all-reduce for so long, and for so many of its steps, pauses."""
 AGE_MAX: Final = 10.0
 """Seconds; a job that was not heard of for so long is not where it would be by its step."""
 
@@ -61,6 +64,13 @@ class SeatNews:
     place: Place | None = None
     pattern: Pattern | None = None
     bandwidth: int = 0
+
+    def pauses_at(self) -> float:
+        """From when on it pauses, if it begins nothing until then; infinite in an all-reduce."""
+        if self.place is None or self.place.is_running:
+            return inf
+        step = 0.0 if self.pattern is None else self.pattern.duration_ns / S
+        return self.place.at + max(PAUSE_S, PAUSE_STEPS * step)
 
 
 class Wish(NamedTuple):

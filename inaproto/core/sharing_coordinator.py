@@ -20,8 +20,9 @@ done, and no round begins before. A restarted coordinator takes a new term, dura
 repeats the last decision. One that lost its place may persist nothing any more: the store sees to that.
 
 A turn is ended without a round (``EndTurn``) when its job lost or got a seat, when a seat has given it up,
-when no switch takes its packets any more, or, ours as well, when seats of equal indices outside INA have been
-waited for in vain (``objections_max``): to stop using INA needs nobody's consent.
+when no switch takes its packets any more, when its job pauses (``TurnRevoked``: it would come to no end), or,
+ours as well, when seats of equal indices outside INA have been waited for in vain (``objections_max``): to
+stop using INA needs nobody's consent.
 
 After a restart the planner and the shell say again: the seats, the wish, who is held, which seats are gone.
 Rounds and their phases are in :mod:`inaproto.core.sharing_rounds`; what concerns turns, seats and wishes is
@@ -48,6 +49,7 @@ from inaproto.core.sharing_types import (
     SharingEvent,
     SharingRecord,
     SharingView,
+    TurnRevoked,
     TurnWanted,
     Woke,
 )
@@ -91,6 +93,8 @@ class SharingCoordinator:
                 wishes.seat_gone(seat)
             case RingRemoved(job, epoch):
                 actions = [PoolFree(one) for one in rounds.turns.fence(job, epoch)]
+            case TurnRevoked(epoch):
+                rounds.turns.revoke(epoch)
             case JobHeld(job):
                 wishes.held[job] = False
             case JobReleased(job):

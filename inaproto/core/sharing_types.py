@@ -132,6 +132,13 @@ class RingRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnRevoked:
+    """The turn ends at once, without a round: its job does not use it, and others wait."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class JobHeld:
     """The job shall have no turn until it is released: one that stands is ended. Answered: ``JobDrained``."""
 
@@ -161,7 +168,16 @@ class Woke:
 
 
 SharingEvent = (
-    TurnWanted | SeatsChanged | SeatGone | RingRemoved | JobHeld | JobReleased | FromSeat | Persisted | Woke
+    TurnWanted
+    | SeatsChanged
+    | SeatGone
+    | RingRemoved
+    | TurnRevoked
+    | JobHeld
+    | JobReleased
+    | FromSeat
+    | Persisted
+    | Woke
 )
 
 

@@ -87,6 +87,11 @@ class StandingTurns:
         for one in self._all:
             one.undrained.pop(seat, None)
 
+    def revoke(self, epoch: Epoch) -> None:
+        standing = self.with_epoch(epoch)
+        if standing is not None:
+            standing.shorten(AT_ONCE)
+
     def fence(self, job: JobId, epoch: Epoch) -> list[Epoch]:
         """The turns that took room until now."""
         fenced = []

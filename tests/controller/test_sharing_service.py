@@ -23,6 +23,8 @@ from inaproto.wire.sharing_messages import (
     SharingAsk,
     SharingCommit,
     SharingDone,
+    SharingDrained,
+    SharingEnd,
     SharingPrepare,
     SharingProgress,
     SharingSeats,
@@ -152,3 +154,59 @@ async def test_a_turn_from_the_last_index_on_is_told() -> None:
         here.vote("h0", prepare, index=(1 << 32) - 1)
         await settled()
         assert {one.decision.granted.first for one in here.of("h0", SharingCommit)} == {(1 << 32) - 1}
+
+
+def place(here: Service, host: str, job: str, operation: int, *, is_running: bool = False) -> None:
+    seat = seat_record(Seat(JobId(job), host, 1))
+    here.service.heard(
+        host,
+        SharingProgress(seat=seat, operation=operation, is_running=is_running, uses_ina=True, age_ns=0),
+    )
+
+
+async def granted(here: Service, host: str) -> int:
+    """The host's job gets the turn that it is asked about; its epoch."""
+    await here.hears(host, SharingPrepare)
+    here.vote(host, here.of(host, SharingPrepare)[-1])
+    await here.hears(host, SharingCommit)
+    commit = here.of(host, SharingCommit)[-1]
+    here.service.heard(host, SharingDone(seat=commit.seat, version=commit.version))
+    assert commit.decision.granted is not None
+    return int(commit.decision.granted.epoch)
+
+
+async def test_a_job_that_pauses_in_its_turn_does_not_keep_the_pool(autojump_clock: object) -> None:
+    """It saves a checkpoint, or somebody looks at it in a debugger: its turn never comes to its end."""
+    async with leading() as here:
+        here.report("h0", "train")
+        epoch = await granted(here, "h0")
+        here.report("h1", "next")
+        place(here, "h0", "train", 3)
+        await here.hears("h0", SharingEnd)
+        end = here.of("h0", SharingEnd)[-1]
+        assert (end.epoch, end.until) == (epoch, 0)
+        here.service.heard("h0", SharingDrained(seat=end.seat, epoch=epoch))
+        assert await granted(here, "h1") == epoch + 1
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_turn_goes_on_while_its_job_does(autojump_clock: object, is_running: bool) -> None:
+    """An operation that takes long is no pause, nor is one after the other with some time between them."""
+    async with leading() as here:
+        here.report("h0", "train")
+        epoch = await granted(here, "h0")
+        here.report("h1", "next")
+        for operation in range(1, 20):
+            place(here, "h0", "train", operation, is_running=is_running)
+            await trio.sleep(1.0)
+        ends = [one for one in here.of("h0", SharingEnd) if one.epoch == epoch]
+        assert not any(one.until == 0 for one in ends)
+
+
+async def test_a_job_that_is_alone_may_pause(autojump_clock: object) -> None:
+    async with leading() as here:
+        here.report("h0", "train")
+        await granted(here, "h0")
+        place(here, "h0", "train", 3)
+        await trio.sleep(100)
+        assert not here.of("h0", SharingEnd)

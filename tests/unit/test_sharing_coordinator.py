@@ -24,6 +24,7 @@ from inaproto.core.sharing_types import (
     SeatGone,
     SeatsChanged,
     SharingConfig,
+    TurnRevoked,
     TurnWanted,
     Woke,
 )
@@ -104,6 +105,24 @@ def test_a_ring_that_was_removed_frees_the_pool_at_once(rule: Rule) -> None:
     group.deliver()
     turns = [group.participants[seat].view().turn for seat in group.of("A")]
     assert all(turn is None or turn.epoch > 1 for turn in turns)
+
+
+@BOTH
+def test_a_turn_that_is_revoked_ends_at_once_and_what_runs_in_it_is_waited_for(rule: Rule) -> None:
+    group = with_turn(rule)
+    busy, idle = group.of("A")
+    assert group.start(busy) == Epoch(1)
+    group.tell(TurnRevoked(Epoch(1)))
+    group.deliver()
+    assert Mark.TURN_FORCED in group.marks()
+    assert group.participants[idle].view().turn is None
+    assert PoolFree(Epoch(1)) not in group.actions
+    group.at(busy, OperationEnded(OpIndex(group.participants[busy].view().next_operation - 1)))
+    group.deliver()
+    assert PoolFree(Epoch(1)) in group.actions
+    before = len(group.actions)
+    group.tell(TurnRevoked(Epoch(1)))
+    assert len(group.actions) == before, "it is over"
 
 
 @BOTH
