@@ -14,6 +14,8 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 
 from inaproto.ca.identity import Role
+from inaproto.core.sharing_types import SharingConfig
+from inaproto.core.sharing_words import Rule
 from inaproto.daemon.control_address import Holder, credentials_of, parse_listen
 from inaproto.daemon.job_secret import tokens_of
 from inaproto.daemon.tls_listener import TlsListener, listen_tls
@@ -26,6 +28,7 @@ from inaproto_controller.api import BODY_BYTES_MAX, application
 from inaproto_controller.cluster_planner import ClusterPlanner
 from inaproto_controller.controller import Controller
 from inaproto_controller.settings import ControllerSettings
+from inaproto_controller.sharing_service import SharingService
 from inaproto_controller.store import open_store
 
 log = logging.getLogger("inaproto.controller")
@@ -49,6 +52,12 @@ async def run_controller(
     store = open_store(settings.store_or_default)
     job_secret = tokens_of(settings.job_secret)
 
+    sharing = partial(
+        SharingService,
+        lease_s=settings.lease_ms / 1000,
+        config=SharingConfig("", rule=Rule(settings.sharing_rule)),
+    )
+
     def make_agents(changed: Callable[[], None]) -> Agents:
         return Agents(
             roles,
@@ -56,6 +65,7 @@ async def run_controller(
             report_s=settings.report_ms / 1000,
             sessions_max=2 * len(roles) + 64,
             changed=changed,
+            sharing=sharing,
         )
 
     controller = Controller(

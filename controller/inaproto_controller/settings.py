@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -13,6 +13,7 @@ from inaproto.daemon.control_address import parse_listen
 from inaproto.daemon.metrics_address import MetricsAddress
 from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET, require_name
 
+SharingRule = Literal["by-index", "equal-index"]
 STORE_FILE: Final = "controller.db"
 
 
@@ -66,6 +67,8 @@ class ControllerSettings(Settings):
     """A host or switch of which nothing is heard for so long is lost, and with it the jobs that run there."""
     report_ms: int = Field(default=2000, ge=10, le=600_000)
     """Hosts and switches report at least so often."""
+    sharing_rule: SharingRule = "by-index"
+    """How jobs that share agree on turns: by-index, or equal-index as the paper has it (to compare)."""
     jobs_max: int = Field(default=4096, ge=1, le=1 << 16)
     """Jobs that are not over."""
     metrics: MetricsAddress = ""

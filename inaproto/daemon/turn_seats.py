@@ -53,6 +53,7 @@ from inaproto.core.sharing_types import (
 from inaproto.core.sharing_words import CoordinatorMessage, PeerMessage, Seat
 from inaproto.core.two_paths import BASE, INA, Binding, BoundPath, Wait
 from inaproto.daemon.sharing_records import answer_message, order_of, peer_message, peer_of, seat_record
+from inaproto.daemon.turn_waits import TurnWaits
 from inaproto.daemon.turns import NoTurns
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
@@ -236,6 +237,7 @@ class JobSeat(NoTurns):
         self._speeds: deque[tuple[int, int]] = deque(maxlen=MEASURED)
         """Bytes and nanoseconds of operations on the base ring."""
         self._granted = 0
+        self._wait_times = TurnWaits()
 
     @property
     def deadline(self) -> Instant | None:
@@ -260,6 +262,7 @@ class JobSeat(NoTurns):
         if self._core is None:
             return
         self._waits = False
+        self._wait_times.ended(self._seats.clock())
         for op_index in list(self._running):
             self._ended(op_index)
         self._tell(Closing())
@@ -279,20 +282,24 @@ class JobSeat(NoTurns):
                 self._tell(Woke())
             until = core.awaits(op_index)
             if until is not None and until > now:
-                self._waits = True
-                return Wait(until)
+                return self._wait(op_index, until, now)
             if op_index == self._next:
                 self._start(op_index)
             if op_index in self._answers:
                 return self._answers.pop(op_index)
-            self._waits = True
-            return Wait(core.deadline or now)
+            return self._wait(op_index, core.deadline or now, now)
         finally:
             self._is_binding = False
             self._seats.look()
 
+    def _wait(self, op_index: OpIndex, until: Instant, now: Instant) -> Wait:
+        self._waits = True
+        self._wait_times.began(op_index, now)
+        return Wait(until)
+
     def bound(self, op_index: OpIndex, path: BoundPath) -> None:
         now = self._seats.clock()
+        self._wait_times.ended(now)
         self._place = (op_index, True, path == INA, now)
         self._seats.moved(self)
         if self._core is None:
@@ -422,6 +429,7 @@ class JobSeat(NoTurns):
         """For ``inaproto status``."""
         core = self._core
         record: dict[str, Any] = {"job": self._job, "life": self._seat.life, "granted": self._granted}
+        record["waits"] = self._wait_times.status()
         record["step_operations"] = None if self._step is None else len(self._step.nbytes)
         if core is not None:
             view = core.view()

@@ -1,10 +1,10 @@
 """``inaproto bench decision``: what a host pays to decide for one operation whether the network sums it.
 
 MINA section IV-B decides on each host, with no round trip; the short paper measures 33.1 us to switch an
-operation between SHARP and none, the paper 43.8 us for launching it late. What is timed here is the core's
-part of that: both calls that an operation makes to its seat, when it starts and when it has drained, with no
-daemon around it; beside it the paper's own decision, its score rule evaluated on the host, and the call that
-keeps the communication pattern.
+operation between SHARP and none, the paper 43.8 us for launching it late. Timed here are the core's part of
+that, both calls that an operation makes to its seat, when it starts and when it has drained; the seat as a
+host daemon has it, with all that it notes of an operation for the controller; the paper's own decision, its
+score rule evaluated on the host; and the call that keeps the communication pattern.
 
 A round times a batch of operations of each row, one row after the other; a row is the median over rounds.
 """
@@ -35,6 +35,8 @@ from inaproto.core.sharing_types import (
 )
 from inaproto.core.sharing_words import Commit, Decision, Path, Prepare, Rule, Seat, Turn, Version
 from inaproto.core.step_times import StepTimes
+from inaproto.core.two_paths import INA, Binding
+from inaproto.daemon.turn_seats import TurnSeats
 from inaproto.errors import InvariantBroken
 from inaproto.option_types import ReportFile
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
@@ -98,6 +100,34 @@ def _seat(*, turn: bool = False, voted: bool = False) -> Batch:
     return run
 
 
+def _daemon_seat() -> Batch:
+    """All calls of an operation that a host daemon's ring makes to the job's seat; a turn stands."""
+
+    def clock() -> Instant:
+        return Instant(time.monotonic_ns())
+
+    seats = TurnSeats("h0", clock=clock, random_bits=lambda bits: 1)
+    seat = seats("bench")
+    seat.begin(ring_id=1, hosts=2, next_operation=OpIndex(0), changed=lambda: None)
+    granted = Turn(_SEAT.job, Epoch(1), OpIndex(0), None)
+    seat.ordered(Commit(Seat(_SEAT.job, "h0", 1), 1, Version(1, 1), Decision(granted=granted)))
+    next_index = 0
+
+    def run(count: int) -> None:
+        nonlocal next_index
+        for index in range(next_index, next_index + count):
+            number = OpIndex(index)
+            binding = seat.bind(number, clock())
+            if not isinstance(binding, Binding) or binding.path != INA:
+                raise InvariantBroken(f"operation {number} is to go by INA: {binding}")
+            seat.bound(number, INA)
+            seat.done(number)
+            seat.drained(number)
+        next_index += count
+
+    return run
+
+
 def _score_rule(others: int) -> Batch:
     """The paper's own: evaluated on each host, with the time of day."""
     kinds = [StepTimes(measured(name), SHARING, hosts=2) for name in EVALUATED]
@@ -138,6 +168,7 @@ def rows() -> dict[str, Batch]:
         "seat, no turn": _seat(),
         "seat, in a turn": _seat(turn=True),
         "seat, a round under way": _seat(turn=True, voted=True),
+        "seat of a daemon": _daemon_seat(),
         "score rule, 1 other job": _score_rule(1),
         "score rule, 7 other jobs": _score_rule(7),
         "communication pattern": _pattern(),

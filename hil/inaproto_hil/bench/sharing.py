@@ -3,8 +3,9 @@
 ``equal-index`` is the paper's (MINA section IV-B): all seats of a group are locked, and a round is aborted
 unless the seats of each job are at the same operation. ``by-index`` is ours: a decision names the operation
 from which it holds, and nobody is locked. Each seed is one world (:mod:`inaproto.sim.control`), run once by
-each rule, without faults and weather and again with them. All times are virtual, so a report depends on the
-seeds and the program alone. What is undefined is ``null`` in the JSON and ``-`` in the table.
+each rule, without faults and weather and again with them. Their times are virtual: these rows depend on the
+seeds and the program alone. With ``--live`` daemons follow, on this machine and in its time
+(:mod:`inaproto_hil.bench.sharing_live`). What is undefined is ``null`` in the JSON and ``-`` in the table.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
@@ -30,10 +31,15 @@ from inaproto.sim.weather import Weather
 from inaproto.units import MS
 from inaproto_hil import environment
 
-VERSION: Final = 1
+T = TypeVar("T")
+
+VERSION: Final = 2
 WEATHERS: Final = ("clear", "faults")
 _CLEAR: Final = Weather()
-_FURTHER: Final = ("lock stalls are counted once for each seat and operation that waited",)
+_FURTHER: Final = (
+    "lock stalls are counted once for each seat and operation that waited",
+    "live rows also count what waits, under by-index, for a decision that concerns it",
+)
 
 
 def world_of(seed: int, rule: Rule, weather: str) -> ControlConfig:
@@ -143,24 +149,46 @@ def _seeds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     help="Seeds 0 to N-1, or A to B-1: the worlds.",
 )
 @click.option(
+    "--live",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 100),
+    metavar="N",
+    help="Also run real daemons so often by each rule; about half a minute a run.",
+)
+@click.option("--steps", default=12, show_default=True, type=click.IntRange(2), help="Live: of each job.")
+@click.option(
+    "--slower", default=4.0, show_default=True, type=click.FloatRange(min=0.1), help="Live: than measured."
+)
+@click.option(
     "--json",
     "json_at",
     type=ReportFile(),
     metavar="FILE",
     help="Report file; - is stdout (the table: stderr).",
 )
-def sharing_bench(seeds: tuple[int, int], json_at: str | None) -> None:
+def sharing_bench(
+    *, seeds: tuple[int, int], live: int, steps: int, slower: float, json_at: str | None
+) -> None:
     """The paper's rule of equal indices and ours by index: aborted rounds, and operations that locks stall.
 
-    Example: inaproto bench sharing --seeds 100 --json -
+    Examples: inaproto bench sharing --seeds 100 --json -; inaproto bench sharing --live 5
 
     The same control worlds as of inaproto soak --world control, by each rule, without faults and weather and
-    with them. Times are virtual: a report depends on the seeds and the program alone.
+    with them. Times are virtual there: those rows depend on the seeds and the program alone. Live, three jobs
+    on four hosts and two racks share switches that take one job at a time, by the clock of this machine.
     """
     console = Console(stderr=True, highlight=False)
-    report = measure(
-        *seeds, lambda turns: track(turns, "sharing", console=console, disable=not console.is_terminal)
-    )
+
+    def shown(turns: Sequence[T]) -> Iterable[T]:
+        return track(turns, "sharing", console=console, disable=not console.is_terminal)
+
+    report = measure(*seeds, shown)
+    if live:
+        from inaproto_hil.bench.sharing_live import measure_live
+
+        report["rows"] += measure_live(live, steps, slower, shown)
+        report["config"]["live"] = {"runs": live, "steps": steps, "slower": slower}
     _show(Console(stderr=json_at == "-", highlight=False), report)
     if json_at is not None:
         text = json.dumps(report, indent=1)
@@ -182,7 +210,9 @@ _COLUMNS: Final = {
     "lock_stall_us_per_operation": "{:,.1f}",
     "ina_share": "{:.1%}",
     "rescued": "{:,}",
+    "wrong": "{:,}",
     "job_median_ms": "{:.1f}",
+    "step_median_ms": "{:.1f}",
 }
 
 
@@ -193,6 +223,6 @@ def _show(console: Console, report: dict[str, Any]) -> None:
     for row in report["rows"]:
         table.add_column(f"{row['rule']}\n{row['weather']}", justify="right")
     for name, form in _COLUMNS.items():
-        values = [row[name] for row in report["rows"]]
+        values = [row.get(name) for row in report["rows"]]
         table.add_row(name, *("-" if value is None else form.format(value) for value in values))
     console.print(table)
