@@ -7,20 +7,20 @@ connection, with an ``Error`` that says why; an agent has one session; only a le
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
 from inaproto.ca.identity import Identity
+from inaproto.core.rendezvous_rules import job_name
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.session_rules import SessionLimits, identity_of, refusal_of
+from inaproto.daemon.session_rules import MESSAGE_FLOOD, Allowance, SessionLimits, identity_of, refusal_of
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, StreamListener
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
@@ -46,6 +46,8 @@ NOT_LEADER: Final = "not_leader"
 AGENT_REFUSED: Final = "agent_refused"
 BAD_MESSAGE: Final = "bad_message"
 SESSION_OVER: Final = "session_over"
+LIMITS: Final = SessionLimits(messages_per_s=5000.0)
+"""Hosts tell where their jobs are up to 4000 times a second (:mod:`inaproto.daemon.turn_seats`)."""
 SharingSend = Callable[[str, Message], None]
 """What takes a message to a host."""
 
@@ -86,6 +88,8 @@ class Agents:
         self._heard: dict[str, float] = {}
         self._term = 0
         self._desired = Desired()
+        self._hosts_of: dict[str, frozenset[str]] = {}
+        """Of jobs that are placed, by name."""
         self._led_since = 0.0
         make = sharing or partial(SharingService, lease_s=lease_s)
         self.sharing = make(self._send)
@@ -94,7 +98,8 @@ class Agents:
 
     def lead(self, term: int, desired: Desired) -> None:
         """Nothing is known of anybody yet."""
-        self._term, self._desired = term, desired
+        self._term = term
+        self._know(desired)
         self._led_since = trio.current_time()
         self._heard.clear()
 
@@ -108,18 +113,21 @@ class Agents:
 
     def wish(self, desired: Desired) -> None:
         """This has been committed: tell those whom it concerns."""
-        self._desired = desired
+        self._know(desired)
         wishes = _wishes(desired)
         for name, session in list(self._sessions.items()):
             if session.report is not None:
                 self._tell_news(session, wishes.get(name, _NOTHING), session.told_revision)
 
+    def _know(self, desired: Desired) -> None:
+        self._desired = desired
+        self._hosts_of = {job.spec.name: frozenset(job.hosts) for job in desired.live() if job.hosts}
+
     def _send(self, agent: str, message: Message) -> None:
         """Lost where there is no session of it, or one that has ended."""
         session = self._sessions.get(agent)
         if session is not None:
-            with contextlib.suppress(EndOfChannel):
-                session.stream.send_nowait(message)
+            _say(session, message)
 
     # -- what is observed
 
@@ -156,7 +164,7 @@ class Agents:
         stream = ControlStream(connection)
         identity = identity_of(connection)
         if not identity.is_local:
-            stream.limit_input(SessionLimits().hello_bytes_max)
+            stream.limit_input(LIMITS.hello_bytes_max)
         self._connections += 1
         try:
             async with trio.open_nursery() as nursery:
@@ -182,6 +190,7 @@ class Agents:
         session = self._sessions[hello.agent] = _Session(stream, hello.agent, hello.boot_id)
         self._heard[hello.agent] = trio.current_time()
         reason, certified_s = "it said what is no message", math.inf
+        allowance = Allowance(LIMITS.messages_burst, LIMITS.messages_per_s, trio.current_time())
         try:
             stream.send_nowait(AgentWelcome(term=self._term, report_ms=round(self._report_s * 1000)))
             if hello.role == "host":
@@ -190,7 +199,11 @@ class Agents:
                 certified_s = self._seconds_left(identity)
                 with trio.fail_after(max(0.0, min(certified_s, self._lease_s))):
                     message = await stream.receive()
-                self._heard[hello.agent] = trio.current_time()
+                now = self._heard[hello.agent] = trio.current_time()
+                if not identity.is_local and not allowance.take(now):
+                    reason = "it sends more messages than anybody needs"
+                    _refuse(stream, MESSAGE_FLOOD, f"{reason}; the connection is closed")
+                    return
                 if isinstance(message, AgentReport):
                     self._reported(session, message)
                 elif hello.role == "host" and isinstance(message, SharingSeats | FromHost):
@@ -249,8 +262,17 @@ class Agents:
         return ""
 
     def _shares(self, session: _Session, message: SharingSeats | FromHost) -> None:
-        if self._sessions.get(session.name) is session:
-            self.sharing.heard(session.name, message)
+        if self._sessions.get(session.name) is not session:
+            return
+        if isinstance(message, SharingSeats):
+            own = tuple(hold for hold in message.seats if self._may_sit(session.name, hold.job))
+            message = replace(message, seats=own)
+        self.sharing.heard(session.name, message)
+
+    def _may_sit(self, host: str, job: str) -> bool:
+        """Of jobs that were submitted, those that are placed on it (protocol.md, section 8)."""
+        hosts = self._hosts_of.get(job_name(job).job)
+        return hosts is None or host in hosts
 
     def _reported(self, session: _Session, report: AgentReport) -> None:
         if self._sessions.get(session.name) is not session:
@@ -272,13 +294,20 @@ class Agents:
 
     def _tell(self, session: _Session, wishes: tuple[GrantRecord, ...]) -> None:
         """To a session that may have ended meanwhile: its own task hears of that."""
-        try:
-            session.stream.send_nowait(
-                AgentWishes(term=self._term, revision=self._desired.revision, grants=wishes)
-            )
-        except EndOfChannel:
-            return
-        session.told, session.told_revision = wishes, self._desired.revision
+        if _say(session, AgentWishes(term=self._term, revision=self._desired.revision, grants=wishes)):
+            session.told, session.told_revision = wishes, self._desired.revision
+
+
+def _say(session: _Session, message: Message) -> bool:
+    """Whether it is on its way. What no message can carry concerns one agent, not the controller."""
+    try:
+        session.stream.send_nowait(message)
+    except EndOfChannel:
+        return False
+    except LocalMisuse as error:
+        log.error("%s is not told what concerns it: %s", session.name, error)
+        return False
+    return True
 
 
 def _refuse(stream: ControlStream, code: str, text: str) -> None:

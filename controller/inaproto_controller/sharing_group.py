@@ -45,7 +45,7 @@ from inaproto.core.sharing_types import (
 from inaproto.core.sharing_words import AT_ONCE, Seat, SeatMessage
 from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, JobId, S
-from inaproto.wire.sharing_messages import SeatHold
+from inaproto.wire.sharing_messages import SEATS_MAX, SeatHold
 from inaproto_controller.core_runner import CoreRunner, PutRecord, ToPersist
 from inaproto_controller.sharing_planner import PlannerConfig, SeatNews, TurnPlanner
 from inaproto_controller.sharing_store import decode_record, encode_record
@@ -75,6 +75,7 @@ class SharingGroup:
         now: Callable[[], Instant],
     ) -> None:
         self.name = config.group
+        self._seats_max = config.seats_max
         found = None if record is None else decode_record(record)
         self._core = SharingCoordinator(config, found)
         self._runner: CoreRunner[SharingEvent, SharingAction] = CoreRunner(
@@ -104,8 +105,8 @@ class SharingGroup:
         """Seats that are gone, and why: the coordinator has so much to do that it has not been told yet."""
         self._is_behind = False
         """What the coordinator has to know was not told it."""
-        self._over: dict[int, None] = {}
-        """Rings that have ended at one host at least, and have seats yet."""
+        self._over: dict[tuple[JobId, int], None] = {}
+        """Rings of jobs that have ended at one host at least, and have seats yet."""
         if found is not None:
             self._holds |= _seats_of(found)
 
@@ -128,7 +129,7 @@ class SharingGroup:
         for seat, hold in list(self._holds.items()):
             if seat.host == host and seat not in seats:
                 if hold is not None:
-                    self._over[hold.ring_id] = None
+                    self._over[seat.job, hold.ring_id] = None
                 self._gone(seat, "its host has it no more")
         for seat, hold in seats.items():
             self._holds[seat] = hold
@@ -145,11 +146,13 @@ class SharingGroup:
         """Make the coordinator's seats those that may have turns."""
         self._is_behind = False
         for seat, hold in list(self._holds.items()):
-            if hold is not None and hold.ring_id in self._over and not self._is_connected(seat.host):
+            if hold is None or self._is_connected(seat.host):
+                continue
+            if (seat.job, hold.ring_id) in self._over:
                 self._gone(seat, "its ring has ended at another host")
         self._tell_of_gone()
-        rings = {hold.ring_id for hold in self._holds.values() if hold is not None}
-        self._over = {ring_id: None for ring_id in self._over if ring_id in rings}
+        rings = {(seat.job, hold.ring_id) for seat, hold in self._holds.items() if hold is not None}
+        self._over = {ring: None for ring in self._over if ring in rings}
         if None in self._holds.values():
             return
         seats = tuple(sorted(seat for job in self._jobs().values() for seat in job))
@@ -159,16 +162,22 @@ class SharingGroup:
         self._look()
 
     def _jobs(self) -> dict[JobId, tuple[Seat, ...]]:
-        """Those of which one ring's seats are all known."""
+        """Those of which one ring's seats are all known, as many as a group takes."""
         rings: dict[tuple[JobId, int], list[Seat]] = {}
         for seat, hold in self._holds.items():
             if hold is not None:
                 rings.setdefault((seat.job, hold.ring_id), []).append(seat)
-        found: dict[JobId, tuple[Seat, ...]] = {}
+        complete: dict[JobId, tuple[Seat, ...]] = {}
         for (job, ring_id), seats in sorted(rings.items()):
             hold = self._holds[seats[0]]
-            if hold is not None and len(seats) == hold.hosts and ring_id not in self._over:
-                found[job] = tuple(seats)
+            if hold is not None and len(seats) == hold.hosts and (job, ring_id) not in self._over:
+                complete[job] = tuple(seats)
+        found: dict[JobId, tuple[Seat, ...]] = {}
+        room = self._seats_max
+        for job, its in complete.items():
+            if len(its) <= min(room, SEATS_MAX):  # more than that could not be told of each other
+                found[job] = its
+                room -= len(its)
         return found
 
     def _gone(self, seat: Seat, reason: str) -> None:
@@ -232,8 +241,14 @@ class SharingGroup:
         at_latest = self._now() / S + RETRY_S if self._is_behind else inf
         if self._told is None:
             return at_latest
-        news = {job: [self.news[seat] for seat in seats] for job, seats in self._jobs().items()}
         view = self._core.view()
+        standing = {one.turn.job for one in view.turns}
+        # Who cannot be asked gets no turn, and others need not wait for its votes.
+        news = {
+            job: [self.news[seat] for seat in seats]
+            for job, seats in self._jobs().items()
+            if all(self._is_connected(seat.host) for seat in seats) or job in standing
+        }
         wish = self._planner.wish(news, view.turns, self._now() / S)
         at_latest = min(at_latest, self._revoke_of_pausing(news, view))
         # Another wish would end a round that is under way; so it waits until that is decided.

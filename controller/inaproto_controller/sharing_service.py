@@ -74,6 +74,7 @@ class SharingService:
     def lead(self, records: Mapping[str, bytes], put_record: PutRecord) -> None:
         """Nothing is known of hosts yet. Raises ``ConfigError`` for records that are not ours."""
         self._groups.clear()
+        self._connected.clear()  # their sessions were of the term before
         self._put_record = put_record
         for owner, body in records.items():
             if owner.startswith(OWNER):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from inaproto.core.job_tokens import hash_of
 from inaproto.core.rendezvous_rules import job_name
+from inaproto.daemon.local_rank import REASON_CHARACTERS_MAX
 from inaproto.wire.controller_messages import GrantRecord, HoldPhase, HoldRecord
 
 
@@ -120,7 +121,8 @@ class HostSeats:
             self._present.pop(name, None)
         for number, seat in list(self._seats.items()):
             if seat.grant.name == name and rank in seat.present:
-                seat.failure = seat.failure or (failure and f"rank {rank}: {failure}")
+                told = failure and f"rank {rank}: {failure}"
+                seat.failure = seat.failure or told[:REASON_CHARACTERS_MAX]  # perhaps the process's own words
                 if rings:
                     continue
                 seat.present.discard(rank)

@@ -74,6 +74,8 @@ log = logging.getLogger("inaproto.host")
 
 REPORT_S: Final = 0.001
 """Between two reports of where jobs are: what happens in between is told by the next one."""
+REPORT_SEATS: Final = 4
+"""So many are told in that time: a controller that is flooded ends the session."""
 MEASURED: Final = 32
 """All-reduces whose speed is averaged."""
 
@@ -122,7 +124,9 @@ class TurnSeats:
     def connected(self, send: Callable[[Message], None]) -> None:
         """There is a controller, which knows nothing. ``send`` never fails: what it cannot send is lost."""
         self._send = send
-        self._tell_all()
+        self._tell_seats()
+        for seat in self._seats.values():
+            self._tell_of(seat)
 
     def disconnected(self) -> None:
         self._send = None
@@ -148,23 +152,25 @@ class TurnSeats:
             seat.told(said)
         self._changed.set()
 
-    def _tell_all(self) -> None:
+    def _tell_seats(self) -> None:
         holds = tuple(seat.hold for seat in self._seats.values())
         self.tell(SharingSeats(seats=holds[:SEATS_MAX]))
-        for seat in self._seats.values():
-            self.tell(seat.pattern_message())
-            self.moved(seat)
+
+    def _tell_of(self, seat: JobSeat) -> None:
+        self.tell(seat.pattern_message())
+        self.moved(seat)
 
     # --- seats
 
     def sit(self, seat: Seat, its: JobSeat) -> None:
         self._seats[seat] = its
-        self._tell_all()
+        self._tell_seats()
+        self._tell_of(its)
 
     def stand_up(self, seat: Seat, its: JobSeat) -> None:
         del self._seats[seat]
         self._to_tell.pop(its, None)
-        self._tell_all()
+        self._tell_seats()
 
     def moved(self, its: JobSeat) -> None:
         """A seat is elsewhere in its job."""
@@ -201,7 +207,7 @@ class TurnSeats:
             seats, self._to_tell = self._to_tell, {}
             for seat in seats:
                 self.tell(seat.progress_message())
-            await trio.sleep(REPORT_S)
+            await trio.sleep(REPORT_S * max(1.0, len(seats) / REPORT_SEATS))
 
     def status(self) -> list[dict[str, Any]]:
         return [seat.status() for seat in self._seats.values()]

@@ -18,11 +18,12 @@ from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.tls import Credentials
 from inaproto.daemon.tls_listener import listen_tls
 from inaproto.daemon.tree_grants import TreeGrants
-from inaproto.wire.control_messages import Error, Message, StatusReply
-from inaproto.wire.controller_messages import AgentHello, AgentRole, AgentWelcome
-from inaproto_controller.agents import Agents
+from inaproto.wire.control_messages import Error, Message, Ping, StatusReply
+from inaproto.wire.controller_messages import AgentHello, AgentReport, AgentRole, AgentWelcome
+from inaproto_controller.agents import LIMITS, Agents
 from inaproto_controller.desired import Desired
 from tests.daemon.secure_switch import LOOPBACK, Deployment
+from tests.daemon.test_security_limits import flood
 
 ROLES: dict[str, AgentRole] = {"h0": "host", "spine": "switch"}
 
@@ -121,6 +122,28 @@ async def test_a_daemon_says_where_its_controller_is(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
     assert (told["at"], told["term"], told["error"]) == (str(at), 1, "")
     assert told["credentials"]["name"] == "h0"
+
+
+async def test_a_flood_of_messages_ends_the_session_and_no_other(tmp_path: Path) -> None:
+    async with agents_of(tmp_path) as (deployment, port):
+        streams = []
+        for role, name in ((Role.HOST, "h0"), (Role.SWITCH, "spine")):
+            door = TlsDoor(Endpoint(LOOPBACK, port, "controller"), Credentials(deployment.issue(role, name)))
+            streams.append(ControlStream(await door.connect()))
+            await streams[-1].send(AgentHello(agent=name, role=ROLES[name], boot_id="b"))
+        bad, honest = streams
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood, bad, LIMITS.messages_burst + 100_000)
+            answer: Message = Ping()
+            while not isinstance(answer, Error):
+                answer = await bad.receive()
+            nursery.cancel_scope.cancel()
+        assert answer.code == "message_flood"
+        await honest.send(AgentReport(revision=0, holds=()))
+        assert isinstance(await honest.receive(), AgentWelcome)
+        await honest.receive()  # what it is to hold
+        for stream in streams:
+            stream.close()
 
 
 async def test_a_session_ends_with_its_certificate(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from inaproto.core.job_tokens import hash_of
 from inaproto.daemon.host_seats import HostSeats
-from inaproto.wire.controller_messages import GrantRecord
+from inaproto.wire.control_messages import encode_message
+from inaproto.wire.controller_messages import AgentReport, GrantRecord
 
 
 class Cut:
@@ -54,6 +55,15 @@ def test_one_failed_ring_fails_the_seat() -> None:
     host.left("train#0/2", 2, failure="it is gone")
     host.left("train#1/2", 2, failure="")
     assert phases(host) == [(7, "failed", "rank 2: it is gone")]
+
+
+def test_what_a_process_says_of_its_end_fits_in_a_report() -> None:
+    """Else a process could end its host's daemon by it."""
+    host, _ = seats()
+    host.want([grant(7, ranks=1)])
+    host.joined("train", 2)
+    host.left("train", 2, failure=8192 * "\N{SNOWMAN}")
+    encode_message(AgentReport(revision=1, holds=tuple(host.holds())))
 
 
 def test_a_seat_is_for_who_shows_its_token() -> None:

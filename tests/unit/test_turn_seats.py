@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import trio
+from trio.testing import MockClock
 
 from inaproto.core.sharing_words import Commit, Decision, Prepare, Rule, Seat, Turn, Version
 from inaproto.core.two_paths import BASE, INA, Binding, Wait
 from inaproto.daemon.sharing_records import order_message
 from inaproto.daemon.turn_seats import JobSeat, TurnSeats
-from inaproto.units import MS, Epoch, Instant, JobId, OpIndex
+from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.sharing_messages import (
     FromController,
@@ -156,6 +157,29 @@ async def test_a_new_ring_counts_on_though_nobody_asked_for_what_went_by_the_bas
     hosts.seats[0].heard(hosts.prepare(0))
     votes = [one.index for one in hosts.heard[0] if isinstance(one, SharingVote)]
     assert votes == [5]
+
+
+async def test_a_host_of_many_jobs_tells_its_controller_no_more_than_that_takes(
+    autojump_clock: MockClock,
+) -> None:
+    """Whoever sends more is cut off (:data:`inaproto_controller.agents.LIMITS`)."""
+    heard: list[Message] = []
+    seats = TurnSeats("h0", clock=lambda: Instant(int(trio.current_time() * S)), random_bits=lambda bits: 7)
+    seats.connected(heard.append)
+    jobs = [seats(f"train{number}") for number in range(20)]
+    for job in jobs:
+        job.begin(ring_id=5, hosts=2, next_operation=OpIndex(0), changed=lambda: None)
+    assert len(heard) < 3 * len(jobs)
+    began, before = trio.current_time(), len(heard)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(seats.run)
+        for index in range(500):
+            for job in jobs:
+                job.bound(OpIndex(index), BASE)
+                job.done(OpIndex(index))
+            await trio.sleep(0.0001)
+        nursery.cancel_scope.cancel()
+    assert len(heard) - before <= 4000 * (trio.current_time() - began) + 2 * len(jobs)
 
 
 async def test_a_training_step_is_found_in_calls_and_waits_and_told() -> None:

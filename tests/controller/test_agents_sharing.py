@@ -1,0 +1,228 @@
+"""What hosts say of sharing to a controller that has sockets: nobody's words harm another's turns, or it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from inaproto.core.sharing_types import SharingConfig
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.unix_sockets import UNIX, listen_unix
+from inaproto.ports import ByteStream
+from inaproto.wire.control import encode_control
+from inaproto.wire.control_messages import Error, Message
+from inaproto.wire.controller_messages import AgentHello, AgentRole, AgentWelcome
+from inaproto.wire.sharing_messages import (
+    SeatHold,
+    SeatRecord,
+    SharingAbort,
+    SharingAsk,
+    SharingCommit,
+    SharingDone,
+    SharingPrepare,
+    SharingSeats,
+    SharingVote,
+    VersionRecord,
+)
+from inaproto_controller.agents import Agents
+from inaproto_controller.desired import Desired, Job, JobSpec, JobState
+from inaproto_controller.sharing_service import SharingService
+
+DEADLINE_S: Final = 60
+HOSTS: Final = ("h0", "h1", "h2")
+POOL: Final = "shared"
+
+
+class Host:
+    """The controller's session of a host, spoken by hand."""
+
+    def __init__(self, name: str, connection: ByteStream) -> None:
+        self.name = name
+        self.connection = connection
+        self.stream = ControlStream(connection)
+
+    def seat(self, job: str, life: int = 1) -> SeatRecord:
+        return SeatRecord(job=job, host=self.name, life=life)
+
+    async def has(self, *jobs: str, ring_id: int = 5, hosts: int = 2, pool: str = POOL) -> None:
+        await self.stream.send(
+            SharingSeats(
+                seats=tuple(
+                    SeatHold(pool=pool, job=job, life=1, ring_id=ring_id, hosts=hosts) for job in jobs
+                )
+            )
+        )
+
+    async def hears(self, kind: type[Message]) -> Any:
+        while not isinstance(message := await self.stream.receive(), kind):
+            assert not isinstance(message, Error), message
+        return message
+
+    async def ends(self) -> None:
+        with suppress(EndOfChannel):
+            while True:
+                await self.stream.receive()
+
+    async def votes(self, index: int) -> SharingPrepare:
+        asked: SharingPrepare = await self.hears(SharingPrepare)
+        await self.stream.send(SharingVote(seat=asked.seat, version=asked.version, index=index, in_ina=False))
+        return asked
+
+    async def commits(self) -> SharingCommit:
+        """The next round, at operation 0."""
+        while True:
+            asked = await self.votes(0)
+            message = None
+            while not isinstance(message, SharingAbort | SharingCommit):
+                message = await self.stream.receive()
+            if isinstance(message, SharingCommit):
+                await self.stream.send(SharingDone(seat=asked.seat, version=asked.version))
+                return message
+
+
+class Controlled:
+    """A controller's sessions of agents, with a store that is a dictionary."""
+
+    def __init__(self, directory: Path, agents: Agents) -> None:
+        self.agents = agents
+        self.records: dict[str, bytes] = {}
+        self.hosts: list[Host] = []
+        self._path = directory / "agents.sock"
+
+    async def put(self, owner: str, body: bytes | None) -> None:
+        assert body is not None
+        self.records[owner] = body
+
+    async def host(self, name: str) -> Host:
+        host = Host(name, UNIX.dial(self._path))
+        self.hosts.append(host)
+        await host.stream.send(AgentHello(role="host", agent=name, boot_id=name))
+        await host.hears(AgentWelcome)
+        return host
+
+    async def until(self, what: Any) -> None:
+        while not what():
+            await trio.lowlevel.checkpoint()
+
+    def group(self, pool: str = POOL) -> Mapping[str, Any]:
+        return next((one for one in self.agents.sharing.status() if one["pool"] == pool), {"jobs": {}})
+
+
+@asynccontextmanager
+async def controlled(
+    directory: Path, desired: Desired | None = None, **options: Any
+) -> AsyncIterator[Controlled]:
+    roles: dict[str, AgentRole] = dict.fromkeys(HOSTS, "host")
+    given = {"lease_s": 30.0, "report_s": 2.0} | options
+    agents = Agents(roles, sessions_max=8, changed=lambda: None, **given)
+    its = Controlled(directory, agents)
+    agents.lead(1, desired or Desired())
+    agents.sharing.lead(its.records, its.put)
+    with trio.fail_after(DEADLINE_S):
+        listener = await listen_unix(directory / "agents.sock", "agents' socket")
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(agents.accept_sessions, listener)
+                nursery.start_soon(agents.sharing.run)
+                yield its
+                nursery.cancel_scope.cancel()
+        finally:
+            for host in its.hosts:
+                host.stream.close()
+            listener.close()
+
+
+@pytest.mark.parametrize("index", [1 << 63, (1 << 64) - 1])
+async def test_an_operation_that_cannot_be_is_no_vote(runtime_dir: Path, index: int) -> None:
+    """The turn would be of operations that no message can name; it would be on disk, and told for ever."""
+    async with controlled(runtime_dir) as its:
+        bad, good = await its.host("h0"), await its.host("h1")
+        await bad.has("bad", "other", hosts=1)
+        asked = await bad.hears(SharingPrepare)
+        version = {"term": asked.version.term, "number": asked.version.number}
+        seat = {"job": asked.seat.job, "host": "h0", "life": 1}
+        vote = encode_control("sharing_vote", 0, seat=seat, version=version, index=index, in_ina=False)
+        bad.connection.send_nowait(memoryview(vote))
+        await bad.ends()
+        await good.has("good", hosts=1)
+        granted = (await good.commits()).decision.granted
+        assert granted is not None
+        assert granted.job == "good"
+
+
+async def test_a_seat_is_heard_by_its_group_alone(runtime_dir: Path) -> None:
+    """Another group knows nothing of its rounds, and would answer that they were aborted."""
+    async with controlled(runtime_dir) as its:
+        one, other = await its.host("h0"), await its.host("h1")
+        await other.has("b", hosts=1, pool="other")
+        await other.commits()
+        await one.has("a", hosts=1)
+        await one.commits()
+        for number in (50, 51):
+            asked = VersionRecord(term=1, number=number)
+            await one.stream.send(SharingAsk(seat=one.seat("a"), version=asked))
+            assert (await one.hears(SharingAbort)).version == asked
+
+
+async def test_a_ring_of_another_job_that_ends_is_not_this_one(runtime_dir: Path) -> None:
+    """Rings have numbers in their fabric: a pool's name may be that of a pool of another fabric, too."""
+    async with controlled(runtime_dir) as its:
+        one, *others = [await its.host(name) for name in HOSTS]
+        for other in others:
+            await other.has("b", hosts=2)
+        await others[0].has()
+        await one.has("a", hosts=1)
+        await one.commits()
+        assert list(its.group()["jobs"]) == ["a"]
+
+
+def placed(name: str, *hosts: str) -> Desired:
+    job = Job(number=1, spec=JobSpec(name=name, hosts=len(hosts)), state=JobState.RUNNING, hosts=hosts)
+    return Desired({1: job}, next_job=2)
+
+
+async def test_a_host_has_no_seats_of_a_job_that_is_placed_on_others(runtime_dir: Path) -> None:
+    """protocol.md 8: a host may speak only for jobs placed on it. Its seat would keep the job from turns."""
+    async with controlled(runtime_dir, placed("train", "h0", "h1")) as its:
+        first, second, stranger = [await its.host(name) for name in HOSTS]
+        await stranger.has("train", "train~1", "own", hosts=2)
+        await first.has("train")
+        await second.has("train")
+        await its.until(lambda: "train" in its.group()["jobs"])
+        assert its.group()["jobs"]["train"]["hosts"] == ["h0", "h1"]
+        await its.until(lambda: its.group()["missing"])
+        assert {one.partition("@")[2] for one in its.group()["missing"]} <= {"h0", "h1"}
+
+
+async def test_a_host_that_is_lost_while_nobody_leads_is_given_up(runtime_dir: Path) -> None:
+    """Else the groups of its seats wait for it for ever."""
+    async with controlled(runtime_dir, lease_s=0.3) as its:
+        first = await its.host("h0")
+        await first.has("a", hosts=1)
+        await first.commits()
+        sharing = its.agents.sharing
+        await its.until(lambda: its.group()["turns"])
+        its.agents.follow()
+        await first.ends()
+        its.agents.lead(2, Desired())
+        sharing.lead(its.records, its.put)
+        assert sharing.connected == []
+
+
+async def test_more_seats_than_a_group_takes(runtime_dir: Path) -> None:
+    """The jobs that come first have their turns; the controller goes on."""
+
+    def make(send: Any) -> SharingService:
+        return SharingService(send, lease_s=30, config=replace(SharingConfig(""), seats_max=2))
+
+    async with controlled(runtime_dir, sharing=make) as its:
+        host = await its.host("h0")
+        await host.has("a", "b", "c", hosts=1)
+        await host.commits()
+        assert list(its.group()["jobs"]) == ["a", "b"]
