@@ -3,11 +3,18 @@
 Who leads holds an advisory lock of the database by a session of its own, which ends with its process or its
 connection; the other one asks for the lock again and again. A leader that was cut off can still believe that
 it leads: its commits are refused by their term.
+
+No clock of a machine decides who leads, but silence ends a session: the server ends one of which it hears
+nothing (its leader hangs, or its machine is gone without a word), the controller one by which nothing is
+answered (the server hangs, while its machine answers for it).
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -24,14 +31,17 @@ _LOCK_KEY: Final = 0x696E6170726F746F
 """Any number, the same in all controllers: "inaproto"."""
 _CONNECT_S: Final = 5
 _STATEMENT_MS: Final = 5000
-_IDLE_MS: Final = 10_000
-"""A leader that stops in the middle of a commit is undone after this long, else nobody could write."""
+SILENT_S: Final = 10.0
+"""A leader makes sure of its place every second; one that does not for so long has lost it. What it was in
+the middle of is undone, else nobody could write."""
+ANSWER_S: Final = 10.0
+"""Longer than a statement may take."""
 
 
 class PostgresqlStore:
     """``url``: as libpq takes it. The database must be there; its tables are made."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, silent_s: float = SILENT_S, answer_s: float = ANSWER_S) -> None:
         try:
             import psycopg
         except ImportError as error:
@@ -43,6 +53,7 @@ class PostgresqlStore:
         except psycopg.ProgrammingError as error:
             raise ConfigError(f"store: {str(error).strip()}") from None
         self._url = url
+        self._silent_s, self._answer_s = silent_s, answer_s
         self._where = f"store {fields.get('dbname', 'postgres')} at {fields.get('host', 'localhost')}"
         self._lock: _Postgresql | None = None
         self._database: _Postgresql | None = None
@@ -53,11 +64,11 @@ class PostgresqlStore:
             self.resign()
         try:
             if self._lock is None:
-                self._lock = _Postgresql(self._url, self._where)
+                self._lock = self._session()
             ((locked,),) = self._lock.run("SELECT pg_try_advisory_lock(?)", (_LOCK_KEY,))
             if not locked:
                 return None  # and the session is kept for the next try
-            database = self._database = _Postgresql(self._url, self._where)
+            database = self._database = self._session()
             store.prepare(
                 database,
                 has_tables=database.run("SELECT to_regclass('control') IS NOT NULL") == [(True,)],
@@ -70,6 +81,9 @@ class PostgresqlStore:
             raise
         self._term = found.term
         return found
+
+    def _session(self) -> _Postgresql:
+        return _Postgresql(self._url, self._where, self._silent_s, self._answer_s)
 
     def _own(self) -> _Postgresql:
         if self._database is None:
@@ -110,13 +124,19 @@ class PostgresqlStore:
 class _Postgresql:
     """A session."""
 
-    def __init__(self, url: str, where: str) -> None:
+    def __init__(self, url: str, where: str, silent_s: float, answer_s: float) -> None:
         import psycopg
 
         self._where = where
+        self._answer_s = answer_s
+        self._is_silent = False
         self._errors = psycopg.Error
         self._broken = psycopg.IntegrityError
-        timeouts = f"-c statement_timeout={_STATEMENT_MS} -c idle_in_transaction_session_timeout={_IDLE_MS}"
+        silent_ms = round(1000 * silent_s)
+        timeouts = (
+            f"-c statement_timeout={_STATEMENT_MS} -c idle_session_timeout={silent_ms} "
+            f"-c idle_in_transaction_session_timeout={silent_ms}"
+        )
         try:
             self._connection: psycopg.Connection[Any] = psycopg.connect(
                 url,
@@ -134,12 +154,36 @@ class _Postgresql:
 
     def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         try:
-            cursor = self._connection.execute(sql.replace("?", "%s").encode(), values)
+            with self._answered():
+                cursor = self._connection.execute(sql.replace("?", "%s").encode(), values)
             return cursor.fetchall() if cursor.description is not None else []
         except self._broken as error:
             raise InvariantBroken(f"{self._where}: {_line(error)}: {sql}") from None
         except self._errors as error:
-            raise StoreLost(f"{self._where}: {_line(error)}") from None
+            told = (
+                f"the server has not answered for {self._answer_s:g} s" if self._is_silent else _line(error)
+            )
+            raise StoreLost(f"{self._where}: {told}") from None
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """What waits for the server in it ends by ``answer_s``, with an error of the connection."""
+        watch = threading.Timer(self._answer_s, self._cut)
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+    def _cut(self) -> None:
+        """In another thread: who waits reads the end of the connection."""
+        self._is_silent = True
+        with (
+            suppress(OSError, self._errors),
+            socket.socket(fileno=os.dup(self._connection.fileno())) as connection,
+        ):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         for row in rows:
@@ -152,7 +196,7 @@ class _Postgresql:
             yield
             self.run("COMMIT")
         except BaseException:
-            with suppress(self._errors):
+            with suppress(self._errors), self._answered():
                 self._connection.rollback()
             raise
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +30,7 @@ from inaproto_controller.desired import (
     TreeNames,
     applied,
 )
+from inaproto_controller.postgresql_store import PostgresqlStore
 from inaproto_controller.store import SCHEMA, Deposed, Leadership, Store, StoreLost, open_store
 from tests.controller.conftest import postgresql, postgresql_server  # noqa: F401  fixtures
 
@@ -206,6 +209,46 @@ def test_a_deposed_leader_writes_nothing(postgresql: str) -> None:  # noqa: F811
     assert list(second.events()) == []
     for store in (first, second):
         store.resign()
+
+
+def test_a_leader_that_hangs_loses_its_place(postgresql: str) -> None:  # noqa: F811
+    """Its sessions stand: it was stopped, or its machine lost power, of which the server hears nothing."""
+    first, second = PostgresqlStore(postgresql, silent_s=1), open_store(postgresql)
+    lead(first)
+    desired = first.load()
+    deadline = time.monotonic() + HANDOVER_S
+    while second.lead() is None:
+        assert time.monotonic() < deadline, "the leader that says nothing still has its lock"
+    with pytest.raises(StoreLost):
+        first.verify()
+    with pytest.raises(StoreLost):
+        commit(first, desired, SetJob(job(1)))
+    assert second.load().jobs == {}
+    for store in (first, second):
+        store.resign()
+
+
+def test_a_server_that_does_not_answer_is_given_up(postgresql: str) -> None:  # noqa: F811
+    """Its machine answers for it, so no timer of TCP runs out."""
+    import psycopg
+
+    store = PostgresqlStore(postgresql, answer_s=0.5)
+    lead(store)
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'inaproto controller'"
+        ).fetchall()
+    for (pid,) in rows:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(StoreLost, match=r"has not answered for 0\.5 s"):
+            store.verify()
+        with pytest.raises(StoreLost):
+            store.put_record("sharing/1", b"")
+        store.resign()
+    finally:
+        for (pid,) in rows:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

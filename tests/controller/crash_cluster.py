@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -121,6 +122,14 @@ class Controllers:
             os.kill(self._pids[name], signal.SIGKILL)
         await until(f"{name} is dead", lambda: not self.is_running(name))
         del self._pids[name]
+
+    @contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        os.kill(self._pids[name], signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._pids[name], signal.SIGCONT)
 
     def log(self, name: str) -> str:
         path = self._root / name / "log"

@@ -84,6 +84,27 @@ async def test_a_pair_whose_leader_is_killed(
     assert len(cluster.promises.submitted) > len(killed)
 
 
+async def test_a_pair_whose_leader_hangs(
+    controllers: Controllers, runtime_dir: Path, postgresql: str
+) -> None:
+    """Its sessions with the database stand, and so does its socket. Then it goes on, and does not lead."""
+    for name in ("a", "b"):
+        controllers.start(name, postgresql)
+    cluster = CrashCluster(controllers, ["a", "b"], SEED)
+
+    async def hang() -> None:
+        await until("one leads", lambda: any(leads(controllers, name) for name in ("a", "b")))
+        name = next((name for name in ("a", "b") if leads(controllers, name)), "a")
+        other = "b" if name == "a" else "a"
+        with controllers.stopped(name):
+            await until(f"{other} leads", lambda: leads(controllers, other))
+            made = len(cluster.promises.submitted)
+            await until("it takes promises", lambda: len(cluster.promises.submitted) > made)
+        await until(f"{name} follows", lambda: controllers.is_running(name) and not leads(controllers, name))
+
+    await cluster.run(hang, times=1)
+
+
 async def test_a_pair_whose_leader_is_deposed(
     controllers: Controllers, runtime_dir: Path, postgresql: str
 ) -> None:
