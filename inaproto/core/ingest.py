@@ -155,11 +155,13 @@ class Ingest:
             return False
         array = ring.array
         serial = array.serial_of(int.from_bytes(header[20:24], "big"))
-        region, window = array.region_of(serial), ring.spec.window_messages
+        region = array.region_of(serial)
+        if serial < array.first_serial:
+            return False
         if region.serial == serial:
             if without_rank(header) != region.agreed:
                 return False
-        elif max(region.serial, array.first_serial - 1) < serial < array.next_serial + window:
+        elif region.serial < serial < array.next_serial + ring.spec.window_messages:
             try:
                 ina = InaHeader.decode(header)
             except DecodeError:

@@ -9,10 +9,11 @@ its ranks of the job (section 3.4): a job all of whose ranks are on one host has
 A job goes JOINING -> CONNECTING -> RUNNING and is then forgotten, so its name can be used again
 (:mod:`inaproto.core.rendezvous_life`). Where ``recover_ns`` is not 0, a ring that ends by no fault of its
 ranks does not end its job: it is HALTED, and then CONNECTING again
-(:mod:`inaproto.core.rendezvous_recovery`). A switch that restarts has forgotten its jobs: their ranks join
-anew, with their progress, and go on just so. Of an elastic job that has failed because a rank was lost, the
-others may go on as another job (:mod:`inaproto.core.rendezvous_regrouping`). :data:`HANDLERS` is the whole
-table of (phase, event).
+(:mod:`inaproto.core.rendezvous_recovery`). A ring through the switches that stands beside another may move
+from tree to tree meanwhile (:mod:`inaproto.core.rendezvous_trees`). A switch that restarts has forgotten its
+jobs: their ranks join anew, with their progress, and go on just so. Of an elastic job that has failed because
+a rank was lost, the others may go on as another job (:mod:`inaproto.core.rendezvous_regrouping`).
+:data:`HANDLERS` is the whole table of (phase, event).
 
 Invariants: a ring is in the accelerator exactly while its job is CONNECTING or RUNNING on the path
 ``switch`` and has two hosts or more (a host alone has nobody to be summed with); a rank is held by one
@@ -31,13 +32,13 @@ from typing import Final
 
 from inaproto.core.accelerator import RingFault, RingRefused
 from inaproto.core.rendezvous_jobs import Job, Phase, view_job
-from inaproto.core.rendezvous_recovery import RingEnds
 from inaproto.core.rendezvous_rules import (
     refuse_difference,
     refuse_parameters,
     refuse_stranger,
     show_address,
 )
+from inaproto.core.rendezvous_trees import TreeMoves
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
@@ -46,6 +47,7 @@ from inaproto.core.rendezvous_types import (
     MemberGone,
     MemberHalted,
     MemberLeft,
+    MemberParked,
     MemberReady,
     MemberRegroups,
     Noted,
@@ -54,6 +56,7 @@ from inaproto.core.rendezvous_types import (
     RendezvousAction,
     RendezvousEvent,
     RendezvousView,
+    RingStands,
     RoomMade,
     Send,
     SessionEnded,
@@ -78,7 +81,7 @@ from inaproto.wire.control_messages import (
 HELLO_REFUSED: Final = "hello_refused"
 
 
-class Rendezvous(RingEnds):
+class Rendezvous(TreeMoves):
     """Pure core; see the module. ``step`` never raises for anything a host can do."""
 
     @property
@@ -105,7 +108,7 @@ class Rendezvous(RingEnds):
                 return self._session_ended(event)
             case ShuttingDown():
                 return self._shutting_down(event)
-            case RingFault() | RingRefused():
+            case RingFault() | RingRefused() | RingStands():
                 name = self._rings.get(event.ring_id)
                 if name is None:  # the ring has ended meanwhile
                     return []
@@ -119,13 +122,14 @@ class Rendezvous(RingEnds):
                 | MemberGone()
                 | MemberBroken()
                 | MemberHalted()
+                | MemberParked()
                 | OperationStalled()
             ):
                 return self._member_event(event)
             case MemberRegroups():
                 return self._regroupings.asked(event, self._hello(event.session), now)
             case TreesWished():
-                return []
+                return self._trees_wished(event)
             case RoomMade():
                 for job in self._jobs.values():
                     job.recovery.room_made(now)
@@ -139,6 +143,7 @@ class Rendezvous(RingEnds):
             jobs=tuple(view_job(job) for job in self._jobs.values()),
             counters=dict(self._counters),
             regroupings=self._regroupings.view(),
+            trees=self.tree_states(),
         )
 
     def _hello(self, session: SessionId) -> Hello | None:
@@ -263,41 +268,50 @@ class Rendezvous(RingEnds):
 Handler = Callable[..., list[RendezvousAction]]
 """Method of :class:`Rendezvous`, called with the job and the event."""
 
-HANDLERS: Final[Mapping[tuple[Phase, type[MemberAsked | MemberEvent | RingFault | RingRefused]], Handler]] = {
+JobEvent = MemberAsked | MemberEvent | RingFault | RingRefused | RingStands
+HANDLERS: Final[Mapping[tuple[Phase, type[JobEvent]], Handler]] = {
     (Phase.JOINING, MemberAsked): Rendezvous._admit,
     (Phase.JOINING, MemberReady): Rendezvous._out_of_order,
     (Phase.JOINING, MemberLeft): Rendezvous._leave_or_withdraw,
     (Phase.JOINING, MemberGone): Rendezvous._withdraw,
     (Phase.JOINING, MemberBroken): Rendezvous._out_of_order,
     (Phase.JOINING, MemberHalted): Rendezvous._out_of_order,
+    (Phase.JOINING, MemberParked): Rendezvous._too_late,
     (Phase.JOINING, OperationStalled): Rendezvous._stalled_early,
     (Phase.JOINING, RingFault): Rendezvous._impossible,
     (Phase.JOINING, RingRefused): Rendezvous._impossible,
+    (Phase.JOINING, RingStands): Rendezvous._impossible,
     (Phase.CONNECTING, MemberAsked): Rendezvous._refuse_seat,
     (Phase.CONNECTING, MemberReady): Rendezvous._ready,
     (Phase.CONNECTING, MemberLeft): Rendezvous._leave_or_withdraw,
     (Phase.CONNECTING, MemberGone): Rendezvous._withdraw,
     (Phase.CONNECTING, MemberBroken): Rendezvous._broken,
     (Phase.CONNECTING, MemberHalted): Rendezvous._out_of_order,
+    (Phase.CONNECTING, MemberParked): Rendezvous._too_late,
     (Phase.CONNECTING, OperationStalled): Rendezvous._stalled_early,
     (Phase.CONNECTING, RingFault): Rendezvous._fault,
     (Phase.CONNECTING, RingRefused): Rendezvous._no_room,
+    (Phase.CONNECTING, RingStands): Rendezvous._impossible,
     (Phase.RUNNING, MemberAsked): Rendezvous._refuse_seat,
     (Phase.RUNNING, MemberReady): Rendezvous._out_of_order,
     (Phase.RUNNING, MemberLeft): Rendezvous._leave,
     (Phase.RUNNING, MemberGone): Rendezvous._withdraw,
     (Phase.RUNNING, MemberBroken): Rendezvous._broken,
     (Phase.RUNNING, MemberHalted): Rendezvous._out_of_order,
+    (Phase.RUNNING, MemberParked): Rendezvous._parked,
     (Phase.RUNNING, OperationStalled): Rendezvous._stalled,
     (Phase.RUNNING, RingFault): Rendezvous._fault,
     (Phase.RUNNING, RingRefused): Rendezvous._no_room,
+    (Phase.RUNNING, RingStands): Rendezvous._stands,
     (Phase.HALTED, MemberAsked): Rendezvous._come_back,
     (Phase.HALTED, MemberReady): Rendezvous._too_late,
     (Phase.HALTED, MemberLeft): Rendezvous._leave,
     (Phase.HALTED, MemberGone): Rendezvous._withdraw,
     (Phase.HALTED, MemberBroken): Rendezvous._too_late,
     (Phase.HALTED, MemberHalted): Rendezvous._halted,
+    (Phase.HALTED, MemberParked): Rendezvous._too_late,
     (Phase.HALTED, OperationStalled): Rendezvous._too_late,
     (Phase.HALTED, RingFault): Rendezvous._impossible,
     (Phase.HALTED, RingRefused): Rendezvous._impossible,
+    (Phase.HALTED, RingStands): Rendezvous._impossible,
 }

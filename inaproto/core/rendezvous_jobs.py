@@ -13,6 +13,7 @@ from enum import Enum
 
 from inaproto.core.accumulators import accumulators_on
 from inaproto.core.job_recovery import JobRecovery
+from inaproto.core.job_tree import JobTree
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
@@ -91,6 +92,10 @@ class Job:
     """Id of its ring in the accelerator; 0: none is."""
     ina_ring_id: int = 0
     """Of the ring beside its present one; 0: there is none."""
+    ring_key: int = field(default=0, repr=False)
+    """Of its present rings."""
+    tree: JobTree = field(default_factory=JobTree)
+    """Of the ring beside its present one."""
     recovery: JobRecovery = field(init=False)
     plan: ReductionPlan | None = None
     """Of all its rings, over positions; None: all in order."""
@@ -294,7 +299,7 @@ def view_job(job: Job) -> JobView:
         recovery.recoveries,
         recovery.reason,
         recovery.path != "ring",
-        job.ina_ring_id,
+        job.ina_ring_id if job.installed else 0,
     )
 
 

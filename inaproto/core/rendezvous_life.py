@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
+from inaproto.core.job_tree import TreeIs
 from inaproto.core.recovery import Recovery, decide
-from inaproto.core.rendezvous_jobs import Job, Phase, RingMember, Seat, name_seats, process_of, ring_spec
+from inaproto.core.rendezvous_jobs import Job, Phase, RingMember, Seat, name_seats, process_of
 from inaproto.core.rendezvous_regrouping import Regroupings
 from inaproto.core.rendezvous_rules import refuse_beside
 from inaproto.core.rendezvous_types import (
@@ -32,8 +33,10 @@ from inaproto.core.rendezvous_types import (
     OperationStalled,
     RendezvousAction,
     RendezvousConfig,
+    RingStands,
     Send,
     SessionId,
+    TreeWished,
 )
 from inaproto.errors import (
     Blame,
@@ -74,10 +77,12 @@ class JobLife:
         self._ring_serial = config.first_ring_id
         self._counters = {"rings_made": 0, "jobs_failed": 0, "jobs_closed": 0, "refused": 0}
         self._counters |= {"recoveries": 0, "fallbacks": 0, "returns": 0}
-        self._counters["disagreements"] = 0
+        self._counters |= {"disagreements": 0, "trees_parked": 0, "trees_moved": 0}
         self._now = Instant(0)
         self._ended: dict[str, str] = {}
         """Why the last jobs ended, for ranks whose hosts could not hear it."""
+        self._wishes: dict[str, TreeWished] = {}
+        """By job, whether it is here or not."""
         self._gone: dict[tuple[str, int], str] = {}
         """Ranks of jobs that are not known (yet) that are lost, and why."""
         self._regroupings = Regroupings(config, self._jobs.__contains__, self._fail_beginning)
@@ -136,7 +141,7 @@ class JobLife:
 
     def _make_ring(self, job: Job, ring_key: int) -> list[RendezvousAction]:
         members = job.members()
-        job.plan = self._config.plan_of(tuple(its.member.out.ip for its in members))
+        self._plan(job)
         if not job.paths:
             return self._fail(job, JoinRefused(_cannot_chain(job)))
         if job.lacks_slots:
@@ -155,10 +160,7 @@ class JobLife:
         job.ina_ring_id = self._new_ring_id() if job.is_shared else 0
         actions: list[RendezvousAction] = []
         if len(members) > 1 and job.recovery.path == job.recovery.fast:
-            spec = ring_spec(job, self._config.epoch, ring_key, self._config.pool)
-            actions.append(InstallRing(spec))
-            job.installed = spec.ring_id
-            self._rings[job.installed] = job.name
+            actions += self._lay(job, ring_key)
         job.first_ring_id = job.first_ring_id or job.ring_id
         job.phase = Phase.CONNECTING
         self._rings[job.ring_id] = job.name
@@ -170,6 +172,18 @@ class JobLife:
             at = f"from message {resumed.progress}, where {members[resumed.donor]} is"
             text += f", by {job.recovery.path}, {at}"
         return [*actions, Noted(text)]
+
+    def _plan(self, job: Job) -> None:
+        """In which order its next rings add."""
+        raise NotImplementedError
+
+    def _lay(self, job: Job, ring_key: int) -> list[RendezvousAction]:
+        """Its ring through the switches, where one is to be."""
+        raise NotImplementedError
+
+    def _follow(self, job: Job) -> list[RendezvousAction]:
+        """Where its ring through the switches is to be now."""
+        raise NotImplementedError
 
     def _next_ring(self, job: Job) -> None:
         job.ring_id = self._new_ring_id()
@@ -230,12 +244,16 @@ class JobLife:
         job.recovery.started(self._now)
         self._regroupings.started(job.name)
         start = Start(job=job.name, ring_id=job.ring_id, ina_ring_id=job.ina_ring_id)
+        if job.tree.state is TreeIs.PARKED:
+            start = replace(start, ina_parked=True)
+        elif job.ina_ring_id and job.tree.pool is not None:
+            start = replace(start, ina_pool=job.tree.pool.name, ina_epoch=job.tree.epoch)
         recovery = job.recovery
         how = "" if recovery.path == recovery.fast else f", the hosts sum: {job.fallback}"
         is_problem = recovery.path != recovery.fast and not recovery.is_asked
         started = [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=is_problem)]
         if any(seat.left_after is None for seat in job.seats.values()):
-            return started
+            return [*started, *self._follow(job)]
         return [*started, *self._close(job)]  # all had left when the switch restarted
 
     def _withdraw(self, job: Job, event: MemberLeft | MemberGone) -> list[RendezvousAction]:
@@ -304,7 +322,7 @@ class JobLife:
         rule = f"{event.message.TYPE} while {job.phase.value}"
         return [self._blame(event.session, rule, f"rank {event.message.rank} of job {job.name}")]
 
-    def _impossible(self, job: Job, event: RingFault | RingRefused) -> list[RendezvousAction]:
+    def _impossible(self, job: Job, event: RingFault | RingRefused | RingStands) -> list[RendezvousAction]:
         """A job that is joining or halted has no ring, so nothing can be wrong with it."""
         return []
 
@@ -378,6 +396,7 @@ class JobLife:
     def _remove_ring(self, job: Job) -> list[RendezvousAction]:
         """Out of the switches."""
         ring_id, job.installed, job.ina_ring_id = job.installed, 0, 0
+        job.tree.ends()
         self._rings.pop(ring_id, None)
         return [RemoveRing(ring_id)] if ring_id else []
 

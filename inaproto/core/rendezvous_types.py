@@ -5,14 +5,14 @@ What the accelerator says of a ring is an event here, and what it is told of a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NewType
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.ring_spec import PoolSpec
+from inaproto.core.ring_spec import PoolSpec, RingSpec
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import PSN_BITS
 from inaproto.wire.control_messages import (
@@ -28,17 +28,31 @@ from inaproto.wire.control_messages import (
     Ready,
     Regroup,
 )
+from inaproto.wire.ina_messages import InaParked
 
 SessionId = NewType("SessionId", int)
 """One connection of a host daemon; never used twice."""
+
+
+PlanOn = Callable[[tuple[bytes, ...], FabricTree], ReductionPlan | None]
+"""As ``PlanOf``, where the ring is on that tree."""
+
+
+ShapeOn = Callable[[tuple[bytes, ...], FabricTree | None], Hashable]
+"""What a ring of those hosts is on a tree, None being the fabric's own: equal where it is the same. Pure."""
 
 
 PlanOf = Callable[[tuple[bytes, ...]], ReductionPlan | None]
 """The plan over a ring's positions, from the IP address of the host at each; None: all in order. Pure."""
 
 
-def flat_plan(hosts: tuple[bytes, ...]) -> None:
+def flat_plan(hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> None:
     """All hosts are summed at one switch."""
+
+
+def itself(hosts: tuple[bytes, ...], tree: FabricTree | None) -> FabricTree | None:
+    """Each tree is another."""
+    return tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,10 @@ class RendezvousConfig:
     """Elastic jobs whose survivors regroup, at once."""
     plan_of: PlanOf = flat_plan
     """What every path of a job follows, so that all give the same bytes."""
+    plan_on: PlanOn = flat_plan
+    shape_on: ShapeOn = itself
+    root: str = ""
+    """Of the fabric's own tree: rings on trees with that root have ``pool``, others one for each root."""
     pool: PoolSpec | None = None
     """Whose slots the rings of jobs on the path ``shared`` have by turns; None: each has slots of its own."""
 
@@ -137,6 +155,21 @@ class MemberHalted:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberParked:
+    """Nothing is on its way at that host on the ring that it was asked to park."""
+
+    session: SessionId
+    message: InaParked
+
+
+@dataclass(frozen=True, slots=True)
+class RingStands:
+    """All switches have that ring, and its hosts were told."""
+
+    ring_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRegroups:
     """A survivor of an elastic job goes on."""
 
@@ -183,7 +216,9 @@ class ShuttingDown:
     reason: str
 
 
-MemberEvent = MemberReady | MemberLeft | MemberGone | MemberBroken | MemberHalted | OperationStalled
+MemberEvent = (
+    MemberReady | MemberLeft | MemberGone | MemberBroken | MemberHalted | MemberParked | OperationStalled
+)
 RendezvousEvent = (
     HostArrived
     | SessionEnded
@@ -192,6 +227,7 @@ RendezvousEvent = (
     | MemberRegroups
     | RingFault
     | RingRefused
+    | RingStands
     | TreesWished
     | RoomMade
     | Woke
@@ -232,7 +268,15 @@ class Noted:
     is_problem: bool = False
 
 
-RendezvousAction = WelcomeHost | RefuseHost | Send | InstallRing | RemoveRing | Noted | Blame
+@dataclass(frozen=True, slots=True)
+class WantRing:
+    """``InstallRing`` on that tree of the fabric."""
+
+    spec: RingSpec
+    tree: FabricTree
+
+
+RendezvousAction = WelcomeHost | RefuseHost | Send | InstallRing | WantRing | RemoveRing | Noted | Blame
 """To be performed in order: ``InstallRing`` comes before the members of the ring hear of it."""
 
 

@@ -14,6 +14,7 @@ from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId, S
 from inaproto.wire.control_messages import Start
+from inaproto.wire.ina_messages import InaStands
 
 _NO_PORT: Final = PortId(0)
 
@@ -121,13 +122,15 @@ class RingGone:
 
 @dataclass(frozen=True, slots=True)
 class StartAsked:
-    """The rendezvous tells a host that a ring may start."""
+    """The rendezvous tells a host that a ring may start, or go on."""
 
     start: Send
 
     @property
     def ring_id(self) -> int:
         message = self.start.message
+        if isinstance(message, InaStands):
+            return message.ring_id
         return message.ina_ring_id or message.ring_id if isinstance(message, Start) else 0
 
 

@@ -23,15 +23,21 @@ import trio
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.rendezvous_trees import stands
 from inaproto.core.rendezvous_types import (
     Noted,
     RefuseHost,
     RendezvousAction,
     RendezvousConfig,
     RendezvousEvent,
+    RingStands,
     Send,
     SessionId,
     ShuttingDown,
+    TreeState,
+    TreesWished,
+    TreeWished,
+    WantRing,
     WelcomeHost,
     Woke,
     flat_plan,
@@ -69,6 +75,7 @@ from inaproto.errors import Blame
 from inaproto.ports import RandomBits
 from inaproto.units import MS, US, Instant, S
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Start, Welcome
+from inaproto.wire.ina_messages import InaStands
 from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 
 log = logging.getLogger("inaproto.switch")
@@ -134,6 +141,9 @@ class ControlPlane:
         """Why switches were not welcome, by the name that they gave, and when they were last heard."""
         self._open: dict[str, None] = {} if place is None else {place.name: None}
         """Switches whose ports are open."""
+        self.trees_changed: Callable[[], None] = lambda: None
+        """Called when ``tree_states()`` may have changed."""
+        self._tree_states: tuple[TreeState, ...] = ()
         self._deadline_changed = trio.Event()
         self._events: deque[ControlEvent] = deque()
         self._handling = False
@@ -161,6 +171,20 @@ class ControlPlane:
             self._handling = False
         if self._deadline != deadline:
             self._deadline_changed.set()
+        states = self._rendezvous.tree_states()
+        if states != self._tree_states:
+            self._tree_states = states
+            self.trees_changed()
+
+    # --- trees of shared jobs
+
+    def wish_trees(self, wishes: tuple[TreeWished, ...]) -> None:
+        """All wishes that there are, instead of those before."""
+        self.handle(TreesWished(wishes))
+
+    def tree_states(self) -> tuple[TreeState, ...]:
+        """Where the rings of the jobs on the path ``shared`` are; without a job while it gathers."""
+        return self._tree_states
 
     @property
     def _deadline(self) -> Instant | None:
@@ -206,10 +230,10 @@ class ControlPlane:
         is_fabric = self._trees is not None
         match action:
             case Send(session, message):
-                if is_fabric and isinstance(message, Start):
+                if is_fabric and isinstance(message, Start | InaStands):
                     self.handle(StartAsked(action))
                 else:
-                    self.server.send(session, message)
+                    self._tell_host(session, message)
             case WelcomeHost(session, hello_id):
                 self._welcome(session, hello_id)
             case RefuseHost(session, error):
@@ -219,6 +243,11 @@ class ControlPlane:
                     self.handle(RingWanted(spec))
                 else:
                     self._order(action)
+            case WantRing(spec, tree):
+                if is_fabric:
+                    self.handle(RingWanted(spec, tree))
+                else:
+                    self._order(InstallRing(spec))
             case RemoveRing(ring_id):
                 if is_fabric:
                     self.handle(RingGone(ring_id))
@@ -231,6 +260,12 @@ class ControlPlane:
             case _:
                 assert_never(action)
 
+    def _tell_host(self, session: SessionId, message: Message) -> None:
+        self.server.send(session, message)
+        ring_id = stands(message)
+        if ring_id:
+            self.handle(RingStands(ring_id))
+
     def _perform_of_trees(self, action: TreeAction) -> None:
         match action:
             case Order(switch, order):
@@ -240,7 +275,7 @@ class ControlPlane:
             case Tell(event):
                 self.handle(event)
             case Release(start):
-                self.server.send(start.session, start.message)
+                self._tell_host(start.session, start.message)
             case _:
                 assert_never(action)
 

@@ -31,6 +31,7 @@ from inaproto.core.rendezvous_types import (
     MemberGone,
     MemberHalted,
     MemberLeft,
+    MemberParked,
     MemberReady,
     MemberRegroups,
     OperationStalled,
@@ -76,6 +77,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
+from inaproto.wire.ina_messages import InaParked
 from inaproto.wire.sharing_messages import SharingAskPeer, SharingTellPeer
 from inaproto.wire.switch_messages import (
     InstallRefused,
@@ -380,6 +382,8 @@ class ControlServer:
                 self._handle(MemberBroken(session_id, message))
             case Halted():
                 self._handle(MemberHalted(session_id, message, self._random_bits(64)))
+            case InaParked():
+                self._handle(MemberParked(session_id, message))
             case Left():
                 self._handle(MemberLeft(session_id, message))
             case Gone():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.aggregation_tree import SwitchAddress
 from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.rendezvous_trees import stands
 from inaproto.core.rendezvous_types import (
     HostArrived,
     MemberAsked,
@@ -30,9 +31,11 @@ from inaproto.core.rendezvous_types import (
     RendezvousAction,
     RendezvousConfig,
     RendezvousEvent,
+    RingStands,
     Send,
     SessionEnded,
     SessionId,
+    WantRing,
     WelcomeHost,
     Woke,
     flat_plan,
@@ -82,6 +85,7 @@ from inaproto.wire.control_messages import (
     decode_message,
     encode_message,
 )
+from inaproto.wire.ina_messages import InaStands
 
 if TYPE_CHECKING:
     from inaproto.sim.host import SimHost
@@ -288,6 +292,7 @@ class ControlPlane:
                 self.handle(event)
             case Release(start):
                 self._send(start.session, start.message)
+                self._has_told(start.message)
             case _:
                 assert_never(action)
 
@@ -384,10 +389,11 @@ class ControlPlane:
         world = self._world
         match action:
             case Send(number, message):
-                if self.trees is not None and isinstance(message, Start):
+                if self.trees is not None and isinstance(message, Start | InaStands):
                     self.handle(StartAsked(action))
                 else:
                     self._send(number, message)
+                    self._has_told(message)
             case WelcomeHost(number, hello_id):
                 welcome = Welcome(id=hello_id, boot_id=self._boot_id, port_path="simulated", mtu_max=4096)
                 self._send(number, welcome)
@@ -399,6 +405,11 @@ class ControlPlane:
                     self.handle(RingWanted(spec))
                 else:
                     world.switch.ordered(action)
+            case WantRing(spec, tree):
+                if self.trees is not None:
+                    self.handle(RingWanted(spec, tree))
+                else:
+                    world.switch.ordered(InstallRing(spec))
             case RemoveRing(ring_id):
                 if self.trees is not None:
                     self.handle(RingGone(ring_id))
@@ -411,6 +422,12 @@ class ControlPlane:
                 raise Violated("nobody is to blame", f"the rendezvous blames {action}")
             case _:
                 assert_never(action)
+
+    def _has_told(self, message: Message) -> None:
+        """Hosts hear of rings that stand."""
+        ring_id = stands(message)
+        if ring_id:
+            self.handle(RingStands(ring_id))
 
     def _send(self, number: SessionId, message: Message) -> None:
         session = self._sessions.get(number)

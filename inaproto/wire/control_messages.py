@@ -11,6 +11,7 @@ unless it has a default. ``id`` is a serial number of the sender; a reply carrie
 
 Between client and host daemon: :mod:`inaproto.wire.client_messages`, and Regroup, Regrouped, Status,
 StatusReply and Error.
+Of rings that leave their switches for others: :mod:`inaproto.wire.ina_messages`.
 host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Regroup, Status, Ping,
 Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
@@ -53,6 +54,7 @@ from inaproto.wire.control_types import (
 from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who sends one finds it here
 from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
 from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
+from inaproto.wire.ina_messages import INA_MESSAGES, POOL_DEFAULT
 from inaproto.wire.sharing_messages import SHARING_MESSAGES
 from inaproto.wire.slot_messages import SLOT_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
@@ -244,6 +246,12 @@ class Start(Message):
     ring_id: U32
     ina_ring_id: U32 = 0
     """The INA ring that stands beside it; 0: none does, though one may have been told of."""
+    ina_parked: Flag = False
+    """That one does not stand yet, but will."""
+    ina_pool: Name = POOL_DEFAULT
+    """Where the hosts have turns on it."""
+    ina_epoch: U32 = 0
+    """Of the wish that it follows; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +441,7 @@ _ALL: Final[tuple[type[Message], ...]] = (
     Failed,
     Ping,
     Pong,
+    *INA_MESSAGES,
     *SWITCH_MESSAGES,
     *CAPTURE_MESSAGES,
     *CONTROLLER_MESSAGES,

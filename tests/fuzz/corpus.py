@@ -31,6 +31,7 @@ from inaproto.wire.controller_messages import (
     SlotRecord,
 )
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
+from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
@@ -233,6 +234,9 @@ _MESSAGES: Final = (
     Failed(id=7, job="digits", code="tensor_mismatch", message="rank 2 has shape (3,)"),
     Ping(id=8),
     SwitchHello(id=1, switch="leaf0", boot_id="b", fabric="0123"),
+    InaPark(job="digits", ring_id=7, epoch=3),
+    InaParked(job="digits", rank=1, ring_id=7, epoch=3, messages=1 << 40),
+    InaStands(job="digits", ring_id=7, epoch=4, pool="shared@spine1"),
     RingInstall(
         id=9,
         ring_id=7,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from inaproto.core.accelerator import InstallRing, RemoveRing
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.rendezvous_types import (
     HostArrived,
@@ -24,6 +25,7 @@ from inaproto.core.rendezvous_types import (
     Send,
     SessionEnded,
     SessionId,
+    WantRing,
     Woke,
 )
 from inaproto.units import Instant, S
@@ -59,6 +61,8 @@ class World:
         self.size = len(self.host_of)
         self.now = 0
         self.installed: dict[int, InstallRing] = {}
+        self.trees: dict[int, FabricTree] = {}
+        """Of rings that are on one of their own."""
         self.session = {host: SessionId(host) for host in ranks}
         for host in ranks:
             self.step(HostArrived(self.session[host], hello(host)))
@@ -69,8 +73,12 @@ class World:
             match action:
                 case InstallRing(spec):
                     self.installed[spec.ring_id] = action
+                case WantRing(spec, tree):
+                    self.installed[spec.ring_id] = InstallRing(spec)
+                    self.trees[spec.ring_id] = tree
                 case RemoveRing(ring_id):
                     del self.installed[ring_id]
+                    self.trees.pop(ring_id, None)
                 case Send(_, message):
                     encode_message(message)
                 case _:

@@ -25,6 +25,7 @@ from inaproto.core.rendezvous_types import (
     RendezvousAction,
     RendezvousConfig,
     RendezvousEvent,
+    RingStands,
     Send,
     SessionEnded,
     SessionId,
@@ -126,7 +127,7 @@ def refusal(actions: Sequence[RendezvousAction]) -> str:
 
 
 def test_table_is_complete() -> None:
-    events = [MemberAsked, *get_args(MemberEvent), RingFault, RingRefused]
+    events = [MemberAsked, *get_args(MemberEvent), RingFault, RingRefused, RingStands]
     assert set(HANDLERS) == {(phase, event) for phase in Phase for event in events}
 
 

@@ -52,12 +52,14 @@ def halted(
     world: World, host: int, progress: int = 0, *, has_ina: bool = True, **changes: Any
 ) -> list[RendezvousAction]:
     """The host answers ``Halt`` with two links."""
+    name = changes.pop("job", "train")
+    [ring_id] = [view.ring_id for view in world.core.view().jobs if view.name == name]
     link = member(0, host=host)
     ina_out, ina_into = ina_link(host, **changes)
     told = Halted(
-        job="train",
+        job=name,
         rank=world.ranks[host][0],
-        ring_id=world.job.ring_id,
+        ring_id=ring_id,
         progress=progress,
         out=replace(link.out, qpn=500 + host),
         into=replace(link.into, qpn=600 + host, slot_bytes=LARGE),

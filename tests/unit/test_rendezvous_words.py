@@ -103,6 +103,8 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "fallbacks": 0,
         "returns": 0,
         "disagreements": 0,
+        "trees_parked": 0,
+        "trees_moved": 0,
     }
     for _ in range(2):
         world.running()
@@ -124,6 +126,8 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "fallbacks": 0,
         "returns": 0,
         "disagreements": 0,
+        "trees_parked": 0,
+        "trees_moved": 0,
     }
 
 

@@ -39,6 +39,7 @@ INTERPRETED: Final = {
     "inaproto.wire.control_messages": "its annotations have metadata that is read at run time",
     "inaproto.wire.control_types": "interpreted messages derive from its own",
     "inaproto.wire.controller_messages": "as inaproto.wire.control_messages",
+    "inaproto.wire.ina_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.sharing_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.slot_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.switch_messages": "as inaproto.wire.control_messages",

@@ -1,0 +1,59 @@
+"""Where the INA ring of a job is: through which switches, or parked between two trees (MINA section IV-A).
+
+Of one generation of the job's rings (:mod:`inaproto.core.job_recovery`). The ring has the same queue pairs,
+id and key from its beginning to its end, and numbers its messages on; what comes and goes is its place in
+the switches:
+
+- INSTALLING: they were told of it; when all have it its hosts hear that it stands;
+- STANDING: its hosts may have turns on it;
+- PARKING: its hosts were asked to have none, and to say when nothing of it is on its way;
+- PARKED: all have said so, with how many messages it has carried, and no switch has it;
+- ABSENT: it is not, or not any more: its job has no generation with two rings now.
+
+Invariants: a switch has the ring only while it is INSTALLING, STANDING or PARKING; one that parks parks for
+certain, whatever is wished meanwhile; its next message is ``messages`` where it is PARKED.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.ring_spec import PoolSpec
+
+
+class TreeIs(Enum):
+    ABSENT = "absent"
+    INSTALLING = "installing"
+    STANDING = "standing"
+    PARKING = "parking"
+    PARKED = "parked"
+
+
+@dataclass(slots=True)
+class JobTree:
+    state: TreeIs = TreeIs.ABSENT
+    tree: FabricTree | None = None
+    """On which it is or was last; None: on the fabric's own."""
+    pool: PoolSpec | None = None
+    """Whose slots it has there by turns."""
+    epoch: int = 0
+    """Of the wish that it follows; 0: none."""
+    refused: str = ""
+    """Why that wish cannot be followed; empty: it is."""
+    asked: int = 0
+    """Epoch with which its hosts were asked to park."""
+    parked: dict[str, int] = field(default_factory=dict)
+    """Messages that it has carried, by the hosts that have parked it."""
+    messages: int = 0
+    """That it had carried when it was parked last."""
+
+    def stands_for(self, epoch: int, tree: FabricTree | None, pool: PoolSpec | None) -> None:
+        """The switches are told of it, for that wish."""
+        self.state, self.tree, self.pool, self.epoch, self.refused = TreeIs.INSTALLING, tree, pool, epoch, ""
+
+    def ends(self) -> None:
+        """With its generation. What was wished last is remembered, and why it was refused."""
+        self.state, self.messages = TreeIs.ABSENT, 0
+        self.parked.clear()

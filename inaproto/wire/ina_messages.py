@@ -1,0 +1,59 @@
+"""Control messages of a ring through the switches that leaves them, and comes back elsewhere (MINA IV-A).
+
+switch -> host daemon: InaPark, InaStands.
+host daemon -> switch: InaParked.
+
+The queue pairs of the ring stay as they are, and its messages are numbered on; only the switches change. A
+host daemon of an older release does not know these messages and logs them: the ring stays where it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from inaproto.wire.control_types import U16, U32, U64, Message, Name
+
+POOL_DEFAULT: Final = "shared"
+"""Where a host has its turns that is told of no other pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InaPark(Message):
+    """Have no turns any more on that ring, and say so when nothing of it is on its way."""
+
+    TYPE: ClassVar[str] = "ina_park"
+    job: Name
+    ring_id: U32
+    """Of the INA ring."""
+    epoch: U32
+    """Of the wish that the ring follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InaParked(Message):
+    """Nothing of the ring is on its way here, and this host sends nothing on it before it stands again."""
+
+    TYPE: ClassVar[str] = "ina_parked"
+    job: Name
+    rank: U16
+    """Any rank of this host."""
+    ring_id: U32
+    epoch: U32
+    """That of ``InaPark``."""
+    messages: U64
+    """That the ring has carried: the same at all hosts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InaStands(Message):
+    """The switches have the ring again, with its next message: the host may have turns in that pool."""
+
+    TYPE: ClassVar[str] = "ina_stands"
+    job: Name
+    ring_id: U32
+    epoch: U32
+    pool: Name = POOL_DEFAULT
+
+
+INA_MESSAGES: Final[tuple[type[Message], ...]] = (InaPark, InaParked, InaStands)

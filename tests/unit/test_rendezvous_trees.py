@@ -1,0 +1,564 @@
+"""Rings through the switches that move from tree to tree under their jobs, as a controller wishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.job_tree import TreeIs
+from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous_trees import STEPS, stands
+from inaproto.core.rendezvous_types import (
+    MemberAsked,
+    MemberParked,
+    MemberReady,
+    Noted,
+    RendezvousAction,
+    RingStands,
+    Send,
+    TreeState,
+    TreesWished,
+    TreeWished,
+    WantRing,
+)
+from inaproto.core.ring_spec import PoolSpec
+from inaproto.core.tree_control import SWITCH_LOST
+from inaproto.core.tree_control_types import StartAsked
+from inaproto.units import Instant
+from inaproto.wire.control_messages import Failed, Halt, Ready, Ring, Start
+from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
+from tests.unit.rendezvous_hosts import World, sent
+from tests.unit.test_rendezvous_shared import asks_all, halted, halted_all, joined
+
+SPINE0 = FabricTree("spine0", (("leaf0", "spine0"), ("leaf1", "spine0")))
+SPINE1 = FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "spine1")))
+HOSTS = ("h0", "h1", "h2")
+POOL = PoolSpec("shared", 2)
+CONFIG: dict[str, Any] = {"pool": POOL, "root": "spine0"}
+
+
+def wish(world: World, epoch: int, tree: FabricTree | None, job: str = "train") -> list[RendezvousAction]:
+    return world.step(TreesWished((TreeWished(job, epoch, tree),)))
+
+
+def stand(world: World, actions: list[RendezvousAction]) -> list[RendezvousAction]:
+    """As the control plane does it, which has told the hosts."""
+    told = {stands(action.message): None for action in actions if isinstance(action, Send)}
+    return [action for ring in told if ring for action in world.step(RingStands(ring))]
+
+
+def started(**config: Any) -> World:
+    """Its ring stands, where nothing is wished on the fabric's own tree."""
+    world, _ = joined(**CONFIG | config)
+    stand(world, world.ready())
+    return world
+
+
+def parks(world: World, host: int, messages: int, epoch: int, **changes: Any) -> list[RendezvousAction]:
+    ring_id = changes.pop("ring_id", world.job.ina_ring_id)
+    told = InaParked(job="train", rank=world.ranks[host][-1], ring_id=ring_id, epoch=epoch, messages=messages)
+    return world.step(MemberParked(world.session[host], told))
+
+
+def park_all(world: World, messages: int, epoch: int) -> list[RendezvousAction]:
+    return [action for host in world.ranks for action in parks(world, host, messages, epoch)]
+
+
+def state(world: World) -> TreeState:
+    [found] = world.core.tree_states()
+    return found
+
+
+def parked(world: World, messages: int = 40, epoch: int = 3) -> int:
+    """Returns the id of the ring."""
+    ring_id = world.job.ina_ring_id
+    wish(world, epoch, None)
+    park_all(world, messages, epoch)
+    assert state(world) == TreeState("train", HOSTS, epoch, "parked")
+    return ring_id
+
+
+def test_what_a_difference_leads_to_is_said_for_every_state() -> None:
+    assert set(STEPS) == set(TreeIs)
+
+
+def test_a_job_of_which_nothing_is_wished_has_its_ring_on_the_fabrics_own_tree() -> None:
+    world, actions = joined(**CONFIG)
+    [install] = [action for action in actions if isinstance(action, InstallRing)]
+    assert (install.spec.pool, install.spec.first_message) == (POOL, 0)
+    assert state(world) == TreeState("train", HOSTS, 0, "moving", "shared")
+    actions = world.ready()
+    for _, start in sent(actions, Start):
+        assert (start.ina_pool, start.ina_epoch, start.ina_parked) == ("shared", 0, False)
+    stand(world, actions)
+    assert state(world) == TreeState("train", HOSTS, 0, "standing", "shared")
+    assert world.core.view().trees == world.core.tree_states()
+
+
+def test_a_ring_moves_to_another_tree_and_no_generation_ends() -> None:
+    world = started()
+    generation, ring_id = world.job.ring_id, world.job.ina_ring_id
+    key = world.installed[ring_id].spec.key
+    asked = wish(world, 3, None)
+    assert sent(asked, InaPark) == [
+        (host, InaPark(job="train", ring_id=ring_id, epoch=3)) for host in world.ranks
+    ]
+    assert asked[-1] == Noted("job train: its ring is parked, for no tree")
+    assert state(world) == TreeState("train", HOSTS, 3, "parking", "shared", "waits for h0, h1, h2")
+    assert parks(world, 1, 41, 3) == []
+    assert state(world).reason == "waits for h0, h2"
+    assert list(world.installed) == [ring_id]
+    parks(world, 0, 41, 3)
+    assert parks(world, 2, 41, 3) == [
+        RemoveRing(ring_id),
+        Noted(f"job train: its ring {ring_id} is parked at message 41"),
+    ]
+    assert state(world) == TreeState("train", HOSTS, 3, "parked")
+    assert world.job.ina_ring_id == 0
+    wanted = wish(world, 4, SPINE1)
+    [want] = [action for action in wanted if isinstance(action, WantRing)]
+    assert (want.tree, want.spec.ring_id, want.spec.first_message, want.spec.key) == (
+        SPINE1,
+        ring_id,
+        41,
+        key,
+    )
+    assert want.spec.pool == PoolSpec("shared@spine1", 2)
+    told = InaStands(job="train", ring_id=ring_id, epoch=4, pool="shared@spine1")
+    assert sent(wanted, InaStands) == [(host, told) for host in world.ranks]
+    assert state(world) == TreeState("train", HOSTS, 4, "moving", "shared@spine1")
+    assert stand(world, wanted) == [
+        Noted(f"job train: its ring {ring_id} stands on the tree of spine1, from message 41 on")
+    ]
+    assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
+    assert (world.job.ring_id, world.job.phase, world.job.recoveries) == (generation, "running", 0)
+    counters = world.core.view().counters
+    assert (counters["trees_parked"], counters["trees_moved"]) == (1, 1)
+
+
+def test_a_ring_moves_back_and_forth_and_counts_its_messages_on() -> None:
+    world = started()
+    ring_id, messages = world.job.ina_ring_id, 0
+    for epoch in range(2, 22, 2):
+        messages += epoch
+        wish(world, epoch, None)
+        park_all(world, messages, epoch)
+        stand(world, wish(world, epoch + 1, SPINE1 if epoch % 4 else SPINE0))
+        assert world.installed[ring_id].spec.first_message == messages
+        assert (state(world).phase, state(world).epoch) == ("standing", epoch + 1)
+    assert world.job.recoveries == 0
+
+
+def test_the_switches_have_the_ring_before_the_hosts_hear_of_it() -> None:
+    """Of the tree of switches: that it stands is asked for in its name, as a start is."""
+    world = started()
+    ring_id = parked(world)
+    actions = wish(world, 4, SPINE1)
+    kinds = [type(action) for action in actions]
+    assert kinds == [WantRing, Send, Send, Send]
+    assert {StartAsked(action).ring_id for action in actions if isinstance(action, Send)} == {ring_id}
+
+
+def test_a_move_wished_at_once_goes_by_way_of_being_parked() -> None:
+    world = started()
+    ring_id = world.job.ina_ring_id
+    wish(world, 1, SPINE1)
+    assert state(world).phase == "parking"
+    actions = park_all(world, 7, 1)
+    assert [type(action) for action in actions if not isinstance(action, Noted)] == [
+        RemoveRing,
+        WantRing,
+        Send,
+        Send,
+        Send,
+    ]
+    stand(world, actions)
+    assert state(world) == TreeState("train", HOSTS, 1, "standing", "shared@spine1")
+    assert world.installed[ring_id].spec.first_message == 7
+
+
+def test_a_wish_for_the_tree_on_which_it_stands_takes_its_epoch_over() -> None:
+    """Though it was laid on the fabric's own, unnamed: whether it is the same ring counts."""
+    world = started(shape_on=lambda hosts, tree: SPINE0 if tree is None else tree)
+    assert wish(world, 5, SPINE0) == []
+    assert state(world) == TreeState("train", HOSTS, 5, "standing", "shared")
+    wish(world, 6, SPINE1)
+    assert state(world).phase == "parking"
+
+
+def test_a_wish_that_is_withdrawn_changes_nothing_before_the_generation_ends() -> None:
+    world = started()
+    parked(world)
+    stand(world, wish(world, 4, SPINE1))
+    assert world.step(TreesWished(())) == []
+    assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
+    world.broken(1, 50)
+    halted_all(world, 50)
+    assert world.trees == {}, "the next one is on the fabric's own tree"
+    stand(world, world.ready())
+    assert state(world) == TreeState("train", HOSTS, 0, "standing", "shared")
+
+
+def test_a_parked_ring_whose_wish_is_withdrawn_stays_parked() -> None:
+    world = started()
+    parked(world)
+    assert world.step(TreesWished(())) == []
+    assert state(world) == TreeState("train", HOSTS, 3, "parked")
+
+
+def test_wishes_for_others_concern_nobody_here() -> None:
+    world = started()
+    assert wish(world, 3, None, job="other") == []
+    assert state(world).phase == "standing"
+
+
+def test_a_job_that_is_not_shared_follows_no_wish() -> None:
+    world = World({0: (0,), 1: (1,)}).running()
+    assert wish(world, 3, None) == []
+    assert world.core.tree_states() == ()
+    assert len(world.installed) == 1
+
+
+# --- wishes that change in the middle
+
+
+def test_one_that_parks_parks_whatever_is_wished_meanwhile() -> None:
+    world = started()
+    ring_id = world.job.ina_ring_id
+    wish(world, 3, None)
+    parks(world, 0, 9, 3)
+    assert wish(world, 4, SPINE1) == []
+    assert state(world) == TreeState("train", HOSTS, 4, "parking", "shared", "waits for h1, h2")
+    parks(world, 1, 9, 3)
+    actions = parks(world, 2, 9, 3)
+    assert RemoveRing(ring_id) in actions
+    assert {stood.epoch for _, stood in sent(actions, InaStands)} == {4}
+
+
+def test_back_to_the_old_tree_while_it_parks_the_ring_never_leaves_the_switches() -> None:
+    world = started(shape_on=lambda hosts, tree: SPINE0 if tree is None else tree)
+    ring_id = world.job.ina_ring_id
+    wish(world, 3, None)
+    parks(world, 0, 9, 3)
+    wish(world, 4, SPINE0)
+    actions = [*parks(world, 1, 9, 3), *parks(world, 2, 9, 3)]
+    told = InaStands(job="train", ring_id=ring_id, epoch=4, pool="shared")
+    assert actions == [Send(world.session[host], told) for host in world.ranks]
+    stand(world, actions)
+    assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared")
+    assert world.core.view().counters["trees_parked"] == 0
+
+
+def test_a_wish_that_changes_while_switches_get_the_ring_is_followed_when_it_stands() -> None:
+    world = started()
+    ring_id = parked(world)
+    wanted = wish(world, 4, SPINE1)
+    assert wish(world, 5, None) == []
+    assert state(world) == TreeState("train", HOSTS, 4, "moving", "shared@spine1")
+    asked = stand(world, wanted)
+    assert {park.epoch for _, park in sent(asked, InaPark)} == {5}
+    park_all(world, 40, 5)
+    assert world.installed == {}
+    stand(world, wish(world, 6, SPINE0))
+    assert world.installed[ring_id].spec.first_message == 40
+
+
+def test_what_a_host_says_of_an_earlier_parking_counts_for_nothing() -> None:
+    world = started()
+    ring_id = world.job.ina_ring_id
+    parked(world)
+    stand(world, wish(world, 4, SPINE1))
+    wish(world, 5, None)
+    for changes in ({"epoch": 3}, {"epoch": 5, "ring_id": ring_id + 1}):
+        for host in world.ranks:
+            assert parks(world, host, 40, **changes) == []
+    assert state(world).reason == "waits for h0, h1, h2"
+    park_all(world, 60, 5)
+    assert state(world).phase == "parked"
+
+
+def test_a_host_that_was_not_asked_parks_nothing() -> None:
+    world = started()
+    assert park_all(world, 5, 0) == []
+    assert state(world).phase == "standing"
+
+
+# --- what goes wrong
+
+
+def test_hosts_that_disagree_about_what_was_carried_end_the_generation() -> None:
+    world = started()
+    wish(world, 3, None)
+    parks(world, 0, 9, 3)
+    parks(world, 1, 9, 3)
+    actions = parks(world, 2, 8, 3)
+    assert {halt.reason for _, halt in sent(actions, Halt)} == {
+        "its ring through the switches carried, as its hosts say: h0 9, h1 9, h2 8"
+    }
+    assert world.core.view().counters["disagreements"] == 1
+    assert state(world) == TreeState("train", HOSTS, 3, "parked")
+    halted_all(world, 12)
+    assert world.installed == {}
+    actions = world.ready()
+    assert {(start.ina_ring_id != 0, start.ina_parked) for _, start in sent(actions, Start)} == {(True, True)}
+    assert stand(world, actions) == []
+    assert state(world) == TreeState("train", HOSTS, 3, "parked")
+
+
+def test_a_generation_that_begins_parked_gets_its_ring_under_the_running_job() -> None:
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, **CONFIG)
+    wish(world, 3, None)
+    asks_all(world)
+    actions = halted_all(world)
+    ring_ids = {ring.ina_ring_id for _, ring in sent(actions, Ring)}
+    assert len(ring_ids) == 1
+    assert ring_ids != {0}
+    assert world.installed == {}
+    assert state(world) == TreeState("train", HOSTS, 3, "parked")
+    world.ready()
+    wanted = wish(world, 4, SPINE1)
+    assert {stood.ring_id for _, stood in sent(wanted, InaStands)} == ring_ids
+    assert world.installed.keys() == ring_ids
+    assert world.installed[ring_ids.pop()].spec.first_message == 0
+    stand(world, wanted)
+    assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
+    assert world.job.recoveries == 0
+
+
+def test_a_generation_begins_on_the_tree_that_is_wished() -> None:
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, **CONFIG)
+    wish(world, 3, SPINE1)
+    asks_all(world)
+    halted_all(world)
+    assert list(world.trees.values()) == [SPINE1]
+    actions = world.ready()
+    assert {(start.ina_pool, start.ina_epoch) for _, start in sent(actions, Start)} == {("shared@spine1", 3)}
+    stand(world, actions)
+    assert state(world) == TreeState("train", HOSTS, 3, "standing", "shared@spine1")
+
+
+@pytest.mark.parametrize(("tree", "phase"), [(SPINE1, "moving"), (None, "parked")])
+def test_a_wish_that_comes_while_hosts_connect_is_followed_before_they_start(
+    tree: FabricTree | None, phase: str
+) -> None:
+    world, _ = joined(**CONFIG)
+    ring_id = world.job.ina_ring_id
+    actions = wish(world, 2, tree)
+    assert actions[0] == RemoveRing(ring_id)
+    assert sent(actions, InaStands) == [], "their start will say it"
+    assert (state(world).phase, state(world).epoch) == (phase, 2)
+    assert wish(world, 2, tree) == []
+    [start] = {start for _, start in sent(world.ready(), Start)}
+    assert start.ina_parked == (tree is None)
+    assert start.ina_pool == ("shared@spine1" if tree else "shared")
+
+
+def test_a_wish_for_the_same_tree_while_hosts_connect_is_taken_over() -> None:
+    world, _ = joined(shape_on=lambda hosts, tree: None, **CONFIG)
+    assert wish(world, 2, SPINE0) == []
+    assert (state(world).phase, state(world).epoch) == ("moving", 2)
+    wish(world, 3, None)
+    wish(world, 4, SPINE0)
+    assert (state(world).phase, state(world).epoch, len(world.installed)) == ("moving", 4, 1)
+
+
+@pytest.mark.parametrize("at", ["parking", "parked", "moving", "standing"])
+def test_a_generation_that_ends_in_the_middle_is_followed_by_one_where_it_is_wished(at: str) -> None:
+    world = started()
+    wish(world, 3, None)
+    expected: FabricTree | None = None
+    if at != "parking":
+        park_all(world, 9, 3)
+    if at in ("moving", "standing"):
+        wanted = wish(world, 4, SPINE1)
+        expected = SPINE1
+        if at == "standing":
+            stand(world, wanted)
+    assert state(world).phase == at
+    late = world.job.ina_ring_id
+    world.broken(1, 20)
+    assert world.installed == {}
+    assert (state(world).phase, state(world).epoch) == (
+        "moving" if expected else "parked",
+        4 if expected else 3,
+    )
+    assert world.step(RingStands(late)) == [], "said of a ring that has gone"
+    assert parks(world, 0, 9, 3, ring_id=late) == []
+    halted_all(world, 20)
+    assert list(world.trees.values()) == ([expected] if expected else [])
+    assert all(install.spec.first_message == 0 for install in world.installed.values()), "a new ring"
+    stand(world, world.ready())
+    assert (state(world).phase, state(world).epoch) == (("standing", 4) if expected else ("parked", 3))
+
+
+@pytest.mark.parametrize("at", ["parking", "parked", "moving"])
+def test_a_host_that_goes_away_and_comes_back_in_the_middle(at: str) -> None:
+    world = started()
+    wish(world, 3, None)
+    if at != "parking":
+        park_all(world, 9, 3)
+    if at == "moving":
+        wish(world, 4, SPINE1)
+    away = world.session[1]
+    world.goes_away(1)
+    assert world.installed == {}
+    told = InaParked(job="train", rank=1, ring_id=1, epoch=3, messages=9)
+    world.step(MemberParked(away, told))
+    assert world.job.phase == "halted"
+    world.arrives(1)
+    for host in (0, 2):
+        halted(world, host, 9)
+    world.step(MemberAsked(world.session[1], world.member(1, path="shared", progress=9, boot_id=""), 7))
+    halted(world, 1, 9)
+    stand(world, world.ready())
+    phase = "standing" if at == "moving" else "parked"
+    assert (world.job.phase, state(world).phase) == ("running", phase)
+
+
+def test_switches_that_refuse_the_ring_leave_the_job_on_its_base_ring() -> None:
+    world = started()
+    ring_id = parked(world)
+    wish(world, 4, SPINE1)
+    halts = sent(world.step(RingRefused(ring_id, "spine1 is not there")), Halt)
+    assert {halt.path for _, halt in halts} == {"chain"}
+    halted_all(world, 9, has_ina=False)
+    world.ready()
+    assert state(world) == TreeState("train", HOSTS, 4, "refused", reason="spine1 is not there")
+    assert world.installed == {}
+    assert wish(world, 5, None) == []
+    assert state(world) == TreeState("train", HOSTS, 5, "parked")
+    assert wish(world, 6, SPINE0) == []
+    assert state(world) == TreeState("train", HOSTS, 6, "moving")
+    assert world.core.deadline == Instant(world.now), "another tree is tried at once"
+    assert {halt.path for _, halt in sent(world.woke_at(world.now), Halt)} == {"shared"}
+    halted_all(world, 9)
+    stand(world, world.ready())
+    assert state(world) == TreeState("train", HOSTS, 6, "standing", "shared")
+
+
+def test_a_switch_that_is_lost_while_it_moves_ends_the_generation() -> None:
+    world = started()
+    ring_id = parked(world)
+    wish(world, 4, SPINE1)
+    actions = world.step(RingFault(ring_id, 0, SWITCH_LOST, "leaf0 is gone: it restarted"))
+    assert {halt.path for _, halt in sent(actions, Halt)} == {"shared"}
+    assert state(world) == TreeState("train", HOSTS, 4, "moving")
+    halted_all(world, 9)
+    assert world.step(RingRefused(world.job.ina_ring_id, "leaf0 is not there"))
+    world.ready()
+    assert state(world) == TreeState("train", HOSTS, 4, "refused", reason="leaf0 is not there")
+
+
+def test_a_tree_that_adds_in_another_order_is_refused_and_the_ring_stays_parked() -> None:
+    other = ReductionPlan(((0, 1), 2))
+    world = started(plan_on=lambda hosts, tree: other if tree == SPINE1 else None)
+    parked(world)
+    said = wish(world, 4, SPINE1)
+    reason = "the tree of spine1 adds in another order than [[0, 3], 1, 2]"
+    assert said == [Noted(f"job train: its ring stays parked: {reason}", is_problem=True)]
+    assert state(world) == TreeState("train", HOSTS, 4, "refused", reason=reason)
+    assert wish(world, 4, SPINE1) == [], "said once"
+    assert wish(world, 5, None) == []
+    assert state(world) == TreeState("train", HOSTS, 5, "parked")
+    stand(world, wish(world, 6, SPINE0))
+    assert state(world).phase == "standing"
+
+
+def test_the_next_generation_adds_as_the_tree_does_that_is_wished() -> None:
+    other = ReductionPlan(((0, 1), 2))
+    world = started(plan_on=lambda hosts, tree: other if tree == SPINE1 else None)
+    parked(world)
+    wish(world, 4, SPINE1)
+    world.broken(1, 9)
+    halted_all(world, 9)
+    assert world.job.plan == str(other.over([(0, 3), (1,), (2,)]))
+    stand(world, world.ready())
+    assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
+
+
+def test_a_tree_that_no_chain_can_follow_is_refused_before_it_harms_the_job() -> None:
+    crossed = ReductionPlan(((0, 2), 1))
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, plan_on=lambda hosts, tree: crossed, **CONFIG)
+    wish(world, 4, SPINE1)
+    asks_all(world)
+    actions = halted_all(world)
+    assert sent(actions, Failed) == []
+    world.ready()
+    assert state(world).phase == "refused"
+    assert state(world).reason.startswith("its hosts cannot sum in the order")
+    assert world.installed == {}
+
+
+# --- ranks that leave, or are lost, in the middle
+
+
+@pytest.mark.parametrize("at", ["parking", "parked", "moving"])
+def test_ranks_that_leave_in_the_middle_close_the_job(at: str) -> None:
+    world = started()
+    wish(world, 3, None)
+    if at != "parking":
+        park_all(world, 9, 3)
+    if at == "moving":
+        wish(world, 4, SPINE1)
+    for rank in range(world.size):
+        world.leaves(rank)
+    assert world.installed == {}
+    assert world.core.tree_states() == ()
+    assert wish(world, 5, SPINE0) == []
+
+
+def test_hosts_whose_ranks_have_left_still_park() -> None:
+    """Others have not: the ring is theirs, too."""
+    world = started()
+    world.leaves(1)
+    wish(world, 3, None)
+    park_all(world, 9, 3)
+    assert state(world).phase == "parked"
+
+
+def test_a_lost_rank_ends_the_job_and_what_is_wished_waits_for_the_next_of_that_name() -> None:
+    world = started()
+    wish(world, 3, None)
+    parks(world, 0, 9, 3)
+    world.gone(1)
+    assert world.installed == {}
+    assert world.core.tree_states() == ()
+    told = InaParked(job="train", rank=0, ring_id=1, epoch=3, messages=9)
+    assert world.step(MemberParked(world.session[0], told)) == []
+    asks_all(world)
+    halted_all(world)
+    assert world.installed == {}
+    assert state(world) == TreeState("train", HOSTS, 3, "parked")
+
+
+def test_a_ring_that_leaves_the_switches_makes_room_for_others() -> None:
+    """As one whose job ends: another job, that the switches refused, tries them again."""
+    world = started()
+    names = {"job": "other", "path": "shared"}
+    for rank in range(world.size):
+        world.asks(rank, **names)
+    for host in world.ranks:
+        halted(world, host, job="other")
+    ring_id = max(world.installed)
+    world.step(RingRefused(ring_id, "no room", until_room=True))
+    for host in world.ranks:
+        world.step(MemberReady(world.session[host], Ready(job="other", rank=world.ranks[host][0])))
+    assert world.core.deadline is None
+    wish(world, 3, None)
+    for host in world.ranks:
+        told = InaParked(
+            job="train", rank=world.ranks[host][0], ring_id=min(world.installed), epoch=3, messages=1
+        )
+        world.step(MemberParked(world.session[host], told))
+    assert world.core.deadline == Instant(world.now)
+
+
+def test_only_starts_and_their_like_say_that_a_ring_stands() -> None:
+    assert stands(Start(job="j", ring_id=7)) == 0
+    assert stands(Start(job="j", ring_id=7, ina_ring_id=8)) == 8
+    assert stands(Start(job="j", ring_id=7, ina_ring_id=8, ina_parked=True)) == 0
+    assert stands(InaStands(job="j", ring_id=9, epoch=1)) == 9
+    assert stands(InaPark(job="j", ring_id=9, epoch=1)) == 0
