@@ -25,6 +25,9 @@ from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, decode_message, encode_message
 
 OUTPUT_BYTES_MAX = 4 << 20
+MESSAGES_MAX = 64
+READS_MAX = 2
+"""In a row: who always has more to say keeps no other task waiting."""
 PARTIAL_S = 10.0
 """A peer that falls silent in the middle of a message is cut off after this long."""
 
@@ -51,6 +54,8 @@ class ControlStream:
         self._stream = as_stream(connection)
         self._decoder = ControlDecoder()
         self._arrived: deque[Message] = deque()
+        self._messages = self._reads = 0
+        """Since other tasks could run."""
         self._descriptors: deque[int] = deque()
         self._input_bytes_left = math.inf
         self._output: deque[tuple[memoryview, tuple[int, ...]]] = deque()
@@ -81,6 +86,10 @@ class ControlStream:
         Raises ``EndOfChannel``, or ``DecodeError`` for what no message can be: nothing that follows
         could be trusted, so the caller says why (``Error``) and closes.
         """
+        if self._messages >= MESSAGES_MAX or self._reads >= READS_MAX:
+            self._messages = self._reads = 0
+            await trio.lowlevel.checkpoint()
+        self._messages += 1
         while not self._arrived:
             data = await self._receive_bytes()
             if not data:
@@ -96,10 +105,12 @@ class ControlStream:
             try:
                 data, descriptors = self._stream.receive_nowait()
             except BlockingIOError:
+                self._messages = self._reads = 0
                 await self._wait_for_input()
                 continue
             except OSError as error:
                 raise EndOfChannel(f"failed: {error.strerror}") from error
+            self._reads += 1
             self._descriptors.extend(descriptors)
             self._input_bytes_left -= len(data)
             if self._input_bytes_left < 0:

@@ -128,6 +128,7 @@ class TlsListener:
                     await trio.sleep(ACCEPT_RETRY_S)
                 else:
                     self._admit(sock, group_of(host), host, nursery)
+                    await trio.lowlevel.checkpoint()  # however many more there are
 
     def _admit(self, sock: socket.socket, group: str, host: str, nursery: trio.Nursery) -> None:
         """A connection that costs too much is closed before it costs anything."""

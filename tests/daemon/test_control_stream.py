@@ -46,6 +46,32 @@ async def test_messages_arrive_in_order_both_ways() -> None:
         assert [await ours.receive() for _ in range(3)] == [Ok(id=0), Ok(id=1), Ok(id=2)]
 
 
+async def test_a_peer_that_always_has_more_to_say_keeps_no_other_task_waiting() -> None:
+    """A process of a tenant would else have its host's daemon to itself."""
+    ours, theirs = pair()
+    theirs.setblocking(False)
+    flood = 1000 * encode_message(Ping())
+    sent = turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for _ in range(100_000):
+            try:
+                sent += theirs.send(flood[sent % len(flood) :])
+            except BlockingIOError:
+                await ours.receive()
+        nursery.cancel_scope.cancel()
+    assert turns > 20
+    ours.close()
+    theirs.close()
+
+
 async def test_message_of_a_later_version_is_unknown_not_fatal() -> None:
     ours, theirs = pair()
     body = bytes.fromhex("83a17601a474797065a36e6577a2696407")  # {v: 1, type: "new", id: 7}

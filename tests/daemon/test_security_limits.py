@@ -117,6 +117,19 @@ async def test_a_flood_of_connections_is_dropped_before_it_costs(
             stream.close()
 
 
+async def test_a_flood_of_connections_keeps_no_other_task_waiting(tmp_path: Path) -> None:
+    """Who connects faster than connections are dropped would else have the daemon to himself."""
+    async with listening(tmp_path, TlsLimits(connections_burst=1, connections_per_s=0)) as port:
+        flood = [port.dial("127.0.0.9") for _ in range(100)]
+        turns = 0
+        while port.refused.get("connection_flood", 0) < 99:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+        assert turns >= 50
+        for stream in flood:
+            stream.close()
+
+
 async def test_sessions_of_an_address_are_limited_and_given_back(tmp_path: Path) -> None:
     async with listening(tmp_path, TlsLimits(sessions_of_address_max=1)) as port:
         for _ in range(3):
