@@ -137,6 +137,10 @@ class Rendezvous(TreeMoves):
             case Woke():
                 return self._woke()
 
+    def is_in_job(self, session: SessionId, job: str) -> bool:
+        found = self._jobs.get(job)
+        return found is not None and any(seat.session == session for seat in found.seats.values())
+
     def view(self) -> RendezvousView:
         return RendezvousView(
             hosts=tuple(host.hello.host for host in self._hosts.values()),

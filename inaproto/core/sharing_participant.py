@@ -271,7 +271,8 @@ class SharingParticipant:
         ]
 
     def _told_by_peer(self, said: TellPeerDecision, now: Instant) -> list[ParticipantAction]:
-        if said.version != self._voted:
+        round_ = self._round
+        if round_ is None or said.version != round_.version or said.sender not in round_.peers:
             return [self._note(Mark.STALE, said.version)]
         resolved = self._note(Mark.RESOLVED_BY_PEER, said.version)
         if said.decision is None:

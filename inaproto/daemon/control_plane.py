@@ -295,6 +295,10 @@ class ControlPlane:
 
     # --- hosts
 
+    def is_in_job(self, session: SessionId, job: str) -> bool:
+        """Whether the host of that session has ranks of it."""
+        return self._rendezvous.is_in_job(session, job)
+
     def refusal_of(self, hello: Hello) -> Error | None:
         """Why a host cannot be welcome now, before the rendezvous hears of it."""
         name, place = hello.switch, self._place

@@ -110,6 +110,7 @@ class Desk(Protocol):
     """Who may come in, and where what other switches say goes."""
 
     def refusal_of(self, hello: Hello) -> Error | None: ...
+    def is_in_job(self, session: SessionId, job: str) -> bool: ...
     def refusal_of_switch(self, hello: SwitchHello) -> str: ...
     def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None: ...
     def switch_opened(self, switch: str) -> None: ...
@@ -396,10 +397,15 @@ class ControlServer:
                 self._unexpected(session_id, message)
 
     def _relay(self, session_id: SessionId, word: SharingAskPeer | SharingTellPeer) -> None:
-        """From a seat of this host to one of another; lost if that is not here, as any of them may be."""
-        hello = self.hello_of(session_id)
-        if hello is None or word.sender.host != hello.host or word.sender.job != word.seat.job:
+        """From a seat of this host to one of another; lost if that is not here, as any of them may be.
+
+        A host without ranks of the job could have others promise never to vote.
+        """
+        hello, job = self.hello_of(session_id), word.sender.job
+        if hello is None or word.sender.host != hello.host or job != word.seat.job:
             self._unexpected(session_id, word)
+            return
+        if self._desk is None or not self._desk.is_in_job(session_id, job):
             return
         for other_id, other in list(self._sessions.items()):
             if other.hello is not None and other.hello.host == word.seat.host:

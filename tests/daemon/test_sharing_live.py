@@ -231,8 +231,8 @@ def test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches() -
             async def ask() -> None:
                 await job.past(9)
                 await controller.kill()
-                daemons = [cluster.hosts[host].daemon for host in range(2)]
-                lives = [seats_of(one)[0]["life"] for one in daemons]
+                daemons = [cluster.hosts[host].daemon for host in range(3)]
+                lives = [seats_of(one)[0]["life"] for one in daemons[:2]]
                 seats = [SeatRecord(job="train", host=f"h{host}", life=lives[host]) for host in range(2)]
                 version = VersionRecord(term=1, number=1000)
                 assert daemons[0] is not None
@@ -241,6 +241,12 @@ def test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches() -
                 fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=seats[1], version=version))
                 fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=seats[0], version=version))
                 promised, stale = Mark.PROMISED.value, Mark.STALE.value
+                stranger = daemons[2]
+                assert stranger is not None
+                assert stranger.fabric is not None
+                forged = SeatRecord(job="train", host="h2", life=1)
+                later = VersionRecord(term=9, number=1)
+                stranger.fabric.tell_peer(SharingAskPeer(seat=seats[1], sender=forged, version=later))
                 await job.past(18)
                 assert seats_of(daemons[1])[0]["counters"][promised] == 1
                 assert (
@@ -252,4 +258,4 @@ def test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches() -
                 running.start_soon(ask)
             nursery.cancel_scope.cancel()
 
-    run_world("sharing/peers", scenario, hosts=2, **OPTIONS)
+    run_world("sharing/peers", scenario, hosts=3, **OPTIONS)

@@ -16,9 +16,13 @@ from inaproto.wire.control_messages import Message
 from inaproto.wire.sharing_messages import (
     FromController,
     PeerWord,
+    SeatRecord,
+    SharingCommit,
     SharingDrained,
     SharingPattern,
+    SharingPrepare,
     SharingSeats,
+    SharingTellPeer,
     SharingVote,
 )
 
@@ -120,6 +124,26 @@ async def test_without_a_controller_a_doubt_is_ended_by_the_other_host() -> None
     assert [word.seat.host for word in hosts.words] == ["h0"]
     hosts.deliver()
     assert hosts.run(doubtful, 2) == Binding(INA, Epoch(1))
+
+
+async def test_who_has_no_seat_in_the_round_ends_no_doubt() -> None:
+    """A host of the fabric that has ranks of a job of that name, and would give itself, or it, a turn."""
+    hosts = Hosts()
+    job = hosts.jobs[1]
+    asked, decided = hosts.prepare(1), hosts.commit(1)
+    assert isinstance(asked, SharingPrepare)
+    assert isinstance(decided, SharingCommit)
+    hosts.seats[1].heard(asked)
+    for life in (7, 8):  # of h0, whose life is 7
+        forged = SharingTellPeer(
+            seat=asked.seat,
+            sender=SeatRecord(job=JOB, host="h9" if life == 7 else "h0", life=life),
+            version=asked.version,
+            decision=decided.decision,
+        )
+        hosts.seats[1].heard_of_peer(forged)
+    assert [hosts.run(job, index) for index in range(2)] == [Binding(BASE)] * 2
+    assert isinstance(hosts.run(job, 2), Wait)
 
 
 async def test_a_doubt_that_nobody_can_end_costs_the_lease_and_then_nothing() -> None:
