@@ -22,6 +22,7 @@ Rules beyond the paper's text, each with its reason:
   without the key must come from there, and from the Ethernet address that the control plane knows. No packet
   teaches that one, for the ICRC covers no address: a damaged one would shut the rank out. Without a control
   plane that knows it, the port alone counts.
+- *Trunks for rings*: what comes there and is of no ring is dropped, and nothing else leaves there.
 - Packets with the INA magic on a connection that no ring registered are dropped, never bridged: the
   receiver would take a raw gradient for the sum.
 
@@ -55,7 +56,7 @@ from inaproto.core.accelerator_types import (
 )
 from inaproto.core.aggregation_tree import VirtualConnection
 from inaproto.core.aggregator import OPENING_OPCODES, AggregatorArray, bytes_needed
-from inaproto.core.bridge import Bridge
+from inaproto.core.bridge import Bridge, is_of_a_link
 from inaproto.core.ingest import Ingest, peer_of
 from inaproto.core.lookup_table import NOWHERE, LookupTable
 from inaproto.core.ring_spec import RingSpec
@@ -89,6 +90,7 @@ __all__ = [
     "RingRefused",
 ]
 
+NO_RING_THERE: Final = "of no ring, on a trunk for rings"
 _LENIENT_BYTES: Final = 160
 """As much of a frame as VLAN tags, IP options and a BTH can take."""
 _MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
@@ -101,7 +103,7 @@ class Accelerator:
         self._config = config or AcceleratorConfig()
         self._table = LookupTable()
         self._rings: dict[int, RingState] = {}
-        self._bridge = Bridge(addresses_max=self._config.addresses_max)
+        self._bridge = Bridge(addresses_max=self._config.addresses_max, aside=self._config.ring_ports)
         self._counters = Counters()
         self._memory_bytes = 0
         self._retired: dict[tuple[bytes, bytes, int], Instant] = {}
@@ -114,7 +116,9 @@ class Accelerator:
         )
         self._pools = SlotPools(self._counters)
         self._ingest = Ingest(self._table, self._rings, self._emission, self._counters, self._pools)
-        self._trees = TreeTraffic(self._table, self._ingest, self._emission, self._counters)
+        self._trees = TreeTraffic(
+            self._table, self._ingest, self._emission, self._counters, self._config.ports_up
+        )
 
     @property
     def deadline(self) -> Instant | None:
@@ -337,11 +341,13 @@ class Accelerator:
             if rank not in ring.steered:
                 self._bridge.learn(run.src_mac, port, run.src_ip)
             out = ring.successor_port(connection)
-            if out is None or out == port:
-                self._forward(port, run, actions)
-            else:
+            if out is not None and out != port:
                 self._counters.bridged += len(run.frames)
                 actions.append(EmitFrames(out, run.frames))
+            elif port in self._config.ring_ports:
+                self._pass_down(run, actions)
+            else:
+                self._forward(port, run, actions)
         elif ring.steer_to in self._bridge.ports:
             self._bridge.learn(run.src_mac, port, run.src_ip)
             if rank in ring.steered:
@@ -385,7 +391,17 @@ class Accelerator:
             return
         self._pass(port, run.dst_mac, run.frames, actions)
 
+    def _pass_down(self, run: RoceRun, actions: list[Action]) -> None:
+        """A result that came on a trunk for rings: to its receiver by address, and never back up."""
+        self._counters.bridged += len(run.frames)
+        ports = self._bridge.egress(run.dst_mac, NOWHERE)
+        down = (PortId(out) for out in ports if out not in self._config.ports_up)
+        actions.extend(EmitFrames(out, run.frames) for out in down)
+
     def _pass(self, port: PortId, dst_mac: bytes, frames: Frames, actions: list[Action]) -> None:
+        if port in self._config.ring_ports and not is_of_a_link(dst_mac):
+            self._counters.drop(NO_RING_THERE, len(frames))
+            return
         self._counters.bridged += len(frames)
         for out in self._bridge.egress(dst_mac, port):
             actions.append(EmitFrames(PortId(out), frames))  # noqa: PERF401  half of all single frames

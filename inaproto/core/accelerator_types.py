@@ -30,6 +30,10 @@ class AcceleratorConfig:
     """How long nothing passes on the connections of a removed ring."""
     retired_max: int = 65_536
     """Connections of removed rings that are remembered."""
+    ring_ports: frozenset[PortId] = frozenset()
+    """Of trunks for rings alone: nothing else comes in or goes out there."""
+    ports_up: frozenset[PortId] = frozenset()
+    """Of all trunks to switches above: packets of a rank never come from there, nor do its results leave."""
 
 
 class FramesArrived(NamedTuple):

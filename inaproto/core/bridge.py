@@ -8,11 +8,16 @@ Departure from IEEE 802.1D: no address is learnt from a RoCE packet whose IP add
 before. A packet's own check covers its IP address and not those of Ethernet; one that was damaged on its way
 must not send a host's frames elsewhere. In a tree of accelerators nothing would correct it: the host's own
 packets end at its first switch. After ``CHANGE_SIGHTINGS`` such packets the host does have another address.
+
+Ports may stand *aside*: they are up and down like others, but no frame is forwarded from or to them, and no
+address is learnt there. So links beyond a spanning tree close no loop.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from inaproto.units import PortId
 
 _GROUP_BIT = 1
 _OF_A_LINK: Final = bytes.fromhex("0180c20000")
@@ -21,8 +26,9 @@ CHANGE_SIGHTINGS: Final = 4
 
 
 class Bridge:
-    def __init__(self, *, addresses_max: int = 4096) -> None:
+    def __init__(self, *, addresses_max: int = 4096, aside: frozenset[PortId] = frozenset()) -> None:
         self._addresses_max = addresses_max
+        self._aside = aside
         self._port_of: dict[bytes, int] = {}
         self._ports: dict[int, None] = {}
         self._mac_of: dict[bytes, bytes] = {}
@@ -52,7 +58,7 @@ class Bridge:
             not ip or (self._mac_of.get(ip) == mac and ip not in self._doubted)
         ):
             return
-        if not mac or mac[0] & _GROUP_BIT or (ip and not self._fits(mac, ip)):
+        if not mac or mac[0] & _GROUP_BIT or port in self._aside or (ip and not self._fits(mac, ip)):
             return
         if mac not in self._port_of and len(self._port_of) >= self._addresses_max:
             del self._port_of[next(iter(self._port_of))]
@@ -75,9 +81,16 @@ class Bridge:
 
     def egress(self, mac: bytes, ingress: int) -> tuple[int, ...]:
         """Ports on which a frame for ``mac`` leaves that came in on ``ingress``."""
+        if ingress in self._aside:
+            return ()
         port = self._port_of.get(mac)
         if port is not None and port in self._ports:
             return () if port == ingress else (port,)
-        if mac[:5] == _OF_A_LINK and mac[5] < 16:
+        if is_of_a_link(mac):
             return ()
-        return tuple(other for other in self._ports if other != ingress)
+        return tuple(other for other in self._ports if other != ingress and other not in self._aside)
+
+
+def is_of_a_link(mac: bytes) -> bool:
+    """Whether frames for this address end at the far end of the link."""
+    return mac[:5] == _OF_A_LINK and mac[5] < 16

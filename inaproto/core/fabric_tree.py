@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+Link = tuple[str, str]
+"""Two switches, the lower first."""
+
 
 class FabricTree(NamedTuple):
     """Switches, rooted; the links between them are the fabric's."""
 
     root: str
-    above: tuple[tuple[str, str], ...] = ()
+    above: tuple[Link, ...] = ()
     """Each switch of the tree but the root with the one above it, sorted."""

@@ -112,7 +112,7 @@ class Ingest:
         if flow is None or opcode not in DATA_OPCODES or flow.replay_next is not None:
             return None
         ring = self._rings[flow.ring_id]
-        if ring.failed or not packet.payload_bytes:
+        if ring.failed or not packet.payload_bytes or (flow.ingress != port and not flow.may_come(port)):
             return None
         share = packet.header_share()
         if share is None:

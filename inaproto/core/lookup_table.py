@@ -73,6 +73,10 @@ class Flow:
         """Port on which its results never leave."""
         return self.ingress
 
+    def may_come(self, port: int) -> bool:
+        """Whether its packets can ever come there."""
+        return True
+
     def emitted(self, frontier: int) -> int:
         """The position up to which its results were sent; ``frontier`` is that of the ring."""
         return frontier

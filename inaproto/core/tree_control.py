@@ -6,16 +6,19 @@ which knows jobs and rings, and the switches, each of which has an accelerator: 
 a tree of the switches that its ranks need, each of them gets its role, and the ranks are told to start when
 all have it.
 
-The tree of a ring is part of the *fabric*, a spanning tree of switches. Its root is the lowest switch
-above all ranks that aggregates. A switch aggregates even if one sum only comes to it, and none does below
-one that steers: so a virtual connection always joins two neighbours, and no switch meets packets of a ring
-that it does not know. The children of a switch are in the order of the lowest rank of each.
+The tree of a ring is part of the *fabric*: of its own tree, which spans all switches that have hosts, or
+one that was assigned to the ring, by further links (:mod:`inaproto.core.tree_shapes`). A virtual connection
+always joins two neighbours, and no switch meets packets of a ring that it does not know.
 
 A ring goes INSTALLING -> STANDING, or FAILED, and is then forgotten. If a switch or a trunk between its
 ranks is not there, so that these cannot reach each other by any path, it is WAITING before, for at most
 ``wait_ns``; if only the switches' sum is out of reach it is refused, and its hosts sum themselves. Frames
-that a trunk loses later are sent again: a ring that stands is not touched. :data:`HANDLERS` is the whole
-table of (phase, event).
+that a trunk loses later are sent again: a ring that stands is not touched, unless the trunk is one that only
+the ring needs, whose ranks then reach each other without it. :data:`HANDLERS` is the whole table of
+(phase, event).
+
+A ring that was given up may be wanted again, along another tree. A switch answers each order to install in
+its turn, so what an earlier one was answered is told apart by counting.
 
 Invariants: a switch has a ring exactly from the order that installs it to the one that removes it, or
 until it restarts; the ranks start only when every switch has the ring; of a ring that cannot go on the
@@ -33,13 +36,13 @@ from enum import Enum
 from typing import Final
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.aggregation_tree import Role, TreeSwitch, compose_roles
+from inaproto.core.aggregation_tree import Role, TreeSwitch
+from inaproto.core.fabric_tree import FabricTree, Link
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import RoomMade, Send
 from inaproto.core.ring_spec import RingSpec
 from inaproto.core.tree_control_types import (
     Admit,
-    FabricSwitch,
     Faulted,
     HostSeen,
     Installed,
@@ -61,12 +64,15 @@ from inaproto.core.tree_control_types import (
     TreeView,
     TrunkSaid,
 )
+from inaproto.core.tree_shapes import links_of, plan_of, roles_of, tree_of
 from inaproto.core.tree_ways import NOT_SAID, Obstacle, Ways
 from inaproto.errors import LocalMisuse
-from inaproto.units import Instant, PortId, S
+from inaproto.units import Instant, S
 
 SWITCH_LOST: Final = "switch lost"
 """Rule of the fault of a ring one of whose switches is gone."""
+TRUNK_LOST: Final = "trunk lost"
+"""Rule of the fault of a ring that alone needs a trunk which went down."""
 NO_WAY: Final = "no way between its ranks"
 """Rule of the fault of a ring that has waited in vain."""
 
@@ -86,6 +92,9 @@ class _Tree:
     roles: dict[str, Role | None]
     """None: the switch does all."""
     shape: TreeSwitch
+    """Its part of the fabric's own tree."""
+    assigned: TreeSwitch | None
+    """The tree that it goes along, if it is not that."""
     wait_until: Instant
     phase: Phase = Phase.WAITING
     missing: dict[str, None] = field(default_factory=dict)
@@ -93,6 +102,12 @@ class _Tree:
 
     def spec_at(self, switch: str) -> RingSpec:
         return replace(self.spec, role=self.roles[switch])
+
+    def rank_beyond(self, link: Link) -> int | None:
+        """The lowest rank below a trunk that nothing but this ring's tree needs; None: it needs it not."""
+        if self.assigned is None or link not in links_of(self.assigned) - links_of(self.shape):
+            return None
+        return next(min(switch.ranks) for switch in self.assigned.walk() if switch.name == link[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +122,14 @@ class TreeControl:
 
     def __init__(self, config: TreeControlConfig) -> None:
         self._config = config
-        self._names = tuple(switch.name for switch in config.switches)
-        above = {switch.name: switch.above for switch in config.switches}
-        self._ways = Ways(above, root=config.switches[0].name)
+        self._above = {one.name: tuple(link.above for link in one.links) for one in config.switches}
+        self._root = config.switches[0].name
+        self._seats = {self._root} | {one.name for one in config.switches if one.above is not None}
+        """Switches at which hosts may be."""
+        self._ways = Ways(self._above, root=self._root)
         self._trees: dict[int, _Tree] = {}
+        self._unanswered: dict[tuple[str, int], int] = {}
+        """Orders to install a ring that a switch has not answered yet."""
         self._retired: deque[_Retired] = deque(maxlen=config.retired_max)
         self._hosts: dict[bytes, str] = dict(config.hosts)
         self._counters = {"trees_made": 0, "trees_refused": 0, "trees_waited": 0}
@@ -133,9 +152,11 @@ class TreeControl:
                 return self._look_again(now)
             case HostSeen(host, switch):
                 return self._seen(host, switch)
-            case RingWanted(spec):
-                return self._wanted(spec, now)
+            case RingWanted(spec, along):
+                return self._wanted(spec, along, now)
             case Installed() | Refused() | Faulted() | StartAsked() | RingGone():
+                if self._is_of_an_earlier_order(event):
+                    return []
                 tree = self._trees.get(event.ring_id)
                 if tree is not None:
                     return HANDLERS[tree.phase, type(event)](self, tree, event, now)
@@ -151,7 +172,7 @@ class TreeControl:
                     tree.phase.value,
                     tuple(tree.roles),
                     tuple(tree.missing),
-                    _reason(self._ways.obstacle(tree.shape)) if tree.phase is Phase.WAITING else "",
+                    _reason(self._obstacle(tree)) if tree.phase is Phase.WAITING else "",
                 )
                 for ring_id, tree in self._trees.items()
             ),
@@ -159,15 +180,15 @@ class TreeControl:
             trunks_down=dict(self._ways.down),
         )
 
-    def plan_of(self, hosts: tuple[bytes, ...]) -> ReductionPlan | None:
+    def plan_of(self, hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> ReductionPlan | None:
         """As the function :func:`plan_of`, with the hosts that were seen."""
-        return plan_of(self._config, hosts, self._hosts)
+        return plan_of(self._config, hosts, self._hosts, tree)
 
     # --- switches
 
     def _arrived(self, event: SwitchArrived, now: Instant) -> list[TreeAction]:
         switch = event.switch
-        if switch not in self._names:
+        if switch not in self._above:
             return []
         restarted = SwitchLost(switch, "it restarted")
         actions = self._lost(restarted) if switch in self._ways.present else []
@@ -179,11 +200,15 @@ class TreeControl:
         ]
         specs += [tree.spec_at(switch) for tree in self._told() if switch in tree.roles]
         for spec in specs:
-            actions += [Order(switch, InstallRing(spec)), Order(switch, RemoveRing(spec.ring_id))]
-        return [*actions, Admit(switch), *self._look_again(now)]
+            actions += [self._order(switch, spec), Order(switch, RemoveRing(spec.ring_id))]
+        # Of one that has no trunk up nobody will say that it is up: the rings refused without it try now.
+        room: list[TreeAction] = [] if self._above[switch] else [Tell(RoomMade())]
+        return [*actions, Admit(switch), *self._look_again(now), *room]
 
     def _lost(self, event: SwitchLost) -> list[TreeAction]:
         self._counters["switches_lost"] += self._ways.lost(event.switch)
+        for answer in [one for one in self._unanswered if one[0] == event.switch]:
+            del self._unanswered[answer]
         actions: list[TreeAction] = []
         for tree in self._told():
             if event.switch in tree.roles and tree.phase is not Phase.FAILED:
@@ -194,19 +219,29 @@ class TreeControl:
         return actions
 
     def _trunk_said(self, event: TrunkSaid, now: Instant) -> list[TreeAction]:
-        if event.switch not in self._ways.present or event.switch == self._names[0]:
+        above = self._above.get(event.switch, ())
+        link = (event.switch, event.above or next(iter(above), ""))
+        if event.switch not in self._ways.present or link[1] not in above:
             return []
-        self._counters["trunks_down"] += bool(event.error) and not self._is_down(event.switch)
-        came_up = self._ways.trunk_said(event.switch, event.error)
+        went_down = bool(event.error) and self._ways.down.get(link, NOT_SAID) == NOT_SAID
+        self._counters["trunks_down"] += went_down
+        came_up = self._ways.trunk_said(link, event.error)
+        actions = self._cut(link) if went_down else []
         room: list[TreeAction] = [Tell(RoomMade())] if came_up else []
-        return [*self._look_again(now), *room]
+        return [*actions, *self._look_again(now), *room]
 
-    def _is_down(self, switch: str) -> bool:
-        """Whether its switch has said so."""
-        return self._ways.down.get(switch, NOT_SAID) != NOT_SAID
+    def _cut(self, link: Link) -> list[TreeAction]:
+        """A trunk went down: rings that alone need it would stand still, though their ranks are together."""
+        actions: list[TreeAction] = []
+        for tree in self._told():
+            rank = tree.rank_beyond(link)
+            if rank is not None and tree.phase is not Phase.FAILED:
+                evidence = f"the trunk between {link[0]} and {link[1]} is down: {self._ways.down[link]}"
+                actions += self._fail(tree, RingFault(tree.spec.ring_id, rank, TRUNK_LOST, evidence))
+        return actions
 
     def _seen(self, host: bytes, switch: str) -> list[TreeAction]:
-        if switch in self._names:
+        if switch in self._seats:
             self._hosts.pop(host, None)
             self._hosts[host] = switch
             while len(self._hosts) > self._config.hosts_max:
@@ -215,27 +250,51 @@ class TreeControl:
 
     # --- rings
 
-    def _wanted(self, spec: RingSpec, now: Instant) -> list[TreeAction]:
+    def _wanted(self, spec: RingSpec, along: FabricTree | None, now: Instant) -> list[TreeAction]:
+        fabric = self._config.switches
         try:
-            roles = roles_of(self._config, spec, self._hosts)
+            roles = roles_of(self._config, spec, self._hosts, along)
         except LocalMisuse as error:
             return self._refuse(spec, str(error))
-        shape = tree_of(self._config.switches, [self._hosts[flow.src_ip] for flow in spec.flows])
-        obstacle = self._ways.obstacle(shape)
+        seats = [self._hosts[flow.src_ip] for flow in spec.flows]
+        shape, assigned = tree_of(fabric, seats), tree_of(fabric, seats, along)
+        wait_until = Instant(now + self._config.wait_ns)
+        tree = _Tree(spec, roles, shape, None if assigned == shape else assigned, wait_until)
+        obstacle = self._obstacle(tree)
         if obstacle is not None and not _waits_for(obstacle):
             self._counters["trees_refused"] += 1
-            return [Tell(_refusal(spec, obstacle))]
-        tree = _Tree(spec, roles, shape, Instant(now + self._config.wait_ns))
+            return [Tell(_refusal(tree, obstacle))]
         self._trees[spec.ring_id] = tree
         if obstacle is None:
             return self._install(tree)
         self._counters["trees_waited"] += 1
         return []
 
+    def _obstacle(self, tree: _Tree) -> Obstacle | None:
+        return self._ways.obstacle(tree.shape, tree.assigned)
+
     def _install(self, tree: _Tree) -> list[TreeAction]:
         tree.phase = Phase.INSTALLING
         tree.missing = dict.fromkeys(tree.roles)
-        return [Order(switch, InstallRing(tree.spec_at(switch))) for switch in tree.roles]
+        return [self._order(switch, tree.spec_at(switch)) for switch in tree.roles]
+
+    def _order(self, switch: str, spec: RingSpec) -> Order:
+        answer = switch, spec.ring_id
+        self._unanswered[answer] = self._unanswered.get(answer, 0) + 1
+        return Order(switch, InstallRing(spec))
+
+    def _is_of_an_earlier_order(self, event: RingEvent) -> bool:
+        """Whether a switch says it of a ring of this id that it was told of before it was told the last time.
+
+        An order that it has not answered comes behind whatever it says.
+        """
+        if not isinstance(event, Installed | Refused | Faulted):
+            return False
+        answer = event.switch, event.ring_id
+        left = self._unanswered.pop(answer, 0) - (not isinstance(event, Faulted))
+        if left > 0:
+            self._unanswered[answer] = left
+        return left > 0
 
     def _waiting(self) -> list[_Tree]:
         return [tree for tree in self._trees.values() if tree.phase is Phase.WAITING]
@@ -248,12 +307,12 @@ class TreeControl:
         """After each rings that wait may be installed, are refused, or have waited long enough."""
         actions: list[TreeAction] = []
         for tree in self._waiting():
-            obstacle = self._ways.obstacle(tree.shape)
+            obstacle = self._obstacle(tree)
             if obstacle is None:
                 actions += self._install(tree)
             elif not _waits_for(obstacle) or (tree.wait_until <= now and not obstacle.parts):
                 self._counters["trees_refused"] += 1
-                actions += self._fail(tree, _refusal(tree.spec, obstacle))
+                actions += self._fail(tree, _refusal(tree, obstacle))
             elif tree.wait_until <= now:
                 waited = f"it did not come within {self._config.wait_ns / S:g} s"
                 evidence = f"{obstacle.reason}; {waited}, and no other path leads past it"
@@ -311,98 +370,17 @@ class TreeControl:
         return []
 
 
-def roles_of(
-    config: TreeControlConfig, spec: RingSpec, hosts: Mapping[bytes, str] | None = None
-) -> dict[str, Role | None]:
-    """Of every switch that has something to do for the ring; None: it does all.
-
-    ``hosts``: where they are, if not as the configuration says. Raises ``LocalMisuse`` for a rank whose host
-    is not known.
-    """
-    known = config.hosts if hosts is None else hosts
-    try:
-        seats = [known[flow.src_ip] for flow in spec.flows]
-    except KeyError:
-        raise LocalMisuse("a rank's host is at no switch of the fabric") from None
-    tree = tree_of(config.switches, seats)
-    if len(list(tree.walk())) == 1:
-        return {tree.name: None}
-    toward: dict[str, dict[str, PortId]] = {switch.name: {} for switch in config.switches}
-    for switch in config.switches:
-        if switch.above is not None:
-            toward[switch.name][switch.above] = switch.port_up
-            toward[switch.above][switch.name] = switch.port_down
-    addresses = {switch.name: switch.address for switch in config.switches}
-    roles = compose_roles(tree, ring_id=spec.ring_id, addresses=addresses, port_toward=toward)
-    return {name: role for name, role in roles.items() if role.inputs or role.steered}
-
-
-def plan_of(
-    config: TreeControlConfig, hosts: tuple[bytes, ...], seen: Mapping[bytes, str] | None = None
-) -> ReductionPlan | None:
-    """What the tree of a ring adds whose member ``r`` is the host with IP address ``hosts[r]``.
-
-    ``seen``: where hosts are, if not as the configuration says. None if one is not known: such a ring is
-    refused.
-    """
-    known = config.hosts if seen is None else seen
-    seats = [known.get(host, "") for host in hosts]
-    return ReductionPlan.from_tree(tree_of(config.switches, seats)) if all(seats) else None
-
-
-def tree_of(fabric: tuple[FabricSwitch, ...], seats: list[str]) -> TreeSwitch:
-    """The part of the fabric that a ring needs; rank ``r`` is at switch ``seats[r]``."""
-    return _Pruner(fabric, seats).tree()
-
-
-class _Pruner:
-    def __init__(self, fabric: tuple[FabricSwitch, ...], seats: list[str]) -> None:
-        self._fabric = {switch.name: switch for switch in fabric}
-        self._seats = seats
-        self._ranks: dict[str, list[int]] = {}
-        """Below each switch."""
-        self._below: dict[str, list[str]] = {name: [] for name in self._fabric}
-        for rank, seat in enumerate(seats):
-            for name in self._up(seat):
-                self._ranks.setdefault(name, []).append(rank)
-        for name in self._ranks:
-            above = self._fabric[name].above
-            if above is not None:
-                self._below[above].append(name)
-
-    def _up(self, name: str) -> list[str]:
-        path = [name]
-        while (above := self._fabric[path[-1]].above) is not None:
-            path.append(above)
-        return path
-
-    def tree(self) -> TreeSwitch:
-        size = len(self._seats)
-        root = next(
-            name
-            for name in self._up(self._seats[0])
-            if len(self._ranks[name]) == size and self._fabric[name].aggregates
-        )
-        return self._switch(root, adds=True)
-
-    def _switch(self, name: str, *, adds: bool) -> TreeSwitch:
-        """``adds``: whether it may aggregate; what is below a switch that steers may not."""
-        adds = adds and self._fabric[name].aggregates
-        parts: dict[int, TreeSwitch | int] = {
-            rank: rank for rank, seat in enumerate(self._seats) if seat == name
-        }
-        for below in self._below[name]:
-            parts[self._ranks[below][0]] = self._switch(below, adds=adds)
-        return TreeSwitch(name, tuple(parts[lowest] for lowest in sorted(parts)), adds)
-
-
 def _waits_for(obstacle: Obstacle) -> bool:
     return obstacle.parts or obstacle.is_starting
 
 
-def _refusal(spec: RingSpec, obstacle: Obstacle) -> RingRefused:
-    """A trunk that comes up is said (``RoomMade``), so trying again before helps nobody."""
-    return RingRefused(spec.ring_id, obstacle.reason, until_room=obstacle.is_trunk)
+def _refusal(tree: _Tree, obstacle: Obstacle) -> RingRefused:
+    """A trunk that comes up is said (``RoomMade``), so trying again before helps nobody.
+
+    So is a switch of an assigned tree: it comes with its trunks, or has none that it could say it of.
+    """
+    is_said = obstacle.is_trunk or tree.assigned is not None
+    return RingRefused(tree.spec.ring_id, obstacle.reason, until_room=is_said)
 
 
 def _reason(obstacle: Obstacle | None) -> str:

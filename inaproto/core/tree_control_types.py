@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.aggregation_tree import SwitchAddress
-from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.fabric_tree import FabricTree, Link
 from inaproto.core.rendezvous_types import RoomMade, Send
 from inaproto.core.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
@@ -19,9 +19,23 @@ from inaproto.wire.ina_messages import InaStands
 _NO_PORT: Final = PortId(0)
 
 
+class LinkUp(NamedTuple):
+    """From a switch to one above it."""
+
+    above: str
+    port_up: PortId
+    """Of the lower switch, towards the upper."""
+    port_down: PortId
+    """Of the upper switch, towards the lower."""
+
+
 @dataclass(frozen=True, slots=True)
 class FabricSwitch:
-    """A switch of the fabric and its link upward; ``above`` is None at the root, which is the first."""
+    """A switch of the fabric and its links upward.
+
+    ``above`` is that of the fabric's own tree; None: this is the root, which is the first, or a further root,
+    to which only further links lead.
+    """
 
     name: str
     address: SwitchAddress
@@ -31,6 +45,14 @@ class FabricSwitch:
     port_down: PortId = _NO_PORT
     """Of the one above, towards this switch."""
     aggregates: bool = True
+    further: tuple[LinkUp, ...] = ()
+    """For rings along assigned trees only."""
+
+    @property
+    def links(self) -> tuple[LinkUp, ...]:
+        """All that lead up."""
+        own = () if self.above is None else (LinkUp(self.above, self.port_up, self.port_down),)
+        return (*own, *self.further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +70,29 @@ class TreeControlConfig:
     """How long a ring waits for a switch or a trunk without which its ranks cannot reach each other."""
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
+        seen: dict[str, bool] = {}
+        """Whether each is in the fabric's own tree."""
         for switch in self.switches:
-            is_root = not seen
-            if switch.name in seen or (switch.above is not None if is_root else switch.above not in seen):
+            is_first = not seen
+            above = [link.above for link in switch.links]
+            if switch.name in seen or any(name not in seen for name in above) or (is_first and above):
                 raise LocalMisuse(f"fabric: {switch.name} is there twice, or before the one above it")
-            seen.add(switch.name)
+            if len(set(above)) < len(above):
+                raise LocalMisuse(f"fabric: {switch.name} has two links to one switch")
+            if switch.above is None and switch.further:
+                raise LocalMisuse(
+                    f"fabric: {switch.name} has further links up, and none of the fabric's tree"
+                )
+            if switch.above is not None and not seen[switch.above]:
+                raise LocalMisuse(f"fabric: {switch.name} is below {switch.above}, which is a further root")
+            if switch.above is None and not switch.aggregates and not is_first:
+                raise LocalMisuse(f"fabric: {switch.name}, a further root, must aggregate")
+            seen[switch.name] = is_first or switch.above is not None
         if not self.switches or not self.switches[0].aggregates:
             raise LocalMisuse("fabric: the root, which is the first switch, must aggregate")
-        strange = [name for name in self.hosts.values() if name not in seen]
+        strange = [name for name in self.hosts.values() if not seen.get(name, False)]
         if strange:
-            raise LocalMisuse(f"fabric: a host is at {strange[0]}, which is no switch of it")
+            raise LocalMisuse(f"fabric: a host is at {strange[0]}, which is no switch of its tree")
 
 
 # --- events
@@ -70,16 +104,18 @@ class SwitchArrived:
 
     switch: str
     is_trunk_up: bool = True
-    """To the switch above, until ``TrunkSaid``; switches that will say it come with False."""
+    """To every switch above, until ``TrunkSaid``; switches that will say it come with False."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrunkSaid:
-    """What a switch that is connected says of its trunk to the one above."""
+    """What a switch that is connected says of its trunk to a switch above."""
 
     switch: str
     error: str
     """Why it is down; empty: it is up."""
+    above: str = ""
+    """Empty: to the one of the fabric's own tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,5 +265,5 @@ class TreeControlView:
     counters: Mapping[str, int] = field(default_factory=dict)
     """Monotonic: ``trees_made``, ``trees_refused``, ``trees_waited`` (for a switch or a trunk),
     ``switches_lost``, ``trunks_down`` (said to be)."""
-    trunks_down: Mapping[str, str] = field(default_factory=dict)
-    """Why, by the lower of its switches."""
+    trunks_down: Mapping[Link, str] = field(default_factory=dict)
+    """Why, by its two switches, the lower first."""

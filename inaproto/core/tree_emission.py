@@ -191,7 +191,8 @@ class TreeEmission(Emission):
         receiver = flow.successor
         if receiver is not None and receiver.ingress != NOWHERE:
             return (receiver.ingress,)
-        return self._bridge.egress(flow.dst_mac, flow.barred_port)
+        known = self._bridge.egress(flow.dst_mac, NOWHERE)
+        return tuple(port for port in known if port not in flow.barred)
 
     def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
         if isinstance(flow, TreeFlow):

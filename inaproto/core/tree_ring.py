@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from inaproto.core.accelerator_types import RingState
 from inaproto.core.aggregation_tree import Role, VirtualConnection
-from inaproto.core.lookup_table import NOWHERE, Flow, LookupTable
+from inaproto.core.lookup_table import Flow, LookupTable
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.core.translation import base_header, inward
 from inaproto.core.tree_region import Shape, TreeArray, TreeRegion
@@ -46,7 +46,8 @@ class TreeFlow(Flow):
     row: int = -1
     successor: TreeFlow | None = field(default=None, repr=False, compare=False)
     """Of a connection that is delivered here: that of its receiver, which is an input here."""
-    barred_port: int = NOWHERE
+    barred: frozenset[PortId] = frozenset()
+    """Ports towards switches above: packets of a rank never come from there, nor do its results leave."""
     link: Link | None = None
     """Of an input from a switch below: where its results go. Of a rank's that is told: where notes go."""
     below: bool = False
@@ -58,6 +59,9 @@ class TreeFlow(Flow):
     """Learnt: (serial, first packet's headers) of the latest messages."""
     hole: int = -1
     """Learnt: position of the last gap that a note told of. Told: of the last one that was told."""
+
+    def may_come(self, port: int) -> bool:
+        return self.link is not None and port == self.link.port if self.below else port not in self.barred
 
     def emitted(self, frontier: int) -> int:
         return min(frontier, self.sent) if self.learnt else frontier
@@ -111,8 +115,13 @@ class TreeRing(RingState):
         return region if region.serial == serial else None
 
 
-def install_tree(spec: RingSpec, role: Role, table: LookupTable) -> TreeRing:
-    """The state of a ring with this role; its inputs are in the table then."""
+def install_tree(
+    spec: RingSpec, role: Role, table: LookupTable, ports_up: frozenset[PortId] = frozenset()
+) -> TreeRing:
+    """The state of a ring with this role; its inputs are in the table then.
+
+    ``ports_up`` are those to all switches above this one, of whatever tree.
+    """
     inputs = len(role.inputs)
     learnt_row = inputs
     child_row = learnt_row + len(role.learns)
@@ -122,7 +131,7 @@ def install_tree(spec: RingSpec, role: Role, table: LookupTable) -> TreeRing:
     if role.parent is not None:
         ring.parent = Link(role.parent, parent_row, base_header(role.parent))
         ring.from_parent = _virtual_flow(spec, role.parent)
-    barred = NOWHERE if role.parent is None else int(role.parent.port)
+    barred = ports_up if role.parent is None else ports_up | {role.parent.port}
     ring.children = [
         Link(child, child_row + number, base_header(child)) for number, child in enumerate(role.children)
     ]
@@ -139,7 +148,7 @@ def install_tree(spec: RingSpec, role: Role, table: LookupTable) -> TreeRing:
         table.put(flow)
     of_rank = [_flow(spec, flow_spec) for flow_spec in spec.flows]
     for rank, flow in enumerate(of_rank):
-        flow.barred_port = barred
+        flow.barred = barred
         ring.flows.append(flow)
         if rank in rows:
             flow.row = rows[rank]

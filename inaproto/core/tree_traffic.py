@@ -84,8 +84,15 @@ class TreeTraffic:
     """Rings that span several switches, beyond what they have in common with those of one."""
 
     def __init__(
-        self, table: LookupTable, ingest: Ingest, emission: TreeEmission, counters: Counters
+        self,
+        table: LookupTable,
+        ingest: Ingest,
+        emission: TreeEmission,
+        counters: Counters,
+        ports_up: frozenset[PortId] = frozenset(),
     ) -> None:
+        """``ports_up``: those to all switches above."""
+        self._ports_up = ports_up
         self._table = table
         self._ingest = ingest
         self._emission = emission
@@ -121,7 +128,7 @@ class TreeTraffic:
             self._steered[spec.ring_id] = ring
             self._steered_by.update(dict.fromkeys(connections, ring))
             return None
-        state = install_tree(spec, role, self._table)
+        state = install_tree(spec, role, self._table, self._ports_up)
         for flow in state.flows:
             if flow.spec.connection not in self._table and isinstance(flow, TreeFlow):
                 self._others[flow.spec.connection] = state, flow
@@ -158,16 +165,16 @@ class TreeTraffic:
         self, ring: TreeRing, flow: TreeFlow, port: PortId, run: RoceRun, actions: list[Action]
     ) -> None:
         """Packets on a connection that is an input here."""
-        if not flow.below and ring.parent is not None and port == ring.parent.port:
-            # A result that was sent everywhere because nobody knew where its receiver is.
-            self._counters.drop(NOT_AN_INPUT, len(run.frames))
+        if not flow.may_come(port):
+            if not flow.below:
+                # A result that was sent everywhere because nobody knew where its receiver is.
+                self._counters.drop(NOT_AN_INPUT, len(run.frames))
+            elif (right := self._intact(ring, run)) is not None:
+                self._refuse(right, ELSEWHERE, f"port {port}", actions)
         elif not flow.below or run.opcode != Opcode.RC_SEND_ONLY:
             self._ingest.general(ring, flow, port, run, actions)
         elif (right := self._intact(ring, run)) is not None:
-            if flow.link is not None and port != flow.link.port:
-                self._refuse(right, ELSEWHERE, f"port {port}", actions)
-            else:
-                self._notes(ring, right, actions)
+            self._notes(ring, right, actions)
 
     def other(self, port: PortId, run: RoceRun, actions: list[Action]) -> TreeRing | None:
         """Packets on any other connection, less those that nothing here says anything of: ``takes`` them.

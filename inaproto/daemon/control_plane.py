@@ -22,6 +22,7 @@ from typing import Any, assert_never
 import trio
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.fabric_tree import Link
 from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.rendezvous_trees import stands
 from inaproto.core.rendezvous_types import (
@@ -132,10 +133,10 @@ class ControlPlane:
         """Of the other switches that are connected; the root needs no session."""
         self._since_s: dict[str, float] = {} if place is None else {place.name: trio.current_time()}
         """When each switch came or was lost."""
-        self._trunk_since_s: dict[str, float] = {}
-        """When each last said whether its trunk is up."""
-        self._said_down: dict[str, None] = {}
-        """Switches that have said last that it is not."""
+        self._trunk_since_s: dict[Link, float] = {}
+        """When the lower switch of each last said whether it is up."""
+        self._said_down: dict[Link, None] = {}
+        """Trunks of which that has said last that they are not."""
         self._why_away: dict[str, str] = {}
         self._refused: dict[str, tuple[str, float]] = {}
         """Why switches were not welcome, by the name that they gave, and when they were last heard."""
@@ -308,6 +309,9 @@ class ControlPlane:
             known = "this switch is alone" if place is None else ", ".join(place.fabric.by_name)
             text = f"host {hello.host!r}: there is no switch {name!r} to be at ({known})"
             return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
+        if name and Place(place.fabric, name).is_further_root:
+            text = f"host {hello.host!r}: {name} is a further root, at which no host can be; choose a leaf"
+            return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
         own = [
             entry.name for entry in place.fabric.entries if place.fabric.address(entry.name).ip == hello.ip
         ]
@@ -366,24 +370,36 @@ class ControlPlane:
         self._refused.pop(name, None)
         log.info("switch %s is here, boot %s", name, hello.boot_id)
         self._switches[name] = session
-        self._since_s[name] = self._trunk_since_s[name] = trio.current_time()
+        self._since_s[name] = trio.current_time()
+        self._trunk_since_s |= {(name, above): trio.current_time() for above in self._above(name)}
         self.server.send(session, SwitchWelcome(id=hello.id, boot_id=self._boot_id))
         self.handle(SwitchArrived(name, is_trunk_up=False))
 
     def switch_opened(self, switch: str) -> None:
         self._open[switch] = None
 
-    def trunk_said(self, switch: str, error: str) -> None:
-        above = "" if self._place is None else self._place.fabric.by_name[switch].above
+    def _above(self, switch: str) -> tuple[str, ...]:
+        """Switches above, that of the fabric's own tree first."""
+        if self._place is None:
+            return ()
+        return tuple(link.above for link in self._place.fabric.by_name[switch].uplinks)
+
+    def trunk_said(self, switch: str, above: str, error: str) -> None:
+        """``above``: empty if it is the one of the fabric's own tree."""
+        others = self._above(switch)
+        link = switch, above or next(iter(others), "")
+        if link[1] not in others:
+            log.warning("switch %s speaks of a trunk to %s, which it has not", switch, above or "a root")
+            return
         if error:  # of one that stays down the reason may change from try to try
-            level = logging.INFO if switch in self._said_down else logging.WARNING
-            log.log(level, "the trunk between %s and %s is down: %s", switch, above, error)
-            self._said_down[switch] = None
+            level = logging.INFO if link in self._said_down else logging.WARNING
+            log.log(level, "the trunk between %s and %s is down: %s", *link, error)
+            self._said_down[link] = None
         else:
-            log.info("the trunk between %s and %s is up", switch, above)
-            self._said_down.pop(switch, None)
-        self._trunk_since_s[switch] = trio.current_time()
-        self.handle(TrunkSaid(switch, error))
+            log.info("the trunk between %s and %s is up", *link)
+            self._said_down.pop(link, None)
+        self._trunk_since_s[link] = trio.current_time()
+        self.handle(TrunkSaid(switch, error, link[1]))
 
     def switch_said(self, switch: str, said: RingFault | RingRefused | Installed) -> None:
         match said:
@@ -399,7 +415,8 @@ class ControlPlane:
     def switch_ended(self, switch: str, reason: str) -> None:
         log.warning("switch %s is lost: %s", switch, reason)
         del self._switches[switch]
-        self._said_down.pop(switch, None)
+        for above in self._above(switch):
+            self._said_down.pop((switch, above), None)
         self._open.pop(switch, None)
         self._since_s[switch] = trio.current_time()
         self._why_away[switch] = reason
@@ -421,12 +438,15 @@ class ControlPlane:
             found["fabric"] = self._fabric_status(self._trees, self._place)
         return found
 
-    def _trunk_status(self, entry: FabricEntry, view: TreeControlView) -> dict[str, Any] | None:
-        """Of its trunk to the switch above, as it says; None if there is none, or the switch is away."""
-        if entry.above is None or entry.name not in view.present:
+    def _trunk_status(
+        self, entry: FabricEntry, above: str | None, view: TreeControlView
+    ) -> dict[str, Any] | None:
+        """Of its trunk to a switch above, as it says; None if there is none, or the switch is away."""
+        if above is None or entry.name not in view.present:
             return None
-        error = view.trunks_down.get(entry.name, "")
-        since_s = round(trio.current_time() - self._trunk_since_s[entry.name], 3)
+        link = entry.name, above
+        error = view.trunks_down.get(link, "")
+        since_s = round(trio.current_time() - self._trunk_since_s[link], 3)
         return {"is_up": not error, "error": error, "since_s": since_s}
 
     def _fabric_status(self, trees: TreeControl, place: Place) -> dict[str, Any]:
@@ -445,7 +465,12 @@ class ControlPlane:
                     if entry.name in self._since_s
                     else None,
                     "error": "" if entry.name in view.present else self._why_away.get(entry.name, ""),
-                    "trunk": self._trunk_status(entry, view),
+                    "trunk": self._trunk_status(entry, entry.above, view),
+                    "is_further_root": Place(place.fabric, entry.name).is_further_root,
+                    "further": [
+                        {"above": above, "trunk": self._trunk_status(entry, above, view)}
+                        for above in entry.further
+                    ],
                 }
                 for entry in place.fabric.entries
             ],

@@ -174,6 +174,12 @@ def _fabric(fabric: Mapping[str, Any]) -> Iterable[RenderableType]:
                 f"  {switch['name']} sums for no other switch, its trunk to {switch['above']} is down: "
                 f"{switch['trunk']['error']}"
             )
+        for link in switch.get("further", ()):
+            if _lacks_trunk(link):
+                yield Text(
+                    f"  {switch['name']} is in no tree of {link['above']}, its trunk there is down: "
+                    f"{link['trunk']['error']}"
+                )
     if fabric["rings"]:
         rings = (
             (ring["ring_id"], ring["phase"], ", ".join(ring["switches"]), ", ".join(ring["missing"]) or "-")
@@ -192,9 +198,12 @@ def _member(switch: Mapping[str, Any]) -> tuple[object, ...]:
         state = "no trunk"
     if not switch["aggregates"]:
         state += ", steers"
+    if switch.get("is_further_root"):
+        state += ", for rings alone"
+    above = [switch["above"] or "-", *(link["above"] for link in switch.get("further", ()))]
     return (
         switch["name"],
-        switch["above"] or "-",
+        ", ".join(above),
         state,
         _seconds(switch["since_s"]),
         switch["dir"],
@@ -210,7 +219,8 @@ def _lacks_trunk(switch: Mapping[str, Any]) -> bool:
 def _trunk(trunk: Mapping[str, Any]) -> tuple[object, ...]:
     state = "up" if trunk["is_up"] else "down"
     since = _seconds(trunk["since_s"])
-    return (trunk["switch"], trunk["way"], trunk["port"], state, since, trunk["times_up"])
+    way = trunk["way"] + (", rings" if trunk.get("rings_only") else "")
+    return (trunk["switch"], way, trunk["port"], state, since, trunk["times_up"])
 
 
 def _seconds(value: float | None) -> str:

@@ -87,7 +87,12 @@ class Switch:
         self._place = place
         self._started = trio.current_time()
         self._accelerator = Accelerator(
-            AcceleratorConfig(rings_max=settings.rings_max, memory_bytes_max=settings.memory_kib << 10)
+            AcceleratorConfig(
+                rings_max=settings.rings_max,
+                memory_bytes_max=settings.memory_kib << 10,
+                ring_ports=frozenset() if place is None else place.fabric.ring_ports(place.name),
+                ports_up=frozenset() if place is None else place.fabric.ports_up(place.name),
+            )
         )
         self._rings: dict[int, str] = {}
         """That it was told to install, and not to remove; with the job that each is of."""
@@ -174,7 +179,7 @@ class Switch:
         if self.trunks is not None:
             self.trunks.admitted()
 
-    async def report_trunk(self, say: Callable[[str], None]) -> None:
+    async def report_trunk(self, say: Callable[[str, str], None]) -> None:
         if self.trunks is not None:
             await self.trunks.report_above(say)
 

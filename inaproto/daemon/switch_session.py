@@ -53,8 +53,8 @@ class Ordered(Protocol):
 
     def admitted(self) -> None: ...
 
-    async def report_trunk(self, say: Callable[[str], None]) -> None:
-        """Say why the trunk to the switch above is down, or nothing if it is up, whenever that changes."""
+    async def report_trunk(self, say: Callable[[str, str], None]) -> None:
+        """Say of each switch above why the trunk to it is down, or nothing if it is up, when it changes."""
         ...
 
     def session_ended(self) -> None:
@@ -206,8 +206,9 @@ class SwitchSession:
             await trio.sleep(HEARTBEAT_S)
         stream.close(f"silent for {DEAD_S:g} s")
 
-    def _say_of_trunk(self, error: str) -> None:
-        self._tell(TrunkReport(error=error))
+    def _say_of_trunk(self, above: str, error: str) -> None:
+        own = self._place.entry.above  # named by leaving it out, as before there were others
+        self._tell(TrunkReport(error=error, above="" if above == own else above))
 
     def _tell(self, message: Message) -> None:
         if self._stream is None:

@@ -6,8 +6,9 @@ is up when both agree. A trunk that is down loses frames, as a cable does: rings
 retransmission. Each then announces the hosts on its side: what they send ends at their first switch, which
 sums it, so those behind a new trunk would flood every ACK for them. Each says its hello again every
 ``ALIVE_S``, which no bridge passes on: a connection can stand though whatever carries it is stuck.
-The control plane hears from the lower switch whether its trunk is up: at once when it is, and when it has
-been down for ``DOWN_S``.
+The control plane hears from the lower switch of each trunk whether it is up: at once when it is, and when it
+has been down for ``DOWN_S``. On trunks that are for rings alone no hosts are announced: what is for them goes
+along the fabric's own tree.
 
 Invariants: no frame passes between switches that different control planes have admitted, or none; there is
 one trunk for each pair, the one that was dialled last; one on which nothing comes for ``DEAD_S`` is dropped;
@@ -79,9 +80,12 @@ class Trunks:
         self._serial = 0
         self._greetings = 0
         self._ports = place.fabric.trunk_ports(place.name)
+        self._for_rings = place.fabric.ring_ports(place.name)
+        self._above = {link.above: link.trunk for link in place.entry.uplinks}
+        """Where each switch above is dialled."""
         self._trunks = {
             name: _Trunk(
-                "not tried yet" if name == place.entry.above else f"{name} has not dialled; its log says why",
+                "not tried yet" if name in self._above else f"{name} has not dialled; its log says why",
                 changed_s=trio.current_time(),
             )
             for name in self._ports
@@ -93,6 +97,7 @@ class Trunks:
     def admitted(self) -> None:
         """The switch has been: try now."""
         self._admitted.set()
+        self._admitted = trio.Event()
 
     def drop(self, peer: str) -> None:
         """What the switch ``peer`` knew is gone: nothing more of it may come in."""
@@ -117,31 +122,32 @@ class Trunks:
                         await port.aclose()
 
     async def dial(self, connect_port: ConnectPort) -> None:
-        """Keep the trunk to the switch above, until cancelled."""
-        entry = self._place.entry
-        if entry.above is None or entry.trunk is None:
-            return
-        trunk = self._trunks[entry.above]
+        """Keep the trunks to the switches above, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for above in self._above:
+                nursery.start_soon(self._dial, above, connect_port)
+
+    async def _dial(self, above: str, connect_port: ConnectPort) -> None:
+        path, trunk = self._above[above], self._trunks[above]
         retry_s = RETRY_FIRST_S
         while True:
             if not self._control_boot():
-                self._admitted = trio.Event()
                 await self._admitted.wait()
                 retry_s = RETRY_FIRST_S
             ups = trunk.ups
             try:
                 with trio.fail_after(DIAL_S):
-                    port = await connect_port(entry.trunk)
+                    port = await connect_port(path)
             except ConfigError:
                 raise
             except trio.TooSlowError:
                 late = f"nobody took the connection within {DIAL_S:g} s"
-                self._down(entry.above, f"cannot connect to {entry.trunk}: {late}")
+                self._down(above, f"cannot connect to {path}: {late}")
             except (FabricError, PortClosed, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
-                self._down(entry.above, f"cannot connect to {entry.trunk}: {why}")
+                self._down(above, f"cannot connect to {path}: {why}")
             else:
-                await self._serve(entry.above, port, False)
+                await self._serve(above, port, False)
             retry_s = RETRY_FIRST_S if trunk.ups > ups else min(2 * retry_s, RETRY_LAST_S)
             await trio.sleep(retry_s)
 
@@ -164,11 +170,14 @@ class Trunks:
                 else:
                     self._board.send(port_id, self._hello(peer, boot))
 
-    async def report_above(self, say: Callable[[str], None]) -> None:
-        """Say of the trunk to the switch above why it is down, or nothing if it is up; until cancelled."""
-        if self._place.entry.above is None:
-            return
-        trunk = self._trunks[self._place.entry.above]
+    async def report_above(self, say: Callable[[str, str], None]) -> None:
+        """Say of each trunk to a switch above why it is down, or nothing if it is up; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for above in self._above:
+                nursery.start_soon(self._report, above, say)
+
+    async def _report(self, above: str, say: Callable[[str, str], None]) -> None:
+        trunk = self._trunks[above]
         said: str | None = None
         while True:
             with trio.move_on_after(DOWN_S):
@@ -176,7 +185,7 @@ class Trunks:
                     await self._changed.wait()
             if trunk.error != said:
                 said = trunk.error
-                say(said)
+                say(above, said)
             while trunk.error == said:
                 await self._changed.wait()
 
@@ -240,6 +249,8 @@ class Trunks:
         """Say what is on this side: the switch, and all that it knows elsewhere than behind ``peer``."""
         own = self._place.address
         behind = self._ports[peer]
+        if behind in self._for_rings:
+            return
         known = [announcement(mac, bytes(4)) for mac, at in self._addresses().items() if at != behind]
         port.send_nowait(np.concatenate([announcement(own.mac, own.ip), *known]))
 
@@ -270,11 +281,11 @@ class Trunks:
 
     def status(self) -> list[dict[str, Any]]:
         """One record for each neighbour, the one above first."""
-        above = self._place.entry.above
         return [
             {
                 "switch": peer,
-                "way": "up" if peer == above else "down",
+                "way": "up" if peer in self._above else "down",
+                "rings_only": self._ports[peer] in self._for_rings,
                 "port": int(self._ports[peer]),
                 "is_up": self._board.is_up(self._ports[peer]),
                 "since_s": round(trio.current_time() - trunk.changed_s, 3),

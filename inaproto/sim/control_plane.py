@@ -40,7 +40,7 @@ from inaproto.core.rendezvous_types import (
     Woke,
     flat_plan,
 )
-from inaproto.core.tree_control import TreeControl, plan_of
+from inaproto.core.tree_control import TreeControl
 from inaproto.core.tree_control_types import (
     Admit,
     FabricSwitch,
@@ -60,6 +60,7 @@ from inaproto.core.tree_control_types import (
     TreeControlConfig,
     TreeEvent,
 )
+from inaproto.core.tree_shapes import plan_of
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.topology import SWITCH_NODE, Topology

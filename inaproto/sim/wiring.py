@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from inaproto.core.aggregator import bytes_needed
 from inaproto.core.ring_spec import FlowSpec, RingSpec
-from inaproto.core.tree_control import roles_of
+from inaproto.core.tree_shapes import roles_of
 from inaproto.sim.fates import DrawnFates, LinkFates, RecordedFates
 from inaproto.sim.link import SimLink
 from inaproto.sim.notes import note_kind

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final
 
-from inaproto.wire.control_fields import Integer, Many, Record
+from inaproto.wire.control_fields import Integer, Many, Record, Text
 from inaproto.wire.control_types import (
     U16,
     U24,
@@ -138,11 +138,13 @@ class SwitchOpened(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrunkReport(Message):
-    """Of the trunk to the switch above: whether rings may need it."""
+    """Of the trunk to a switch above: whether rings may need it."""
 
     TYPE: ClassVar[str] = "trunk_report"
     error: Explanation = ""
     """Why it is down; empty: it is up."""
+    above: Annotated[str, Text(128)] = ""
+    """Empty: to the one of the fabric's own tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

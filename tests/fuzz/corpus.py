@@ -259,6 +259,7 @@ _MESSAGES: Final = (
         pool=PoolRecord(name="group 3", capacity=2),
     ),
     TrunkReport(error="cannot connect to /run/trunk-leaf1.sock: there is no such socket"),
+    TrunkReport(error="lost", above="spine1"),
     RingFaulted(id=10, ring_id=7, rank=1, rule="operations differ", evidence="rank 1 has another shape"),
     AgentHello(id=1, role="switch", agent="leaf0", boot_id="b"),
     AgentWishes(

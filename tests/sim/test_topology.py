@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch
-from inaproto.core.tree_control import tree_of
 from inaproto.core.tree_control_types import FabricSwitch
+from inaproto.core.tree_shapes import tree_of
 from inaproto.errors import ConfigError
 from inaproto.sim.kinds import FRAME_KINDS, draw_kind, kind_of
 from inaproto.sim.racks import draw_racks

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from inaproto.core.accelerator import (
     Accelerator,
+    AcceleratorConfig,
     Action,
     FramesArrived,
     InstallRing,
@@ -81,7 +82,7 @@ class SwitchedTree:
         self.tree = tree
         self.hosts = SwitchedRing(len(tree.ranks), **changes)
         self.ports = ports_of(tree)
-        self.switches = {switch.name: Accelerator() for switch in tree.walk()}
+        self.switches = {switch.name: Accelerator(self.config_of(switch.name)) for switch in tree.walk()}
         self.under_way: deque[Carried] = deque()
         self.carried: list[Carried] = []
         """Every frame that a switch sent to another, lost or not."""
@@ -113,6 +114,9 @@ class SwitchedTree:
             self.from_host(rank, b"\xff" * 6 + mac(rank) + bytes(48))
         self.settle()
         self.forget()
+
+    def config_of(self, name: str) -> AcceleratorConfig:
+        return AcceleratorConfig()
 
     def specs(self) -> dict[str, RingSpec]:
         """What every switch is told."""

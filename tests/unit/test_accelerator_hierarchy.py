@@ -210,12 +210,17 @@ def test_a_damaged_sum_is_dropped() -> None:
     assert rules(tree) == []
 
 
-def test_sums_must_come_from_where_their_first_packet_came() -> None:
+@pytest.mark.parametrize("packet", [0, 1], ids=["first", "middle"])
+def test_sums_must_come_on_the_trunk_to_their_switch(packet: int) -> None:
+    """Also the first one, which has the key: another trunk is not that of its tree."""
     tree = SwitchedTree()
     up = first_up(tree)
-    tree.arrive("S", 0, up[0].frame)
-    tree.arrive("S", 1, up[1].frame)
-    assert rules(tree) == [("S", "not from where its rank is")]
+    before = tree.count("S").get("aggregated_in", 0)
+    tree.arrive("S", 1, up[packet].frame)
+    assert rules(tree) == [("S", "not from where its switch is")]
+    tree.arrive("S", 0, *(sent.frame for sent in up))
+    assert tree.count("S")["aggregated_in"] > before
+    assert rules(tree) == [("S", "not from where its switch is")], "the right ones are taken still"
 
 
 def test_a_ring_that_failed_takes_neither_results_nor_notes() -> None:

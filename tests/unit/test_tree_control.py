@@ -12,7 +12,7 @@ from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRe
 from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch
 from inaproto.core.rendezvous_types import Send, SessionId
 from inaproto.core.ring_spec import FlowSpec, RingSpec
-from inaproto.core.tree_control import HANDLERS, SWITCH_LOST, Phase, TreeControl, roles_of, tree_of
+from inaproto.core.tree_control import HANDLERS, SWITCH_LOST, Phase, TreeControl
 from inaproto.core.tree_control_types import (
     Admit,
     FabricSwitch,
@@ -34,6 +34,7 @@ from inaproto.core.tree_control_types import (
     TreeEvent,
     TreeView,
 )
+from inaproto.core.tree_shapes import roles_of, tree_of
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, PortId, S
 from inaproto.wire.control_messages import Start
@@ -242,6 +243,7 @@ def test_a_refusal_is_told_once_and_the_ring_removed_everywhere() -> None:
 def test_a_fault_goes_to_the_rendezvous_as_it_is(stands: bool) -> None:
     world = Controlled(["leaf0", "leaf1"])
     _ = world.stand() if stands else world.want()
+    world.step(Installed("mid", RING))  # which it says before anything else of a ring
     fault = RingFault(RING, 1, "operations differ", "evidence")
     assert world.step(Faulted("mid", fault)) == [Tell(fault)]
     assert world.step(Faulted("leaf0", fault)) == []

@@ -223,7 +223,7 @@ def test_a_trunk_that_goes_down_under_a_ring_that_stands_costs_frames_only() -> 
     assert world.step(TrunkSaid("leaf1", "cut")) == []
     assert world.phase == "standing"
     view = world.core.view()
-    assert view.trunks_down == {"leaf1": "cut"}
+    assert view.trunks_down == {("leaf1", "mid"): "cut"}
     assert view.rings == (TreeView(RING, "standing", ("mid", "leaf0", "leaf1"), ()),)
 
 
@@ -235,7 +235,7 @@ def test_what_is_said_of_trunks_is_counted_and_forgotten_with_the_session() -> N
 
     for error in ("cut", "still cut"):
         world.step(TrunkSaid("leaf1", error))
-        assert world.core.view().trunks_down == {"leaf1": error}
+        assert world.core.view().trunks_down == {("leaf1", "mid"): error}
         assert down() == 1
     assert world.step(TrunkSaid("leaf1", "")) == [Tell(RoomMade())]
     assert world.step(TrunkSaid("leaf1", "")) == []

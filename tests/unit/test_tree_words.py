@@ -9,7 +9,7 @@ import pytest
 from inaproto.core.accelerator import InstallRing, RingFault
 from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
 from inaproto.core.rendezvous_types import Send, SessionId
-from inaproto.core.tree_control import SWITCH_LOST, plan_of
+from inaproto.core.tree_control import SWITCH_LOST
 from inaproto.core.tree_control_types import (
     FabricSwitch,
     Order,
@@ -20,6 +20,7 @@ from inaproto.core.tree_control_types import (
     Tell,
     TreeControlConfig,
 )
+from inaproto.core.tree_shapes import plan_of
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.client_messages import Ok
 from inaproto.wire.control_messages import Start
