@@ -3,7 +3,9 @@
 A lease is a job's right to have its ring in this switch. How many there are at once the controller tells, for
 it reads the cluster file and the switch does not; it tells so with each welcome. A lease is renewed while a
 ring of its job is installed here: a ring stands as long as its hosts' sessions do, so hosts renew through the
-control plane. What they no more need comes back, though no controller ever asks.
+control plane. What they no more need comes back, though no controller ever asks. A daemon that was stopped
+for a while, or a machine that was suspended, has missed renewals, and no ring has gone meanwhile: it makes up
+for them before it does anything else.
 
 Invariant: nothing here touches a ring. A lease that is gone while a ring of its job is installed is counted;
 who takes the ring away is the control plane.
@@ -58,7 +60,8 @@ class LentSlots:
         lease_ns: int = LEASE_NS,
     ) -> None:
         self._switch, self._rings, self._clock = switch, rings, clock
-        self._renew_s = lease_ns / S / 4
+        self._renew_ns = lease_ns // 4
+        self._renew_at = Instant(clock() + self._renew_ns)
         self._ledger = SlotLedger(SlotLedgerConfig(switch, boot, lease_ns=lease_ns))
         self._send: Callable[[Message], None] | None = None
         self._changed = trio.Event()
@@ -82,27 +85,37 @@ class LentSlots:
 
     async def run(self) -> None:
         """Renew, and take back what has run out, until cancelled."""
-        renew_at = trio.current_time()
         while True:
             self._changed = trio.Event()
             deadline = self._ledger.deadline
-            runs_out_at = float("inf") if deadline is None else (deadline + US) / S
-            with trio.move_on_at(min(renew_at, runs_out_at)):
+            wake_at = self._renew_at if deadline is None else min(self._renew_at, deadline)
+            with trio.move_on_at((wake_at + US) / S):
                 await self._changed.wait()
-            if trio.current_time() >= renew_at:
-                self._renew()
-                renew_at = trio.current_time() + self._renew_s
-            if deadline is not None and deadline <= self._clock():
+            if self._clock() >= wake_at:
                 self._step(LedgerWoke())
 
-    def _renew(self) -> None:
-        jobs = self._rings()
-        for lease, _ in self._ledger.view().held:
-            if lease.job in jobs:
-                self._step(Renew(self._switch, lease))
+    def _renew(self, now: Instant) -> None:
+        """All up to ``now`` that are due, one after the other."""
+        jobs, at = self._rings(), now
+        standing = {lease: until for lease, until in self._ledger.view().held if lease.job in jobs}
+        if standing:
+            at = min(now, Instant(min(standing.values()) - 1))
+        while True:
+            for lease in standing:
+                self._step_at(Renew(self._switch, lease), at)
+            if at == now:
+                break
+            at = min(now, Instant(at + self._renew_ns))
+        self._renew_at = Instant(now + self._renew_ns)
 
     def _step(self, event: LedgerEvent) -> None:
-        for action in self._ledger.step(event, self._clock()):
+        now = self._clock()
+        if now >= self._renew_at:
+            self._renew(now)
+        self._step_at(event, now)
+
+    def _step_at(self, event: LedgerEvent, now: Instant) -> None:
+        for action in self._ledger.step(event, now):
             match action:
                 case ToController(message):
                     if self._send is not None:

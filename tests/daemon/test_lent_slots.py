@@ -121,6 +121,27 @@ def test_without_a_controller_leases_are_renewed_and_run_out_alike(clock: trio.t
     run(clock, scenario)
 
 
+@pytest.mark.parametrize("leases", [0.9, 1.1, 7.3])
+def test_a_switch_that_was_suspended_lends_no_slot_twice(
+    clock: trio.testing.MockClock, leases: float
+) -> None:
+    """Its own ring stands; what the controller orders is heard before any timer."""
+
+    async def scenario(its: Lender) -> None:
+        its.rings += "ab"
+        its.asks(Order.ACQUIRE, Lease("a", 1, 1))
+        clock.jump(LEASE_S / 2)
+        its.asks(Order.ACQUIRE, Lease("b", 1, 2))
+        clock.jump(leases * LEASE_S)
+        assert its.asks(Order.ACQUIRE, Lease("c", 1, 3)).outcome == "refused"
+        assert its.held == ["a", "b"]
+        await trio.sleep(LEASE_S * 3)
+        assert its.held == ["a", "b"]
+        assert its.slots.status()["counters"]["freed_under_ring"] == 0
+
+    run(clock, scenario)
+
+
 def test_a_lease_that_is_released_under_a_ring_is_counted(clock: trio.testing.MockClock) -> None:
     async def scenario(its: Lender) -> None:
         its.rings.append("a")
