@@ -1,5 +1,6 @@
 """Racks on this machine: a leaf switch in each, a spine above them, and the hosts at the leaves.
 
+There may be further spines, for rings along trees that are assigned to them; every leaf has a trunk to each.
 The fabric file and the sockets lie in the cluster's directory. The link from any leaf to the spine can go
 through a relay, which cuts it.
 """
@@ -28,6 +29,8 @@ class FabricConfig:
 
     racks: int = 2
     hosts_per_rack: int = 2
+    spines: int = 1
+    """The first is the root of the fabric; the others are further roots, ``spine1`` and so on."""
     weather: str = ""
     seed: int = 1
     relayed: tuple[str, ...] = ()
@@ -40,9 +43,14 @@ class FabricConfig:
         return tuple(f"leaf{rack}" for rack in range(self.racks))
 
     @property
+    def roots(self) -> tuple[str, ...]:
+        """The spines, that of the fabric's own tree first."""
+        return (SPINE, *(f"{SPINE}{number}" for number in range(1, self.spines)))
+
+    @property
     def switches(self) -> tuple[str, ...]:
         """The root first."""
-        return (SPINE, *self.leaves)
+        return (*self.roots, *self.leaves)
 
     @property
     def hosts(self) -> int:
@@ -107,12 +115,12 @@ def link_socket(directory: Path, leaf: str) -> Path:
 
 
 def fabric_toml(config: FabricConfig, directory: Path) -> str:
-    """The fabric file: the spine, and the leaves below it."""
+    """The fabric file: the spines, and the leaves below them."""
     lines = []
     for name in config.switches:
         lines += ["[[switches]]", f"name = {json.dumps(name)}", f"dir = {json.dumps(str(directory / name))}"]
-        if name != SPINE:
-            lines.append(f"above = {json.dumps(SPINE)}")
+        if name in config.leaves:
+            lines.append(f"above = {json.dumps(SPINE if config.spines == 1 else config.roots)}")
         if name in config.relayed:
             lines.append(f"trunk = {json.dumps(str(link_socket(directory, name)))}")
         lines.append("")

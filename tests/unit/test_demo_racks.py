@@ -27,6 +27,7 @@ from examples.digits.scenario import (
 )
 from examples.digits.watch import WireSample
 from inaproto.daemon.config import load_switch_settings
+from inaproto.daemon.fabric_file import load_fabric
 from inaproto_hil.demo import demo
 from inaproto_hil.fabric_cluster import FabricConfig, fabric_toml
 
@@ -150,6 +151,20 @@ def test_the_fabric_file_is_one_that_switches_take(tmp_path: Path) -> None:
         loaded = load_switch_settings({"fabric": str(file), "name": name}, None, {})
         assert loaded.settings.dir == tmp_path / name
     assert [config.leaf_of(host) for host in range(config.hosts)] == ["leaf0", "leaf0", "leaf1", "leaf1"]
+
+
+def test_a_cluster_may_have_further_spines(tmp_path: Path) -> None:
+    config = FabricConfig(spines=2, relayed=("leaf1",))
+    assert config.switches == ("spine", "spine1", "leaf0", "leaf1")
+    (tmp_path / "fabric.toml").write_text(fabric_toml(config, tmp_path))
+    entries = load_fabric(tmp_path / "fabric.toml").entries
+    assert [(entry.above, entry.further) for entry in entries] == [
+        (None, ()),
+        (None, ()),
+        ("spine", ("spine1",)),
+        ("spine", ("spine1",)),
+    ]
+    assert entries[3].trunk == tmp_path / "link-leaf1.sock"
 
 
 def outcome(weights: str = "same") -> dict[str, object]:

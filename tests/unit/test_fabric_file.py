@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.core.tree_control_types import FabricSwitch
+from inaproto.core.tree_control_types import FabricSwitch, LinkUp
 from inaproto.daemon.config import load_host_settings, load_switch_settings
 from inaproto.daemon.fabric_file import load_fabric, place_in
 from inaproto.errors import ConfigError
@@ -60,6 +60,124 @@ def test_the_digest_is_of_what_switches_must_agree_on(runtime_dir: Path) -> None
     assert load_fabric(write(runtime_dir, SPINE + LEAF0 + LEAF1.replace("t.sock", "u.sock"))).digest == digest
     assert load_fabric(write(runtime_dir, SPINE + LEAF1 + LEAF0)).digest != digest
     assert load_fabric(write(runtime_dir, SPINE + LEAF0 + LEAF1.replace("false", "true"))).digest != digest
+
+
+def test_digests_of_fabrics_without_further_links_are_what_they_were(runtime_dir: Path) -> None:
+    """So that daemons may be renewed one after the other."""
+    known = "155b15becb308a4aca311c21a998bfc5"
+    assert load_fabric(write(runtime_dir, SPINE + LEAF0 + LEAF1)).digest == known
+    listed = LEAF0.replace('"spine"', '["spine"]')
+    assert load_fabric(write(runtime_dir, SPINE + listed + LEAF1)).digest == known
+
+
+SPINE1 = '[[switches]]\nname = "spine1"\ndir = "/run/spine1"\n'
+BOTH = '["spine", "spine1"]'
+TWO_ROOTS = SPINE + SPINE1 + LEAF0.replace('"spine"', BOTH) + LEAF1.replace('"spine"', BOTH)
+
+
+def test_further_links_up(runtime_dir: Path) -> None:
+    fabric = load_fabric(write(runtime_dir, TWO_ROOTS))
+    assert [(entry.name, entry.above, entry.further) for entry in fabric.entries] == [
+        ("spine", None, ()),
+        ("spine1", None, ()),
+        ("leaf0", "spine", ("spine1",)),
+        ("leaf1", "spine", ("spine1",)),
+    ]
+    assert [link.trunk for link in fabric.by_name["leaf0"].uplinks] == [
+        Path("/run/spine/trunk-leaf0.sock"),
+        Path("/run/spine1/trunk-leaf0.sock"),
+    ]
+    assert [link.trunk for link in fabric.by_name["leaf1"].uplinks] == [
+        runtime_dir / "t.sock",
+        Path("/run/spine1/trunk-leaf1.sock"),
+    ]
+    roots = [place_in(runtime_dir / "fabric.toml", name) for name in ("spine", "spine1", "leaf0")]
+    assert [(place.is_root, place.is_further_root) for place in roots] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+    assert roots[1].trunk_paths() == {
+        "leaf0": Path("/run/spine1/trunk-leaf0.sock"),
+        "leaf1": Path("/run/spine1/trunk-leaf1.sock"),
+    }
+    listed = TWO_ROOTS.replace('trunk = "t.sock"', 'trunk = ["t.sock", "u.sock"]')
+    uplinks = load_fabric(write(runtime_dir, listed)).by_name["leaf1"].uplinks
+    assert [link.trunk for link in uplinks] == [runtime_dir / "t.sock", runtime_dir / "u.sock"]
+
+
+def test_ports_of_further_links_come_after_those_of_the_own_tree(runtime_dir: Path) -> None:
+    """So the numbers of the others are what they are without them."""
+    deep = '[[switches]]\nname = "deep"\ndir = "deep"\nabove = ["leaf0", "leaf1", "spine1"]\n'
+    fabric = load_fabric(write(runtime_dir, TWO_ROOTS + deep))
+    assert fabric.trunk_ports("spine") == {"leaf0": 1, "leaf1": 2}
+    assert fabric.trunk_ports("spine1") == {"leaf0": 1, "leaf1": 2, "deep": 3}
+    assert fabric.trunk_ports("leaf0") == {"spine": 1, "deep": 2, "spine1": 3}
+    assert fabric.trunk_ports("leaf1") == {"spine": 1, "spine1": 2, "deep": 3}
+    assert fabric.trunk_ports("deep") == {"leaf0": 1, "leaf1": 2, "spine1": 3}
+    assert {entry.name: sorted(fabric.ring_ports(entry.name)) for entry in fabric.entries} == {
+        "spine": [],
+        "spine1": [1, 2, 3],
+        "leaf0": [3],
+        "leaf1": [2, 3],
+        "deep": [2, 3],
+    }
+    assert {entry.name: sorted(fabric.ports_up(entry.name)) for entry in fabric.entries} == {
+        "spine": [],
+        "spine1": [],
+        "leaf0": [1, 3],
+        "leaf1": [1, 2],
+        "deep": [1, 2, 3],
+    }
+    deep_switch = fabric.tree_config().switches[-1]
+    assert (deep_switch.above, deep_switch.port_up, deep_switch.port_down) == ("leaf0", 1, 2)
+    assert deep_switch.further == (
+        LinkUp("leaf1", PortId(2), PortId(3)),
+        LinkUp("spine1", PortId(3), PortId(3)),
+    )
+
+
+def test_the_digest_is_also_of_further_links(runtime_dir: Path) -> None:
+    digest = load_fabric(write(runtime_dir, TWO_ROOTS)).digest
+    fewer = TWO_ROOTS.replace(BOTH, '"spine"', 1)
+    assert load_fabric(write(runtime_dir, fewer)).digest != digest
+    moved = TWO_ROOTS.replace('trunk = "t.sock"', 'trunk = ["t.sock", "u.sock"]')
+    assert load_fabric(write(runtime_dir, moved)).digest == digest
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            TWO_ROOTS.replace(BOTH, '["spine1", "spine"]'),
+            "leaf0.above: spine1 has none above it, so it is a further",
+        ),
+        (TWO_ROOTS.replace(BOTH, '["spine", "spine"]'), "leaf0.above: 'spine' is in it twice"),
+        (TWO_ROOTS.replace(BOTH, '["spine", "spine2"]'), "leaf0.above: 'spine2' is no switch of this file"),
+        (TWO_ROOTS.replace(BOTH, '["spine", "leaf1"]', 1), "'leaf1' stands after it; move it before"),
+        (TWO_ROOTS.replace(BOTH, "[]", 1), "above: [] is not allowed: leave it out, or name a switch"),
+        (TWO_ROOTS.replace(BOTH, "[7]", 1), "above.0: 7 is not allowed"),
+        (
+            SPINE + SPINE1 + LEAF0,
+            "spine1.above: is missing; only spine, the first and so the root, has none, and f",
+        ),
+        (
+            SPINE + SPINE1 + LEAF0.replace('"spine"', '"spine1"'),
+            "a further root, to which no ordinary traffic goes",
+        ),
+        (
+            TWO_ROOTS.replace(SPINE1, SPINE1 + "aggregates = false\n"),
+            "spine1.aggregates: a further root must",
+        ),
+        (TWO_ROOTS.replace(SPINE1, SPINE1 + 'trunk = "x"\n'), "spine1.trunk: a further root dials nobody"),
+        (TWO_ROOTS.replace('"t.sock"', '["t", "u", "v"]'), "leaf1.trunk: 3 paths, for 2 switches above"),
+        (TWO_ROOTS.replace("/run/spine1", "/" + "x" * 120), "UNIX sockets allow"),
+    ],
+)
+def test_words_for_further_links_that_are_wrong(runtime_dir: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_fabric(write(runtime_dir, text))
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
