@@ -41,8 +41,6 @@ class PlannerConfig:
     latency: float = 50e-6
     """Of an all-reduce, seconds."""
     turns: TurnConfig = field(default_factory=lambda: TurnConfig(round_trip=ROUND_TRIP_S))
-    margin: int = 2
-    """Of the coordinator."""
 
 
 class Place(NamedTuple):
@@ -81,8 +79,8 @@ class Wish(NamedTuple):
 
 
 class TurnPlanner:
-    def __init__(self, config: PlannerConfig) -> None:
-        self._config = config
+    def __init__(self, config: PlannerConfig | None = None) -> None:
+        self._config = config or PlannerConfig()
         self._served: dict[JobId, Epoch] = {}
         """Last turn of each job."""
         self._stands: dict[Epoch, float] = {}
@@ -122,11 +120,7 @@ class TurnPlanner:
             return Wish(None, inf)
         if proposal.ask_at > now:
             return Wish(None, proposal.ask_at)
-        operations = None
-        if proposal.until is not None:
-            first = max(proposal.first, facts[proposal.job].operation + self._config.margin)
-            operations = max(1, proposal.until - first)
-        return Wish(TurnWanted(proposal.job, operations, proposal.first), inf)
+        return Wish(TurnWanted(proposal.job, None, proposal.first, proposal.until), inf)
 
     def _forget(self, jobs: Mapping[JobId, Sequence[SeatNews]], turns: Sequence[TurnView]) -> None:
         standing = {one.turn.epoch for one in turns}

@@ -35,8 +35,9 @@ from inaproto_controller.sharing_planner import Place, PlannerConfig, SeatNews, 
 log = logging.getLogger("inaproto.controller")
 
 GROUPS_MAX: Final = 64
-PLAN_S: Final = 0.002
-"""Between two plans, at least."""
+PLAN_S: Final = 0.0002
+"""Between two plans, at least; and as long as the one before took, so that planning is half of the work at
+most. A turn is planned when the one before it has drained: what is waited here the pool idles."""
 
 
 def _now() -> Instant:
@@ -58,7 +59,7 @@ class SharingService:
         self._send = send
         self._lease_s = lease_s
         self._config = config or SharingConfig("")
-        self._planning = planning or PlannerConfig(margin=self._config.margin)
+        self._planning = planning or PlannerConfig()
         self._groups: dict[str, SharingGroup] = {}
         self._connected: dict[str, None] = {}
         self._lost_at: dict[str, float] = {}
@@ -131,7 +132,7 @@ class SharingService:
                 for group in self._groups.values():
                     group.lost(host)
             again = [group.plan() for group in self._groups.values()]
-            await trio.sleep(PLAN_S)
+            await trio.sleep(max(PLAN_S, trio.current_time() - now))
             with trio.move_on_at(min([*again, *self._lost_at.values()], default=float("inf"))):
                 await self._look.wait()
 

@@ -50,6 +50,7 @@ from inaproto.core.sharing_types import (
     SharingRecord,
     SharingView,
     TurnRevoked,
+    TurnStands,
     TurnWanted,
     Woke,
 )
@@ -103,6 +104,9 @@ class SharingCoordinator:
                 actions = self._heard(seat, message, now)
             case Persisted():
                 actions = rounds.step(event, now)
+                for one in actions:
+                    if isinstance(one, TurnStands):
+                        wishes.stands(one.job)
             case Woke():
                 actions = [*rounds.step(event, now), *self._poll_drains(now)]
             case _:

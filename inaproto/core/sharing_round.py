@@ -23,6 +23,8 @@ class Change:
     seats: tuple[Seat, ...]
     first: OpIndex = field(default=AT_ONCE, compare=False)
     """The earliest operation of the turn that is granted. To wish for another is no reason to abort."""
+    until: OpIndex | None = field(default=None, compare=False)
+    """None of its operations is this one or a later one."""
 
     def margin(self, config: SharingConfig) -> int:
         """Operations between the greatest index reported and the first that the decision concerns."""
@@ -64,6 +66,9 @@ class Round:
         if change.granted is not None:
             first = max(OpIndex(self.greatest(change.granted) + margin), change.first)
             last = None if change.operations is None else OpIndex(first + change.operations)
+            if change.until is not None:
+                last = change.until if last is None else min(last, change.until)
+                first = min(first, last)
             granted = Turn(change.granted, turns.next_epoch(epoch, config.capacity, ended), first, last)
         return Decision(granted, change.ended, until)
 

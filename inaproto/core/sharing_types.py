@@ -106,6 +106,9 @@ class TurnWanted:
     """How many; None: until something else is wanted."""
     first: OpIndex | None = None
     """The earliest of them. A round under way keeps to that which it began with."""
+    until: OpIndex | None = None
+    """None of them is this one or a later one: what comes too late for its first ones is so much shorter, and
+    of no operation if it comes too late for all. Such a wish is for one turn."""
 
 
 @dataclass(frozen=True, slots=True)

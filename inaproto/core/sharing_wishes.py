@@ -25,9 +25,16 @@ class Wishes:
 
     def want(self, wish: TurnWanted) -> None:
         """Raises ``LocalMisuse``, unchanged, for a turn that cannot be."""
-        if (wish.operations is not None and wish.operations < 1) or (wish.first or 0) < 0:
-            raise LocalMisuse(f"a turn of {wish.operations} operations from {wish.first}")
+        is_none = wish.until is not None and wish.until <= (wish.first or 0)
+        if is_none or (wish.operations is not None and wish.operations < 1) or (wish.first or 0) < 0:
+            until = "" if wish.until is None else f" until {wish.until}"
+            raise LocalMisuse(f"a turn of {wish.operations} operations from {wish.first}{until}")
         self.wish = wish
+
+    def stands(self, job: JobId) -> None:
+        """A turn of the job was decided upon: a wish for operations up to a certain one was for that turn."""
+        if self.wish is not None and self.wish.until is not None and self.wish.job == job:
+            self.wish = None
 
     def change_seats(self, seats: tuple[Seat, ...], seats_max: int) -> None:
         """Raises ``LocalMisuse``, unchanged, for seats that are too many, or twice there."""
@@ -63,7 +70,7 @@ class Wishes:
         epoch = None if ended is None else ended.turn.epoch
         if granted is None or wish is None:
             return Change(None, None, epoch, seats)
-        return Change(granted, wish.operations, epoch, seats, wish.first or AT_ONCE)
+        return Change(granted, wish.operations, epoch, seats, wish.first or AT_ONCE, wish.until)
 
     def _turn_to_end(
         self, wanted: JobId | None, turns: StandingTurns, config: SharingConfig

@@ -233,6 +233,21 @@ def test_by_index_a_turn_begins_where_it_is_planned_to_or_with_the_next_operatio
         assert Mark.FELL_BACK_IN_DOUBT not in group.marks()
 
 
+@pytest.mark.parametrize(("begun", "in_turn"), [(0, [2, 3]), (3, [3]), (4, []), (6, [])])
+def test_a_turn_ends_where_it_was_planned_to_however_late_it_is_agreed_upon(
+    begun: int, in_turn: list[int]
+) -> None:
+    """Else it would go on into the next step of its job, for whose first operation the pool would wait."""
+    group = Group(Rule.BY_INDEX)
+    group.run("A", begun)
+    group.tell(TurnWanted(A, None, OpIndex(2), OpIndex(4)))
+    group.deliver()
+    epochs = group.run("A", 8 - begun)
+    assert [begun + place for place, one in enumerate(epochs) if one == {Epoch(1)}] == in_turn
+    group.deliver()
+    assert group.coordinator.view().turns == (), "and then the pool is free"
+
+
 def test_by_index_who_began_before_it_heard_of_its_turn_is_on_the_fallback_and_others_are_rescued() -> None:
     """Without locks no index can be named that nobody has started. Control worlds have the rescue."""
     group = Group(Rule.BY_INDEX)

@@ -31,7 +31,9 @@ class Pool:
         job = JobId(draw.choice(JOBS))
         match draw.choices(("wish", "restart", "time", "operations", "deliver"), (4, 1, 2, 12, 5))[0]:
             case "wish":
-                group.tell(TurnWanted(job, draw.choice((None, 1, 2, 5)), OpIndex(draw.randrange(30))))
+                first = draw.randrange(30)
+                until = OpIndex(first + draw.randint(1, 60)) if draw.random() < 0.2 else None
+                group.tell(TurnWanted(job, draw.choice((None, 1, 2, 5)), OpIndex(first), until))
             case "restart":
                 group.restart()
             case "time":

@@ -42,6 +42,8 @@ def broken(variant: str) -> Counterexample:
         {"jobs": 1, "hosts": 2, "turns": 1, "first": 1, "turn": 1, "losses": 1, "rounds": 2},
         {"jobs": 2, "hosts": 1, "turns": 3, "first": 1, "turn": 1, "operations": 3},
         {"jobs": 2, "hosts": 1, "turns": 2, "turn": 1, "capacity": 2, "operations": 1},
+        {"jobs": 2, "hosts": 1, "turns": 3, "until": 1},
+        {"jobs": 1, "hosts": 2, "turns": 1, "until": 1, "losses": 1, "rounds": 2},
         {"jobs": 1, "hosts": 2, "turns": 1, "host_crashes": 1, "rounds": 2},
         {"jobs": 1, "hosts": 1, "crashes": 1, "losses": 1, "rounds": 2},
         {"jobs": 1, "hosts": 1, "crashes": 1, "duplicates": 1, "rounds": 2},

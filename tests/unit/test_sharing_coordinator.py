@@ -180,6 +180,8 @@ def test_misuse_changes_nothing() -> None:
     with pytest.raises(LocalMisuse):
         coordinator.step(TurnWanted(A, 0), Instant(0))
     with pytest.raises(LocalMisuse):
+        coordinator.step(TurnWanted(A, None, OpIndex(3), OpIndex(3)), Instant(0))
+    with pytest.raises(LocalMisuse):
         coordinator.step(SeatsChanged((seat, seat)), Instant(0))
     group = Group(Rule.BY_INDEX)
     with pytest.raises(LocalMisuse):

@@ -94,6 +94,7 @@ class _Explore(click.Command):
 @click.option("--margin", type=int, metavar="K", help="Sharing: operations, of the rule by-index.")
 @click.option("--turn", type=int, metavar="K", help="Sharing: operations of a turn; 0: until the next wish.")
 @click.option("--first", type=int, metavar="K", help="Sharing: the earliest operation of any turn.")
+@click.option("--until", type=int, metavar="K", help="Sharing: the operation no turn goes past; 0: none.")
 @click.option("--capacity", type=int, metavar="C", help="Sharing: turns that may stand at once.")
 @click.option("--turns", type=int, metavar="K", help="Sharing: wishes of the planner.")
 @click.option("--rounds", type=int, metavar="K", help="Sharing: rounds that may be tried in vain.")
@@ -165,6 +166,7 @@ _OF_SHARING: Final = (
     "margin",
     "turn",
     "first",
+    "until",
     "capacity",
     "turns",
     "rounds",

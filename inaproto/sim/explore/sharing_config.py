@@ -26,6 +26,7 @@ RANGES: Final = {
     "margin": (0, 4),
     "turn": (0, 8),
     "first": (0, 8),
+    "until": (0, 8),
     "capacity": (1, 4),
     "objections_max": (1, 8),
     "turns": (1, 6),
@@ -51,6 +52,8 @@ class SharingWorldConfig:
     """Operations of a turn; 0: it is open, and the next wish ends it."""
     first: int = 0
     """The earliest operation of any turn."""
+    until: int = 0
+    """That no turn goes past, whatever its length; 0: there is none."""
     capacity: int = 1
     objections_max: int = 1
     """Rounds that meet seats in operations before the turn ends without one."""
@@ -82,6 +85,8 @@ class SharingWorldConfig:
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ConfigError(f"{name} must be {least} to {most}, not {value}")
+        if 0 < self.until <= self.first:
+            raise ConfigError(f"until must be after first, {self.first}, not {self.until}")
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
@@ -95,7 +100,12 @@ class SharingWorldConfig:
     @cached_property
     def wishes(self) -> tuple[TurnWanted, ...]:
         return tuple(
-            TurnWanted(JobId(chr(ord("A") + number % self.jobs)), self.turn or None, OpIndex(self.first))
+            TurnWanted(
+                JobId(chr(ord("A") + number % self.jobs)),
+                self.turn or None,
+                OpIndex(self.first),
+                OpIndex(self.until) if self.until else None,
+            )
             for number in range(self.turns)
         )
 

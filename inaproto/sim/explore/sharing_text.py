@@ -58,7 +58,8 @@ def _event(world: SharingWorld, before: State, step: Step) -> str:
         case words.WISH:
             wish = world.config.wishes[step.where]
             what = "until further notice" if wish.operations is None else f"for {wish.operations} operations"
-            return f"the planner wants job {wish.job} to have the turn, {what}"
+            end = "" if wish.until is None else f", and until operation {wish.until} at most"
+            return f"the planner wants job {wish.job} to have the turn, {what}{end}"
         case words.CRASH:
             return "the coordinator CRASHES"
         case words.CRASH_WRITTEN:

@@ -1,0 +1,56 @@
+"""What the controller wishes for, from what hosts have told of their jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from inaproto.core.communication_pattern import Pattern
+from inaproto.core.sharing_types import TurnView
+from inaproto.core.sharing_words import Turn
+from inaproto.units import Epoch, JobId, OpIndex
+from inaproto_controller.sharing_planner import UNMEASURED_OPERATIONS, Place, SeatNews, TurnPlanner
+
+A, B = JobId("A"), JobId("B")
+PATTERN = Pattern((10_000_000,) * 4, (50_000_000, 55_000_000, 60_000_000, 65_000_000), 70_000_000)
+BANDWIDTH = 1_000_000_000
+"""So an operation takes 10 ms, and 5 ms with INA."""
+
+
+def news(*, step_start: float, operation: int = 0, pattern: Pattern | None = PATTERN) -> list[SeatNews]:
+    """Of a job whose step began then, and that has called nothing yet; on two hosts."""
+    place = Place(operation, False, False, step_start, step_start, 0, step_start)
+    return [SeatNews(place, pattern, BANDWIDTH) for _ in range(2)]
+
+
+def test_a_turn_of_a_step_that_is_known_is_wished_for_by_its_first_and_last_operation() -> None:
+    planner = TurnPlanner()
+    jobs = {A: news(step_start=0.0), B: news(step_start=0.030)}
+    early = planner.wish(jobs, [], 0.001)
+    assert early.wanted is None
+    assert 0.03 < early.again_at < 0.05, "shortly before its first operation begins"
+    wished = planner.wish(jobs, [], early.again_at).wanted
+    assert wished is not None
+    assert (wished.job, wished.operations) == (A, None)
+    assert wished.first is not None
+    assert wished.until is not None
+    assert 0 <= wished.first < wished.until <= 4, "of one step"
+
+
+def test_a_job_that_is_not_known_takes_turns_of_a_few_operations_until_it_is() -> None:
+    planner = TurnPlanner()
+    jobs = {A: news(step_start=0.0), B: news(step_start=0.0, pattern=None)}
+    first = planner.wish(jobs, [], 0.001).wanted
+    assert first is not None
+    assert (first.job, first.operations) == (A, UNMEASURED_OPERATIONS)
+    planner.stands(A, Epoch(1), 0.002)
+    stands = TurnView(Turn(A, Epoch(1), OpIndex(0), OpIndex(8)), ())
+    second = planner.wish(jobs, [stands], 0.003).wanted
+    assert second is not None
+    assert second.job == B
+
+
+@pytest.mark.parametrize("pattern", [PATTERN, None])
+def test_a_job_that_is_alone_has_a_turn_without_end(pattern: Pattern | None) -> None:
+    wish = TurnPlanner().wish({A: news(step_start=0.0, pattern=pattern)}, [], 0.0445)
+    assert wish.wanted is not None
+    assert (wish.wanted.operations, wish.wanted.until) == (None, None)
