@@ -123,6 +123,9 @@ def application(controller: Controller) -> Starlette:
         asked = Asked.model_validate(dict(request.query_params))
         return HTMLResponse(page.render(controller, asked), headers=HEADERS)
 
+    async def script(request: Request) -> Response:
+        return Response(page.script, media_type="text/javascript", headers=HEADERS)
+
     async def sharing(request: Request) -> Response:
         return JSONResponse({"groups": controller.sharing()})
 
@@ -135,6 +138,7 @@ def application(controller: Controller) -> Starlette:
             Route("/v1/sharing", _answered(sharing), methods=["GET"]),
             Route("/v1/status", _answered(status), methods=["GET"]),
             Route("/", _answered(look), methods=["GET"]),
+            Route("/live.js", _answered(script), methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error},
     )

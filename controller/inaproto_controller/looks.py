@@ -9,7 +9,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-COLOURS: Final = ("#1f5fbf", "#c62828", "#2e7d32", "#8a5a00", "#6a3fa0", "#0f8b8d", "#6a7078", "#d1477a")
+COLOURS: Final = ("#1f5fbf", "#c62828", "#2e7d32", "#8a5a00", "#6a3fa0", "#0b7a7c", "#6a7078", "#b8356a")
 INK: Final = "#20242b"
 PALE: Final = "#c9ced6"
 

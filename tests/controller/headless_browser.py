@@ -48,7 +48,7 @@ class Browser:
         self._loaded = False
         self.complaints: list[str] = []
 
-    def open(self, url: str, *, width: int, height: int) -> None:
+    def open(self, url: str, *, width: int, height: int, is_dark: bool = False) -> None:
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -61,6 +61,12 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        self._ask("Emulation.setEmulatedMedia", features=[scheme])
+        self.go(url)
+
+    def go(self, url: str) -> None:
+        """From the page that is open."""
         self._loaded = False
         self._ask("Page.navigate", url=url)
         deadline = time.monotonic() + ANSWER_S
@@ -68,14 +74,25 @@ class Browser:
             self._heard(self._next(deadline))
 
     def look(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
-        found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of a JavaScript expression; of a promise, what it comes to."""
+        found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def screenshot(self) -> NDArray[np.uint8]:
-        """(rows, columns, 3) of the whole page."""
-        found = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def until(self, condition: str) -> None:
+        """Of JavaScript, within the time for an answer."""
+        self.look(f"new Promise(d => {{ const f = () => ({condition}) ? d() : setTimeout(f, 20); f(); }})")
+
+    def screenshot(self, of: str = "") -> NDArray[np.uint8]:
+        """(rows, columns, 3) of the whole page, or of the first element of a selector."""
+        clip: dict[str, Any] = {}
+        if of:
+            x, y, width, height = self.look(
+                f"(b => [b.x + scrollX, b.y + scrollY, b.width, b.height])"
+                f"(document.querySelector({json.dumps(of)}).getBoundingClientRect())"
+            )
+            clip["clip"] = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+        found = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, **clip)
         pixels = image.imread(io.BytesIO(base64.b64decode(found["data"])), format="png")
         colours: NDArray[np.uint8] = np.rint(pixels[:, :, :3] * 255).astype(np.uint8)
         return colours
@@ -135,7 +152,12 @@ def browser(directory: Path) -> Iterator[Browser]:
     answers_out, answers_in = os.pipe()
 
     words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    words += ["--disable-background-networking", "--disable-component-update", "--disable-extensions"]
+    words += [
+        "--force-color-profile=srgb",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-extensions",
+    ]
     words += ["--remote-debugging-pipe", f"--user-data-dir={directory / 'profile'}", "--hide-scrollbars"]
     process = subprocess.Popen(
         [sys.executable, "-c", _PIPES, str(orders_out), str(answers_in), program, *words, "about:blank"],

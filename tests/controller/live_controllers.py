@@ -96,6 +96,11 @@ class LiveController:
         for switch in SUMMING:
             self.agent("switch", switch)
 
+    async def agents_up(self, count: int) -> None:
+        """So many report."""
+        while sum(a["presence"] == "up" for a in self.controller.status()["agents"].values()) < count:
+            await trio.lowlevel.checkpoint()
+
     async def runs(self, name: str, *, tree: bool = True) -> Job:
         return await self.until(
             name, lambda job: job.state is JobState.RUNNING and (job.tree is not None or not tree)
@@ -104,8 +109,14 @@ class LiveController:
 
 @asynccontextmanager
 async def live_controller(
-    directory: Path, cluster: dict[str, Any] = CLUSTER
+    directory: Path,
+    cluster: dict[str, Any] = CLUSTER,
+    *,
+    clock: WallClock | None = None,
+    port: int = 0,
+    outer: trio.Nursery | None = None,
 ) -> AsyncIterator[LiveController]:
+    """``outer``: where agents run that outlive it."""
     file = directory / "cluster.json"
     file.write_text(json.dumps(cluster))
     planner = ClusterPlanner(graph_file.read(file))
@@ -115,9 +126,9 @@ async def live_controller(
     def agents(changed: Callable[[], None]) -> Agents:
         return Agents(roles, lease_s=30, report_s=0.02, sessions_max=512, changed=changed)
 
-    clock = WallClock()
+    clock = clock or WallClock()
     controller = Controller(open_store(str(directory / "store.db")), planner, agents, wall_clock=clock)
-    with trio.fail_after(DEADLINE_S), socket.create_server(("127.0.0.1", 0)) as sock, ExitStack() as stack:
+    with trio.fail_after(DEADLINE_S), socket.create_server(("127.0.0.1", port)) as sock, ExitStack() as stack:
         listener = await listen_unix(directory / "agents.sock", "agents")
         stack.callback(listener.close)
         config = Config()
@@ -131,7 +142,8 @@ async def live_controller(
             while not controller.term:
                 await trio.lowlevel.checkpoint()
             port = sock.getsockname()[1]
-            yield LiveController(controller, clock, f"http://127.0.0.1:{port}/", directory, nursery)
+            url = f"http://127.0.0.1:{port}/"
+            yield LiveController(controller, clock, url, directory, outer or nursery)
             nursery.cancel_scope.cancel()
 
 

@@ -14,19 +14,24 @@ from typing import Final
 
 from inaproto_controller.desired import Job
 from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.looks import COLOURS
+from inaproto_controller.live_page.job_colours import colour_of
+from inaproto_controller.live_page.labels import CHARACTER, shortened
 
 WIDTH: Final = 1160
-LAYER_HEIGHT: Final = 96
-MARGIN: Final = 34
+LAYER_HEIGHT: Final = 100
+MARGIN: Final = 36
 NODES_DRAWN_MAX: Final = 96
 """In a layer."""
 LINKS_DRAWN_MAX: Final = 4096
 TREES_DRAWN_MAX: Final = 32
-_CHARACTER: Final = 6.7
-"""Width of one in a label, which is in a font that has one width."""
-_LABEL_MIN: Final = 3
-_APART: Final = 4.0
+_NUMBERED_MAX: Final = 40
+"""Of a layer with more nodes there is no room to write into them."""
+_HALF_HOST: Final = 11.0
+_HALF_SWITCH: Final = 17.0
+_BESIDE: Final = 26
+"""From the middle of a switch to its label."""
+_NAMED_MAX: Final = 8
+_APART: Final = 5.0
 """Two trees on one link."""
 
 
@@ -35,14 +40,21 @@ class Node:
     name: str
     label: str
     """As much of it as there is room for; may be empty."""
+    is_beside: bool
+    """Its label: where there is room, and links are above and below."""
     is_host: bool
     sums: bool
     presence: str
     """As in ``Presence``; of a switch that does not sum, and so is not asked: empty."""
     x: float
     y: float
-    colour: str
-    """Of the job that has the host, or the tree's root; else empty."""
+    half: float
+    """Of its width."""
+    colour: int | None
+    """Of the job that has the host, or the tree's root."""
+    inside: str
+    """Of a host its job's number; of a switch that sums, trees that it is in."""
+    about: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,7 @@ class Line:
     y2: float
     name: str
     job: str = ""
-    colour: str = ""
+    colour: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +77,6 @@ class TopologyPicture:
     trees: Sequence[Line]
     left_out: Sequence[str]
     """In words, what is not drawn."""
-
-
-def colour_of(job: int) -> str:
-    """The same as long as the job lives."""
-    return COLOURS[job % len(COLOURS)]
 
 
 class ClusterLayout:
@@ -98,13 +105,12 @@ class ClusterLayout:
         ]
         if len(links) > LINKS_DRAWN_MAX:
             left_out.append(f"{len(links) - LINKS_DRAWN_MAX} of {len(links)} links")
-        colours = {host: colour_of(job.number) for job in jobs for host in job.hosts}
-        colours |= {job.tree.root: colour_of(job.number) for job in drawn if job.tree is not None}
+        at = _jobs_at(jobs)
         height = MARGIN * 2 + LAYER_HEIGHT * (len(self._layers) - 1)
         return TopologyPicture(
             WIDTH,
             height,
-            [self._node(node, place, presences, colours, shown) for node, place in places.items()],
+            [self._node(node, place, presences, at, shown) for node, place in places.items()],
             links[:LINKS_DRAWN_MAX],
             self._trees(drawn, places),
             left_out,
@@ -138,20 +144,39 @@ class ClusterLayout:
         node: int,
         place: tuple[float, float],
         presences: Mapping[str, str],
-        colours: Mapping[str, str],
+        at: Mapping[str, Sequence[Job]],
         shown: Sequence[Collection[int]],
     ) -> Node:
         topology = self._topology
         name, is_host = topology.name(node), node < topology.hosts
-        siblings = next(len(layer) for layer in shown if node in layer)
+        switch = None if is_host else topology.switches[node - topology.hosts]
+        jobs, presence = at.get(name, ()), presences.get(name, "")
+        number = next(number for number, layer in enumerate(shown) if node in layer)
+        siblings, is_between = len(shown[number]), 0 < number < len(shown) - 1
+        roots = [job for job in jobs if is_host or (job.tree is not None and job.tree.root == name)]
+        inside, about = "", [f"{name}: {presence}" if presence else name]
+        if switch is None:
+            inside = str(jobs[-1].number) if jobs else ""
+        elif switch.aggregates:
+            limit = "" if switch.jobs is None else f"/{switch.jobs}"
+            inside = f"{len(jobs)}{limit}"
+            about.append(f"{len(jobs)} trees, {len(roots)} with their root here")
+        else:
+            about.append("passes packets on")
+        label = shortened(name, WIDTH / siblings - 8)
+        about += [job.spec.name for job in jobs[:_NAMED_MAX]]
         return Node(
             name,
-            _label(name, WIDTH / siblings),
+            label,
+            is_between and WIDTH / siblings / 2 - _BESIDE >= len(name) * CHARACTER,
             is_host,
-            not is_host and topology.switches[node - topology.hosts].aggregates,
-            presences.get(name, ""),
+            switch is not None and switch.aggregates,
+            presence,
             *place,
-            colours.get(name, ""),
+            round(min(_HALF_HOST if is_host else _HALF_SWITCH, WIDTH / siblings / 2 - 1), 2),
+            colour_of(roots[-1].number) if roots else None,
+            inside if siblings <= _NUMBERED_MAX else "",
+            "; ".join(about),
         )
 
     def _trees(self, jobs: Sequence[Job], places: Mapping[int, tuple[float, float]]) -> list[Line]:
@@ -171,6 +196,15 @@ class ClusterLayout:
                     Line(line.x1, line.y1, line.x2, line.y2, link, job.spec.name, colour_of(job.number))
                 )
         return lines
+
+
+def _jobs_at(jobs: Sequence[Job]) -> dict[str, list[Job]]:
+    """By host, and by switch of their trees."""
+    at: dict[str, list[Job]] = {}
+    for job in jobs:
+        for name in (*job.hosts, *(() if job.tree is None else job.tree.switches)):
+            at.setdefault(name, []).append(job)
+    return at
 
 
 def _layers(topology: GraphTopology) -> list[list[int]]:
@@ -200,10 +234,3 @@ def _line(one: tuple[float, float], other: tuple[float, float], name: str, aside
     return Line(
         round(one[0] + x, 1), round(one[1] + y, 1), round(other[0] + x, 1), round(other[1] + y, 1), name
     )
-
-
-def _label(name: str, width: float) -> str:
-    room = int(width / _CHARACTER) - 1
-    if len(name) <= room:
-        return name
-    return "" if room < _LABEL_MIN else f"{name[: room - 1]}…"
