@@ -11,14 +11,14 @@ from inaproto.core.sharing_rounds import Rounds
 from inaproto.core.sharing_wishes import Wishes
 from inaproto.core.slot_ledger import SlotLedger
 from tests.planted.planting import Change, PlantedFault
+from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
 
-_SHARING: Final = "MINA IV-B; protocol.md 6"
 _SLOTS: Final = "MINA IV-A; protocol.md 7"
 
 _FAULTS: Final = (
     PlantedFault(
         "lease_ignored",
-        _SHARING,
+        SHARING,
         "holds its lock until the coordinator speaks",
         (
             Change(
@@ -30,7 +30,7 @@ _FAULTS: Final = (
     ),
     PlantedFault(
         "lease_too_long",
-        _SHARING,
+        SHARING,
         "takes a lease for ten times as long",
         (
             Change(
@@ -42,7 +42,7 @@ _FAULTS: Final = (
     ),
     PlantedFault(
         "drained_too_soon",
-        _SHARING,
+        SHARING,
         "says that it has drained while an operation is under way",
         (
             Change(
@@ -54,7 +54,7 @@ _FAULTS: Final = (
     ),
     PlantedFault(
         "granted_without_room",
-        _SHARING,
+        SHARING,
         "gives a turn while another has not drained",
         (
             Change(
@@ -66,7 +66,7 @@ _FAULTS: Final = (
     ),
     PlantedFault(
         "ina_operation_not_looked_at",
-        _SHARING,
+        SHARING,
         "ends a turn under an operation",
         (
             Change(
@@ -78,7 +78,7 @@ _FAULTS: Final = (
     ),
     PlantedFault(
         "turns_forgotten",
-        _SHARING,
+        SHARING,
         "knows of no turn after a restart",
         (Change(Rounds.__init__, "StandingTurns(self._record.turns)", "StandingTurns(())"),),
     ),
@@ -89,13 +89,13 @@ _FAULTS: Final = (
         (
             Change(
                 SlotLedger._obey,
-                "len(self._held) >= self.config.capacity",
-                "len(self._held) > self.config.capacity",
+                "len(self._held) >= self._capacity",
+                "len(self._held) > self._capacity",
             ),
         ),
     ),
 )
-FAULTS: Final[Mapping[str, PlantedFault]] = {fault.name: fault for fault in _FAULTS}
+FAULTS: Final[Mapping[str, PlantedFault]] = {fault.name: fault for fault in (*_FAULTS, *WORD_FAULTS)}
 
 
 def __getattr__(name: str) -> PlantedFault:

@@ -9,7 +9,8 @@ import pytest
 from inaproto.core.sharing_words import Path
 from inaproto.core.slot_ledger import Lease
 from inaproto.sim.checkers.checker import Violated
-from inaproto.sim.control.checkers import ControlChecker, OneDecision, PoolApart, SlotsKept, all_checkers
+from inaproto.sim.control.checker import ControlChecker
+from inaproto.sim.control.checkers import DrainedFirst, OneDecision, PoolApart, SlotsKept, all_checkers
 from inaproto.sim.control.config import ControlFault, FaultKind
 from inaproto.sim.control.node import Timer
 from inaproto.sim.control.pool import Pool
@@ -94,12 +95,32 @@ def test_a_slot_too_many_and_one_too_long_are_found() -> None:
     checker.slot_taken(switch, OTHER)
     with pytest.raises(Violated, match="has 2 slots"):
         checker.slot_taken(switch, Lease("job2", 0, 3))
-    checker.slot_freed(switch, OTHER)
+    checker.slot_freed(switch, OTHER, has_run_out=False)
     checker.ring_removed(switch, OTHER)
     with pytest.raises(Violated, match="which it had not lent"):
-        checker.slot_freed(switch, OTHER)
+        checker.slot_freed(switch, OTHER, has_run_out=False)
     with pytest.raises(Violated, match="still lends"):
         checker.end(here)
+
+
+def test_a_slot_that_is_taken_from_under_an_operation_is_found() -> None:
+    checker = DrainedFirst()
+    here = begun(checker)
+    switch, user = here.switches[0], seat(here, 0)
+    user.job.seats[0] = user
+    user.in_ina[4] = LEASE
+    checker.slot_freed(switch, LEASE, has_run_out=True)
+    with pytest.raises(Violated, match=r"job0 on host0 runs \[4\] there"):
+        checker.slot_freed(switch, LEASE, has_run_out=False)
+    user.in_ina.clear()
+    checker.slot_freed(switch, LEASE, has_run_out=False)
+    with pytest.raises(Violated, match="which was released"):
+        checker.began(user, 5, Path.INA, 3, LEASE)
+    checker.slot_taken(switch, LEASE)
+    checker.began(user, 5, Path.INA, 3, LEASE)
+    user.in_ina[5] = LEASE
+    here.jobs["job0"].is_over = True
+    checker.slot_freed(switch, LEASE, has_run_out=False)
 
 
 def test_a_lock_that_outlives_its_lease_is_found() -> None:

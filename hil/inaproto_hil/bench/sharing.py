@@ -43,8 +43,8 @@ _FURTHER: Final = (
 
 
 def world_of(seed: int, rule: Rule, weather: str) -> ControlConfig:
-    """The control world of ``seed`` under that rule."""
-    config = replace(draw_control(seed), rule=rule)
+    """The control world of ``seed`` under that rule; its planner only says whose turn is next."""
+    config = replace(draw_control(seed), rule=rule, ahead=-1, revoked_ns=-1)
     return config if weather == "faults" else replace(config, faults=(), weather=_CLEAR)
 
 

@@ -6,57 +6,19 @@ never asks a core whether it is right.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from inaproto.core.sharing_words import Path, Version
 from inaproto.core.slot_ledger import Lease
 from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.control.checker import ControlChecker
+from inaproto.sim.control.word_checkers import DecisionsKept, TurnsObeyed, WishesServed
 from inaproto.sim.recorder import say_time
 
 if TYPE_CHECKING:
     from inaproto.sim.control.seat import Membership, SimSeat
     from inaproto.sim.control.switch import ControlSwitch
     from inaproto.sim.control.world import ControlWorld
-
-
-class ControlChecker:
-    """Hooks; raise :class:`Violated` from any of them."""
-
-    name: ClassVar[str] = ""
-
-    def begin(self, world: ControlWorld) -> None:
-        """Before anything happens."""
-        self.world = world
-
-    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
-        """A seat has begun an operation."""
-
-    def rescued(self, seat: SimSeat, index: int) -> None:
-        """It waited for the switches, and takes the chain."""
-
-    def ended(self, seat: SimSeat, index: int, total: int) -> None:
-        """It has the sum."""
-
-    def drained(self, seat: SimSeat, index: int) -> None:
-        """An operation that it began by the switches has drained."""
-
-    def seat_gone(self, seat: SimSeat) -> None:
-        """Its host has dropped it, or has crashed."""
-
-    def participant_stepped(self, member: Membership) -> None: ...
-
-    def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None: ...
-
-    def slot_freed(self, switch: ControlSwitch, lease: Lease) -> None: ...
-
-    def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
-        """A switch takes nothing more of it, for a reason or because it has restarted."""
-
-    def sample(self) -> None:
-        """Now and then, between two events."""
-
-    def end(self, world: ControlWorld) -> None:
-        """All jobs are over and all slots free."""
 
 
 class OneDecision(ControlChecker):
@@ -165,6 +127,8 @@ class LocksEnd(ControlChecker):
 
     def participant_stepped(self, member: Membership) -> None:
         view = member.core.view()
+        if view.phase != "free" and member.core.deadline is None:
+            raise Violated("no wait without deadline", f"{member.id} waits for ever: {view}")
         if not view.is_locked:
             self._since.pop(member, None)
             return
@@ -213,7 +177,7 @@ class SlotsKept(ControlChecker):
             if other != lease and other.job == lease.job:
                 raise Violated(self.name, f"{switch.name} lent {lease} beside {other}")
 
-    def slot_freed(self, switch: ControlSwitch, lease: Lease) -> None:
+    def slot_freed(self, switch: ControlSwitch, lease: Lease, *, has_run_out: bool) -> None:
         if lease not in self._held.get(switch.index, {}):
             raise Violated(self.name, f"{switch.name} freed {lease}, which it had not lent")
 
@@ -226,6 +190,42 @@ class SlotsKept(ControlChecker):
                 raise Violated(self.name, f"switch{index} still lends {list(held)}, and all jobs are over")
 
 
+class DrainedFirst(ControlChecker):
+    """A slot that is taken back from a job has no operation of it: all seats have drained, and stay so."""
+
+    name = "drained before released"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._released: dict[Lease, None] = {}
+
+    def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
+        self._released.pop(lease, None)  # what was given back because another switch refused, tried again
+
+    def slot_freed(self, switch: ControlSwitch, lease: Lease, *, has_run_out: bool) -> None:
+        job = self.world.jobs[lease.job]
+        if has_run_out or job.is_over:
+            return
+        self._released[lease] = None
+        for seat in job.seats.values():
+            running = [index for index, of in seat.in_ina.items() if of == lease]
+            if running:
+                raise Violated(self.name, f"{switch.name} loses {lease}, {seat} runs {running} there")
+
+    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
+        if lease in self._released:
+            raise Violated(self.name, f"{seat} begins operation {index} by {lease}, which was released")
+
+
 def all_checkers() -> list[ControlChecker]:
     """Fresh ones, for one world."""
-    return [OneDecision(), PoolApart(), LocksEnd(), SlotsKept()]
+    return [
+        OneDecision(),
+        PoolApart(),
+        LocksEnd(),
+        SlotsKept(),
+        DrainedFirst(),
+        DecisionsKept(),
+        TurnsObeyed(),
+        WishesServed(),
+    ]

@@ -80,7 +80,16 @@ def draw_control(seed: Seed) -> ControlConfig:
         weather_until_ns=weather_until,
         end_margin=draws.choice((0, 1, 2, 3, 5, 8)),
         objections_max=draws.choice((1, 2, 3, 3, None)),
+        **_draw_planner(Draws(seed, "swarm/control/planner")),
     )
+
+
+def _draw_planner(draws: Draws) -> dict[str, int]:
+    """By a stream of its own: what it does came later than the rest."""
+    return {
+        "ahead": draws.choice((-1, -1, 0, 1, 4)),
+        "revoked_ns": draws.magnitude(50 * US, 10 * MS) if draws.chance(1, 3) else -1,
+    }
 
 
 def _draw_trees(draws: Draws, switches: int) -> tuple[tuple[int, ...], ...]:

@@ -23,6 +23,7 @@ from inaproto.core.sharing_types import (
     SharingConfig,
     SharingEvent,
     Tell,
+    TurnRevoked,
     TurnStands,
     TurnWanted,
     Woke,
@@ -52,23 +53,24 @@ class Group:
         self.controller = controller
         self.world = controller.world
         self.tree = tree
-        self._name = f"sharing/{tree}"
+        self.name = f"sharing/{tree}"
         config = self.world.config
+        self.resend_ns = max(3 * config.delay_max_ns, config.retry_ns)
         self.core = SharingCoordinator(
             SharingConfig(
-                group=self._name,
+                group=self.name,
                 rule=Rule(config.rule),
                 capacity=config.pools[tree],
                 margin=config.margin,
                 end_margin=config.end_margin,
                 vote_ns=config.lease_ns // 2,
                 lease_ns=config.lease_ns,
-                resend_ns=max(3 * config.delay_max_ns, config.retry_ns),
+                resend_ns=self.resend_ns,
                 retry_ns=config.retry_ns,
                 objections_max=config.objections_max,
                 retry_jitter_ns=tuple(controller.draws.below(config.retry_ns) for _ in range(_JITTERS)),
             ),
-            self.world.store.disk.get(self._name),
+            self.world.store.disk.get(self.name),
         )
         self.timer = Timer(controller, lambda: self.core.deadline, lambda: self.step(Woke()))
         self.timer.arm()
@@ -119,6 +121,9 @@ class Group:
         """Jobs whose turns have not drained."""
         return [turn.turn.job for turn in self.core.view().turns]
 
+    def may_have_turn(self, job: str | None) -> bool:
+        return job in self._members and job not in self._draining
+
     def ring_removed(self, job: JobId) -> None:
         epochs = [turn.turn.epoch for turn in self.core.view().turns if turn.turn.job == job]
         self.step(RingRemoved(job, max(epochs, default=Epoch(0))))
@@ -141,10 +146,16 @@ class Group:
         if self._wish is not None and self._wish.job in jobs and operations is None and not is_over:
             return
         if self._last in jobs and operations is None and not is_over:
-            self._want(TurnWanted(JobId(self._last)))
+            self._want_turn(self._last, None)
             return
         after = [job for job in waiting if job > self._last]
-        self._want(TurnWanted(JobId(min(after or waiting)), operations))
+        self._want_turn(min(after or waiting), operations)
+
+    def _want_turn(self, job: str, operations: int | None) -> None:
+        ahead = self.world.config.ahead
+        seats = self.world.jobs[job].seats.values()
+        first = None if ahead < 0 else max((seat.operation for seat in seats), default=0) + 1 + ahead
+        self._want(TurnWanted(JobId(job), operations, None if first is None else OpIndex(first)))
 
     def _want(self, wish: TurnWanted) -> None:
         if wish != self._wish:
@@ -170,7 +181,7 @@ class Group:
             case Persist(record, token):
                 if self.core.view().phase == Phase.DECIDING.value:
                     world.mark("a decision waits for the disk")
-                world.store.persist(self._name, record, lambda: self.step(Persisted(token)))
+                world.store.persist(self.name, record, lambda: self.step(Persisted(token)))
             case TurnStands(job, epoch, first, until):
                 self._stands(job, epoch, first, until)
             case PoolFree(epoch):
@@ -186,7 +197,7 @@ class Group:
                 if mark is Mark.ROUND_BEGUN or mark is Mark.COMMITTED or mark in ABORTS:
                     self._has_aborted = mark in ABORTS
             case Blame():
-                raise Violated("nobody is to blame", f"{self._name}: {action}")
+                raise Violated("nobody is to blame", f"{self.name}: {action}")
             case _:
                 assert_never(action)
 
@@ -196,6 +207,8 @@ class Group:
         world.note(self.controller, "turn stands", f"{self.tree} {job} {epoch} {first}:{until}")
         if epoch not in self._ends:
             world.measures.turns += 1
+            if world.config.revoked_ns >= 0 and epoch % 3 == 0:
+                self.controller.after(world.config.revoked_ns, lambda: self.step(TurnRevoked(epoch)))
         if self._ends.setdefault(epoch, until) != until:
             world.mark("a turn was revoked")
             self._ends[epoch] = until

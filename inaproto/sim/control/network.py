@@ -97,6 +97,7 @@ class Network:
             world.mark("a message found nobody")
             return
         world.note(path.target, "message", message)
+        world.heard(message)
         path.target.received(path.source, message)
 
     def _path(self, source: Node, target: Node) -> Path:

@@ -98,7 +98,7 @@ class ControlSwitch(Node):
                 del self.rings[lease]
                 if has_run_out:
                     world.mark("a slot's lease ran out")
-                world.slot_freed(self, lease)
+                world.slot_freed(self, lease, has_run_out=has_run_out)
                 world.ring_removed(self, lease)
             case Blame():
                 raise Violated("nobody is to blame", f"{self.name}: {action}")

@@ -19,7 +19,8 @@ from inaproto.core.sharing_words import Path
 from inaproto.core.slot_ledger import Lease
 from inaproto.sim.agenda import Agenda
 from inaproto.sim.checkers.checker import Violated
-from inaproto.sim.control.checkers import ControlChecker, all_checkers
+from inaproto.sim.control.checker import ControlChecker
+from inaproto.sim.control.checkers import all_checkers
 from inaproto.sim.control.config import ControlConfig, ControlJob
 from inaproto.sim.control.controller import Controller
 from inaproto.sim.control.faults import Faults
@@ -288,9 +289,9 @@ class ControlWorld:
         for checker in self.checkers:
             checker.slot_taken(switch, lease)
 
-    def slot_freed(self, switch: ControlSwitch, lease: Lease) -> None:
+    def slot_freed(self, switch: ControlSwitch, lease: Lease, *, has_run_out: bool) -> None:
         for checker in self.checkers:
-            checker.slot_freed(switch, lease)
+            checker.slot_freed(switch, lease, has_run_out=has_run_out)
 
     def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
         for checker in self.checkers:
@@ -328,6 +329,12 @@ class ControlWorld:
         if self._recorder is not None:
             self._recorder.event(self.events, self.agenda.now, node.name, kind, said)
 
+    def heard(self, message: Any) -> None:
+        for checker in self.checkers:
+            checker.heard(message)
+
     def sent(self, path: NetworkPath, message: Any, fate: Fate, lost: str) -> None:
+        for checker in self.checkers:
+            checker.said(message)
         if self._recorder is not None:
             self._recorder.sent(path.name, str(message), fate, lost)

@@ -1,0 +1,401 @@
+"""What coordinators and seats promise each other, checked by what they say and hear (protocol.md 6).
+
+Whoever breaks such a promise often goes unpunished: the harm shows only if something else befalls the world
+at the same time. So these checkers look at each word when it is said or heard, and keep accounts of their
+own: of votes, decisions and turns, as a seat that has heard the same has to have them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from inaproto.core.sharing_words import (
+    NO_VERSION,
+    Abort,
+    Commit,
+    Decision,
+    Done,
+    Drained,
+    EndTurn,
+    Path,
+    Prepare,
+    Refusal,
+    Rule,
+    Seat,
+    TellPeerDecision,
+    Version,
+    Vote,
+)
+from inaproto.core.slot_ledger import Lease
+from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.control.checker import ControlChecker
+from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
+from inaproto.sim.recorder import say_time
+
+if TYPE_CHECKING:
+    from inaproto.core.sharing_types import SharingView
+    from inaproto.sim.control.group import Group
+    from inaproto.sim.control.seat import SimSeat
+    from inaproto.sim.control.world import ControlWorld
+
+
+def _is_there(world: ControlWorld, seat: Seat) -> bool:
+    """Whether its host takes in what it is told."""
+    here = world.host_named(seat.host).seats.get(seat.job)
+    return here is not None and seat in here.members
+
+
+@dataclass(slots=True)
+class _Round:
+    """As its words have it."""
+
+    prepare: Prepare
+    votes: dict[Seat, Vote] = field(default_factory=dict)
+    decision: Decision | None = None
+    done: dict[Seat, None] = field(default_factory=dict)
+    renounced: dict[Seat, None] = field(default_factory=dict)
+    """Who has said never to vote on it."""
+
+
+class DecisionsKept(ControlChecker):
+    """A decision is what all votes come to, is on disk before it is said, and stays what it is."""
+
+    name = "a decision is kept"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._rounds: dict[tuple[Seat, Version], _Round] = {}
+        """By each seat that was asked."""
+        self._granted: dict[tuple[Seat, int], None] = {}
+        """Seats and epochs of turns."""
+
+    def said(self, message: Any) -> None:
+        match message:
+            case ToSeat(seat, Prepare() as prepare):
+                self._asked(seat, prepare)
+            case ToSeat(seat, Commit(_, _, version, decision)):
+                self._committed(self._rounds[seat, version], version, decision)
+            case SeatSays(_, Vote() as vote):
+                self._voted(self._rounds[vote.seat, vote.version], vote)
+            case SeatSays(_, Refusal(seat, version)):
+                self._renounce(seat, version)
+            case SeatSays(_, Done(seat, version)):
+                self._rounds[seat, version].done[seat] = None
+            case PeerSays(to, sender, TellPeerDecision(_, _, version, decision)):
+                self._told_by_peer(to, sender, version, decision)
+            case _:
+                pass
+
+    def heard(self, message: Any) -> None:
+        if isinstance(message, ToSeat) and isinstance(message.message, Abort):
+            self._must_not_be_committed(message.seat, message.message.version, "the coordinator")
+
+    def sample(self) -> None:
+        """Between rounds all have done what is on disk."""
+        controller = self.world.controller
+        for group in controller.groups if controller.is_up and controller.is_ready else ():
+            record = self.world.store.disk.get(group.name)
+            if record is None or group.core.view().phase not in _BETWEEN:
+                continue
+            for seat in record.told:
+                round_ = self._rounds.get((seat, record.version))
+                if round_ is not None and seat not in round_.done and _is_there(self.world, seat):
+                    raise Violated(self.name, f"{seat} was not heard to have done {record.version}")
+
+    def _asked(self, seat: Seat, prepare: Prepare) -> None:
+        if (seat, prepare.version) in self._rounds:
+            raise Violated(self.name, f"{prepare.version} is the version of two rounds")
+        of_others = self._rounds.get((prepare.peers[0], prepare.version))
+        self._rounds[seat, prepare.version] = of_others or _Round(prepare)
+
+    def _voted(self, round_: _Round, vote: Vote) -> None:
+        if vote.seat in round_.renounced:
+            raise Violated(self.name, f"{vote.seat} votes on {vote.version}, and had promised not to")
+        if round_.votes.setdefault(vote.seat, vote) != vote:
+            raise Violated(self.name, f"{vote.seat} votes {round_.votes[vote.seat]}, and then {vote}")
+
+    def _renounce(self, seat: Seat, version: Version) -> None:
+        round_ = self._rounds.get((seat, version))
+        if round_ is not None and seat not in round_.votes:
+            round_.renounced[seat] = None
+
+    def _told_by_peer(self, to: Seat, sender: Seat, version: Version, decision: Decision | None) -> None:
+        self._renounce(sender, version)
+        if decision is None:
+            self._must_not_be_committed(to, version, str(sender))
+        elif decision != self._rounds[to, version].decision:
+            raise Violated(self.name, f"{sender} says that {version} is {decision}")
+
+    def _must_not_be_committed(self, seat: Seat, version: Version, who: str) -> None:
+        round_ = self._rounds.get((seat, version))
+        is_committed = round_ is not None and round_.decision is not None and seat not in round_.done
+        if is_committed and _is_there(self.world, seat):
+            raise Violated(self.name, f"{who} tells {seat} that {version} was aborted, and it was committed")
+
+    def _committed(self, round_: _Round, version: Version, decision: Decision) -> None:
+        if round_.decision is None:
+            self._check(round_, version, decision)
+            round_.decision = decision
+        if round_.decision != decision:
+            raise Violated(self.name, f"{version} is {round_.decision}, and then {decision}")
+
+    def _check(self, round_: _Round, version: Version, decision: Decision) -> None:
+        """It is said for the first time."""
+        disk = self.world.store.disk.items()
+        records = [record for name, record in disk if name.startswith("sharing/")]
+        if not any((one.version, one.decision) == (version, decision) for one in records):
+            raise Violated(self.name, f"{version} is said, and not on disk: {decision}")
+        prepare = round_.prepare
+        missing = [seat for seat in prepare.peers if seat not in round_.votes]
+        if missing:
+            raise Violated(self.name, f"{version} is committed, and {missing} have not voted")
+        said = (None if decision.granted is None else decision.granted.job, decision.ended)
+        if said != (prepare.granted, prepare.ended):
+            raise Violated(self.name, f"{version} is {decision}, and was to be {prepare}")
+        self._look_at_indices(round_, decision)
+        if decision.granted is not None:
+            for seat in prepare.peers:
+                if seat.job == decision.granted.job:
+                    self._granted[seat, decision.granted.epoch] = None
+
+    def _look_at_indices(self, round_: _Round, decision: Decision) -> None:
+        prepare = round_.prepare
+        is_equal = prepare.rule is Rule.EQUAL_INDEX
+        indices: dict[str, list[int]] = {}
+        for vote in round_.votes.values():
+            indices.setdefault(vote.seat.job, []).append(vote.index)
+        if is_equal and any(len(set(found)) > 1 for found in indices.values()):
+            raise Violated(self.name, f"{prepare.version} is committed, and indices are {indices}")
+        margin = 0 if is_equal else prepare.margin
+        granted, operations = decision.granted, self.world.config.turn_operations
+        if granted is not None:
+            first = max(max(indices[granted.job]) + margin, prepare.first)
+            if (granted.first, granted.until) != (first, first + operations if operations else None):
+                raise Violated(self.name, f"{granted} begins elsewhere than at {first}, by {indices}")
+        whose = next((seat.job for seat in prepare.peers if (seat, prepare.ended) in self._granted), None)
+        if whose is not None and decision.until != max(indices[whose]) + margin:
+            raise Violated(self.name, f"a turn ends by {decision}, and indices are {indices}")
+
+
+_BETWEEN = ("idle", "preparing", "backing off")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a seat has to know, by what it has heard and said."""
+
+    term: int = 0
+    decided: Version = NO_VERSION
+    asked: dict[Version, Prepare] = field(default_factory=dict)
+    open: tuple[Prepare, Vote] | None = None
+    """It has voted, and has not heard what came of it."""
+    turns: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    """By epoch, first operation and end."""
+    floor: int = 0
+    """Epochs below are not to be used any more."""
+    running: dict[int, int] = field(default_factory=dict)
+    """Operations by the switches, with their epochs."""
+
+    def end(self, epoch: int, until: int) -> None:
+        first, before = self.turns[epoch]
+        self.turns[epoch] = first, until if before is None else min(before, until)
+
+    def is_doubtful(self, index: int) -> bool:
+        if self.open is None:
+            return False
+        prepare, vote = self.open
+        return prepare.rule is Rule.EQUAL_INDEX or index >= max(vote.index + prepare.margin, prepare.first)
+
+    def epoch_of(self, index: int) -> int | None:
+        """The turn that the operation is in."""
+        epoch = max(self.turns, default=-1)
+        if epoch < self.floor:
+            return None
+        first, until = self.turns[epoch]
+        return epoch if first <= index and (until is None or index < until) else None
+
+
+class TurnsObeyed(ControlChecker):
+    """A seat uses the pool in the turns that it has heard of, and not in doubt, or once it has drained."""
+
+    name = "turns are obeyed"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._known: dict[Seat, _Known] = {}
+
+    def _of(self, seat: Seat) -> _Known:
+        return self._known.setdefault(seat, _Known())
+
+    # --- words
+
+    def said(self, message: Any) -> None:
+        match message:
+            case SeatSays(_, Vote() as vote):
+                known = self._of(vote.seat)
+                prepare = known.asked[vote.version]
+                known.open = prepare, vote
+                known.floor = max(known.floor, prepare.over_below)
+            case SeatSays(_, Drained(seat, epoch)):
+                known = self._of(seat)
+                known.floor = max(known.floor, epoch + 1)
+                if any(of <= epoch for of in known.running.values()):
+                    raise Violated(self.name, f"{seat} says that {epoch} has drained: {known.running}")
+            case _:
+                pass
+
+    def heard(self, message: Any) -> None:
+        match message:
+            case ToSeat(seat, word) if _is_there(self.world, seat):
+                known = self._of(seat)
+                if word.term >= known.term:
+                    known.term = word.term
+                    self._told(known, seat, word)
+            case PeerSays(to, _, TellPeerDecision(_, _, version, decision)) if _is_there(self.world, to):
+                known = self._of(to)
+                if known.open is not None and known.open[1].version == version:
+                    known.open = None
+                    self._decided(known, to, version, decision)
+
+    def _told(self, known: _Known, seat: Seat, word: Any) -> None:
+        match word:
+            case Prepare():
+                known.asked[word.version] = word
+            case Commit(_, _, version, decision) if version >= known.decided:
+                if known.open is not None and known.open[1].version <= version:
+                    known.open = None
+                self._decided(known, seat, version, decision)
+            case Abort(_, _, version) if known.open is not None and known.open[1].version == version:
+                known.open = None
+            case EndTurn(_, _, epoch, until) if epoch in known.turns and epoch >= known.floor:
+                if until is not None:
+                    known.end(epoch, until)
+            case EndTurn(_, _, epoch, until) if until is not None:
+                known.floor = max(known.floor, epoch + 1)
+
+    def _decided(self, known: _Known, seat: Seat, version: Version, decision: Decision | None) -> None:
+        if decision is None or version < known.decided:
+            return
+        known.decided = version
+        if decision.ended in known.turns:
+            known.end(decision.ended, decision.until)
+        granted = decision.granted
+        if granted is not None and granted.job == seat.job and granted.epoch >= known.floor:
+            known.turns.setdefault(granted.epoch, (granted.first, granted.until))
+            known.floor = max(known.floor, granted.epoch)
+
+    # --- operations
+
+    def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
+        by = seat.undrained.get(index)
+        if by is None:
+            return
+        known = self._of(by.id)
+        expected = None if known.is_doubtful(index) else known.epoch_of(index)
+        if epoch is not None:
+            known.running[index] = epoch
+        if epoch != expected:
+            doubt = f", {known.open} is open" if known.open is not None else ""
+            raise Violated(
+                self.name,
+                f"{by.id} begins operation {index} under epoch {epoch}, not {expected}: it has heard of "
+                f"{known.turns}, epochs below {known.floor} are over{doubt}",
+            )
+
+    def sample(self) -> None:
+        """Who has come to the end of a turn has said so: the job may pause there."""
+        for job in self.world.jobs.values():
+            for seat in job.seats.values():
+                if seat.member is not None and not seat.is_closed:
+                    self._look_for_drained(seat.member.id, seat.operation + 1)
+
+    def _look_for_drained(self, seat: Seat, following: int) -> None:
+        known = self._of(seat)
+        epoch = max(known.turns, default=-1)
+        if epoch < known.floor or epoch in known.running.values():
+            return
+        _, until = known.turns[epoch]
+        if until is not None and until <= following:
+            raise Violated(self.name, f"{seat} is at {following}, past turn {epoch}, and has not said so")
+
+    def drained(self, seat: SimSeat, index: int) -> None:
+        for member in seat.members:
+            self._of(member).running.pop(index, None)
+
+    def seat_gone(self, seat: SimSeat) -> None:
+        for member in seat.members:
+            self._known.pop(member, None)
+
+
+class WishesServed(ControlChecker):
+    """A coordinator does what is wished for, or waits for a seat that has something to do."""
+
+    name = "no wish is forgotten"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._committing: dict[int, tuple[int, Version, int]] = {}
+        """By tree, the term and the round whose end is waited for, and since when."""
+        self._idle: dict[tuple[int, int, Seat], int] = {}
+        """Seats for which a turn stands (by tree and epoch) that they are past, and since when."""
+
+    def sample(self) -> None:
+        controller = self.world.controller
+        if not (controller.is_up and controller.is_ready and controller.knows_members):
+            self._committing.clear()
+            self._idle.clear()
+            return
+        idle, self._idle = self._idle, {}
+        for group in controller.groups:
+            view = group.core.view()
+            if view.phase in _BUSY and group.core.deadline is None:
+                raise Violated(self.name, f"a round is {view.phase} for ever: {view}")
+            self._look_for_end(group, view)
+            self._look_for_drained(group, view, idle)
+            if view.phase == "idle" and group.may_have_turn(view.wanted):
+                self._look_at_wish(group, view)
+
+    def _look_for_end(self, group: Group, view: SharingView) -> None:
+        """Where nothing is lost any more, all seats have soon done what was decided."""
+        if view.phase != "committing" or not self.world.faults.healed:
+            self._committing.pop(group.tree, None)
+            return
+        key, now = (view.term, view.version), self.world.agenda.now
+        known = self._committing.get(group.tree)
+        if known is None or known[:2] != key:
+            self._committing[group.tree] = (*key, now)
+        elif now - known[2] > self._soon(group):
+            raise Violated(self.name, f"a decision is not done after {say_time(now - known[2])}: {view}")
+
+    def _soon(self, group: Group) -> int:
+        return 8 * group.resend_ns + 4 * self.world.config.heartbeat_ns
+
+    def _look_for_drained(
+        self, group: Group, view: SharingView, before: dict[tuple[int, int, Seat], int]
+    ) -> None:
+        """Likewise a turn goes when all seats are past its end, whoever has not been heard."""
+        now = self.world.agenda.now
+        if not self.world.faults.healed:
+            return
+        for one in view.turns:
+            for seat in one.undrained:
+                here = self.world.host_named(seat.host).seats.get(seat.job)
+                until = one.turn.until
+                if here is None or here.in_ina or until is None or until > here.operation + 1:
+                    continue
+                key = group.tree, one.turn.epoch, seat
+                since = self._idle[key] = before.get(key, now)
+                if now - since > self._soon(group):
+                    raise Violated(self.name, f"{seat} is past a turn that stands: {view}")
+
+    def _look_at_wish(self, group: Group, view: SharingView) -> None:
+        turns = [one.turn for one in view.turns]
+        if any(one.job == view.wanted for one in turns):
+            return
+        has_room = len(turns) < self.world.config.pools[group.tree]
+        if has_room or all(one.until is None for one in turns):
+            raise Violated(self.name, f"nothing is done for {view.wanted}: {view}")
+
+
+_BUSY = ("preparing", "committing", "backing off")
