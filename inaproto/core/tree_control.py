@@ -30,7 +30,7 @@ before it is admitted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -64,7 +64,7 @@ from inaproto.core.tree_control_types import (
     TreeView,
     TrunkSaid,
 )
-from inaproto.core.tree_shapes import links_of, plan_of, roles_of, tree_of
+from inaproto.core.tree_shapes import fault_of, links_of, plan_of, roles_of, tree_of
 from inaproto.core.tree_ways import NOT_SAID, Obstacle, Ways
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, S
@@ -183,6 +183,13 @@ class TreeControl:
     def plan_of(self, hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> ReductionPlan | None:
         """As the function :func:`plan_of`, with the hosts that were seen."""
         return plan_of(self._config, hosts, self._hosts, tree)
+
+    def shape_of(self, hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> Hashable:
+        """Equal where a ring of those hosts is the same; of a tree that cannot be laid, the tree itself."""
+        seats = [self._hosts.get(host, "") for host in hosts]
+        if not all(seats) or (tree is not None and fault_of(self._config.switches, tree, seats)):
+            return tree
+        return tree_of(self._config.switches, seats, tree)
 
     # --- switches
 

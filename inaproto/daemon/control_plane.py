@@ -42,6 +42,7 @@ from inaproto.core.rendezvous_types import (
     WelcomeHost,
     Woke,
     flat_plan,
+    itself,
 )
 from inaproto.core.ring_spec import SHARED_POOL, PoolSpec
 from inaproto.core.tree_control import TreeControl
@@ -117,6 +118,7 @@ class ControlPlane:
         if place is not None:
             wait_ns = settings.recover_ms * MS or round(TRUNK_WAIT_S * S)
             self._trees = TreeControl(replace(place.fabric.tree_config(), wait_ns=wait_ns))
+        trees = self._trees
         self._rendezvous = Rendezvous(
             RendezvousConfig(
                 jobs_max=settings.rings_max,
@@ -125,7 +127,10 @@ class ControlPlane:
                 recover_ns=settings.recover_ms * MS,
                 boot_id=boot_id,
                 first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
-                plan_of=flat_plan if self._trees is None else self._trees.plan_of,
+                plan_of=flat_plan if trees is None else trees.plan_of,
+                plan_on=flat_plan if trees is None else trees.plan_of,
+                shape_on=itself if trees is None else trees.shape_of,
+                root="" if place is None else place.fabric.root.name,
                 pool=PoolSpec(SHARED_POOL, settings.pool_rings),
             )
         )

@@ -296,13 +296,15 @@ async def run_switch(
     wrap_port: WrapPort | None = None,
     links: Sequence[Link] = (),
     announce: Callable[[str], None] = lambda line: None,
+    started: Callable[[Switch], None] = lambda switch: None,
     network: StreamNetwork = UNIX,
     random_bits: RandomBits = secrets.randbits,
 ) -> None:
     """Run a switch until ``stop`` is set, then tell the hosts and return.
 
     ``place`` is its place in a fabric, if it is not alone; ``connect_port`` dials the switch above; ``links``
-    are interfaces that are ports of it. ``announce`` gets one line when all sockets listen. Raises
+    are interfaces that are ports of it. ``announce`` gets one line when all sockets listen, ``started`` the
+    switch itself. Raises
     ``ConfigError`` when they cannot, ``Unsupported`` for interfaces that can never be used here.
     ``network`` and ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
@@ -355,6 +357,7 @@ async def run_switch(
                 nursery.start_soon(switch.controller.run)
                 nursery.start_soon(switch.slots.run)
                 control = "" if machines is None else f" control={machines.address}"
+                started(switch)
                 announce(f"ready switch dir={settings.dir} boot={switch.boot_id}{control}")
                 await stop.wait()
                 bound.close()

@@ -39,6 +39,7 @@ from inaproto.core.rendezvous_types import (
     WelcomeHost,
     Woke,
     flat_plan,
+    itself,
 )
 from inaproto.core.tree_control import TreeControl
 from inaproto.core.tree_control_types import (
@@ -199,6 +200,7 @@ class ControlPlane:
         self.boots += 1
         first_ring_id = 1 + self._draws.below(1 << 30)
         fabric = self._world.fabric
+        trees = self.trees = None if fabric is None else TreeControl(fabric)
         self.rendezvous = Rendezvous(
             RendezvousConfig(
                 first_ring_id=first_ring_id,
@@ -206,12 +208,13 @@ class ControlPlane:
                 boot_id=self._boot_id,
                 recover_ns=self._world.config.recover_ns,
                 plan_of=flat_plan if fabric is None else partial(plan_of, fabric),
+                plan_on=flat_plan if trees is None else trees.plan_of,
+                shape_on=itself if trees is None else trees.shape_of,
+                root="" if fabric is None else fabric.switches[0].name,
             )
         )
         self._wake_at = None
         self._fallbacks = self._disagreements = 0
-        if fabric is not None:
-            self.trees = TreeControl(fabric)
 
     @property
     def _boot_id(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.daemon.fabric_file import Fabric, fabric_of
 from tests.daemon.test_allreduce_end_to_end import Array, reference
 
@@ -28,6 +29,24 @@ def spine_and_leaves(
             table["trunk"] = str(trunks[leaf])
         tables.append(table)
     return fabric_of({"switches": tables}, directory)
+
+
+def two_spines(directory: Path) -> Fabric:
+    """Over two leaves: the root in ``directory`` itself, and a further root, ``spine1``."""
+    tables: list[dict[str, Any]] = [
+        {"name": "spine", "dir": str(directory)},
+        {"name": "spine1", "dir": str(directory / "spine1")},
+    ]
+    tables += [
+        {"name": leaf, "dir": str(directory / leaf), "above": ["spine", "spine1"]}
+        for leaf in ("leaf0", "leaf1")
+    ]
+    return fabric_of({"switches": tables}, directory)
+
+
+def tree_of_root(root: str) -> FabricTree:
+    """Over both leaves."""
+    return FabricTree(root, (("leaf0", root), ("leaf1", root)))
 
 
 def nested_reference(plan: Nested, arrays: Sequence[Array], op: str) -> Array:

@@ -22,7 +22,7 @@ import inaproto
 from inaproto.daemon.config import HostSettings, SwitchSettings
 from inaproto.daemon.fabric_file import Fabric, Place
 from inaproto.daemon.host import HostDaemon, run_host
-from inaproto.daemon.switch import run_switch
+from inaproto.daemon.switch import Switch, run_switch
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, RandomBits, load_adapter
 from inaproto.sim.streams import Seed, named_bits
@@ -134,6 +134,7 @@ class Life:
 @dataclass(slots=True)
 class SwitchLife(Life):
     told_to_stop: trio.Event = field(default_factory=trio.Event)
+    daemon: Switch | None = None
 
     async def stop(self) -> None:
         """As SIGTERM."""
@@ -212,6 +213,11 @@ class MemoryCluster:
         node = self.network.node(process)
         life = self.switches[switch] = SwitchLife(node)
         ready = trio.Event()
+
+        def started(daemon: Switch) -> None:
+            life.daemon = daemon
+            ready.set()
+
         secrets = self._secrets(process)
 
         def wrap(port: FramePort, name: str) -> FramePort:
@@ -230,7 +236,7 @@ class MemoryCluster:
                         open_port_listener=node.listen_ports,
                         stop=life.told_to_stop,
                         wrap_port=wrap,
-                        announce=lambda line: ready.set(),
+                        started=started,
                         network=node,
                         random_bits=secrets,
                     )

@@ -132,6 +132,19 @@ def test_hosts_add_in_the_order_of_the_assigned_tree() -> None:
     assert core.plan_of(hosts, ALONG_1) == own
 
 
+def test_trees_along_which_a_ring_is_the_same_are_told_from_others() -> None:
+    core = TreeControl(TreeControlConfig(two_spines(), {ip(0): "leaf0", ip(1): "leaf1", ip(2): "leaf0"}))
+    both, one_rack, strange = (ip(0), ip(1)), (ip(0), ip(2)), (ip(0), ip(9))
+    assert core.shape_of(both, ALONG_0) == core.shape_of(both)
+    assert core.shape_of(both, ALONG_1) != core.shape_of(both)
+    fewer = FabricTree("spine1", (("leaf0", "spine1"),))
+    assert core.shape_of(one_rack, ALONG_1) == core.shape_of(one_rack, fewer)
+    assert core.shape_of(one_rack, FabricTree("leaf0")) == core.shape_of(one_rack)
+    assert core.shape_of(both, fewer) == fewer
+    assert (core.shape_of(strange, ALONG_1), core.shape_of(strange)) == (ALONG_1, None)
+    assert hash(core.shape_of(both)) == hash(core.shape_of(both, ALONG_0))
+
+
 @pytest.mark.parametrize(
     ("along", "words"),
     [
