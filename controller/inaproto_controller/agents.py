@@ -20,7 +20,14 @@ import trio
 from inaproto.ca.identity import Identity
 from inaproto.core.rendezvous_rules import job_name
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.session_rules import MESSAGE_FLOOD, Allowance, SessionLimits, identity_of, refusal_of
+from inaproto.daemon.session_rules import (
+    MESSAGE_FLOOD,
+    Allowance,
+    SessionLimits,
+    for_people,
+    identity_of,
+    refusal_of,
+)
 from inaproto.errors import DecodeError, FabricError, LocalMisuse
 from inaproto.ports import ByteStream, PortClosed, StreamListener
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
@@ -139,7 +146,7 @@ class Agents:
         session = self._sessions.get(name)
         if session is not None and session.report is not None:
             report = session.report
-            holds = {one.grant: Hold(Phase(one.phase), one.reason) for one in report.holds}
+            holds = {one.grant: Hold(Phase(one.phase), for_people(one.reason)) for one in report.holds}
             return Agent(Presence.UP, report.revision, holds)
         silent = now - self._heard.get(name, self._led_since)
         return Agent(Presence.GONE if silent > self._lease_s else Presence.UNKNOWN)

@@ -205,6 +205,20 @@ def read_certificate(path: Path) -> Shown:
         raise ConfigError(f"certificate {path}: {error}") from None
 
 
+def revoked_serials(directory: Path) -> frozenset[str]:
+    """Of the list in a directory of credentials, as ``inaproto ca show`` prints them; none without a list.
+
+    Raises ``OSError``, and ``ValueError`` for a list that the authority there has not signed.
+    """
+    if not (directory / CRL_FILE).exists():
+        return frozenset()
+    revoked = x509.load_pem_x509_crl(_read(directory / CRL_FILE))
+    signer = x509.load_pem_x509_certificate(_read(directory / CA_FILE)).public_key()
+    if not isinstance(signer, ec.EllipticCurvePublicKey) or not revoked.is_signature_valid(signer):
+        raise ValueError(f"{directory / CRL_FILE} is not signed by {CA_FILE}")
+    return frozenset(f"{one.serial_number:x}" for one in revoked)
+
+
 def shown_of(certificate: x509.Certificate) -> Shown:
     """Raises ``DecodeError`` for one that names no role."""
     role: Role | None = None

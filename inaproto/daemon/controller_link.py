@@ -170,6 +170,7 @@ class ControllerLink:
         self.problem, self._at, self._since = "", at, trio.current_time()
         log.info("controller of term %d at %s", welcome.term, at)
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.run)
             nursery.start_soon(_reason, self._report(stream, welcome.report_ms / 1000))
             if self._sharing is not None:
                 self._sharing.connected(partial(_send, stream))

@@ -21,6 +21,7 @@ from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_seats import HostSeats
 from inaproto.daemon.local_rank import LocalRank
+from inaproto.daemon.session_rules import for_people
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
 from inaproto.wire.client_messages import AllReduce, Buffer, Done, DonePath, Join, Joined, Leave, Ok
@@ -101,7 +102,7 @@ class ClientSession:
             try:
                 message = await self._stream.receive()
                 if isinstance(message, Leave) and message.reason:
-                    return f"process {self._pid} has given up: {message.reason}"
+                    return f"process {self._pid} has given up: {for_people(message.reason)}"
                 self._handle(message)
             except EndOfChannel as end:
                 return f"process {self._pid} ended without leaving (its connection was {end.reason})"

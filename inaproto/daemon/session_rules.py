@@ -95,6 +95,11 @@ def refusal_of(identity: Identity, message: Message) -> str:
     return ""
 
 
+def for_people(text: str) -> str:
+    """What somebody else says: nothing in it that a terminal obeys, or that begins another line of a log."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
 class Allowance:
     """A token bucket of messages. ``take`` is false when there have been too many."""
 

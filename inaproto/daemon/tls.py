@@ -2,8 +2,9 @@
 
 TLS 1.3 and nothing older, both sides show a certificate of the deployment's own authority, no session is
 resumed (each connection is verified anew, and there is no early data to be replayed). Files are looked
-at whenever a connection is made, so renewed certificates and longer revocation lists need no restart; files
-that do not fit together are reported, and what was good before stays in use.
+at whenever a connection is made, and every few seconds by who listens, so renewed certificates and longer
+revocation lists need no restart; files that do not fit together are reported, and what was good before stays
+in use.
 
 Departure from ``trio.SSLStream``: control messages are sent from synchronous code, see
 :mod:`inaproto.daemon.tls_stream`.
@@ -50,6 +51,8 @@ class _Contexts:
     client: ssl.SSLContext
     named: ssl.SSLContext
     """As ``client``, for a far side that is known by its address rather than its name."""
+    revoked: frozenset[str]
+    """Serials of certificates."""
 
 
 class Credentials:
@@ -72,6 +75,10 @@ class Credentials:
     def client(self, *, by_address: bool = False) -> ssl.SSLContext:
         contexts = self._fresh()
         return contexts.named if by_address else contexts.client
+
+    def revoked(self) -> frozenset[str]:
+        """Serials of certificates, as far as they are known by now."""
+        return self._fresh().revoked
 
     def status(self) -> dict[str, Any]:
         """For ``inaproto status`` and the doctor."""
@@ -115,6 +122,8 @@ class Credentials:
         return tuple(found)
 
     def _load(self) -> _Contexts:
+        from inaproto.ca.authority import revoked_serials  # cryptography: only where TLS is used
+
         stamp = self._stamp()
         require_private(self.directory / KEY_FILE)
         return _Contexts(
@@ -122,6 +131,7 @@ class Credentials:
             self._context(ssl.PROTOCOL_TLS_SERVER),
             self._context(ssl.PROTOCOL_TLS_CLIENT),
             self._context(ssl.PROTOCOL_TLS_CLIENT, by_address=True),
+            revoked_serials(self.directory),
         )
 
     def _context(self, kind: int, *, by_address: bool = False) -> ssl.SSLContext:

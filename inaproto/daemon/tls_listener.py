@@ -1,8 +1,8 @@
 """Where control connections of other machines come in: TLS, with limits on what strangers may cost.
 
 ``run`` takes connections and shakes hands with several at once; ``accept`` gives those whose peers have
-proved who they are. What a stranger can take is bounded: connections per second and at once of an address,
-handshakes at once in all, bytes and time of each.
+proved who they are; a session ends when its certificate is revoked. What a stranger can take is bounded:
+connections per second and at once of an address, handshakes at once in all, bytes and time of each.
 
 Invariants: a connection is in one of the counts until it is closed; when the table of handshakes is full, the
 oldest makes room, which is over long since if its peer is honest; addresses make room in the table of them
@@ -18,6 +18,7 @@ import socket
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -32,6 +33,8 @@ log = logging.getLogger("inaproto.tls")
 
 ACCEPT_RETRY_S: Final = 0.5
 BACKLOG: Final = 128
+REVOKED_S: Final = 5.0
+"""The list of revoked certificates is looked at so often while there are sessions."""
 LOG_S: Final = 60.0
 CODES_LOGGED_MAX: Final = 256
 
@@ -76,6 +79,8 @@ class TlsListener:
         self._ready_in, self._ready = trio.open_memory_channel[TlsStream](limits.handshakes_max)
         self._addresses: dict[str, _Address] = {}
         self._handshakes: dict[_Handshake, None] = {}
+        self._sessions: dict[TlsStream, str] = {}
+        """With where each came from."""
         self._refused: Counter[str] = Counter()
         self._accepted = 0
         self._logged: dict[str, float] = {}
@@ -113,22 +118,36 @@ class TlsListener:
     async def run(self) -> None:
         """Until :meth:`close`."""
         async with trio.open_nursery() as nursery:
-            while self._sock.fileno() >= 0:
+            nursery.start_soon(self._keep_revoked_out)
+            await self._take_connections(nursery)
+            nursery.cancel_scope.cancel()
+
+    async def _keep_revoked_out(self) -> None:
+        while True:
+            await trio.sleep(REVOKED_S)
+            revoked = self._credentials.revoked() if self._sessions else frozenset()
+            for stream, host in list(self._sessions.items()):
+                if stream.identity.serial in revoked:
+                    self._count("revoked", host, f"the certificate of {stream.identity} was revoked")
+                    stream.close()
+
+    async def _take_connections(self, nursery: trio.Nursery) -> None:
+        while self._sock.fileno() >= 0:
+            try:
+                sock, (host, *_) = self._sock.accept()
+            except BlockingIOError:
                 try:
-                    sock, (host, *_) = self._sock.accept()
-                except BlockingIOError:
-                    try:
-                        await trio.lowlevel.wait_readable(self._sock)
-                    except trio.ClosedResourceError:
-                        return
-                except ConnectionAbortedError:
-                    continue
-                except OSError as error:
-                    log.warning("no new connection: %s", error.strerror)
-                    await trio.sleep(ACCEPT_RETRY_S)
-                else:
-                    self._admit(sock, group_of(host), host, nursery)
-                    await trio.lowlevel.checkpoint()  # however many more there are
+                    await trio.lowlevel.wait_readable(self._sock)
+                except trio.ClosedResourceError:
+                    return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                log.warning("no new connection: %s", error.strerror)
+                await trio.sleep(ACCEPT_RETRY_S)
+            else:
+                self._admit(sock, group_of(host), host, nursery)
+                await trio.lowlevel.checkpoint()  # however many more there are
 
     def _admit(self, sock: socket.socket, group: str, host: str, nursery: trio.Nursery) -> None:
         """A connection that costs too much is closed before it costs anything."""
@@ -205,7 +224,8 @@ class TlsListener:
             self._count("made_room", host, "newer handshakes took its place")
         if stream is not None:
             entry.sessions += 1
-            stream.on_close = lambda: self._session_ended(entry)
+            self._sessions[stream] = host
+            stream.on_close = partial(self._session_ended, entry, stream)
             self._offer(stream, host)
 
     def _offer(self, stream: TlsStream, host: str) -> None:
@@ -217,9 +237,9 @@ class TlsListener:
         else:
             self._accepted += 1
 
-    @staticmethod
-    def _session_ended(entry: _Address) -> None:
+    def _session_ended(self, entry: _Address, stream: TlsStream) -> None:
         entry.sessions -= 1
+        del self._sessions[stream]
 
     # --- what is told
 

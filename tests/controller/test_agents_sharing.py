@@ -17,7 +17,7 @@ from inaproto.daemon.unix_sockets import UNIX, listen_unix
 from inaproto.ports import ByteStream
 from inaproto.wire.control import encode_control
 from inaproto.wire.control_messages import Error, Message
-from inaproto.wire.controller_messages import AgentHello, AgentRole, AgentWelcome
+from inaproto.wire.controller_messages import AgentHello, AgentReport, AgentRole, AgentWelcome, HoldRecord
 from inaproto.wire.sharing_messages import (
     SeatHold,
     SeatRecord,
@@ -213,6 +213,16 @@ async def test_a_host_that_is_lost_while_nobody_leads_is_given_up(runtime_dir: P
         its.agents.lead(2, Desired())
         sharing.lead(its.records, its.put)
         assert sharing.connected == []
+
+
+async def test_what_a_host_says_of_its_ranks_commands_no_terminal(runtime_dir: Path) -> None:
+    """It is shown to whoever asks for the job."""
+    async with controlled(runtime_dir) as its:
+        host = await its.host("h0")
+        hold = HoldRecord(grant=1, phase="failed", reason="\x1b]0;mine\x07 it\nis gone")
+        await host.stream.send(AgentReport(revision=0, holds=(hold,)))
+        await its.until(lambda: its.agents.observed().agent("h0").holds)
+        assert its.agents.observed().agent("h0").holds[1].reason == " ]0;mine  it is gone"
 
 
 async def test_more_seats_than_a_group_takes(runtime_dir: Path) -> None:

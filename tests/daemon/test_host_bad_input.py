@@ -23,9 +23,16 @@ from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host import run_host
 from inaproto.daemon.unix_sockets import connect_unix
-from inaproto.errors import ConfigError, JoinRefused, OperationTimeout, SwitchUnreachable, TensorMismatch
+from inaproto.errors import (
+    ConfigError,
+    JobError,
+    JoinRefused,
+    OperationTimeout,
+    SwitchUnreachable,
+    TensorMismatch,
+)
 from inaproto.ports import Nic
-from inaproto.wire.client_messages import AllReduce, Buffer, Done, Join, Joined, Ok
+from inaproto.wire.client_messages import AllReduce, Buffer, Done, Join, Joined, Leave, Ok
 from inaproto.wire.control_messages import Error, Hello, Message, Status, StatusReply
 from inaproto.wire.ina_header import Dtype, Op
 from tests.daemon.in_process_cluster import Cluster, RunningHost, open_cluster
@@ -270,6 +277,25 @@ async def test_a_second_join(runtime_dir: Path) -> None:
         for rank in (0, 1):
             await stream.send(Join(id=rank, job="j", rank=rank, size=3, key="", pid=1))
         assert "second join" in await cut_off(stream)
+
+
+async def test_a_last_word_commands_nobody_s_terminal(runtime_dir: Path) -> None:
+    async def victim() -> None:
+        comm = await cluster.connect("victim", 1, size=2)
+        with pytest.raises(JobError, match="given up") as caught:
+            await comm.all_reduce(np.ones(10, np.float32))
+        assert "mine" in str(caught.value)
+        assert str(caught.value).isprintable()
+
+    async with (
+        cluster_with_bystanders(runtime_dir) as cluster,
+        raw(cluster.hosts[0]) as stream,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(victim)
+        await stream.send(Join(id=1, job="victim", rank=0, size=2, key="", pid=1))
+        assert isinstance(await stream.receive(), Joined)
+        await stream.send(Leave(id=2, reason="\x1b]0;mine\x07\nit is"))
 
 
 def memfd(nbytes: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:

@@ -10,6 +10,7 @@ import pytest
 import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from trio.testing import MockClock
 
 from inaproto.ca.authority import CRL_FILE, create, write_new
 from inaproto.ca.identity import Role
@@ -19,7 +20,7 @@ from inaproto.daemon.tcp_stream import TcpStream
 from inaproto.daemon.tls import Credentials, TlsRefused
 from inaproto.daemon.tls_listener import listen_tls
 from inaproto.errors import ConfigError
-from inaproto.wire.control_messages import Ready, Ring, Start, Welcome
+from inaproto.wire.control_messages import Ping, Pong, Ready, Ring, Start, Welcome
 from tests.daemon.running_switch import running_switch
 from tests.daemon.secure_switch import (
     LOOPBACK,
@@ -115,6 +116,29 @@ async def test_a_revoked_certificate_without_a_restart(runtime_dir: Path) -> Non
         assert "revoked" in await refused_as(switch, context, "revoked")
         await (await switch.host(1)).expect(Welcome)
         assert (await switch.listener())["credentials"]["reloads"] == 1
+
+
+async def test_a_session_ends_when_its_certificate_is_revoked(
+    runtime_dir: Path, mock_clock: MockClock
+) -> None:
+    """Who has stolen it is connected already."""
+    async with secure_switch(runtime_dir) as switch:
+        thief, honest = [await switch.host(number) for number in range(2)]
+        for host in (thief, honest):
+            await host.expect(Welcome)
+        authority = switch.deployment.authority
+        authority.revoke(Role.HOST, "h0")
+        listed = switch.deployment.root / "switch-spine" / CRL_FILE
+        listed.write_bytes(b"half a list")
+        mock_clock.jump(6)
+        await honest.stream.send(Ping(id=1))
+        assert await honest.expect(Pong) == Pong(id=1)  # by what was good before
+        listed.write_bytes((authority.directory / CRL_FILE).read_bytes())
+        mock_clock.jump(6)
+        await thief.expect_end()
+        await honest.stream.send(Ping(id=2))
+        assert await honest.expect(Pong) == Pong(id=2)
+        assert await switch.refused() == {"revoked": 1}
 
 
 async def test_old_tls(runtime_dir: Path) -> None:
