@@ -39,7 +39,7 @@ FINDS = {
     "first_one_low": (0, "a decision is kept"),
     "until_one_high": (2, "a decision is kept"),
     "wish_begins_anywhere": (2, "a decision is kept"),
-    "turn_one_long": (0, "a decision is kept"),
+    "turn_one_long": (4, "a decision is kept"),
     "nothing_is_granted": (0, "no wish is forgotten"),
     "nothing_is_ended": (2, "no wish is forgotten"),
 }

@@ -152,7 +152,7 @@ def test_a_turn_from_or_to_another_operation_is_found(found: Turn) -> None:
     words.ask()
     words.vote(3, 4)
     words.write(Decision(found))
-    broken("begins elsewhere than at 6", lambda: words.commit(0, Decision(found)))
+    broken("is not \\(6, 10\\)", lambda: words.commit(0, Decision(found)))
 
 
 def test_equal_indices_that_are_not_are_found() -> None:

@@ -110,7 +110,7 @@ class ControlConfig:
     """That the planner gives a job in a turn; 0: the turn is open, and is revoked after ``slice_ns``."""
     ahead: int = -1
     """How many operations after the next one a turn begins at the earliest, for the planner; -1: it says
-    nothing of that, as one does that does not know where jobs are."""
+    nothing of that, nor where it ends, as one does that does not know where jobs are."""
     revoked_ns: int = -1
     """Every third turn is revoked so long after it was decided upon, as if its job paused; -1: none is."""
     slice_ns: int = 5 * MS

@@ -154,8 +154,12 @@ class Group:
     def _want_turn(self, job: str, operations: int | None) -> None:
         ahead = self.world.config.ahead
         seats = self.world.jobs[job].seats.values()
-        first = None if ahead < 0 else max((seat.operation for seat in seats), default=0) + 1 + ahead
-        self._want(TurnWanted(JobId(job), operations, None if first is None else OpIndex(first)))
+        if ahead < 0:
+            self._want(TurnWanted(JobId(job), operations))
+            return
+        first = max((seat.operation for seat in seats), default=0) + 1 + ahead
+        until = None if operations is None else OpIndex(first + operations)
+        self._want(TurnWanted(JobId(job), operations, OpIndex(first), until))
 
     def _want(self, wish: TurnWanted) -> None:
         if wish != self._wish:

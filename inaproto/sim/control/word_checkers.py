@@ -171,8 +171,13 @@ class DecisionsKept(ControlChecker):
         granted, operations = decision.granted, self.world.config.turn_operations
         if granted is not None:
             first = max(max(indices[granted.job]) + margin, prepare.first)
-            if (granted.first, granted.until) != (first, first + operations if operations else None):
-                raise Violated(self.name, f"{granted} begins elsewhere than at {first}, by {indices}")
+            expected: tuple[int, int | None]
+            if self.world.config.ahead >= 0 and operations:
+                expected = min(first, prepare.first + operations), prepare.first + operations
+            else:
+                expected = first, first + operations if operations else None
+            if (granted.first, granted.until) != expected:
+                raise Violated(self.name, f"{granted} is not {expected}, by {indices}")
         whose = next((seat.job for seat in prepare.peers if (seat, prepare.ended) in self._granted), None)
         if whose is not None and decision.until != max(indices[whose]) + margin:
             raise Violated(self.name, f"a turn ends by {decision}, and indices are {indices}")
