@@ -41,9 +41,12 @@ from inaproto.wire.controller_messages import (
     SlotRecord,
 )
 from inaproto.wire.sharing_messages import FromHost, SharingSeats
+from inaproto.wire.slot_messages import SlotHint, SlotReport
+from inaproto.wire.tree_messages import TreeReport
 from inaproto_controller.desired import Desired, Grant, GrantKind
 from inaproto_controller.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.sharing_service import SharingService
+from inaproto_controller.tree_service import TreeService
 
 log = logging.getLogger("inaproto.controller")
 
@@ -82,6 +85,7 @@ class Agents:
         sessions_max: int,
         changed: Callable[[], None],
         sharing: Callable[[SharingSend], SharingService] | None = None,
+        trees: Callable[[SharingSend, SharingService], TreeService] | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._roles = roles
@@ -100,6 +104,7 @@ class Agents:
         self._led_since = 0.0
         make = sharing or partial(SharingService, lease_s=lease_s)
         self.sharing = make(self._send)
+        self.trees = None if trees is None else trees(self._send, self.sharing)
 
     # -- leading
 
@@ -199,7 +204,7 @@ class Agents:
         reason, certified_s = "it said what is no message", math.inf
         allowance = Allowance(LIMITS.messages_burst, LIMITS.messages_per_s, trio.current_time())
         try:
-            stream.send_nowait(AgentWelcome(term=self._term, report_ms=round(self._report_s * 1000)))
+            stream.send_nowait(self._welcome(hello))
             if hello.role == "host":
                 self.sharing.arrived(hello.agent)
             while True:
@@ -215,6 +220,8 @@ class Agents:
                     self._reported(session, message)
                 elif hello.role == "host" and isinstance(message, SharingSeats | FromHost):
                     self._shares(session, message)
+                elif hello.role == "switch" and isinstance(message, SlotReport | SlotHint | TreeReport):
+                    self._lends(session, message)
                 elif not isinstance(message, Ping | Pong):
                     raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
         except trio.TooSlowError:
@@ -229,8 +236,17 @@ class Agents:
                 del self._sessions[hello.agent]
                 if hello.role == "host":
                     self.sharing.departed(hello.agent)
+                elif self.trees is not None:
+                    self.trees.departed(hello.agent)
                 log.info("%s %s: %s", hello.role, hello.agent, reason)
                 self._changed()
+
+    def _welcome(self, hello: AgentHello) -> AgentWelcome:
+        report_ms, trees = round(self._report_s * 1000), self.trees
+        if trees is None or hello.role != "switch":
+            return AgentWelcome(term=self._term, report_ms=report_ms)
+        slots, reports = trees.slots(hello.agent), trees.hears_trees_of(hello.agent)
+        return AgentWelcome(term=self._term, report_ms=report_ms, slots=slots, trees=reports)
 
     def _seconds_left(self, identity: Identity) -> float:
         """Until the certificate of an agent runs out, and its session with it."""
@@ -280,6 +296,10 @@ class Agents:
         """Of jobs that were submitted, those that are placed on it (protocol.md, section 8)."""
         hosts = self._hosts_of.get(job_name(job).job)
         return hosts is None or host in hosts
+
+    def _lends(self, session: _Session, message: SlotReport | SlotHint | TreeReport) -> None:
+        if self._sessions.get(session.name) is session and self.trees is not None:
+            self.trees.heard(session.name, message)
 
     def _reported(self, session: _Session, report: AgentReport) -> None:
         if self._sessions.get(session.name) is not session:

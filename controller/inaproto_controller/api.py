@@ -6,6 +6,9 @@
     GET  /v1/jobs/NAME        {"job"}; with ?after=REVISION&wait_s=20 once it is newer, or after that time
     POST /v1/jobs/NAME/cancel {}: {"job"}
     GET  /v1/sharing          {"groups": [...]}: pools of switch memory, whose turn it is, who is there
+    GET  /v1/trees            where the rings of these jobs are, who has slots, moves and their times
+    POST /v1/trees/NAME/move  {"root": "spine1", "wait_s"?}: {"job", "root", "stands", "move"}: the job's ring
+                              is to be summed there; "": wherever the plan has it
     GET  /v1/status
     GET  /                    a page for people; ?refresh_s=5&window_s=60
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import wraps
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -45,11 +49,13 @@ from inaproto_controller.desired import Job, JobSpec
 from inaproto_controller.issued_tokens import new_submission
 from inaproto_controller.live_page.page import HEADERS, Asked, LivePage
 from inaproto_controller.model import measured_names
+from inaproto_controller.tree_requests import move_job
 
 BODY_BYTES_MAX: Final = 1 << 16
 WAIT_S_MAX: Final = 60.0
 HOSTS_MAX: Final = 1 << 16
 RANKS_MAX: Final = 1 << 10
+NAME_MAX: Final = 128
 _STATUS: Final[dict[type[InaprotoError], tuple[int, str]]] = {
     NotLeading: (503, "not_leader"),
     NoSuchJob: (404, "no_such_job"),
@@ -79,6 +85,13 @@ class _After(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     after: int = Field(default=-1, ge=-1)
+    wait_s: float = Field(default=0.0, ge=0.0, le=WAIT_S_MAX)
+
+
+class _Move(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    root: str = Field(max_length=NAME_MAX)
     wait_s: float = Field(default=0.0, ge=0.0, le=WAIT_S_MAX)
 
 
@@ -129,6 +142,14 @@ def application(controller: Controller) -> Starlette:
     async def sharing(request: Request) -> Response:
         return JSONResponse({"groups": controller.sharing()})
 
+    async def trees(request: Request) -> Response:
+        return JSONResponse(controller.trees().status())
+
+    async def move(request: Request) -> Response:
+        asked = _Move.model_validate(await _body(request))
+        found = await move_job(controller, request.path_params["name"], asked.root, asked.wait_s)
+        return JSONResponse(asdict(found))
+
     return Starlette(
         routes=[
             Route("/v1/jobs", _answered(submit), methods=["POST"]),
@@ -136,6 +157,8 @@ def application(controller: Controller) -> Starlette:
             Route("/v1/jobs/{name}", _answered(one), methods=["GET"]),
             Route("/v1/jobs/{name}/cancel", _answered(cancel), methods=["POST"]),
             Route("/v1/sharing", _answered(sharing), methods=["GET"]),
+            Route("/v1/trees", _answered(trees), methods=["GET"]),
+            Route("/v1/trees/{name}/move", _answered(move), methods=["POST"]),
             Route("/v1/status", _answered(status), methods=["GET"]),
             Route("/", _answered(look), methods=["GET"]),
             Route("/live.js", _answered(script), methods=["GET"]),

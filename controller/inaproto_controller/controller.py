@@ -30,6 +30,7 @@ from inaproto_controller.issued_tokens import RECORD, IssuedTokens, new_secret
 from inaproto_controller.live_history import LiveHistory
 from inaproto_controller.plan import plan
 from inaproto_controller.store import Store, StoreLost
+from inaproto_controller.tree_service import TreeService
 
 log = logging.getLogger("inaproto.controller")
 
@@ -99,6 +100,8 @@ class Controller:
         self._started = trio.current_time()
         self.agents = agents(self._look_soon)
         self.agents.sharing.acted = self.history.acted
+        if self.agents.trees is not None:
+            self.agents.trees.migrates = self.history.migrates
         self._desired = Desired()
         self.term = 0
         """0 while it does not lead."""
@@ -156,6 +159,8 @@ class Controller:
             self.history.led(found.term, events, self._desired)
             self.agents.lead(found.term, self._desired)
             self.agents.sharing.lead(self.records, self._keep_record)
+            if self.agents.trees is not None:
+                self.agents.trees.lead(found.term, self.records, self._keep_record)
         log.info("leads, term %d: %d jobs that are not over", found.term, len(self._desired.live()))
         self._look_soon()
         return True
@@ -188,6 +193,8 @@ class Controller:
             nursery.start_soon(self._keep_sure)
             nursery.start_soon(self._keep_keeping_history)
             nursery.start_soon(self.agents.sharing.run)
+            if self.agents.trees is not None:
+                nursery.start_soon(self.agents.trees.run)
             await self._lost.wait()
             if self._fault is not None:  # whoever asked has been told that it failed
                 raise self._fault
@@ -385,6 +392,13 @@ class Controller:
     def topology(self) -> GraphTopology:
         return self._planner.topology
 
+    def trees(self) -> TreeService:
+        """What moves the trees of jobs on the path ``shared``. Raises ``NotLeading``."""
+        self._require_leading()
+        if self.agents.trees is None:
+            raise NotLeading("this controller moves no trees")
+        return self.agents.trees
+
     def sharing(self) -> list[dict[str, Any]]:
         """Of each pool that jobs share by turns. Raises ``NotLeading``."""
         self._require_leading()
@@ -410,6 +424,7 @@ class Controller:
             "grants_to_be_freed": sum(one.released is not None for one in self._desired.grants.values()),
             "placement": f"first fit: {placement}" if placement else "least fragments",
             "sharing": self.agents.sharing.status(),
+            "trees": {} if self.agents.trees is None else self.agents.trees.status(),
             "agents": {
                 name: {"presence": agent.presence.value, "revision": agent.applied, "holds": len(agent.holds)}
                 for name, agent in sorted(observed.agents.items())

@@ -27,9 +27,11 @@ from inaproto_controller.agents import Agents
 from inaproto_controller.api import BODY_BYTES_MAX, application
 from inaproto_controller.cluster_planner import ClusterPlanner
 from inaproto_controller.controller import Controller
+from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.settings import ControllerSettings
 from inaproto_controller.sharing_service import SharingService
 from inaproto_controller.store import open_store
+from inaproto_controller.tree_service import TreeService
 
 log = logging.getLogger("inaproto.controller")
 http_log = logging.getLogger("inaproto.controller.http")
@@ -58,6 +60,8 @@ async def run_controller(
         config=SharingConfig("", rule=Rule(settings.sharing_rule)),
     )
 
+    fabric = FabricTrees(planner.topology, share_max=settings.share_max)
+
     def make_agents(changed: Callable[[], None]) -> Agents:
         return Agents(
             roles,
@@ -66,6 +70,7 @@ async def run_controller(
             sessions_max=2 * len(roles) + 64,
             changed=changed,
             sharing=sharing,
+            trees=lambda send, sharing: TreeService(send, sharing, fabric, root=settings.fabric_root),
         )
 
     controller = Controller(

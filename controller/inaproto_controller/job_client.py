@@ -79,6 +79,15 @@ class JobClient:
         found: list[dict[str, Any]] = self.ask("GET", "/v1/sharing")["groups"]
         return found
 
+    def trees(self) -> dict[str, Any]:
+        """Where the rings of jobs on the path ``shared`` are, and how they moved."""
+        return self.ask("GET", "/v1/trees")
+
+    def move(self, name: str, root: str, *, wait_s: float = 0.0) -> dict[str, Any]:
+        """The job's ring is to be summed at ``root``; empty: wherever the plan has it."""
+        asked = {"root": root, "wait_s": wait_s}
+        return self.ask("POST", f"/v1/trees/{quote(name, safe='')}/move", asked, wait_s=wait_s)
+
     def cancel(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask("POST", f"/v1/jobs/{quote(name, safe='')}/cancel", {})["job"]
         return found

@@ -27,6 +27,7 @@ EXIT_WRONG: Final = 2
 EXIT_STOPPED: Final = 130
 WAIT_S: Final = 20.0
 RETRY_S: Final = 1.0
+MOVE_WAIT_S_MAX: Final = 60.0
 _OVER: Final = ("ended", "cancelled", "failed")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +43,7 @@ Examples:
   inaproto job list
   inaproto job watch train1
   inaproto job cancel train1
+  inaproto job move train1 --root spine1
 
 Exit status: 0; 1 if the controller cannot be reached or says no; 2 if the command is wrong; 130 after Ctrl-C.
 """
@@ -233,6 +235,75 @@ def turns(**where: Any) -> None:
                 known = one["step_operations"]
                 step = "step not known yet" if known is None else f"step of {known} all-reduces"
                 click.echo(f"  {name}: {one['turns']} turns, hosts {', '.join(one['hosts'])}, {step}")
+
+
+@job.command(
+    short_help="Move a running job's tree.", epilog="Example: inaproto job move train1 --root spine1"
+)
+@click.argument("name")
+@click.option("--root", help="Switch at which its gradients are to be summed, from now on.")
+@click.option("--anywhere", is_flag=True, help="Wherever the controller's plan has it, as before.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0, MOVE_WAIT_S_MAX),
+    default=30.0,
+    show_default=True,
+    help="Seconds to wait until it is there.",
+)
+@_common
+def move(name: str, root: str | None, anywhere: bool, wait_s: float, **where: Any) -> None:
+    """Move the tree of job NAME, which runs on the path shared, to another root switch.
+
+    Its all-reduces go on by the ring of its hosts meanwhile; no result changes. The wish outlives the
+    controller and the job: a job of that name goes there until --anywhere is said. Where that switch has no
+    slot left, or cannot be reached, the job stays where it is until it can.
+    """
+    if (root is None) is not anywhere:
+        raise click.UsageError("say --root SWITCH, or --anywhere")
+    with _guarded():
+        found = _client(**where).move(name, root or "", wait_s=0.0 if anywhere else wait_s)
+        if where["as_json"]:
+            _print_json(found)
+        elif anywhere:
+            click.echo(f"job {name} is summed wherever the plan has it")
+        elif found["stands"]:
+            click.echo(f"job {name} is summed at {root}{_took(found['move'], root)}")
+    if not anywhere and not found["stands"]:
+        click.echo(f"inaproto: job {name} is not at {root} yet; inaproto job trees says why", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+def _took(move: dict[str, Any] | None, root: str | None) -> str:
+    if move is None or move["new"] != root:
+        return ""
+    parts = ("drain", "release", "barrier", "acquire", "install")
+    said = ", ".join(f"{part} {move[part + '_s'] * 1000:.0f}" for part in parts)
+    return f": {move['total_s'] * 1000:.0f} ms ({said})"
+
+
+@job.command(short_help="Show where jobs are summed.", epilog="Example: inaproto job trees --json | jq .jobs")
+@_common
+def trees(**where: Any) -> None:
+    """Show at which root the jobs on the path shared are summed, and what hinders those that are not."""
+    with _guarded():
+        found = _client(**where).trees()
+        if where["as_json"]:
+            _print_json(found)
+            return
+        if not found["root"]:
+            click.echo("no root of a fabric reports trees: it does, if it is started with --controller")
+        for name, one in found["jobs"].items():
+            place = one["root"] if one["ring"] == "standing" else one["ring"]
+            wished = f", wished: {one['wished']}" if one["wished"] else ""
+            reason = f": {one['reason']}" if one["reason"] else ""
+            hosts = ", ".join(one["hosts"])
+            click.echo(f"{name}: {place}{reason}, hosts {hosts}, slots {one['slots']}{wished}")
+        for name, switch in found["switches"].items():
+            lent = ", ".join(lease["job"] for lease in switch["lent"]) or "nobody"
+            away = ", does not answer" if switch["is_lost"] else ""
+            count = f"{len(switch['lent'])} of {switch['slots']} slots lent"
+            click.echo(f"switch {name}: {count}, to {lent}{away}")
 
 
 def _whose(standing: list[dict[str, Any]]) -> str:

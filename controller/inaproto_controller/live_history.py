@@ -35,6 +35,8 @@ EVENTS_MAX: Final = 256
 TEXT_MAX: Final = 300
 STABLE: Final = "stable"
 """The phase in which a migration ends."""
+JOB_OVER: Final = "job over"
+"""Or this one."""
 _ABORTS: Final = {
     Mark.ABORTED_UNEQUAL: "unequal",
     Mark.ABORTED_IN_INA: "in_ina",
@@ -221,7 +223,7 @@ class LiveHistory:
             move = TreeMove(job, old, new, now)
         if not move.phases or move.phases[-1][0] != phase:
             move = replace(move, phases=(*move.phases, (phase, now))[-EVENTS_MAX:])
-        if phase == STABLE:
+        if phase in (STABLE, JOB_OVER):
             self._moving.pop(job)
             move = replace(move, ended_at=now)
         self._moves.put(key, replace(move, new=new))
@@ -255,7 +257,7 @@ class LiveHistory:
         move = None if key is None else self._moves.get(key)
         if key is not None and move is not None:
             now = self.now()
-            self._moves.put(key, replace(move, phases=(*move.phases, ("job over", now)), ended_at=now))
+            self._moves.put(key, replace(move, phases=(*move.phases, (JOB_OVER, now)), ended_at=now))
 
     # -- what is told
 

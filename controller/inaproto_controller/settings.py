@@ -30,6 +30,10 @@ def _loopback(value: str) -> str:
     return value
 
 
+def _name_or_none(value: str) -> str:
+    return require_name(value) if value else value
+
+
 def _listen(value: str) -> str:
     if value:
         parse_listen(value)
@@ -69,6 +73,10 @@ class ControllerSettings(Settings):
     """Hosts and switches report at least so often."""
     sharing_rule: SharingRule = "by-index"
     """How jobs that share agree on turns: by-index, or equal-index as the paper has it (to compare)."""
+    share_max: int = Field(default=4, ge=1, le=1024)
+    """Jobs that may share by turns what the cluster file counts as one job's slots in a switch."""
+    fabric_root: Annotated[str, AfterValidator(_name_or_none)] = ""
+    """Switch with the fabric's control plane; only it may report trees. By default the first that does."""
     jobs_max: int = Field(default=4096, ge=1, le=1 << 16)
     """Jobs that are not over."""
     metrics: MetricsAddress = ""

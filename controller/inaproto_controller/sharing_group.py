@@ -16,7 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 import trio
 
@@ -25,6 +25,8 @@ from inaproto.core.sharing_rounds import Phase
 from inaproto.core.sharing_types import (
     FromSeat,
     JobDrained,
+    JobHeld,
+    JobReleased,
     Noted,
     Persist,
     Persisted,
@@ -43,6 +45,7 @@ from inaproto.core.sharing_types import (
     Woke,
 )
 from inaproto.core.sharing_words import AT_ONCE, Seat, SeatMessage
+from inaproto.core.step_times import StepTimes
 from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, JobId, S
 from inaproto.wire.sharing_messages import SEATS_MAX, SeatHold
@@ -56,6 +59,18 @@ OWNER: Final = "sharing/"
 RETRY_S: Final = 0.05
 """After which a coordinator that had too much to do is told again."""
 ROUNDS: Final = frozenset({Phase.PREPARING.value, Phase.DECIDING.value})
+
+
+class _Ring(NamedTuple):
+    """One standing of it: a ring that was given up for another tree comes back with the same id."""
+
+    job: JobId
+    ring_id: int
+    stand: int
+
+
+def _ring(hold: SeatHold) -> _Ring:
+    return _Ring(JobId(hold.job), hold.ring_id, hold.stand)
 
 
 class SharingGroup:
@@ -105,7 +120,9 @@ class SharingGroup:
         """Seats that are gone, and why: the coordinator has so much to do that it has not been told yet."""
         self._is_behind = False
         """What the coordinator has to know was not told it."""
-        self._over: dict[tuple[JobId, int], None] = {}
+        self._held: dict[str, None] = {}
+        """Jobs that have no turns, as the coordinator was told."""
+        self._over: dict[_Ring, None] = {}
         """Rings of jobs that have ended at one host at least, and have seats yet."""
         if found is not None:
             self._holds |= _seats_of(found)
@@ -129,7 +146,7 @@ class SharingGroup:
         for seat, hold in list(self._holds.items()):
             if seat.host == host and seat not in seats:
                 if hold is not None:
-                    self._over[seat.job, hold.ring_id] = None
+                    self._over[_ring(hold)] = None
                 self._gone(seat, "its host has it no more")
         for seat, hold in seats.items():
             self._holds[seat] = hold
@@ -148,10 +165,10 @@ class SharingGroup:
         for seat, hold in list(self._holds.items()):
             if hold is None or self._is_connected(seat.host):
                 continue
-            if (seat.job, hold.ring_id) in self._over:
+            if _ring(hold) in self._over:
                 self._gone(seat, "its ring has ended at another host")
         self._tell_of_gone()
-        rings = {(seat.job, hold.ring_id) for seat, hold in self._holds.items() if hold is not None}
+        rings = {_ring(hold) for hold in self._holds.values() if hold is not None}
         self._over = {ring: None for ring in self._over if ring in rings}
         if None in self._holds.values():
             return
@@ -163,15 +180,15 @@ class SharingGroup:
 
     def _jobs(self) -> dict[JobId, tuple[Seat, ...]]:
         """Those of which one ring's seats are all known, as many as a group takes."""
-        rings: dict[tuple[JobId, int], list[Seat]] = {}
+        rings: dict[_Ring, list[Seat]] = {}
         for seat, hold in self._holds.items():
             if hold is not None:
-                rings.setdefault((seat.job, hold.ring_id), []).append(seat)
+                rings.setdefault(_ring(hold), []).append(seat)
         complete: dict[JobId, tuple[Seat, ...]] = {}
-        for (job, ring_id), seats in sorted(rings.items()):
+        for ring, seats in sorted(rings.items()):
             hold = self._holds[seats[0]]
-            if hold is not None and len(seats) == hold.hosts and (job, ring_id) not in self._over:
-                complete[job] = tuple(seats)
+            if hold is not None and len(seats) == hold.hosts and ring not in self._over:
+                complete[ring.job] = tuple(seats)
         found: dict[JobId, tuple[Seat, ...]] = {}
         room = self._seats_max
         for job, its in complete.items():
@@ -198,6 +215,24 @@ class SharingGroup:
 
     def said(self, seat: Seat, message: SeatMessage) -> None:
         self._tell(FromSeat(seat, message))
+
+    def hold(self, jobs: frozenset[str]) -> None:
+        """These shall have no turn, and no others: a turn that stands is ended. May be said again."""
+        for job in sorted(jobs ^ self._held.keys()):
+            if job in jobs and self._tell(JobHeld(JobId(job))):
+                self._held[job] = None
+            elif job not in jobs and self._tell(JobReleased(JobId(job))):
+                del self._held[job]
+            self._look()
+
+    def operation(self, job: str) -> int | None:
+        """The greatest that a seat of the job has told of."""
+        places = [news.place.operation for seat, news in self.news.items() if seat.job == job and news.place]
+        return max(places, default=None)
+
+    def steps(self) -> Mapping[JobId, StepTimes]:
+        """Of jobs whose training step is known."""
+        return self._planner.steps()
 
     def _tell(self, event: SharingEvent) -> bool:
         try:
@@ -247,7 +282,8 @@ class SharingGroup:
         news = {
             job: [self.news[seat] for seat in seats]
             for job, seats in self._jobs().items()
-            if all(self._is_connected(seat.host) for seat in seats) or job in standing
+            if job not in self._held
+            and (all(self._is_connected(seat.host) for seat in seats) or job in standing)
         }
         wish = self._planner.wish(news, view.turns, self._now() / S)
         at_latest = min(at_latest, self._revoke_of_pausing(news, view))

@@ -122,6 +122,10 @@ class TurnPlanner:
             return Wish(None, proposal.ask_at)
         return Wish(TurnWanted(proposal.job, None, proposal.first, proposal.until), inf)
 
+    def steps(self) -> Mapping[JobId, StepTimes]:
+        """Of jobs whose step was known when turns were planned last."""
+        return {job: times for job, (_, times) in self._times.items()}
+
     def _forget(self, jobs: Mapping[JobId, Sequence[SeatNews]], turns: Sequence[TurnView]) -> None:
         standing = {one.turn.epoch for one in turns}
         self._stands = {epoch: at for epoch, at in self._stands.items() if epoch in standing}

@@ -17,6 +17,7 @@ import trio
 
 from inaproto.core.sharing_types import SharingAction, SharingConfig, Tell
 from inaproto.core.sharing_words import Seat
+from inaproto.core.step_times import StepTimes
 from inaproto.daemon.sharing_records import answer_of, order_message, seat_of
 from inaproto.errors import DecodeError
 from inaproto.units import Instant, JobId, S
@@ -67,6 +68,8 @@ class SharingService:
         self._put_record: PutRecord | None = None
         self._nursery: trio.Nursery | None = None
         self._look = trio.Event()
+        self._held: frozenset[str] = frozenset()
+        """Jobs that are to have no turn."""
         self.acted: Callable[[str, SharingAction], None] = lambda pool, action: None
         """Hears all that the coordinators do."""
 
@@ -76,6 +79,7 @@ class SharingService:
         """Nothing is known of hosts yet. Raises ``ConfigError`` for records that are not ours."""
         self._groups.clear()
         self._connected.clear()  # their sessions were of the term before
+        self._held = frozenset()
         self._put_record = put_record
         for owner, body in records.items():
             if owner.startswith(OWNER):
@@ -110,6 +114,7 @@ class SharingService:
             acted=self._acted,
             now=_now,
         )
+        group.hold(self._held)
         if self._nursery is not None:
             self._nursery.start_soon(group.run)
         return group
@@ -202,6 +207,23 @@ class SharingService:
                 None if age is None else now - age / S,
             )
         self._look_soon()
+
+    # --- whoever moves trees
+
+    def hold(self, jobs: frozenset[str]) -> None:
+        """These have no turns from now on, others may; turns of theirs that stand are ended by agreement."""
+        self._held = jobs
+        for group in self._groups.values():
+            group.hold(jobs)
+
+    def operation(self, job: str) -> int | None:
+        """Where a job is, as its seats have told; None: it has none."""
+        found = (group.operation(job) for group in self._groups.values())
+        return max((one for one in found if one is not None), default=None)
+
+    def steps(self) -> dict[str, StepTimes]:
+        """Of jobs whose training step is known."""
+        return {job: times for group in self._groups.values() for job, times in group.steps().items()}
 
     def status(self) -> list[dict[str, Any]]:
         """For people and their programs; fields may be added."""

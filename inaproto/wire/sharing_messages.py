@@ -159,6 +159,8 @@ class SeatHold:
     """Of its ring through the switches: the same in all seats that it has."""
     hosts: Positive16
     """Of that ring, and so its seats."""
+    stand: U32 = 0
+    """Epoch of the wish by which it stands where it does: the same in all seats that it has there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,122 @@
+"""Trees for the jobs that a fabric's root reports: what the planner is given, and what is made of its answer.
+
+A tree that the fabric has refused is left alone for a while, longer each time it is refused again. A switch
+that is away costs nobody the tree that he has, but nobody new gets one through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.core.step_times import StepTimes
+from inaproto_controller.fabric_trees import FabricOption, FabricTrees
+from inaproto_controller.trees.shared_roots import UNKNOWN, Gain, RootConfig, SharedJob, assign_roots
+
+JOBS_MAX: Final = 512
+"""That are planned for; the coordinator takes twice as many, for some are yet to end."""
+BARRED_S: Final = 5.0
+BARRED_MAX_S: Final = 120.0
+REMEMBERED: Final = 4
+"""A bar is forgotten after so many times its length."""
+
+
+class TreePlan(NamedTuple):
+    trees: dict[str, FabricOption | None]
+    unserved: tuple[str, ...]
+    """Jobs for which all switches are there, and none of them has a slot left."""
+
+
+@dataclass
+class _Bar:
+    until: float
+    seconds: float
+    epoch: int
+    is_refused: bool = True
+    """It still is, by what is reported."""
+
+    def holds(self, now: float) -> bool:
+        return self.is_refused or self.until > now
+
+
+@dataclass
+class TreePlans:
+    known: FabricTrees
+    config: RootConfig = field(default_factory=RootConfig)
+    _bars: dict[tuple[str, FabricTree], _Bar] = field(default_factory=dict)
+    _gains: dict[str, Gain] = field(default_factory=dict)
+    """Of jobs whose step was known once."""
+
+    def plan(
+        self,
+        states: Mapping[str, TreeState],
+        *,
+        had: Mapping[str, FabricTree],
+        roots: Mapping[str, str],
+        steps: Mapping[str, StepTimes],
+        pins: Mapping[str, str],
+        away: frozenset[str],
+        wishes: Mapping[str, TreeWished],
+        now: float,
+    ) -> TreePlan:
+        """``had``: the tree that each job has, or is getting; ``roots``: where those are that have none;
+        ``steps``: what is measured; ``away``: switches that cannot lend slots now."""
+        self._bar(states, wishes, now)
+        self._gains = {job: gain for job, gain in self._gains.items() if job in states}
+        self._gains |= {job: Gain.of(times) for job, times in steps.items() if job in states}
+        options: dict[str, tuple[FabricOption, ...]] = {}
+        jobs = []
+        for name in sorted(states)[:JOBS_MAX]:
+            found = options[name] = self.known.options(states[name].hosts)
+            current = _current(found, had.get(name), roots.get(name, ""))
+            barred = {
+                index
+                for index, one in enumerate(found)
+                if ((bar := self._bars.get((name, one.tree))) is not None and bar.holds(now))
+                or ((name not in had or index != current) and not away.isdisjoint(one.option.switches))
+            }
+            jobs.append(
+                SharedJob(
+                    name,
+                    tuple(one.option for one in found),
+                    current,
+                    self._gains.get(name, UNKNOWN),
+                    frozenset(barred),
+                    pins.get(name, ""),
+                    is_settled=name in had,
+                )
+            )
+        placed = assign_roots(jobs, self.known.slots, self.config)
+        trees = {name: None if index is None else options[name][index] for name, index in placed.items()}
+        unserved = tuple(
+            job.name for job in jobs if placed[job.name] is None and len(job.barred) < len(job.options)
+        )
+        return TreePlan(trees, unserved)
+
+    def _bar(self, states: Mapping[str, TreeState], wishes: Mapping[str, TreeWished], now: float) -> None:
+        """Trees that are refused, until their time is over."""
+        for name, state in states.items():
+            wish = wishes.get(name)
+            if wish is None or wish.tree is None or state.phase != "refused" or state.epoch != wish.epoch:
+                continue
+            old = self._bars.get((name, wish.tree))
+            if old is None or old.epoch != wish.epoch:
+                seconds = BARRED_S if old is None else min(2 * old.seconds, BARRED_MAX_S)
+                self._bars[name, wish.tree] = _Bar(now + seconds, seconds, wish.epoch)
+        for (name, tree), bar in list(self._bars.items()):
+            bar.is_refused = name in states and (states[name].phase, states[name].epoch) == (
+                "refused",
+                bar.epoch,
+            )
+            if name not in states or (not bar.is_refused and bar.until + REMEMBERED * bar.seconds < now):
+                del self._bars[name, tree]
+
+
+def _current(options: tuple[FabricOption, ...], had: FabricTree | None, root: str) -> int | None:
+    for index, one in enumerate(options):
+        if one.tree == had or (had is None and one.tree.root == root):
+            return index
+    return None
