@@ -30,7 +30,7 @@ from inaproto.sim.weather import Weather
 from inaproto.units import MS, US, Frames
 from inaproto.wire.control import ControlDecoder
 from inaproto_adapters.memory import Link, MemoryNetwork, MemoryNode, StreamTiming
-from tests.deterministic_trio import run_deterministically
+from inaproto_hil.deterministic_trio import run_deterministically
 
 DIRECTORY = Path("/memory")
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}

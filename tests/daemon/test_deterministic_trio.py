@@ -1,4 +1,4 @@
-"""The guard of :mod:`tests.deterministic_trio`: this release of Trio schedules by the seed alone.
+"""The guard of :mod:`inaproto_hil.deterministic_trio`: this release of Trio schedules by the seed alone.
 
 When one of these fails after an upgrade of Trio, its run loop has changed: read how it orders a batch of
 tasks (``unrolled_run`` in ``trio/_core/_run.py``), change the shim, or pin the release before.
@@ -17,10 +17,12 @@ import pytest
 import trio
 import trio.testing
 
-from tests.deterministic_trio import TrioHasChanged, run_deterministically
+from inaproto_hil.deterministic_trio import TrioHasChanged, run_deterministically
 
 TASKS = 100
-CHANGED = f"trio {trio.__version__} does not schedule as tests/deterministic_trio.py expects; see there"
+CHANGED = (
+    f"trio {trio.__version__} does not schedule as hil/inaproto_hil/deterministic_trio.py expects; see there"
+)
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -110,5 +112,7 @@ def test_everything_is_put_back() -> None:
 @pytest.mark.parametrize("name", ["_ALLOW_DETERMINISTIC_SCHEDULING", "_r"])
 def test_another_trio_is_refused_in_clear_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(trio._core._run, name)
-    with pytest.raises(TrioHasChanged, match=r"change tests/deterministic_trio\.py accordingly, or pin"):
+    with pytest.raises(
+        TrioHasChanged, match=r"change hil/inaproto_hil/deterministic_trio\.py accordingly, or pin"
+    ):
         run_deterministically(1, trio.lowlevel.checkpoint)

@@ -47,6 +47,12 @@ def _sharing() -> click.Command:
     return sharing_bench
 
 
+def _pairs() -> click.Command:
+    from inaproto_hil.bench.pairs import pairs_bench
+
+    return pairs_bench
+
+
 def _decision() -> click.Command:
     from inaproto_hil.bench.decision import decision
 
@@ -70,12 +76,14 @@ bench = LazyGroup(
         "accelerator": _accelerator,
         "allreduce": _allreduce,
         "decision": _decision,
+        "pairs": _pairs,
         "sharing": _sharing,
         "simulate": _simulate,
         "yardsticks": _yardsticks,
     },
     name="bench",
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, the rules by "
-    "which jobs share switches, what a host decides for an operation, simulated clusters, or how far "
+    "which jobs share switches, what two of them gain by it, what a host decides for an operation, simulated "
+    "clusters, or how far "
     "planning is from the best there is.",
 )

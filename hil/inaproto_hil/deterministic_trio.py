@@ -49,7 +49,7 @@ def require_known_trio() -> None:
         raise TrioHasChanged(
             f"trio {trio.__version__}: trio._core._run has {_FLAG}={flag!r} and {_GENERATOR}={generator!r}; "
             "expected a bool and a random.Random. Read how its run loop orders a batch of tasks now, and "
-            "change tests/deterministic_trio.py accordingly, or pin the release of trio before"
+            "change hil/inaproto_hil/deterministic_trio.py accordingly, or pin the release of trio before"
         )
 
 
