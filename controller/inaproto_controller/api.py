@@ -9,7 +9,7 @@
     GET  /v1/trees            where the rings of these jobs are, who has slots, moves and their times
     POST /v1/trees/NAME/move  {"root": "spine1", "wait_s"?}: {"job", "root", "stands", "move"}: the job's ring
                               is to be summed there; "": wherever the plan has it
-    GET  /v1/status
+    GET  /v1/status           of one that does not lead "as_of_s" says how old it is
     GET  /                    a page for people; ?refresh_s=5&window_s=60
 
 Every call can be made again: a job submitted with the same fields and ``submission`` is the same job (200,

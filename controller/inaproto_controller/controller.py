@@ -105,6 +105,8 @@ class Controller:
         self._desired = Desired()
         self.term = 0
         """0 while it does not lead."""
+        self._led_until: float | None = None
+        """What is known of jobs and agents is of then, where it does not lead; None: nothing is."""
         self.records: dict[str, bytes] = {}
         """Of protocol cores, by owner, as they are on disk."""
         self.problem = "it has just been started"
@@ -182,6 +184,7 @@ class Controller:
     def _follow(self, why: str) -> None:
         if self.term:
             log.warning("term %d is over: %s", self.term, why)
+            self._led_until = trio.current_time()
         self.term, self.problem = 0, why
         self.agents.follow()
         self._lost.set()
@@ -404,8 +407,14 @@ class Controller:
         self._require_leading()
         return self.agents.sharing.status()
 
+    def _age_s(self) -> float | None:
+        """Of what is known of jobs and agents; None: nothing is."""
+        if self.term:
+            return 0.0
+        return None if self._led_until is None else round(trio.current_time() - self._led_until, 3)
+
     def status(self) -> dict[str, Any]:
-        """For people and their programs; fields may be added."""
+        """For people and their programs; fields may be added. ``as_of_s``: how old what follows it is."""
         observed = self.agents.observed()
         counts: Mapping[str, int] = {
             state.value: sum(job.state is state for job in self._desired.jobs.values()) for state in JobState
@@ -418,6 +427,7 @@ class Controller:
             "leads": bool(self.term),
             "term": self.term,
             "problem": self.problem,
+            "as_of_s": self._age_s(),
             "revision": self._desired.revision,
             "jobs": counts,
             "grants": len(self._desired.grants),

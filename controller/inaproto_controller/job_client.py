@@ -88,6 +88,23 @@ class JobClient:
         asked = {"root": root, "wait_s": wait_s}
         return self.ask("POST", f"/v1/trees/{quote(name, safe='')}/move", asked, wait_s=wait_s)
 
+    def status(self) -> dict[str, Any]:
+        """Of the one that leads; where none does, of the first that answers: it says of when it is."""
+        follower: dict[str, Any] | None = None
+        problems: list[str] = []
+        for controller in self._controllers:
+            try:
+                found = JobClient([controller], answer_s=self._answer_s).ask("GET", "/v1/status")
+            except ControllerUnreachable as error:
+                problems.append(str(error))
+                continue
+            if found["leads"]:
+                return found
+            follower = follower or found
+        if follower is None:
+            raise ControllerUnreachable("\n".join(problems))
+        return follower
+
     def cancel(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask("POST", f"/v1/jobs/{quote(name, safe='')}/cancel", {})["job"]
         return found

@@ -18,6 +18,13 @@ def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])
     made.gauge("controller_leads", "1 while it leads; of a pair one does.", float(status["leads"]))
     made.gauge("controller_term", "Of its leadership; 0 while it does not lead.", status["term"])
+    if status["leads"]:  # else it is of a term that is over, and of a pair the other one tells it
+        _of_jobs(made, status)
+    _of_history(made, status["history"])
+    return made.made
+
+
+def _of_jobs(made: Families, status: Mapping[str, Any]) -> None:
     made.gauge("controller_revision", "Commits that the store has had.", status["revision"])
     made.gauges("controller_jobs", "Jobs that are known, by state.", "state", status["jobs"])
     made.gauge("controller_grants", "Rights that jobs have at hosts and switches.", status["grants"])
@@ -33,8 +40,6 @@ def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
         "presence",
         count_by(presences, (presence.value for presence in Presence)),
     )
-    _of_history(made, status["history"])
-    return made.made
 
 
 def _of_history(made: Families, history: Mapping[str, Any]) -> None:

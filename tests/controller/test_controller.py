@@ -18,6 +18,7 @@ from inaproto_controller.agents import Agents
 from inaproto_controller.cluster_planner import ClusterPlanner
 from inaproto_controller.controller import Controller, JobRefused, NotLeading
 from inaproto_controller.desired import JobSpec, JobState
+from inaproto_controller.metrics import controller_metrics
 from inaproto_controller.sqlite_store import SqliteStore
 from tests.controller.planned_cluster import racks
 
@@ -118,3 +119,25 @@ async def test_tokens_by_the_deployment_s_secret(tmp_path: Path) -> None:
     async with leading(tmp_path / "store", job_secret=TokenIssuer([bytes(range(32))])) as controller:
         with pytest.raises(JobRefused, match="made with another job_secret"):
             await controller.submit(found.job.spec, SUBMISSION)
+
+
+async def test_who_does_not_lead_says_how_old_its_status_is(tmp_path: Path) -> None:
+    async with leading(tmp_path / "store") as first:
+        await first.submit(SPEC, SUBMISSION)
+        assert first.status()["as_of_s"] == 0.0
+        assert families(first)["inaproto_controller_jobs"]
+    told = first.status()
+    assert (told["leads"], told["jobs"]["submitted"] + told["jobs"]["queued"]) == (False, 1)
+    assert told["as_of_s"] >= 0.0
+    assert "inaproto_controller_jobs" not in families(first)
+    planner = ClusterPlanner(racks())
+    never = Controller(
+        SqliteStore(tmp_path / "store"),
+        planner,
+        lambda changed: Agents({}, lease_s=1, report_s=1, sessions_max=1, changed=changed),
+    )
+    assert never.status()["as_of_s"] is None
+
+
+def families(controller: Controller) -> dict[str, Any]:
+    return {one.name: one.samples for one in controller_metrics(controller.status())}

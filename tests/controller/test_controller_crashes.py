@@ -103,6 +103,9 @@ async def test_a_pair_whose_leader_hangs(
         await until(f"{name} follows", lambda: controllers.is_running(name) and not leads(controllers, name))
 
     await cluster.run(hang, times=1)
+    for names in (("a", "b"), ("b", "a")):
+        client = JobClient([controllers.jobs_path(name) for name in names])
+        assert client.status()["leads"]
 
 
 async def test_a_pair_whose_leader_is_deposed(

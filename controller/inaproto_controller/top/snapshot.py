@@ -66,7 +66,7 @@ def _controller(controllers: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"problems": []}
     client = JobClient(controllers, answer_s=ANSWER_S)
     try:
-        found["status"] = client.ask("GET", "/v1/status")
+        found["status"] = client.status()
         if found["status"].get("leads"):
             found["jobs"] = client.jobs(live=True)
     except (ControllerRefused, ControllerUnreachable) as error:
