@@ -8,6 +8,7 @@ from inaproto.core.sharing_participant import SharingParticipant
 from inaproto.core.sharing_round import Round
 from inaproto.core.sharing_rounds import Rounds
 from inaproto.core.sharing_wishes import Wishes
+from inaproto.core.standing_turns import StandingTurns
 from tests.planted.planting import Change, PlantedFault
 
 SHARING: Final = "MINA IV-B; protocol.md 6"
@@ -203,5 +204,26 @@ WORD_FAULTS: Final = (
         Wishes._turn_to_end,
         "return is_open[0] if wanted is not None and is_full and not is_ending else None",
         "return None",
+    ),
+    _fault(
+        "epoch_used_again",
+        "gives the next turn the epoch of the last one",
+        StandingTurns.next_epoch,
+        "found = epoch + 1",
+        "found = max(epoch, 1)",
+    ),
+    _fault(
+        "epoch_forgotten",
+        "counts epochs from one again after a restart",
+        Rounds.__init__,
+        "self._epoch = self._record.epoch",
+        "self._epoch = Epoch(0)",
+    ),
+    _fault(
+        "place_shared",
+        "gives two turns that stand at once one place of the pool",
+        StandingTurns.next_epoch,
+        "while found % capacity in taken and len(taken) < capacity:",
+        "while False:",
     ),
 )

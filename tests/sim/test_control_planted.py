@@ -42,6 +42,9 @@ FINDS = {
     "turn_one_long": (4, "a decision is kept"),
     "nothing_is_granted": (0, "no wish is forgotten"),
     "nothing_is_ended": (2, "no wish is forgotten"),
+    "epoch_used_again": (0, "a decision is kept"),
+    "epoch_forgotten": (2, "a decision is kept"),
+    "place_shared": (15, "a decision is kept"),
 }
 
 

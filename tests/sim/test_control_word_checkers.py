@@ -175,6 +175,31 @@ def test_the_end_of_a_turn_at_another_operation_is_found(until: int) -> None:
     broken("a turn ends by", lambda: words.commit(0, wrong, second))
 
 
+def test_an_epoch_that_does_not_grow_is_found() -> None:
+    words = Words(DecisionsKept())
+    words.granted()
+    second = Version(1, 2)
+    words.ask(second)
+    words.vote(10, 10, version=second)
+    again = Decision(turn(12, 16))
+    words.write(again, second)
+    broken("has epoch 1, after 1", lambda: words.commit(0, again, second))
+
+
+def test_two_turns_that_stand_in_one_place_are_found() -> None:
+    words = Words(DecisionsKept())
+    words.granted()
+    second = Version(1, 2)
+    words.ask(second)
+    words.vote(10, 10, version=second)
+    other = Decision(turn(12, 16, epoch=2))
+    words.write(other, second)
+    broken("have one place of 1", lambda: words.commit(0, other, second))
+    for seat in words.seats:
+        words.answer(Drained(seat, Epoch(1)))
+    words.commit(0, other, second)
+
+
 def test_another_decision_than_was_asked_about_is_found() -> None:
     words = Words(DecisionsKept())
     words.ask()

@@ -12,7 +12,8 @@ from inaproto.core.sharing_words import Path, Version
 from inaproto.core.slot_ledger import Lease
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.checker import ControlChecker
-from inaproto.sim.control.word_checkers import DecisionsKept, TurnsObeyed, WishesServed
+from inaproto.sim.control.wish_checker import WishesServed
+from inaproto.sim.control.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.recorder import say_time
 
 if TYPE_CHECKING:

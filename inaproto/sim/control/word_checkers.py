@@ -31,11 +31,8 @@ from inaproto.core.slot_ledger import Lease
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.checker import ControlChecker
 from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
-from inaproto.sim.recorder import say_time
 
 if TYPE_CHECKING:
-    from inaproto.core.sharing_types import SharingView
-    from inaproto.sim.control.group import Group
     from inaproto.sim.control.seat import SimSeat
     from inaproto.sim.control.world import ControlWorld
 
@@ -69,6 +66,10 @@ class DecisionsKept(ControlChecker):
         """By each seat that was asked."""
         self._granted: dict[tuple[Seat, int], None] = {}
         """Seats and epochs of turns."""
+        self._turns: dict[str, dict[int, tuple[Seat, ...]]] = {}
+        """By group, seats of turns by their epochs."""
+        self._drained: dict[Seat, int] = {}
+        """Up to which epoch each seat has said so."""
 
     def said(self, message: Any) -> None:
         match message:
@@ -82,6 +83,8 @@ class DecisionsKept(ControlChecker):
                 self._renounce(seat, version)
             case SeatSays(_, Done(seat, version)):
                 self._rounds[seat, version].done[seat] = None
+            case SeatSays(_, Drained(seat, epoch)):
+                self._drained[seat] = max(epoch, self._drained.get(seat, 0))
             case PeerSays(to, sender, TellPeerDecision(_, _, version, decision)):
                 self._told_by_peer(to, sender, version, decision)
             case _:
@@ -143,8 +146,9 @@ class DecisionsKept(ControlChecker):
     def _check(self, round_: _Round, version: Version, decision: Decision) -> None:
         """It is said for the first time."""
         disk = self.world.store.disk.items()
-        records = [record for name, record in disk if name.startswith("sharing/")]
-        if not any((one.version, one.decision) == (version, decision) for one in records):
+        records = {name: record for name, record in disk if name.startswith("sharing/")}
+        groups = [name for name, one in records.items() if (one.version, one.decision) == (version, decision)]
+        if not groups:
             raise Violated(self.name, f"{version} is said, and not on disk: {decision}")
         prepare = round_.prepare
         missing = [seat for seat in prepare.peers if seat not in round_.votes]
@@ -155,9 +159,33 @@ class DecisionsKept(ControlChecker):
             raise Violated(self.name, f"{version} is {decision}, and was to be {prepare}")
         self._look_at_indices(round_, decision)
         if decision.granted is not None:
-            for seat in prepare.peers:
-                if seat.job == decision.granted.job:
-                    self._granted[seat, decision.granted.epoch] = None
+            seats = tuple(seat for seat in prepare.peers if seat.job == decision.granted.job)
+            for seat in seats:
+                self._granted[seat, decision.granted.epoch] = None
+            group = next(name for name in groups if set(seats) <= set(records[name].told))
+            self._look_at_epoch(group, decision.granted.epoch, decision.ended, seats)
+
+    def _look_at_epoch(self, group: str, epoch: int, ended: int | None, seats: tuple[Seat, ...]) -> None:
+        """It is higher than all before, and in another place of the pool than turns that stand."""
+        turns = self._turns.setdefault(group, {})
+        newest = max(turns, default=0)
+        if epoch <= newest:
+            raise Violated(self.name, f"{group}: a turn has epoch {epoch}, after {newest}")
+        capacity = self.world.config.pools[int(group.removeprefix("sharing/"))]
+        for other, of in turns.items():
+            if other != ended and other % capacity == epoch % capacity and self._stands(other, of):
+                raise Violated(self.name, f"{group}: turns {epoch} and {other} have one place of {capacity}")
+        self._turns[group] = {
+            other: of for other, of in turns.items() if other == newest or self._stands(other, of)
+        } | {epoch: seats}
+
+    def _stands(self, epoch: int, seats: tuple[Seat, ...]) -> bool:
+        """Somebody may use it: a seat that is there has not said that it has drained."""
+        world = self.world
+        return any(
+            _is_there(world, seat) and self._drained.get(seat, 0) < epoch and not world.jobs[seat.job].is_over
+            for seat in seats
+        )
 
     def _look_at_indices(self, round_: _Round, decision: Decision) -> None:
         prepare = round_.prepare
@@ -331,76 +359,3 @@ class TurnsObeyed(ControlChecker):
     def seat_gone(self, seat: SimSeat) -> None:
         for member in seat.members:
             self._known.pop(member, None)
-
-
-class WishesServed(ControlChecker):
-    """A coordinator does what is wished for, or waits for a seat that has something to do."""
-
-    name = "no wish is forgotten"
-
-    def begin(self, world: ControlWorld) -> None:
-        super().begin(world)
-        self._committing: dict[int, tuple[int, Version, int]] = {}
-        """By tree, the term and the round whose end is waited for, and since when."""
-        self._idle: dict[tuple[int, int, Seat], int] = {}
-        """Seats for which a turn stands (by tree and epoch) that they are past, and since when."""
-
-    def sample(self) -> None:
-        controller = self.world.controller
-        if not (controller.is_up and controller.is_ready and controller.knows_members):
-            self._committing.clear()
-            self._idle.clear()
-            return
-        idle, self._idle = self._idle, {}
-        for group in controller.groups:
-            view = group.core.view()
-            if view.phase in _BUSY and group.core.deadline is None:
-                raise Violated(self.name, f"a round is {view.phase} for ever: {view}")
-            self._look_for_end(group, view)
-            self._look_for_drained(group, view, idle)
-            if view.phase == "idle" and group.may_have_turn(view.wanted):
-                self._look_at_wish(group, view)
-
-    def _look_for_end(self, group: Group, view: SharingView) -> None:
-        """Where nothing is lost any more, all seats have soon done what was decided."""
-        if view.phase != "committing" or not self.world.faults.healed:
-            self._committing.pop(group.tree, None)
-            return
-        key, now = (view.term, view.version), self.world.agenda.now
-        known = self._committing.get(group.tree)
-        if known is None or known[:2] != key:
-            self._committing[group.tree] = (*key, now)
-        elif now - known[2] > self._soon(group):
-            raise Violated(self.name, f"a decision is not done after {say_time(now - known[2])}: {view}")
-
-    def _soon(self, group: Group) -> int:
-        return 8 * group.resend_ns + 4 * self.world.config.heartbeat_ns
-
-    def _look_for_drained(
-        self, group: Group, view: SharingView, before: dict[tuple[int, int, Seat], int]
-    ) -> None:
-        """Likewise a turn goes when all seats are past its end, whoever has not been heard."""
-        now = self.world.agenda.now
-        if not self.world.faults.healed:
-            return
-        for one in view.turns:
-            for seat in one.undrained:
-                here = self.world.host_named(seat.host).seats.get(seat.job)
-                until = one.turn.until
-                if here is None or here.in_ina or until is None or until > here.operation + 1:
-                    continue
-                key = group.tree, one.turn.epoch, seat
-                since = self._idle[key] = before.get(key, now)
-                if now - since > self._soon(group):
-                    raise Violated(self.name, f"{seat} is past a turn that stands: {view}")
-
-    def _look_at_wish(self, group: Group, view: SharingView) -> None:
-        turns = [one.turn for one in view.turns]
-        if any(one.job == view.wanted for one in turns):
-            return
-        has_room = len(turns) < self.world.config.pools[group.tree]
-        if has_room or all(one.until is None for one in turns):
-            raise Violated(self.name, f"nothing is done for {view.wanted}: {view}")
-
-
-_BUSY = ("preparing", "committing", "backing off")
