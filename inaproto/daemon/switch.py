@@ -101,10 +101,12 @@ class Switch:
             self._accelerator.step,
             self._perform_of_accelerator,
             wrap_port=wrap_port,
-            ports_max=settings.ports_max,
+            ports_max=0 if place is not None and place.is_further_root else settings.ports_max,
             trunks=0 if place is None else len(place.fabric.trunk_ports(place.name)),
             links=len(links),
         )
+        if links and place is not None and place.is_further_root:
+            raise ConfigError(f"port: no host can be at {place.name}, a further root; leave it out")
         self.links = LinkPorts(links, self.ports)
         self.captures = CaptureDesk(self.ports)
         self.trunks = (

@@ -105,7 +105,9 @@ class PortBoard:
                     await port.aclose()
                     continue
                 if self._hosts >= self._ports_max:
-                    log.warning("port refused: all %d are in use (--ports-max)", self._ports_max)
+                    all_used = f"all {self._ports_max} are in use (--ports-max)"
+                    why = all_used if self._ports_max else "no host can be at this switch, a further root"
+                    log.warning("port refused: %s", why)
                     await port.aclose()
                     continue
                 port_id = PortId(self._serial)

@@ -14,7 +14,7 @@ from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_stream import ControlStream
 from inaproto.daemon.fabric_file import Fabric, Place
 from inaproto.daemon.status import ask
-from inaproto.daemon.switch import run_switch
+from inaproto.daemon.switch import Switch, run_switch
 from inaproto.daemon.unix_sockets import connect_unix
 from inaproto.ports import FramePort, load_adapter
 
@@ -30,6 +30,7 @@ class RunningFabric:
         self._scopes: dict[str, trio.CancelScope] = {}
         self._ended: dict[str, trio.Event] = {}
         self._frames = load_adapter("frames").open()
+        self.switches: dict[str, Switch] = {}
         self._streams: list[ControlStream] = []
         self._plugged: list[FramePort] = []
 
@@ -39,6 +40,10 @@ class RunningFabric:
         scope = self._scopes[name] = trio.CancelScope()
         ended = self._ended[name] = trio.Event()
         ready = trio.Event()
+
+        def started(switch: Switch) -> None:
+            self.switches[name] = switch
+            ready.set()
 
         async def connect_port(path: Path) -> FramePort:
             port: FramePort = await self._frames.connect(path, wait_ns=0)
@@ -53,7 +58,7 @@ class RunningFabric:
                         open_port_listener=self._frames.listen,
                         connect_port=connect_port,
                         stop=trio.Event(),
-                        announce=lambda line: ready.set(),
+                        started=started,
                     )
             finally:
                 ended.set()

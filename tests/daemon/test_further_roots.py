@@ -5,19 +5,25 @@ Every result is compared, by equality, with numpy's of the nested plan, which is
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import trio
 
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.daemon.control_plane import ControlPlane
 from inaproto.daemon.switch import Switch
+from inaproto.ports import FramePort, PortClosed
+from inaproto_adapters.memory import MemoryFramePort
 from tests.daemon.fabrics import SEATS, tree_of_root, two_spines
 from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.test_memory_recovery import WEATHER
 from tests.daemon.test_two_paths import Given, RackJob, alternate, past
 
 FABRIC = two_spines(DIRECTORY)
+PACE_S = 0.2
 
 
 def switch(cluster: MemoryCluster, name: str) -> Switch:
@@ -66,3 +72,148 @@ def test_a_job_is_summed_along_the_tree_of_a_further_root(weather: str) -> None:
 
     options: dict[str, Any] = {"fabric": FABRIC, "seats": SEATS, "turns": Given(alternate)}
     run_world(f"roots/{weather}", scenario, hosts=4, weather=weather, **options)
+
+
+# --- what is lost
+
+
+class Paced(RackJob):
+    """Small all-reduces, one after the other, so that much may happen between few."""
+
+    def __init__(self, cluster: MemoryCluster, name: str) -> None:
+        super().__init__(cluster, 4, 1000, name)
+        self.name = name
+        self.called = [(dtype, op, 1 + length % 200) for dtype, op, length in self.called]
+
+    async def rank(self, rank: int) -> None:
+        comm = await self.cluster.connect(self.name, rank, size=4, **self.wishes)
+        for index, (_, op, _) in enumerate(self.called):
+            result = await comm.all_reduce(self.inputs(index)[rank], op)
+            assert result.tobytes() == self.expected(index).tobytes(), (self.name, rank, index)
+            self.done[rank] += 1
+            await trio.sleep(PACE_S)
+
+
+def told(cluster: MemoryCluster, job: str) -> dict[str, Any]:
+    (found,) = [one for one in plane(cluster).status()["jobs"] if one["name"] == job]
+    return dict(found)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while True:
+        if condition():
+            return
+        await trio.sleep(PACE_S)
+
+
+async def crash(cluster: MemoryCluster) -> None:
+    await cluster.switches["spine1"].crash()
+
+
+async def start(cluster: MemoryCluster) -> None:
+    await cluster.start_switch("spine1")
+
+
+async def cut(cluster: MemoryCluster) -> None:
+    cluster.network.partition("leaf1", "spine1", kinds=(MemoryFramePort,))
+
+
+async def mend(cluster: MemoryCluster) -> None:
+    cluster.network.partition("leaf1", "spine1", kinds=(MemoryFramePort,), is_cut=False)
+
+
+@pytest.mark.parametrize(
+    ("lose", "bring_back", "words"),
+    [
+        (crash, start, "spine1"),
+        (cut, mend, "the trunk between leaf1 and spine1 is down"),
+    ],
+    ids=["spine1", "trunk"],
+)
+def test_what_a_job_alone_needs_is_lost_and_it_alone_goes_on_without(
+    lose: Callable[[MemoryCluster], Awaitable[None]],
+    bring_back: Callable[[MemoryCluster], Awaitable[None]],
+    words: str,
+) -> None:
+    """By its base ring; and by both again when what was lost is there again."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        wish(cluster, hurt="spine1")
+        hurt, other = Paced(cluster, "hurt"), Paced(cluster, "other")
+        scope = trio.CancelScope()
+
+        async def strike() -> None:
+            await past(hurt, 4)
+            await past(other, 4)
+            assert state(cluster, "hurt").pool == "shared@spine1"
+            assert state(cluster, "other").pool == "shared"
+            ring = told(cluster, "other")["ring_id"]
+            await lose(cluster)
+            await until(lambda: words in told(cluster, "hurt")["fallback"])
+            await past(hurt, min(hurt.done) + 4)
+            assert told(cluster, "hurt")["path"] == "chain"
+            await past(other, min(other.done) + 4)
+            await bring_back(cluster)
+            await until(lambda: state(cluster, "hurt").phase == "standing")
+            before = summed(cluster, "spine1")
+            await past(hurt, min(hurt.done) + 4)
+            assert summed(cluster, "spine1") > before
+            assert (told(cluster, "other")["ring_id"], told(cluster, "other")["recoveries"]) == (ring, 0)
+            assert told(cluster, "hurt")["recoveries"] >= 2
+            scope.cancel()
+
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hurt.run)
+                nursery.start_soon(other.run)
+                nursery.start_soon(strike)
+        assert scope.cancelled_caught
+
+    options: dict[str, Any] = {"fabric": FABRIC, "seats": SEATS, "turns": Given(alternate)}
+    run_world(f"roots/lost/{words}", scenario, hosts=4, **options)
+
+
+# --- no loop
+
+
+def test_what_is_flooded_comes_once_and_goes_nowhere_else() -> None:
+    """Each leaf is next to both spines: bridged on all those trunks, a broadcast would go round for ever."""
+    frames = [
+        np.frombuffer(b"\xff" * 6 + bytes([2, 0, 0, 0, 7, number]) + b"\x08\x06" + bytes(46), np.uint8)
+        for number in range(50)
+    ]
+    came: dict[str, list[bytes]] = {}
+
+    async def plug(cluster: MemoryCluster, nursery: trio.Nursery, name: str, leaf: str) -> FramePort:
+        port: FramePort = cluster.network.node(name).connect_port(FABRIC.by_name[leaf].ports_path)
+        nursery.start_soon(port.run)
+        nursery.start_soon(listen, name, port)
+        return port
+
+    async def listen(name: str, port: FramePort) -> None:
+        while True:
+            try:
+                blocks = await port.receive()
+            except PortClosed:
+                return
+            came.setdefault(name, []).extend(row.tobytes() for block in blocks for row in block)
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        await until(
+            lambda: sum(trunk["is_up"] for trunk in switch(cluster, "spine1").status()["trunks"]) == 2
+        )
+        async with trio.open_nursery() as nursery:
+            ports = [await plug(cluster, nursery, f"at {leaf}", leaf) for leaf in ("leaf0", "leaf1")]
+            await trio.sleep(1)
+            came.clear()
+            for frame in frames:
+                ports[0].send_nowait(frame.reshape(1, -1))
+            await trio.sleep(30)
+            for port in ports:
+                await port.aclose()
+        assert came == {"at leaf1": [frame.tobytes() for frame in frames]}
+        for name in ("spine", "spine1", "leaf0", "leaf1"):
+            counters = switch(cluster, name).status()["accelerator"]["counters"]
+            assert counters["dropped"] == {}, "none came on a trunk that is for rings"
+
+    run_world("roots/storm", scenario, hosts=0, fabric=FABRIC)

@@ -54,6 +54,7 @@ class Job:
         self.done = [0] * size
         self.paths: set[str] = set()
         """By which they were summed."""
+        self.name = "train"
         self.wishes: dict[str, Any] = {}
         """Of all ranks: how they connect."""
         self.seed = seed
@@ -67,7 +68,7 @@ class Job:
 
     async def rank(self, rank: int) -> None:
         async with await self.cluster.connect(
-            "train", rank, size=self.size, host=self.places[rank], **self.wishes
+            self.name, rank, size=self.size, host=self.places[rank], **self.wishes
         ) as comm:
             for first in range(0, len(self.called), 2):
                 works: list[tuple[int, inaproto.Work]] = [
