@@ -29,7 +29,6 @@ before it is admitted.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -130,7 +129,8 @@ class TreeControl:
         self._trees: dict[int, _Tree] = {}
         self._unanswered: dict[tuple[str, int], int] = {}
         """Orders to install a ring that a switch has not answered yet."""
-        self._retired: deque[_Retired] = deque(maxlen=config.retired_max)
+        self._retired: dict[int, _Retired] = {}
+        """By ring; the one given up last is the last."""
         self._hosts: dict[bytes, str] = dict(config.hosts)
         self._counters = {"trees_made": 0, "trees_refused": 0, "trees_waited": 0}
         self._counters |= {"switches_lost": 0, "trunks_down": 0}
@@ -202,7 +202,7 @@ class TreeControl:
         self._ways.arrived(switch, is_trunk_up=event.is_trunk_up)
         specs = [
             retired.specs[switch]
-            for retired in self._retired
+            for retired in self._retired.values()
             if switch in retired.specs and now < retired.until
         ]
         specs += [tree.spec_at(switch) for tree in self._told() if switch in tree.roles]
@@ -368,8 +368,12 @@ class TreeControl:
     def _gone(self, tree: _Tree, event: RingGone, now: Instant) -> list[TreeAction]:
         del self._trees[event.ring_id]
         present = self._ways.present
-        specs = {switch: tree.spec_at(switch) for switch in tree.roles}
-        self._retired.append(_Retired(Instant(now + self._config.retired_ns), specs))
+        earlier = self._retired.pop(event.ring_id, None)  # it may have been elsewhere before
+        specs = {} if earlier is None or earlier.until <= now else dict(earlier.specs)
+        specs |= {switch: tree.spec_at(switch) for switch in tree.roles}
+        self._retired[event.ring_id] = _Retired(Instant(now + self._config.retired_ns), specs)
+        while len(self._retired) > self._config.retired_max:
+            del self._retired[next(iter(self._retired))]
         return [Order(switch, RemoveRing(event.ring_id)) for switch in tree.roles if switch in present]
 
     def _too_late(self, tree: _Tree, event: RingEvent, now: Instant) -> list[TreeAction]:
