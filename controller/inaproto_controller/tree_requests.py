@@ -32,7 +32,7 @@ async def move_job(controller: Controller, job: str, root: str, wait_s: float) -
     if root and root not in roots:
         ways = ", ".join(roots) or "no switch, by the cluster file"
         raise JobRefused(f"job {job!r}: cannot be summed at {root!r}, but at {ways}")
-    await trees.pin(job, root)
+    await trees.pin(job, root, controller.put_record)
     stands = await trees.until_at(job, root, wait_s) if root else True
     controller.trees()  # it may lead no more
     return Moved(job, root, stands, trees.last_move(job))

@@ -66,6 +66,8 @@ log = logging.getLogger("inaproto.controller")
 OWNER: Final = "trees"
 PINS: Final = "tree-roots"
 PINS_MAX: Final = 1024
+TERMS_MAX: Final = 1 << 32
+"""No switch has heard of a term so far above ours: ours would begin after it, and run out of numbers."""
 LOOK_S: Final = 0.5
 """Everything is looked at so often, if nothing happens."""
 JITTERS: Final = 64
@@ -107,6 +109,7 @@ class TreeService:
         self._look = trio.Event()
         self._news = trio.Event()
         self._deposed = trio.Event()
+        self._one_pin = trio.Lock()
         self._reset(NO_RECORD, {}, {})
 
     def _reset(
@@ -199,6 +202,8 @@ class TreeService:
         if message.switch != agent:
             raise DecodeError("control", f"{message.TYPE}: switch {agent!r} speaks for {message.switch!r}")
         said = switch_said(message)
+        if isinstance(said, SlotAnswer) and said.newest_term > self._record.term + TERMS_MAX:
+            raise DecodeError("control", f"{message.TYPE}: there is no term {said.newest_term}")
         if isinstance(said, SlotAnswer | SlotsChanged):
             self._tell(FromSwitch(said))
             self._look_soon()
@@ -379,16 +384,19 @@ class TreeService:
         state = (self._states or {}).get(job)
         return [] if state is None else [one.tree.root for one in self._trees.options(state.hosts)]
 
-    async def pin(self, job: str, root: str) -> None:
-        """The root that the job is to have, on disk when this returns; empty: where the plan has it."""
-        if root:
-            self._pins[job] = root
-        else:
-            self._pins.pop(job, None)
-        while len(self._pins) > PINS_MAX:
-            del self._pins[next(iter(self._pins))]
-        if self._put_record is not None:
-            await self._put_record(PINS, encode_pins(self._pins))
+    async def pin(self, job: str, root: str, put_record: PutRecord) -> None:
+        """The root that the job is to have, on disk when this returns; empty: where the plan has it.
+
+        Nobody waits for a leader that is none any more: what ``put_record`` raises goes on to the caller.
+        """
+        async with self._one_pin:
+            pins = {name: at for name, at in self._pins.items() if name != job}
+            if root:
+                pins[job] = root
+            while len(pins) > PINS_MAX:
+                del pins[next(iter(pins))]
+            await put_record(PINS, encode_pins(pins))
+            self._pins = pins
         self._look_soon()
 
     async def until_at(self, job: str, root: str, wait_s: float) -> bool:
