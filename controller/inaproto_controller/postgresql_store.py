@@ -12,17 +12,15 @@ answered (the server hangs, while its machine answers for it).
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.errors import ConfigError, InvariantBroken, Unsupported
-from inaproto_controller import store
-from inaproto_controller.desired import Change, Desired
-from inaproto_controller.store import Deposed, Leadership, Row, StoreLost
+from inaproto_controller.led_store import LedStore, Session
+from inaproto_controller.store import Leadership, Row, StoreLost
 
 if TYPE_CHECKING:
     import psycopg
@@ -38,7 +36,7 @@ ANSWER_S: Final = 10.0
 """Longer than a statement may take."""
 
 
-class PostgresqlStore:
+class PostgresqlStore(LedStore["_Postgresql"]):
     """``url``: as libpq takes it. The database must be there; its tables are made."""
 
     def __init__(self, url: str, *, silent_s: float = SILENT_S, answer_s: float = ANSWER_S) -> None:
@@ -52,12 +50,11 @@ class PostgresqlStore:
             fields = psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise ConfigError(f"store: {str(error).strip()}") from None
+        super().__init__()
         self._url = url
         self._silent_s, self._answer_s = silent_s, answer_s
         self._where = f"store {fields.get('dbname', 'postgres')} at {fields.get('host', 'localhost')}"
         self._lock: _Postgresql | None = None
-        self._database: _Postgresql | None = None
-        self._term = 0
 
     def lead(self) -> Leadership | None:
         if self._database is not None:
@@ -68,62 +65,27 @@ class PostgresqlStore:
             ((locked,),) = self._lock.run("SELECT pg_try_advisory_lock(?)", (_LOCK_KEY,))
             if not locked:
                 return None  # and the session is kept for the next try
-            database = self._database = self._session()
-            store.prepare(
-                database,
-                has_tables=database.run("SELECT to_regclass('control') IS NOT NULL") == [(True,)],
-                store_id=lambda: secrets.token_hex(8),
-                where=self._where,
-            )
-            found = store.begin_term(database)
+            return self._begin(self._session(), self._where)
         except BaseException:
             self.resign()
             raise
-        self._term = found.term
-        return found
 
     def _session(self) -> _Postgresql:
         return _Postgresql(self._url, self._where, self._silent_s, self._answer_s)
 
-    def _own(self) -> _Postgresql:
-        if self._database is None:
-            raise Deposed("this controller does not lead")
-        return self._database
-
     def verify(self) -> None:
-        database = self._own()
-        assert self._lock is not None
-        self._lock.run("SELECT 1")  # the lock is this session's
-        store.verify_term(database, self._term)
-
-    def load(self) -> Desired:
-        return store.load(self._own())
-
-    def commit(self, changes: Sequence[Change], after: Desired) -> None:
-        store.commit(self._own(), self._term, changes, after)
-
-    def records(self) -> Mapping[str, bytes]:
-        return store.records(self._own())
-
-    def put_record(self, owner: str, body: bytes | None) -> None:
-        store.put_record(self._own(), self._term, owner, body)
-
-    def events(self) -> Sequence[tuple[int, str]]:
-        return store.events(self._own())
-
-    def keep_events(self, rows: Sequence[tuple[int, str]], gone: Sequence[int]) -> None:
-        store.keep_events(self._own(), self._term, rows, gone)
+        if self._lock is not None:
+            self._lock.run("SELECT 1")  # the lock is this session's
+        super().verify()
 
     def resign(self) -> None:
-        for session in (self._database, self._lock):
-            if session is not None:
-                session.close()
-        self._database = self._lock = None
+        self._end()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
 
-class _Postgresql:
-    """A session."""
-
+class _Postgresql(Session):
     def __init__(self, url: str, where: str, silent_s: float, answer_s: float) -> None:
         import psycopg
 
@@ -151,6 +113,9 @@ class _Postgresql:
             )
         except psycopg.Error as error:
             raise StoreLost(f"{where}: {_line(error)}") from None
+
+    def has_tables(self) -> bool:
+        return self.run("SELECT to_regclass('control') IS NOT NULL") == [(True,)]
 
     def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         try:
@@ -185,20 +150,9 @@ class _Postgresql:
         ):
             connection.shutdown(socket.SHUT_RDWR)
 
-    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        for row in rows:
-            self.run(sql, row)
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.run("BEGIN")
-        try:
-            yield
-            self.run("COMMIT")
-        except BaseException:
-            with suppress(self._errors), self._answered():
-                self._connection.rollback()
-            raise
+    def roll_back(self) -> None:
+        with suppress(self._errors), self._answered():
+            self._connection.rollback()
 
     def close(self) -> None:
         with suppress(self._errors):

@@ -4,50 +4,41 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from inaproto.errors import ConfigError, InvariantBroken
-from inaproto_controller import store
-from inaproto_controller.desired import Change, Desired
-from inaproto_controller.store import Deposed, Leadership, Row, StoreLost
+from inaproto_controller.led_store import LedStore, Session
+from inaproto_controller.store import Leadership, Row, StoreLost
 
 _BUSY_S: Final = 5.0
 """Only a person at ``sqlite3`` can be in the way."""
+_PASSING: Final = frozenset(
+    (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+)
+"""Of a file that can be used, only not now."""
 
 
-class SqliteStore:
+class SqliteStore(LedStore["_Sqlite"]):
     """``path``: of the database; its directory must be there."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
         self._lock = -1
-        self._database: _Sqlite | None = None
-        self._term = 0
 
     def lead(self) -> Leadership | None:
         self.resign()
         if not self._take_lock():
             return None
         try:
-            self._database = _Sqlite(self.path)
-            has_tables = self._database.has_tables()
-            store.prepare(
-                self._database,
-                has_tables=has_tables,
-                store_id=lambda: secrets.token_hex(8),
-                where=f"store {self.path}",
-            )
-            found = store.begin_term(self._database)
+            return self._begin(_Sqlite(self.path), f"store {self.path}")
         except BaseException:
             self.resign()
             raise
-        self._term = found.term
-        return found
 
     def _take_lock(self) -> bool:
         path = self.path.with_name(self.path.name + ".lock")
@@ -62,42 +53,16 @@ class SqliteStore:
             return False
         return True
 
-    def _own(self) -> _Sqlite:
-        if self._database is None:
-            raise Deposed("this controller does not lead")
-        return self._database
-
-    def verify(self) -> None:
-        store.verify_term(self._own(), self._term)
-
-    def load(self) -> Desired:
-        return store.load(self._own())
-
-    def commit(self, changes: Sequence[Change], after: Desired) -> None:
-        store.commit(self._own(), self._term, changes, after)
-
-    def records(self) -> Mapping[str, bytes]:
-        return store.records(self._own())
-
-    def put_record(self, owner: str, body: bytes | None) -> None:
-        store.put_record(self._own(), self._term, owner, body)
-
-    def events(self) -> Sequence[tuple[int, str]]:
-        return store.events(self._own())
-
-    def keep_events(self, rows: Sequence[tuple[int, str]], gone: Sequence[int]) -> None:
-        store.keep_events(self._own(), self._term, rows, gone)
-
     def resign(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        self._end()
         if self._lock >= 0:
             os.close(self._lock)  # and with it the lock
             self._lock = -1
 
 
-class _Sqlite:
+class _Sqlite(Session):
+    begin = "BEGIN IMMEDIATE"
+
     def __init__(self, path: Path) -> None:
         self._path = path
         umask = os.umask(0o077)  # hashes of tokens are in it
@@ -106,9 +71,15 @@ class _Sqlite:
             self._connection = sqlite3.connect(
                 path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-                self._connection.execute(f"PRAGMA {pragma}")
+            try:
+                for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+                    self._connection.execute(f"PRAGMA {pragma}")
+            except BaseException:
+                self._connection.close()
+                raise
         except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF in _PASSING:
+                raise StoreLost(f"store {path}: {error}") from None
             raise ConfigError(
                 f"store {path}: {error}; name a file that is or can be a SQLite database"
             ) from None
@@ -130,20 +101,9 @@ class _Sqlite:
         except sqlite3.Error as error:
             raise StoreLost(f"store {self._path}: {error}") from None
 
-    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        for row in rows:
-            self.run(sql, row)
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.run("BEGIN IMMEDIATE")
-        try:
-            yield
-            self.run("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self._connection.rollback()
-            raise
+    def roll_back(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.rollback()
 
     def close(self) -> None:
         with suppress(sqlite3.Error):

@@ -251,6 +251,18 @@ def test_a_server_that_does_not_answer_is_given_up(postgresql: str) -> None:  # 
             os.kill(pid, signal.SIGCONT)
 
 
+def test_a_file_that_somebody_holds_is_waited_for(tmp_path: Path) -> None:
+    """It can be used, only not now: the controller goes on trying."""
+    connection = sqlite3.connect(tmp_path / "store", isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    store = open_store(str(tmp_path / "store"))
+    with pytest.raises(StoreLost, match="locked"):
+        store.lead()
+    connection.close()
+    lead(store)
+    store.resign()
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"))
     lead(store)
