@@ -10,6 +10,8 @@ from inaproto.core.sharing_round import Round
 from inaproto.core.sharing_rounds import Rounds
 from inaproto.core.sharing_wishes import Wishes
 from inaproto.core.slot_ledger import SlotLedger
+from inaproto.core.tree_migration import TreeMigration
+from inaproto.core.tree_migration_jobs import JobMoves
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
 
@@ -81,6 +83,42 @@ _FAULTS: Final = (
         SHARING,
         "knows of no turn after a restart",
         (Change(Rounds.__init__, "StandingTurns(self._record.turns)", "StandingTurns(())"),),
+    ),
+    PlantedFault(
+        "slots_asked_for_before_written",
+        _SLOTS,
+        "asks for slots while what it is to promise is on its way to the disk",
+        (Change(TreeMigration._settle, "if self._is_writing:\n        return []", "pass"),),
+    ),
+    PlantedFault(
+        "slots_under_an_old_epoch",
+        _SLOTS,
+        "counts the epochs of leases from one again after a restart",
+        (
+            Change(
+                TreeMigration._record,
+                "MigrationRecord(self._term, self._plan, self._epoch, jobs)",
+                "MigrationRecord(self._term, self._plan, 0, jobs)",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "epoch_of_two_trees",
+        _SLOTS,
+        "acquires all trees under one epoch",
+        (Change(JobMoves._acquire, "self._epoch += 1", "self._epoch = max(1, self._epoch)"),),
+    ),
+    PlantedFault(
+        "slots_taken_from_operations",
+        _SLOTS,
+        "releases a tree that is to go before its job has drained",
+        (
+            Change(
+                JobMoves._leave,
+                "return replace(job, phase=Phase.DRAINING, is_drained=False)",
+                "return replace(job, phase=Phase.RELEASING, drained=now)",
+            ),
+        ),
     ),
     PlantedFault(
         "slot_too_many",

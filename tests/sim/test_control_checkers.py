@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from inaproto.core.sharing_words import Path
-from inaproto.core.slot_ledger import Lease
+from inaproto.core.slot_ledger import Lease, Order, SlotRequest
+from inaproto.core.tree_migration_types import JobRecord, MigrationRecord, Tree
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.checker import ControlChecker
 from inaproto.sim.control.checkers import DrainedFirst, OneDecision, PoolApart, SlotsKept, all_checkers
@@ -101,6 +102,32 @@ def test_a_slot_too_many_and_one_too_long_are_found() -> None:
         checker.slot_freed(switch, OTHER, has_run_out=False)
     with pytest.raises(Violated, match="still lends"):
         checker.end(here)
+
+
+def test_a_lease_whose_tree_has_stood_is_not_lent_again_nor_its_epoch_used() -> None:
+    checker = SlotsKept()
+    here = begun(checker)
+    switch = here.switches[0]
+    checker.slot_taken(switch, LEASE)
+    checker.slot_freed(switch, LEASE, has_run_out=False)
+    checker.slot_taken(switch, LEASE)
+    with pytest.raises(Violated, match="has the epoch of job job0's tree 0"):
+        checker.slot_taken(switch, Lease("job1", 0, LEASE.epoch))
+    checker.tree_stands(LEASE)
+    checker.slot_freed(switch, LEASE, has_run_out=False)
+    with pytest.raises(Violated, match="whose tree has stood"):
+        checker.slot_taken(switch, LEASE)
+
+
+def test_slots_that_are_asked_for_before_that_is_on_disk_are_found() -> None:
+    checker = SlotsKept()
+    here = begun(checker)
+    tree = Tree(LEASE.tree, ("switch0",))
+    here.store.disk["migration"] = MigrationRecord(1, 1, 1, (JobRecord(LEASE.job, tree, LEASE.epoch, tree),))
+    checker.said(SlotRequest(1, 1, "boot", Order.ACQUIRE, LEASE))
+    checker.said(SlotRequest(1, 2, "boot", Order.RELEASE, OTHER))
+    with pytest.raises(Violated, match="is asked for, and on disk are"):
+        checker.said(SlotRequest(1, 3, "boot", Order.ACQUIRE, OTHER))
 
 
 def test_a_slot_that_is_taken_from_under_an_operation_is_found() -> None:

@@ -321,7 +321,7 @@ def test_a_campaign_that_fails_says_how_to_run_it_again(tmp_path: Path) -> None:
     asked = ("--seeds", "2:3", "--jobs", "1", "--with", variant, "--out", str(tmp_path), "--no-shrink")
     status, said = run("soak", "--world", "control", *asked)
     assert status == 1
-    assert f"inaproto soak --world control --seed 2 --with {variant}    # pool never shared" in said
+    assert f"inaproto soak --world control --seed 2 --with {variant}    # a decision is kept" in said
     assert run("replay", str(tmp_path / "seed-2.jsonl"))[0] == 1
     assert run("replay", str(tmp_path / "seed-2.jsonl"), "--with", variant)[0] == 0
 

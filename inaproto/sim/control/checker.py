@@ -49,6 +49,9 @@ class ControlChecker:
 
     def slot_freed(self, switch: ControlSwitch, lease: Lease, *, has_run_out: bool) -> None: ...
 
+    def tree_stands(self, lease: Lease) -> None:
+        """The controller says that all switches of a tree lend it their slots."""
+
     def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
         """A switch takes nothing more of it, for a reason or because it has restarted."""
 

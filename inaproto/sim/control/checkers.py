@@ -6,10 +6,10 @@ never asks a core whether it is right.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inaproto.core.sharing_words import Path, Version
-from inaproto.core.slot_ledger import Lease
+from inaproto.core.slot_ledger import Lease, Order, SlotRequest
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.checker import ControlChecker
 from inaproto.sim.control.wish_checker import WishesServed
@@ -161,15 +161,33 @@ class LocksEnd(ControlChecker):
 
 
 class SlotsKept(ControlChecker):
-    """A switch's slots are never lent beyond their number, and none stays with a job that is over."""
+    """A switch's slots are never lent beyond their number nor twice for one lease; none outlasts its job."""
 
     name = "slots kept"
 
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._held: dict[int, dict[Lease, None]] = {}
+        self._epochs: dict[int, Lease] = {}
+        self._stood: dict[Lease, None] = {}
+        """Whose trees have stood: what is lost of one is never acquired again, but another is."""
+
+    def said(self, message: Any) -> None:
+        if isinstance(message, SlotRequest) and message.order is Order.ACQUIRE:
+            record = self.world.store.disk.get("migration")
+            known = () if record is None else record.jobs
+            leases = [Lease(one.job, one.tree.tree_id, one.epoch) for one in known if one.tree is not None]
+            if message.lease not in leases:
+                raise Violated(self.name, f"{message.lease} is asked for, and on disk are {leases}")
+
+    def tree_stands(self, lease: Lease) -> None:
+        self._stood[lease] = None
 
     def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
+        if self._epochs.setdefault(lease.epoch, lease) != lease:
+            raise Violated(self.name, f"{lease} has the epoch of {self._epochs[lease.epoch]}")
+        if lease in self._stood:
+            raise Violated(self.name, f"{switch.name} lends {lease} again, whose tree has stood")
         held = self._held.setdefault(switch.index, {})
         held[lease] = None
         if len(held) > switch.capacity:

@@ -293,6 +293,10 @@ class ControlWorld:
         for checker in self.checkers:
             checker.slot_freed(switch, lease, has_run_out=has_run_out)
 
+    def tree_stands(self, lease: Lease) -> None:
+        for checker in self.checkers:
+            checker.tree_stands(lease)
+
     def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
         for checker in self.checkers:
             checker.ring_removed(switch, lease)
