@@ -99,7 +99,7 @@ class Tally:
 
 
 class Job:
-    def __init__(self, cluster: SharingCluster, model: str, config: Config, tally: Tally) -> None:
+    def __init__(self, cluster: FabricCluster, model: str, config: Config, tally: Tally) -> None:
         self.name = model
         self._cluster, self._config, self._tally = cluster, config, tally
         self._trace = measured(model)
@@ -146,8 +146,12 @@ class Job:
                     result = await work.wait(self._config.timeout_s)
                     self._tally.differs += result.tobytes() != self._expected(index)
                 self.steps_done[rank] = step = step + 1
+                self.stepped(rank, comm)
             if rank == 0:
                 self._tally.paths.update(record.path for record in comm.statistics().recent)
+
+    def stepped(self, rank: int, comm: inaproto.Communicator) -> None:
+        """A rank has all results of a step; for who wants to know."""
 
     def finish(self) -> None:
         """Soon. Ranks are a step apart at most, so none is past the end."""

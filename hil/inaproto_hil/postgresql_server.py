@@ -12,19 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from inaproto.errors import Unsupported
-from tests.conftest import end_without
 
 START_S = 60
 USER = "postgres"
 
 
 def programs() -> Path:
-    """Where ``initdb`` and ``pg_ctl`` are; else the test ends with a typed reason."""
+    """Where ``initdb`` and ``pg_ctl`` are. Raises ``Unsupported``."""
     place = _place()
     if place is None:
-        end_without(
-            "postgresql", Unsupported("postgresql", "no initdb here; for example: apt install postgresql")
-        )
+        raise Unsupported("postgresql", "no initdb here; for example: apt install postgresql")
     return place
 
 
@@ -44,15 +41,13 @@ def _account() -> pwd.struct_passwd | None:
     names = {entry.pw_name: entry for entry in pwd.getpwall()}
     account = names.get(USER, names.get("nobody"))
     if account is None:
-        end_without(
-            "postgresql", Unsupported("postgresql", "it does not run as root, and there is no other user")
-        )
+        raise Unsupported("postgresql", "it does not run as root, and there is no other user")
     return account
 
 
 @contextmanager
 def running_postgresql() -> Iterator[str]:
-    """The URL of an empty database; server and data are gone afterwards."""
+    """The URL of an empty database; server and data are gone afterwards. Raises ``Unsupported``."""
     place, account = programs(), _account()
     with tempfile.TemporaryDirectory(prefix="inapg-", dir="/tmp") as name:
         root = Path(name)
