@@ -127,20 +127,9 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 def _tables(report: dict[str, Any]) -> RenderableType:
     times = Table(box=None, pad_edge=False, title="seconds", title_justify="left")
-    columns = (
-        "",
-        "job",
-        "all-reduces",
-        "stop p50",
-        "p99",
-        "p99.9",
-        "max",
-        "beyond lease",
-        "gap p50",
-        "gap max",
-    )
+    columns = ("", "job", "stops", "p50", "p99", "p99.9", "max", "> lease", "gaps p50", "max")
     for name in columns:
-        times.add_column(name, justify="left" if name in ("", "job") else "right")
+        times.add_column(name, justify="left" if name in ("", "job") else "right", no_wrap=True)
     for one in report["training"]:
         stop, gap = one["stop"], one["gap"]
         figures = (stop["p50"], stop["p99"], stop["p99.9"], stop["max"])
