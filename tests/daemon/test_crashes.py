@@ -11,7 +11,7 @@ import pytest
 from inaproto_hil.cluster import inaproto_command
 from inaproto_hil.crashes.moments import Aim, draw
 
-TIMEOUT_S = 900
+TIMEOUT_S = 1800
 SEED = 2331
 """Aims at a vote, a decision that gets lost, an answer and a write first; then at nothing."""
 
@@ -21,14 +21,14 @@ def test_a_controller_that_is_killed_in_the_midst_of_things_keeps_its_word(tmp_p
     aims = [draw(SEED, number, file=True).aim for number in range(5)]
     assert aims == [Aim.VOTE, Aim.COMMIT, Aim.ANSWER, Aim.DISK, Aim.ANY]
     report = tmp_path / "report.json"
-    argv = [inaproto_command(), "crashes", "--seed", str(SEED), "--kills", "5", "--baseline", "1"]
+    argv = [inaproto_command(), "crashes", "--seed", str(SEED), "--kills", "5", "--baseline", "0"]
     # How long training stands still is not judged here: other tests run beside this one.
     argv += ["--lease-ms", "60000", "--out", str(tmp_path / "logs"), "--json", str(report)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert report.exists(), done.stdout + done.stderr
     found = json.loads(report.read_text())
     assert found["violations"] == [], done.stdout
-    assert [phase["kills"] for phase in found["phases"]] == [1, 5]
+    assert [phase["kills"] for phase in found["phases"]] == [5]
     assert found["seen"]["welcomes"] > 5
     assert found["seen"]["promises checked"] > 0
     assert found["training"][-1]["stop"]["count"] > 0

@@ -21,7 +21,7 @@ from inaproto_controller.job_client import ControllerRefused, ControllerUnreacha
 from inaproto_hil.cluster import ClusterError
 from inaproto_hil.crashes import leftovers
 from inaproto_hil.crashes.clients import Clients
-from inaproto_hil.crashes.cluster import DECOY, CrashCluster
+from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.moments import draw
 from inaproto_hil.crashes.promises import Promises
 from inaproto_hil.crashes.strikes import Strikes
@@ -109,7 +109,7 @@ class Campaign:
     async def run(self) -> Findings:
         began = time.monotonic()
         plan, training = self._plan, self._training
-        self._strikes = Strikes(self._cluster, self._witness, start_s=await self._start_time())
+        self._strikes = Strikes(self._cluster, self._witness)
         self._clients = Clients(
             self._cluster, self._promises, f"{plan.seed}/{plan.first}", self._strikes.answered
         )
@@ -133,14 +133,6 @@ class Campaign:
         self.findings.wall_s = time.monotonic() - began
         return self.findings
 
-    async def _start_time(self) -> float:
-        """That of the decoy, which is started again for it, on this machine with these daemons."""
-        self._cluster.kill(DECOY, self._cluster.life(DECOY))
-        self._cluster.start_again(DECOY)
-        await until("a controller is ready", lambda: self._cluster.is_up(DECOY))
-        self.findings.start_s = self._cluster.age_s(DECOY)
-        return self.findings.start_s
-
     # --- kills
 
     async def _kill_all(self) -> None:
@@ -149,6 +141,8 @@ class Campaign:
             (True, range(plan.first, plan.first + plan.decoys)),
             (False, range(plan.first, plan.stop)),
         ):
+            if not numbers:
+                continue
             phase = Phase("decoy" if decoy else "kills", trio.current_time())
             recoveries, paths = await self._recoveries(), Counter(self._training.paths)
             self.findings.phases.append(phase)
@@ -256,6 +250,7 @@ class Campaign:
         found.kills = dict(sorted(self._strikes.counts.items()))
         found.seen = {**self._witness.counts, **self._promises.counts}
         found.paths = dict(self._training.paths)
+        found.start_s = self._cluster.start_s
         found.seat_lease_s = self._witness.seat_lease_s
         conflicts = sum(
             cluster.switch_status(name)["accelerator"]["counters"]["pool_conflicts"]
@@ -268,7 +263,9 @@ class Campaign:
 
 def run_campaign(plan: Plan, log_dir: Path | None, say: Callable[[int, int], None]) -> Findings:
     """Raises ``ClusterError`` when a daemon ends that was not killed."""
-    with CrashCluster(log_dir=log_dir, database=plan.database, lease_ms=plan.lease_ms) as cluster:
+    with CrashCluster(
+        log_dir=log_dir, database=plan.database, lease_ms=plan.lease_ms, decoy=plan.decoys > 0
+    ) as cluster:
         try:
             return trio.run(Campaign(cluster, plan, say).run)
         except trio.TooSlowError as error:

@@ -1,7 +1,8 @@
 """The demo's racks with controllers that can be killed at any instant, each behind a relay.
 
-Beside them stands a *decoy*: a controller like the others, with a store of its own, that nobody is connected
-to. To kill that costs the machine the same, and jobs nothing.
+Beside them may stand a *decoy*: a controller like the others, with a store of its own, that nobody is
+connected to. To kill that costs the machine the same, and jobs nothing. Controllers are forked by a program
+that has imported them (:mod:`inaproto_hil.crashes.zygote`).
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
+from math import inf
 from pathlib import Path
 from typing import Final
 
 from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
 from inaproto_controller.job_client import JobClient
 from inaproto_controller.settings import STORE_FILE
-from inaproto_hil.cluster import inaproto_command
+from inaproto_hil.cluster import Child
 from inaproto_hil.fabric_cluster import FabricCluster, FabricConfig
 from inaproto_hil.sharing_demo import WAIT_S, cluster_file
 
@@ -26,45 +29,49 @@ REPORT_MS: Final = 500
 
 
 class CrashCluster(FabricCluster):
-    """``database``: URL of what two controllers share; empty: one, with a file."""
+    """``database``: URL of what two controllers share; empty: one, with a file. ``decoy``: there is one."""
 
     ready_timeout_s = WAIT_S
 
-    def __init__(self, *, log_dir: Path | None, database: str = "", lease_ms: int) -> None:
+    def __init__(
+        self, *, log_dir: Path | None, database: str = "", lease_ms: int, decoy: bool = True
+    ) -> None:
         super().__init__(FabricConfig(), log_dir=log_dir)
         self.controllers = ("controller-a", "controller-b") if database else ("controller",)
-        self._database, self._lease_ms = database, lease_ms
+        self._database, self._lease_ms, self._has_decoy = database, lease_ms, decoy
         ways = [word for name in self.controllers for word in ("--controller", str(self.relay_path(name)))]
         self.config = FabricConfig(host_options=tuple(ways), switch_options=tuple(ways))
         self.client = JobClient([str(self.jobs_path(name)) for name in self.controllers], answer_s=20.0)
         self._lives: dict[str, int] = {}
         self._life = 0
-        self._started: dict[str, float] = {}
-        self._places: dict[str, int] = {}
-        """In ``switches``, which are ended last."""
+        self._pids: dict[str, int] = {}
         self._killed: dict[str, None] = {}
         """And not started again."""
+        self._ended: dict[str, int] = {}
+        """By themselves: in which life."""
+        self._started: dict[int, float] = {}
+        self.start_s = inf
+        """That a controller takes until it is ready, the least so far."""
         self._guard = threading.Lock()
 
     def _start(self) -> None:
         super()._start()
         (self.directory / "cluster.json").write_text(json.dumps(cluster_file(self.config)))
-        for name in (*self.controllers, DECOY):
-            self._places[name] = len(self.switches)
-            self.switches.append(self._daemon(name, self._argv(name)))
-            self._born(name)
+        self._zygote = self._daemon("zygote", [sys.executable, "-m", "inaproto_hil.crashes.zygote"])
+        self.switches.append(self._zygote)  # which are ended last
+        for name in (*self.controllers, *([DECOY] if self._has_decoy else [])):
+            self._log_path(name).unlink(missing_ok=True)
+            self.start_again(name)
 
     def _argv(self, name: str) -> list[str]:
         where = ["--dir", str(self.directory / name), "--cluster", str(self.directory / "cluster.json")]
         if self._database and name != DECOY:
             where += ["--store", self._database]
         times = ["--lease-ms", str(self._lease_ms), "--report-ms", str(REPORT_MS)]
-        return [inaproto_command(), "controller", *where, *times]
+        return ["controller", *where, *times]
 
-    def _born(self, name: str) -> None:
-        self._life += 1
-        self._lives[name] = self._life
-        self._started[name] = time.monotonic()
+    def _log_path(self, name: str) -> Path:
+        return self._logs.absolute() / f"{name}.log"
 
     def relay_path(self, name: str) -> Path:
         return self.directory / f"{name}.sock"
@@ -85,28 +92,53 @@ class CrashCluster(FabricCluster):
         """Of the process that runs now, or was killed last: ascending over all controllers."""
         return self._lives[name]
 
-    def age_s(self, name: str) -> float:
-        return time.monotonic() - self._started[name]
-
-    def is_up(self, name: str) -> bool:
-        """It has said that it is ready."""
-        return self.is_ready(self.switches[self._places[name]])
-
     def kill(self, name: str, life: int) -> bool:
-        """By SIGKILL, that life and no other; from any thread. It stays a zombie until it is started again.
+        """By SIGKILL, that life and no other; from any thread. Its process id is nobody else's meanwhile.
 
         Returns whether that life had not been killed before.
         """
         with self._guard:
             if self._lives[name] != life or name in self._killed:
                 return False
-            os.kill(self.switches[self._places[name]].pid, signal.SIGKILL)
             self._killed[name] = None
+            if name in self._pids:
+                os.kill(self._pids[name], signal.SIGKILL)
             return True
 
     def start_again(self, name: str) -> None:
-        """In the thread that may end last, for children end with their thread. It is not awaited."""
+        """After it was killed. It is not awaited."""
         with self._guard:
-            self._start_switch_again(self._places[name], self._argv(name))
+            self._pids.pop(name, None)
             self._killed.pop(name, None)
-            self._born(name)
+            self._life += 1
+            life = self._lives[name] = self._life
+            self._started[life] = time.monotonic()
+        self._zygote.send_line(json.dumps([name, life, str(self._log_path(name)), self._argv(name)]))
+
+    def _daemon_line(self, child: Child, line: str | None) -> None:
+        """In a thread."""
+        super()._daemon_line(child, line)
+        if child.name != "zygote" or line is None:
+            return
+        match line.split():
+            case ["started", name, life, pid]:
+                self._forked(name, int(life), int(pid))
+            case ["said", _, life, "ready", *_]:
+                self.start_s = min(self.start_s, time.monotonic() - self._started[int(life)])
+            case ["ended", name, life]:
+                self._ended[name] = int(life)
+            case _:
+                pass
+
+    def _forked(self, name: str, life: int, pid: int) -> None:
+        with self._guard:
+            if self._lives[name] == life:
+                self._pids[name] = pid
+                if name in self._killed:  # before it was there
+                    os.kill(pid, signal.SIGKILL)
+
+    def check(self) -> None:
+        super().check()
+        for name, life in self._ended.items():
+            text = self._log_path(name).read_text(errors="replace")[-4000:]
+            raise self.failure(f"{name} ended by itself in life {life}; the end of its log:\n{text}")

@@ -44,8 +44,8 @@ _AIM_OF: Final[dict[type[Message], Aim]] = {
 class Strikes:
     """A :class:`inaproto_hil.crashes.relay.Watch`. ``kill`` one; :meth:`CrashCluster.start_again` is next."""
 
-    def __init__(self, cluster: CrashCluster, witness: Witness, *, start_s: float) -> None:
-        self._cluster, self._witness, self._start_s = cluster, witness, start_s
+    def __init__(self, cluster: CrashCluster, witness: Witness) -> None:
+        self._cluster, self._witness = cluster, witness
         self.relays = [
             AgentRelay(name, cluster.relay_path(name), cluster.agents_path(name), self)
             for name in cluster.controllers
@@ -114,11 +114,11 @@ class Strikes:
         fire = partial(self._fire, name, self._cluster.life(name))
         if moment.aim is Aim.ANY:
             is_seen = True
-            await trio.sleep_until(self._killed_at + moment.delay_s(self._start_s))
+            await trio.sleep_until(self._killed_at + moment.delay_s(self._cluster.start_s))
         else:
             await self.until_led()
             is_seen = moment.aim is Aim.AT_WORK or await self._see(moment, fire)
-            await trio.sleep(moment.delay_s(self._start_s))
+            await trio.sleep(moment.delay_s(self._cluster.start_s))
         fire()
         self._gun = Gun(lambda: None)
         self._killed_at = trio.current_time()
@@ -133,7 +133,7 @@ class Strikes:
         seen = trio.Event()
         gun = self._gun = Gun(fire, on_seen=partial(self._in_trio, seen.set))
         gun.aim(moment)
-        wait_s = UNSEEN_S + UNSEEN_STARTS * self._start_s
+        wait_s = UNSEEN_S + UNSEEN_STARTS * self._cluster.start_s
         with trio.move_on_after(wait_s):
             if moment.aim is Aim.DISK:
                 log = self._cluster.store_path(self._aimed_at)
