@@ -28,6 +28,8 @@ from inaproto.wire.sharing_messages import (
     TurnGrant,
     VersionRecord,
 )
+from inaproto.wire.slot_messages import LeaseRecord, SlotReport
+from inaproto.wire.tree_messages import AssignedTree, TreeWish, TreeWishes
 from inaproto_hil.crashes.moments import WEIGHTS, Aim, Gun, Moment, draw
 from inaproto_hil.crashes.promises import Promises
 from inaproto_hil.crashes.stops import Operations, row
@@ -261,6 +263,33 @@ def test_a_grant_is_of_one_job_and_revisions_do_not_go_back() -> None:
         "h0: revision 4 after 5",
         "h0: life 2 tells revision 4, one before it told 5",
         "h0: grant 1 of job 1 is of job 2 now",
+    ]
+
+
+def lends(switch: str, *leases: tuple[str, int]) -> SlotReport:
+    records = tuple(LeaseRecord(job=job, tree=1, epoch=epoch) for job, epoch in leases)
+    return SlotReport(switch=switch, boot="1", term=1, number=1, outcome="told", held=records, newest_term=1)
+
+
+def test_a_switch_lends_no_more_slots_than_it_has() -> None:
+    story = Story()
+    story.witness.told("s0", 1, AgentWelcome(term=1, report_ms=500, slots=1), 0.0)
+    story.witness.heard("s0", lends("s0", ("a", 1)))
+    assert story.faults == []
+    assert "s0 lends a slot to job a" in story.witness.left()
+    story.witness.heard("s0", lends("s0", ("a", 1), ("b", 2)))
+    assert story.faults == ["s0: lends 2 slots, and has 1: a, b"]
+
+
+def test_the_epoch_of_a_lease_is_of_one_job_and_that_of_a_jobs_tree_does_not_go_back() -> None:
+    story = Story()
+    tree = AssignedTree(root="s0", above=())
+    for revision, (job, epoch) in enumerate((("a", 3), ("b", 3), ("a", 2))):
+        wish = TreeWish(job=job, epoch=epoch, tree=tree)
+        story.witness.told("s0", 1, TreeWishes(term=1, revision=revision, trees=(wish,)), 0.0)
+    assert story.faults == [
+        "a lease's epoch 3 was of job a, and is of job b",
+        "job a: a tree of epoch 2 is wished after one of 3",
     ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from inaproto.errors import Unsupported
 from inaproto.option_types import ReportFile
 from inaproto_hil.soak.stop import EXIT_STOPPED
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 KILLS: Final = {"file": 200, "postgresql": 50}
 SEED_MAX: Final = (1 << 63) - 1
+LINE_EVERY: Final = 10
+"""Kills, where there is no terminal."""
 
 
 def _kills(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -124,6 +127,7 @@ def _played(plan: Plan, store: str, out: Path | None) -> Findings:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from inaproto_hil.cluster import ClusterError, signals_as_interrupt
+    from inaproto_hil.crashes import report  # noqa: F401  now: the source may be another one when it ends
     from inaproto_hil.crashes.campaign import run_campaign
     from inaproto_hil.postgresql_server import running_postgresql
 
@@ -142,13 +146,20 @@ def _played(plan: Plan, store: str, out: Path | None) -> Findings:
     task = progress.add_task(f"seed {plan.seed}", total=total, broken=0)
     with ExitStack() as stack:
         if store == "postgresql":
-            plan = replace(plan, database=stack.enter_context(running_postgresql()))
+            try:
+                plan = replace(plan, database=stack.enter_context(running_postgresql()))
+            except Unsupported as why:
+                raise click.ClickException(str(why)) from None
         stack.enter_context(signals_as_interrupt())
         stack.enter_context(progress)
+
+        def say(phase: str, done: int, broken: int) -> None:
+            progress.update(task, advance=1, broken=broken)
+            if not console.is_terminal and done % LINE_EVERY == 0:
+                console.print(f"crashes: {phase}: {done}, {broken} broken promises")
+
         try:
-            return run_campaign(
-                plan, out, lambda done, broken: progress.update(task, advance=1, broken=broken)
-            )
+            return run_campaign(plan, out, say)
         except ClusterError as error:
             raise click.ClickException(f"seed {plan.seed}: {error}") from None
 

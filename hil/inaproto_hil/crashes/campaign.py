@@ -93,9 +93,9 @@ class Findings:
 
 
 class Campaign:
-    """``say`` hears of every kill: how many there have been, and how many violations."""
+    """``say`` hears of every kill: the phase, how many there were in it, and how many violations in all."""
 
-    def __init__(self, cluster: CrashCluster, plan: Plan, say: Callable[[int, int], None]) -> None:
+    def __init__(self, cluster: CrashCluster, plan: Plan, say: Callable[[str, int, int], None]) -> None:
         self._cluster, self._plan, self._say = cluster, plan, say
         self._witness = Witness(lease_s=plan.lease_ms / 1000)
         self._promises = Promises()
@@ -150,7 +150,7 @@ class Campaign:
                 self._number = number
                 await self._kill(number, decoy=decoy)
                 phase.kills += 1
-                self._say(phase.kills, len(self.findings.violations))
+                self._say(phase.name, phase.kills, len(self.findings.violations))
             await self._settled()
             phase.ended = trio.current_time()
             phase.recoveries = await self._recoveries() - recoveries
@@ -261,7 +261,7 @@ class Campaign:
             found.violations.append(Violation(self._number, text))
 
 
-def run_campaign(plan: Plan, log_dir: Path | None, say: Callable[[int, int], None]) -> Findings:
+def run_campaign(plan: Plan, log_dir: Path | None, say: Callable[[str, int, int], None]) -> Findings:
     """Raises ``ClusterError`` when a daemon ends that was not killed."""
     with CrashCluster(
         log_dir=log_dir, database=plan.database, lease_ms=plan.lease_ms, decoy=plan.decoys > 0

@@ -27,6 +27,9 @@ def of_controller(status: Mapping[str, Any]) -> list[str]:
     for group in status["sharing"]:
         found += [f"pool {group['pool']}: epoch {turn['epoch']} of {turn['job']}" for turn in group["turns"]]
         found += [f"pool {group['pool']}: job {job}" for job in group["jobs"]]
+    for name, switch in status["trees"].get("switches", {}).items():
+        found += [f"{name} lends a slot to job {lease['job']}" for lease in switch["lent"]]
+    found += [f"a tree of job {job}" for job in status["trees"].get("jobs", {})]
     return found
 
 
@@ -44,7 +47,9 @@ def of_host(status: Mapping[str, Any]) -> list[str]:
 
 def of_switch(status: Mapping[str, Any]) -> list[str]:
     accelerator = status["accelerator"]
-    found = [f"{status['controller']['grants']} grants"] if status["controller"]["grants"] else []
+    controller = status["controller"]
+    found = [f"{controller['grants']} grants"] if controller["grants"] else []
+    found += [f"a slot lent to job {lease['job']}" for lease in controller["slots"]["held"]]
     found += [f"ring {ring}" for ring in accelerator["rings"]]
     found += [f"pool {pool}" for pool in accelerator["pools"]]
     used = accelerator.get("memory_bytes", 0)

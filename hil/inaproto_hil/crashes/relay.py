@@ -21,10 +21,13 @@ from inaproto.wire.control import LENGTH_BYTES, decode_control
 from inaproto.wire.control_messages import Message, decode_message
 from inaproto.wire.controller_messages import CONTROLLER_MESSAGES, AgentHello
 from inaproto.wire.sharing_messages import SHARING_MESSAGES, SharingPattern, SharingProgress
+from inaproto.wire.slot_messages import SLOT_MESSAGES
+from inaproto.wire.tree_messages import TREE_MESSAGES
 
 _NOISE: Final = (SharingPattern, SharingProgress)
 """Where jobs are: most of all that is said, and nobody's promise."""
-_OF_INTEREST: Final = {one.TYPE for one in (*CONTROLLER_MESSAGES, *SHARING_MESSAGES) if one not in _NOISE}
+_ALL: Final = (*CONTROLLER_MESSAGES, *SHARING_MESSAGES, *SLOT_MESSAGES, *TREE_MESSAGES)
+_OF_INTEREST: Final = {one.TYPE for one in _ALL if one not in _NOISE}
 
 
 class Watch(Protocol):

@@ -84,12 +84,13 @@ def _training(found: Findings, phase: Phase) -> list[dict[str, Any]]:
 def _longest(found: Findings) -> list[dict[str, Any]]:
     """Of the phase of kills, with the last kill before the end of each."""
     numbers, times = [one for one, _ in found.kill_times], [at for _, at in found.kill_times]
+    ended = found.phases[-1].ended if found.phases else 0.0
     stops = sorted(
         (
             (length, began, job)
             for job, its in found.stops.items()
             for began, length in its
-            if times and began + length >= times[0]
+            if times and times[0] <= began + length <= ended
         ),
         reverse=True,
     )

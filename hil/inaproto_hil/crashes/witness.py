@@ -8,7 +8,9 @@ and with nothing that a controller says of itself. It holds that over all lives 
   to one that has not applied it as aborted, and no round begins while a seat has not heard of it;
 - an epoch is one turn, of one job from one operation on, and a new one is higher than all before; a pool has
   no more turns at once than places;
-- a grant is of one job for ever, and no slot is of two jobs at once, in the eyes of its agent.
+- a grant is of one job for ever, and no slot is of two jobs at once, in the eyes of its agent;
+- an epoch of a lease is of one job for ever, no switch lends more slots than it has, and what a job is told
+  to have for a tree does not go back.
 
 A seat is rid of its turn when it says so, when its host has the seat no more, when its ring has ended at
 another host, or when its host was without a controller for the lease: then it was given up, and the epoch of
@@ -39,6 +41,8 @@ from inaproto.wire.sharing_messages import (
     TurnGrant,
     VersionRecord,
 )
+from inaproto.wire.slot_messages import LeaseRecord, SlotReport
+from inaproto.wire.tree_messages import TreeWishes
 
 
 class Version(NamedTuple):
@@ -68,6 +72,9 @@ class _Agent:
     wanted: dict[int, GrantRecord] = field(default_factory=dict)
     held: dict[int, GrantRecord] = field(default_factory=dict)
     """Wanted, or not yet known to be given up."""
+    slots: int = 0
+    """That a switch may lend."""
+    lent: tuple[LeaseRecord, ...] = ()
     sessions: int = 0
     away_since: float = -inf
     """While it has none."""
@@ -102,6 +109,9 @@ class Witness:
         self._agents: dict[str, _Agent] = {}
         self._jobs: dict[int, int] = {}
         """Of grants, for ever."""
+        self._leases: dict[int, str] = {}
+        """Jobs, by epoch, for ever."""
+        self._tree_epochs: dict[str, int] = {}
 
     # --- sessions
 
@@ -120,9 +130,12 @@ class Witness:
         match message:
             case AgentWelcome():
                 self._agent(agent).sessions += 1
+                self._agent(agent).slots = message.slots
                 self._welcomed(life, message.term)
             case AgentWishes():
                 self._wished(agent, life, message)
+            case TreeWishes():
+                self._wished_trees(message)
             case SharingPrepare():
                 self._prepared(message, now)
             case SharingCommit():
@@ -247,12 +260,42 @@ class Witness:
             number: grant for number, grant in its.held.items() if number in holds or number in its.wanted
         }
 
+    # --- trees, and what switches lend for them
+
+    def _wished_trees(self, said: TreeWishes) -> None:
+        for wish in said.trees:
+            newest = self._tree_epochs.get(wish.job, 0)
+            if wish.epoch < newest:
+                self._fault(f"job {wish.job}: a tree of epoch {wish.epoch} is wished after one of {newest}")
+            self._tree_epochs[wish.job] = max(newest, wish.epoch)
+            if wish.tree is not None:
+                self._leased(wish.epoch, wish.job)
+                self.counts["wishes of trees"] += 1
+
+    def _lends(self, switch: str, report: SlotReport) -> None:
+        its = self._agent(switch)
+        its.lent = report.held
+        for lease in report.held:
+            self._leased(lease.epoch, lease.job)
+        if len(report.held) > its.slots:
+            jobs = ", ".join(lease.job for lease in report.held)
+            self._fault(f"{switch}: lends {len(report.held)} slots, and has {its.slots}: {jobs}")
+
+    def _leased(self, epoch: int, job: str) -> None:
+        if epoch not in self._leases:
+            self.counts["leases"] += 1
+        owner = self._leases.setdefault(epoch, job)
+        if owner != job:
+            self._fault(f"a lease's epoch {epoch} was of job {owner}, and is of job {job}")
+
     # --- what agents say
 
     def heard(self, agent: str, message: Message) -> None:
         match message:
             case AgentReport():
                 self._reported(agent, message)
+            case SlotReport():
+                self._lends(agent, message)
             case SharingSeats():
                 self._seated(agent, message.seats)
             case SharingDone():
@@ -267,8 +310,8 @@ class Witness:
     def _seated(self, host: str, holds: Iterable[SeatHold]) -> None:
         here = {SeatRecord(job=one.job, host=host, life=one.life): one for one in holds}
         for seat in [seat for seat in self._holds if seat.host == host and seat not in here]:
-            ring_id = self._holds[seat].ring_id
-            for other in [one for one, hold in self._holds.items() if hold.ring_id == ring_id]:
+            ring = _ring(self._holds[seat])
+            for other in [one for one, hold in self._holds.items() if _ring(hold) == ring]:
                 del self._holds[other]
                 self._gone[other] = None
         for seat, hold in here.items():
@@ -301,12 +344,22 @@ class Witness:
             for name, agent in self._agents.items()
             for grant in agent.held.values()
         ]
+        found += [
+            f"{name} lends a slot to job {lease.job}"
+            for name, agent in self._agents.items()
+            for lease in agent.lent
+        ]
         found += [f"epoch {turn.grant.epoch} of job {turn.grant.job}" for turn in self._turns.values()]
         return [*found, *(f"seat {_names([seat])}" for seat in self._holds)]
 
 
 def _version(record: VersionRecord) -> Version:
     return Version(record.term, record.number)
+
+
+def _ring(hold: SeatHold) -> tuple[int, int]:
+    """And where it stands: one that moves to other switches gets seats anew."""
+    return hold.ring_id, hold.stand
 
 
 def _names(seats: Iterable[SeatRecord]) -> str:

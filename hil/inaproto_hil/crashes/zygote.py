@@ -66,7 +66,13 @@ def _import_all() -> None:
     """And what the first use imports or compiles."""
     with suppress(ImportError):
         import psycopg  # noqa: F401
-    from inaproto_controller import daemon, graph_file  # noqa: F401
+    from inaproto_controller import (  # noqa: F401
+        command,
+        daemon,
+        graph_file,
+        postgresql_store,
+        sqlite_store,
+    )
     from inaproto_controller.cluster_planner import ClusterPlanner, TreeWish
 
     cluster = {
