@@ -35,6 +35,7 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
+from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.daemon.capture_desk import CaptureDesk
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_address import Holder, credentials_of, door_of, doors_of, parse_listen
@@ -59,6 +60,7 @@ from inaproto.daemon.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.tree_grants import TreeGrants
 from inaproto.daemon.trunks import Trunks
 from inaproto.daemon.unix_sockets import UNIX
+from inaproto.daemon.wished_trees import WishedTrees
 from inaproto.errors import Blame, ConfigError, InvariantBroken
 from inaproto.ports import Link, RandomBits, StreamNetwork
 
@@ -121,12 +123,13 @@ class Switch:
         self.slots = LentSlots(
             settings.name or "switch", self.boot_id, rings=self._rings.values, clock=current_instant
         )
+        self.trees = WishedTrees(self._wish_trees, self._tree_states)
         self.controller = ControllerLink(
             "switch",
             settings.name,
             self._trees,
             doors_of(settings.controller, network, holder_of(settings)),
-            sides=[self.slots],
+            sides=[self.slots] if place is None or not place.is_root else [self.slots, self.trees],
         )
         self.listener: TlsListener | None = None
         """Where other machines come in, if they may."""
@@ -158,10 +161,20 @@ class Switch:
             captures=self.captures,
             guard=self._guard,
         )
+        self.plane.trees_changed = self.trees.changed
         self.server = self.plane.server
 
     def _control_boot(self) -> str:
         return self.boot_id if self.session is None else self.session.control_boot
+
+    # --- a controller's wishes, where the control plane is
+
+    def _wish_trees(self, wishes: tuple[TreeWished, ...]) -> None:
+        if self.plane is not None:
+            self.plane.wish_trees(wishes)
+
+    def _tree_states(self) -> tuple[TreeState, ...]:
+        return () if self.plane is None else self.plane.tree_states()
 
     # --- the control plane's orders
 
@@ -234,7 +247,11 @@ class Switch:
             "blames": self._blames.counts(),
             "control_sessions": self._guard.status(),
             "controller": self.controller.status()
-            | {"grants": len(self._trees.grants), "slots": self.slots.status()},
+            | {
+                "grants": len(self._trees.grants),
+                "slots": self.slots.status(),
+                "trees": self.trees.status(),
+            },
         }
         if self.plane is not None:
             found |= self.plane.status()
