@@ -9,6 +9,7 @@ daemons are in :mod:`inaproto.wire.switch_messages`.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -47,6 +48,7 @@ from inaproto.core.tree_control_types import (
     FabricSwitch,
     Faulted,
     Installed,
+    LinkUp,
     Order,
     Refused,
     Release,
@@ -207,7 +209,7 @@ class ControlPlane:
                 epoch=self.boots,
                 boot_id=self._boot_id,
                 recover_ns=self._world.config.recover_ns,
-                plan_of=flat_plan if fabric is None else partial(plan_of, fabric),
+                plan_of=flat_plan if fabric is None else partial(plan_of, fabric, tree=self._world.along),
                 plan_on=flat_plan if trees is None else trees.plan_of,
                 shape_on=itself if trees is None else trees.shape_of,
                 root="" if fabric is None else fabric.switches[0].name,
@@ -406,7 +408,7 @@ class ControlPlane:
                 self._world.mark("a host was refused until its old session had ended")
             case InstallRing(spec):
                 if self.trees is not None:
-                    self.handle(RingWanted(spec))
+                    self.handle(RingWanted(spec, world.along))
                 else:
                     world.switch.ordered(action)
             case WantRing(spec, tree):
@@ -445,16 +447,26 @@ def fabric_of(world: World, topology: Topology) -> TreeControlConfig:
     switches = []
     for number, config in enumerate(topology.switches):
         switch = world.switches[number]
-        above = None if config.above < 0 else topology.switches[config.above].name
-        switches.append(
-            FabricSwitch(
-                name=config.name,
-                address=SwitchAddress(switch.mac, switch.ip),
-                above=above,
-                port_up=switch.port_up,
-                port_down=switch.port_down,
-                aggregates=config.aggregates,
+        address = SwitchAddress(switch.mac, switch.ip)
+        made = FabricSwitch(config.name, address, aggregates=config.aggregates)
+        if switch.trunk is not None:
+            own, further = switch.trunk, [trunk for trunk in switch.trunks if trunk.below is switch]
+            made = replace(
+                made,
+                above=own.above.name,
+                port_up=own.port_up,
+                port_down=own.port_down,
+                further=tuple(
+                    LinkUp(trunk.above.name, trunk.port_up, trunk.port_down)
+                    for trunk in further
+                    if trunk is not own
+                ),
             )
-        )
+        switches.append(made)
+    roots = [
+        FabricSwitch(root.name, SwitchAddress(root.mac, root.ip))
+        for root in world.switches[len(topology.switches) :]
+    ]
+    switches[1:1] = roots
     hosts = {host.ip: topology.switches[topology.attached[host.number]].name for host in world.hosts}
     return TreeControlConfig(tuple(switches), hosts)

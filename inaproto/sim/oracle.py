@@ -124,7 +124,7 @@ def oracle_of(config: WorldConfig, job: JobConfig) -> Oracle:
     flat: Plan = tuple(range(len(hosts)))
     plan = flat
     if config.topology is not None and len(hosts) > 1:
-        plan = config.topology.plan(hosts)
+        plan = config.topology.plan(hosts, config.along)
     return Oracle(config.seed, job.name, job.dtype, job.op, _with_ranks(plan, job), _with_ranks(flat, job))
 
 

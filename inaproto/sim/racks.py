@@ -25,7 +25,7 @@ from inaproto.sim.swarm import (
     draw_weather,
     with_addresses,
 )
-from inaproto.sim.topology import SwitchConfig, Topology, map_trunks
+from inaproto.sim.topology import FurtherRoot, SwitchConfig, Topology, map_trunks
 from inaproto.units import MS, US, S
 
 RACKS_MAX: Final = 4
@@ -78,6 +78,34 @@ def draw_racks(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     )
     draws = Draws(seed, "swarm/racks/recovery")
     return with_addresses(recovering(config, draws) if draws.chance(3, 5) else config)
+
+
+def along_a_further_root(config: WorldConfig) -> WorldConfig:
+    """``config`` with a second root over the switches below the first, along whose tree all rings go.
+
+    Hosts at the first, to which that tree does not lead, move to the switch that is numbered last. Some of
+    the worlds have it reboot.
+    """
+    topology = config.topology
+    assert topology is not None, "a world of several switches"
+    draws = Draws(config.seed, "swarm/racks/further root")
+    below = tuple(number for number, switch in enumerate(topology.switches) if switch.above == 0)
+    root = FurtherRoot("spine1", below, topology.switches[below[0]].trunk)
+    attached = tuple(number or len(topology.switches) - 1 for number in topology.attached)
+    last = len(topology.switches)
+    faults = [
+        replace(fault, target=fault.target % last) if fault.kind is FaultKind.SWITCH_REBOOT else fault
+        for fault in config.faults
+    ]
+    if draws.chance(1, 2):
+        struck = _draw_during(draws, FaultKind.SWITCH_REBOOT, config.jobs, config.weather_until_ns)
+        faults.append(replace(struck, target=last))
+    return replace(
+        config,
+        along=0,
+        faults=tuple(faults),
+        topology=replace(topology, attached=attached, further_roots=(root,)),
+    )
 
 
 def _draw_topology(draws: Draws, racks: int, hosts: int) -> Topology:

@@ -60,7 +60,9 @@ def _draw_job(job: JobConfig, draws: Draws) -> JobConfig:
 def is_in_rank_order(config: WorldConfig, job: JobConfig) -> bool:
     """A chain of its hosts can follow its plan."""
     hosts = job.positions
-    return config.topology is None or _flat(config.topology.plan(hosts)) == list(range(len(hosts)))
+    if config.topology is None:
+        return True
+    return _flat(config.topology.plan(hosts, config.along)) == list(range(len(hosts)))
 
 
 def _flat(plan: object) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from inaproto.errors import ConfigError
 from inaproto.sim.fates import Fate
 from inaproto.sim.swarm import Fault, FaultKind, JobConfig, WorldConfig
-from inaproto.sim.topology import LinkConfig, Topology, map_trunks
+from inaproto.sim.topology import LinkConfig, Topology, map_trunks, node_names
 from inaproto.sim.weather import Weather
 from inaproto.sim.world import WorldResult
 from inaproto.units import US
@@ -216,6 +216,13 @@ def _with_attached(topology: Topology | None, hosts: list[int]) -> Topology | No
 
 def _simpler_trees(config: WorldConfig, topology: Topology) -> Iterator[Callable[[], WorldConfig]]:
     """Without a switch at which and below which nothing is; with plain trunks; with memory everywhere."""
+    if topology.further_roots:
+        yield lambda: replace(
+            config,
+            along=-1,
+            topology=replace(topology, further_roots=()),
+            faults=_of_own_tree(config, topology),
+        )
     for gone in range(len(topology.switches) - 1, 0, -1):
         if gone not in topology.attached and all(switch.above != gone for switch in topology.switches):
             yield partial(_without_switch, config, topology, gone)
@@ -230,6 +237,16 @@ def _simpler_trees(config: WorldConfig, topology: Topology) -> Iterator[Callable
             yield partial(replace, config, topology=replace(topology, switches=tuple(switches)))
 
 
+def _of_own_tree(config: WorldConfig, topology: Topology) -> tuple[Fault, ...]:
+    """Less those that strike a further root."""
+    last, count = len(topology.switches), len(node_names(topology))
+    return tuple(
+        fault
+        for fault in config.faults
+        if fault.kind is not FaultKind.SWITCH_REBOOT or fault.trunk >= 0 or fault.target % count < last
+    )
+
+
 def _without_switch(config: WorldConfig, topology: Topology, gone: int) -> WorldConfig:
     """Those behind it move up. Its links' fates stay: they hit nothing any more."""
 
@@ -239,7 +256,7 @@ def _without_switch(config: WorldConfig, topology: Topology, gone: int) -> World
     kept = [switch for number, switch in enumerate(topology.switches) if number != gone]
     faults = []
     for fault in config.faults:
-        target = fault.target % len(topology.switches)
+        target = fault.target % len(node_names(topology))
         if fault.trunk >= 0 and fault.trunk != gone:
             faults.append(replace(fault, trunk=moved(fault.trunk)))
         elif fault.kind is FaultKind.SWITCH_REBOOT and fault.trunk < 0 and target != gone:
@@ -253,6 +270,10 @@ def _without_switch(config: WorldConfig, topology: Topology, gone: int) -> World
             topology,
             switches=tuple(replace(switch, above=moved(switch.above)) for switch in kept),
             attached=tuple(map(moved, topology.attached)),
+            further_roots=tuple(
+                replace(root, below=tuple(moved(number) for number in root.below if number != gone))
+                for root in topology.further_roots
+            ),
         ),
     )
 

@@ -149,6 +149,8 @@ class WorldConfig:
     events_max: int = 3_000_000
     topology: Topology | None = None
     """None: one switch, and every host at it."""
+    along: int = -1
+    """At least 0: all rings go along the tree of that further root of the topology."""
     recover_ns: int = 0
     """How long a job whose ring has ended waits for its ranks to go on; 0: it starts anew."""
     refusing: int = -1
@@ -175,6 +177,9 @@ class WorldConfig:
     def _check_topology(self) -> None:
         if self.topology is not None and len(self.topology.attached) != len(self.links):
             raise ConfigError(f"world: {len(self.links)} hosts, {len(self.topology.attached)} are attached")
+        roots = 0 if self.topology is None else len(self.topology.further_roots)
+        if not -1 <= self.along < roots:
+            raise ConfigError(f"world: along is {self.along}; it has {roots} further roots")
         trunks = 0 if self.topology is None else len(self.topology.switches) - 1
         of_trunks = (FaultKind.BURST, FaultKind.PARTITION, FaultKind.ONE_WAY_PARTITION)
         for fault in self.faults:

@@ -49,19 +49,34 @@ OF_DAMAGED_PACKETS: Final = frozenset({"not from where its rank is"})
 
 
 class Trunk:
-    """The link between a switch and the one above it."""
+    """The link between a switch and one above it."""
 
-    def __init__(self, below: SimSwitch, above: SimSwitch, up: SimLink, down: SimLink) -> None:
+    def __init__(
+        self,
+        below: SimSwitch,
+        above: SimSwitch,
+        up: SimLink,
+        down: SimLink,
+        port_up: PortId,
+        port_down: PortId,
+    ) -> None:
         self.below, self.above = below, above
         self.up, self.down = up, down
+        self.port_up, self.port_down = port_up, port_down
+        """Of the switch below, and of the one above."""
         self.is_open = False
+
+    @property
+    def is_for_rings(self) -> bool:
+        """Whether it is beyond the fabric's own tree."""
+        return self is not self.below.trunk
 
     def open(self) -> None:
         """If both ends may."""
         if not self.is_open and self.below.is_admitted and self.above.is_admitted:
             self.is_open = True
-            self.below.trunk_changed(self.below.port_up, is_up=True)
-            self.above.trunk_changed(self.below.port_down, is_up=True)
+            self.below.trunk_changed(self.port_up, is_up=True)
+            self.above.trunk_changed(self.port_down, is_up=True)
 
     def close(self) -> None:
         """An end is gone, and with it what is under way."""
@@ -69,16 +84,12 @@ class Trunk:
         self.down.reset()
         if self.is_open:
             self.is_open = False
-            self.below.trunk_changed(self.below.port_up, is_up=False)
-            self.above.trunk_changed(self.below.port_down, is_up=False)
+            self.below.trunk_changed(self.port_up, is_up=False)
+            self.above.trunk_changed(self.port_down, is_up=False)
 
 
 class SimSwitch:
     """Number 0 is the first switch, at which the control plane is."""
-
-    port_up = PortId(1)
-    port_down = PortId(0)
-    """Of the switch above, towards this one."""
 
     def __init__(self, world: World, number: int, name: str) -> None:
         self._world = world
@@ -92,7 +103,7 @@ class SimSwitch:
         self.session: SwitchSession | None = None
         """With the control plane; the first switch needs none."""
         self.trunk: Trunk | None = None
-        """To the switch above."""
+        """To the switch above, in the fabric's own tree."""
         self.trunks: list[Trunk] = []
         """To all switches next to it."""
         self._trunk_of: dict[PortId, Trunk] = {}
@@ -133,7 +144,11 @@ class SimSwitch:
     def boot(self, _: Any = None) -> None:
         self._boots += 1
         self.accelerator = self._world.make_accelerator(
-            AcceleratorConfig(memory_bytes_max=self.memory_bytes_max)
+            AcceleratorConfig(
+                memory_bytes_max=self.memory_bytes_max,
+                ring_ports=frozenset(port for port, trunk in self._trunk_of.items() if trunk.is_for_rings),
+                ports_up=frozenset(port for port, trunk in self._trunk_of.items() if trunk.below is self),
+            )
         )
         self.frames_in = 0
         self._rings.clear()
@@ -192,6 +207,8 @@ class SimSwitch:
             below = below.trunk.above
             path.append(below)
         trunk = path[path.index(self) - 1].trunk if self in path else self.trunk
+        if trunk is None:  # a further root: ranks behind one that steers
+            trunk = next((one for one in self.trunks if one.below in path), None)
         if trunk is None or not trunk.is_open:
             return None
         return next(port for port, found in self._trunk_of.items() if found is trunk)
@@ -228,7 +245,7 @@ class SimSwitch:
     def trunk_changed(self, port: PortId, *, is_up: bool) -> None:
         trunk = self._trunk_of[port]
         if is_up:
-            self._egress[port] = trunk.up if trunk is self.trunk else trunk.down
+            self._egress[port] = trunk.up if trunk.below is self else trunk.down
         else:
             del self._egress[port]
         if self.is_up:
@@ -332,8 +349,9 @@ class SimSwitch:
                 self._admitted_by = world.control.boots
                 for trunk in self.trunks:
                     trunk.open()
-                for link in self._egress.values():
-                    link.send(announcement(self.mac, self.ip))
+                for port, link in self._egress.items():
+                    if port not in self._trunk_of or not self._trunk_of[port].is_for_rings:
+                        link.send(announcement(self.mac, self.ip))
             case _:
                 assert_never(order)
 

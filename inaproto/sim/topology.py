@@ -6,6 +6,9 @@ it) has many such trees; here it is the one through the first aggregation switch
 core. Its other switches and links are on standby and idle; that is what ``standby_switches`` and
 ``standby_links`` count.
 
+Beyond it there may be *further roots*: switches that sum and do nothing else, to which trunks lead that are
+for rings alone (``docs/concepts.md``, "Several switches"). They are numbered after all others.
+
 Invariants: a switch comes behind the one above it; the root aggregates.
 """
 
@@ -16,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
 from inaproto.units import US
@@ -51,6 +55,15 @@ class SwitchConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class FurtherRoot:
+    name: str
+    below: tuple[int, ...]
+    """Numbers of the switches that have a trunk to it."""
+    trunk: LinkConfig = LinkConfig()
+    """Each of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     switches: tuple[SwitchConfig, ...]
     """The root first."""
@@ -58,9 +71,10 @@ class Topology:
     """For each host, the number of its switch."""
     standby_switches: int = 0
     standby_links: int = 0
+    further_roots: tuple[FurtherRoot, ...] = ()
 
     def __post_init__(self) -> None:
-        names = [switch.name for switch in self.switches]
+        names = list(node_names(self))
         if not 1 <= len(names) <= SWITCHES_MAX or len(set(names)) != len(names):
             raise ConfigError(f"topology: 1 to {SWITCHES_MAX} switches, each of its own name")
         wrong = [name for name in names if re.fullmatch(r"[a-z][a-z0-9-]*", name) is None]
@@ -71,49 +85,76 @@ class Topology:
                 raise ConfigError(f"topology: {switch.name} comes before the switch above it")
         if not self.switches[0].aggregates:
             raise ConfigError("topology: the root must aggregate")
-        if any(not 0 <= number < len(names) for number in self.attached):
-            raise ConfigError(f"topology: switches are 0 to {len(names) - 1}")
+        last = len(self.switches) - 1
+        linked = [(*self.attached, *root.below) for root in self.further_roots] or [self.attached]
+        if any(not 0 <= number <= last for numbers in linked for number in numbers):
+            raise ConfigError(f"topology: switches are 0 to {last}")
+        for root in self.further_roots:
+            if not root.below or 0 in root.below or len(set(root.below)) < len(root.below):
+                raise ConfigError(f"topology: below {root.name} is a switch twice, the root, or none")
 
-    def path_up(self, number: int) -> list[int]:
-        """Switches from ``number`` to the root, both included."""
+    def path_up(self, number: int, along: int = -1) -> list[int]:
+        """Switches from ``number`` to the root, both included; ``along``: to that of the further roots."""
         path = [number]
-        while self.switches[path[-1]].above >= 0:
-            path.append(self.switches[path[-1]].above)
+        while (above := self._above(path[-1], along)) >= 0:
+            path.append(above)
         return path
 
-    def plan(self, hosts: Sequence[int]) -> Plan:
+    def _above(self, number: int, along: int) -> int:
+        if number >= len(self.switches):
+            return -1
+        if along >= 0 and number in self.further_roots[along].below:
+            return len(self.switches) + along
+        return self.switches[number].above
+
+    def further_tree(self, number: int) -> FabricTree:
+        """Of a further root: its links, and those of the own tree below them."""
+        root, names = len(self.switches) + number, node_names(self)
+        below = [one for one in range(len(self.switches)) if root in self.path_up(one, number)]
+        above = sorted((names[one], names[self._above(one, number)]) for one in below)
+        return FabricTree(names[root], tuple(above))
+
+    def plan(self, hosts: Sequence[int], along: int = -1) -> Plan:
         """The reduction plan of a job whose rank ``r`` is on ``hosts[r]`` (protocol.md, section 5).
+
+        ``along``: the further root along whose tree its rings go.
 
         Written apart from what composes the trees, since results are judged by it: the ranks below an
         aggregating switch are one list, in the order of the lowest rank of each part. Below a switch that
         steers, none aggregates.
         """
+        if along >= 0:
+            return tuple(self._parts(len(self.switches) + along, hosts, along, is_point=True))
         root = next(
             switch
             for switch in self.path_up(self.attached[hosts[0]])
             if self.switches[switch].aggregates
             and all(switch in self.path_up(self.attached[host]) for host in hosts)
         )
-        return tuple(self._parts(root, hosts, is_point=True))
+        return tuple(self._parts(root, hosts, -1, is_point=True))
 
-    def _parts(self, switch: int, hosts: Sequence[int], *, is_point: bool) -> list[int | Plan]:
+    def _parts(self, switch: int, hosts: Sequence[int], along: int, *, is_point: bool) -> list[int | Plan]:
         by_part: dict[int, list[int | Plan]] = {}
         """By the lowest rank of each part."""
         for rank, host in enumerate(hosts):
             if self.attached[host] == switch:
                 by_part[rank] = [rank]
         for number, below in enumerate(self.switches):
-            ranks = [rank for rank, host in enumerate(hosts) if number in self.path_up(self.attached[host])]
-            if below.above == switch and ranks:
+            path = [self.path_up(self.attached[host], along) for host in hosts]
+            ranks = [rank for rank, switches in enumerate(path) if number in switches]
+            if self._above(number, along) == switch and ranks:
                 adds = is_point and below.aggregates
-                parts = self._parts(number, hosts, is_point=adds)
+                parts = self._parts(number, hosts, along, is_point=adds)
                 by_part[min(ranks)] = [tuple(parts)] if adds else parts
         return [part for lowest in sorted(by_part) for part in by_part[lowest]]
 
 
 def node_names(topology: Topology | None) -> tuple[str, ...]:
     """Of the switches, in the order of their nodes."""
-    return ("switch",) if topology is None else tuple(switch.name for switch in topology.switches)
+    if topology is None:
+        return ("switch",)
+    own = tuple(switch.name for switch in topology.switches)
+    return own + tuple(root.name for root in topology.further_roots)
 
 
 def leaf_spine(racks: int, hosts: int, *, trunk: LinkConfig | None = None) -> Topology:
@@ -169,4 +210,5 @@ def parse_topology(text: str, hosts: int) -> Topology:
 def map_trunks(topology: Topology, change: Callable[[LinkConfig], LinkConfig]) -> Topology:
     """With other links between its switches; the root has none upward."""
     below = (replace(switch, trunk=change(switch.trunk)) for switch in topology.switches[1:])
-    return replace(topology, switches=(topology.switches[0], *below))
+    further = tuple(replace(root, trunk=change(root.trunk)) for root in topology.further_roots)
+    return replace(topology, switches=(topology.switches[0], *below), further_roots=further)

@@ -29,14 +29,19 @@ def make_links(world: World, fates: LinkFates | None) -> None:
         host.uplink = link(f"{host.name}>{at.name}", partial(at.frames_from, host))
         world.downlinks.append(link(f"{at.name}>{host.name}", host.frames_arrived))
     if world.config.topology is not None:
-        for switch, below in zip(world.switches, world.config.topology.switches, strict=True):
+        for switch, below in zip(world.switches, world.config.topology.switches, strict=False):
             if below.above >= 0:
-                _make_trunk(world, switch, world.switches[below.above], below.trunk, fates)
+                above = world.switches[below.above]
+                switch.trunk = _make_trunk(world, switch, above, below.trunk, fates)
+        roots = world.switches[len(world.config.topology.switches) :]
+        for root, further in zip(roots, world.config.topology.further_roots, strict=True):
+            for number in further.below:
+                _make_trunk(world, world.switches[number], root, further.trunk, fates)
 
 
 def _make_trunk(
     world: World, below: SimSwitch, above: SimSwitch, config: LinkConfig, fates: LinkFates | None
-) -> None:
+) -> Trunk:
     port_up, port_down = PortId(len(below.trunks) + 1), PortId(len(above.trunks) + 1)
 
     def lost(frame: Frames) -> None:
@@ -46,10 +51,11 @@ def _make_trunk(
     link = partial(_link, world, config, fates, lost=lost)
     up = link(f"{below.name}>{above.name}", partial(above.frames_of_trunk, port_down))
     down = link(f"{above.name}>{below.name}", partial(below.frames_of_trunk, port_up))
-    trunk = Trunk(below, above, up, down)
-    below.trunk = trunk
-    below.port_up, below.port_down = below.add_trunk(trunk), above.add_trunk(trunk)
+    trunk = Trunk(below, above, up, down, port_up, port_down)
+    below.add_trunk(trunk)
+    above.add_trunk(trunk)
     world.trunks.append(trunk)
+    return trunk
 
 
 def _link(
@@ -79,7 +85,11 @@ def switch_memory(world: World) -> dict[str, int]:
             for rank, number in enumerate(job.positions)
         )
         spec = RingSpec(1, 1, 0, job.window_messages, job.message_packets, job.mtu, flows)
-        roles = {world.switch.name: None} if world.fabric is None else roles_of(world.fabric, spec)
+        roles = (
+            {world.switch.name: None}
+            if world.fabric is None
+            else roles_of(world.fabric, spec, tree=world.along)
+        )
         for name, role in roles.items():
             needs[name].append(bytes_needed(replace(spec, role=role)))
     memory = {name: max(of) if world.config.tight_switch else sum(of) for name, of in needs.items()}

@@ -153,6 +153,12 @@ class World:
         make_links(self, fates)
         self.fabric = None if config.topology is None else fabric_of(self, config.topology)
         """What the control plane knows of several switches."""
+        self.along = (
+            None
+            if config.along < 0 or config.topology is None
+            else config.topology.further_tree(config.along)
+        )
+        """The tree that is assigned to all rings; None: the fabric's own."""
         for switch, memory in zip(self.switches, switch_memory(self).values(), strict=True):
             switch.memory_bytes_max = memory
         if recorder is not None and config.topology is not None:
