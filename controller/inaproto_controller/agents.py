@@ -19,6 +19,7 @@ import trio
 
 from inaproto.ca.identity import Identity
 from inaproto.core.rendezvous_rules import job_name
+from inaproto.daemon.accepting import take_each
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.session_rules import (
     MESSAGE_FLOOD,
@@ -28,8 +29,8 @@ from inaproto.daemon.session_rules import (
     identity_of,
     refusal_of,
 )
-from inaproto.errors import DecodeError, FabricError, LocalMisuse
-from inaproto.ports import ByteStream, PortClosed, StreamListener
+from inaproto.errors import DecodeError, LocalMisuse
+from inaproto.ports import ByteStream, StreamListener
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.controller_messages import (
     AgentHello,
@@ -51,7 +52,6 @@ from inaproto_controller.tree_service import TreeService
 log = logging.getLogger("inaproto.controller")
 
 HELLO_S: Final = 5.0
-ACCEPT_RETRY_S: Final = 0.5
 NOT_LEADER: Final = "not_leader"
 AGENT_REFUSED: Final = "agent_refused"
 BAD_MESSAGE: Final = "bad_message"
@@ -161,16 +161,7 @@ class Agents:
     async def accept_sessions(self, listener: StreamListener) -> None:
         """Serve every connection until ``listener`` is closed."""
         async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    connection = await listener.accept()
-                except PortClosed:
-                    return
-                except FabricError as error:
-                    log.warning("no new agent: %s", error)
-                    await trio.sleep(ACCEPT_RETRY_S)
-                else:
-                    nursery.start_soon(self._serve, connection)
+            await take_each(listener, lambda one: nursery.start_soon(self._serve, one), log, "agent")
 
     async def _serve(self, connection: ByteStream) -> None:
         stream = ControlStream(connection)

@@ -40,6 +40,7 @@ from inaproto.core.rendezvous_types import (
     SessionId,
 )
 from inaproto.core.tree_control_types import Installed
+from inaproto.daemon.accepting import take_each
 from inaproto.daemon.capture_desk import CaptureClient, CaptureDesk
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.session_rules import (
@@ -52,8 +53,8 @@ from inaproto.daemon.session_rules import (
     identity_of,
     refusal_of,
 )
-from inaproto.errors import DecodeError, FabricError, JoinRefused, LocalMisuse
-from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener
+from inaproto.errors import DecodeError, JoinRefused, LocalMisuse
+from inaproto.ports import ByteStream, RandomBits, StreamListener
 from inaproto.wire.capture_messages import Capture, CaptureEnd
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
@@ -97,7 +98,6 @@ REFUSAL_LOG_S = 60.0
 REFUSALS_MAX = 256
 ORDERS_MAX = 1 << 14
 """For one switch, not sent yet; one that returns hears of every ring that it may have had."""
-ACCEPT_RETRY_S = 0.5
 BAD_MESSAGE = "bad_message"
 UNKNOWN_MESSAGE = "unknown_message"
 UNEXPECTED_MESSAGE = "unexpected_message"
@@ -231,16 +231,7 @@ class ControlServer:
     async def accept_sessions(self, listener: StreamListener) -> None:
         """Serve every connection until ``listener`` is closed."""
         async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    connection = await listener.accept()
-                except PortClosed:
-                    return
-                except FabricError as error:
-                    log.warning("no new session: %s", error)
-                    await trio.sleep(ACCEPT_RETRY_S)
-                else:
-                    nursery.start_soon(self._serve, connection)
+            await take_each(listener, lambda one: nursery.start_soon(self._serve, one), log, "session")
 
     async def _serve(self, connection: ByteStream) -> None:
         session_id = SessionId(self._serial)

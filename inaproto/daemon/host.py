@@ -16,12 +16,14 @@ import logging
 import os
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import trio
 
 from inaproto.ca.identity import Role
+from inaproto.daemon.accepting import take_each
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.control_address import Door, Holder, TlsDoor, door_of, doors_of
 from inaproto.daemon.control_stream import ControlStream
@@ -35,8 +37,8 @@ from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.turn_seats import TurnSeats
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.daemon.unix_sockets import UNIX
-from inaproto.errors import ConfigError, FabricError, JobError
-from inaproto.ports import ByteStream, PortClosed, RandomBits, StreamListener, StreamNetwork
+from inaproto.errors import ConfigError, JobError
+from inaproto.ports import ByteStream, RandomBits, StreamListener, StreamNetwork
 from inaproto.units import US, S
 from inaproto.wire.control_messages import error_message
 from inaproto.wire.sharing_messages import PeerWord
@@ -46,7 +48,6 @@ RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0
 HELLO_REFUSALS_MAX = 5
 """A host that restarts may meet its own last connection; one refused this often is configured wrongly."""
-ACCEPT_RETRY_S = 0.1
 
 log = logging.getLogger("inaproto.host")
 
@@ -177,18 +178,10 @@ class HostDaemon:
     async def accept(self) -> None:
         """Take connections of training processes, until cancelled."""
         async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    connection = await self._listening.accept()
-                except PortClosed:
-                    return
-                except FabricError as error:
-                    log.warning("cannot accept a process: %s", error)
-                    await trio.sleep(ACCEPT_RETRY_S)
-                else:
-                    self._admit(connection, nursery)
+            take = partial(self._admit, nursery)
+            await take_each(self._listening, take, log, "connection of a process")
 
-    def _admit(self, connection: ByteStream, nursery: trio.Nursery) -> None:
+    def _admit(self, nursery: trio.Nursery, connection: ByteStream) -> None:
         stream = ControlStream(connection)
         if len(self._sessions) >= CLIENTS_MAX:
             text = f"host {self._settings.name} serves {CLIENTS_MAX} connections, its limit; close some"
