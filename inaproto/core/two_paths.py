@@ -24,7 +24,7 @@ notice (:mod:`inaproto.core.rendezvous_life`, of ranks that stall).
 
 Invariants: one path carries an operation, from its first message of a generation to its last; an operation is
 bound after the one before it has ended; nothing waits for a binder longer than until the instant that it
-named; the INA ring goes only when all that was sent on it is acknowledged.
+named; the INA ring goes, or is parked, only when all that was sent on it is acknowledged.
 
 Departure from the paper: there each host evaluates a job's mode with its own clock; here the binder is pure.
 """
@@ -140,6 +140,7 @@ class TwoPaths:
         self._wait_until: Instant | None = None
         self._ina: RingEngine | None = None
         self._ina_sent = self._ina_acknowledged = 0
+        self._is_parked = False
         self._undrained: deque[tuple[OpIndex, int]] = deque()
         """INA operations that have ended, with how many messages had been sent by then."""
         self._started: Counter[BoundPath] = Counter()
@@ -194,6 +195,16 @@ class TwoPaths:
         return not (self._is_on_ina or self._ina_sent > self._ina_acknowledged)
 
     @property
+    def is_parked(self) -> bool:
+        """The INA ring has left its switches, and all goes by the base ring."""
+        return self._is_parked
+
+    @property
+    def ina_messages(self) -> int:
+        """That this rank has sent on the INA ring since it was attached."""
+        return self._ina_sent
+
+    @property
     def _is_on_ina(self) -> bool:
         return self._carrier == INA and self._operations.running is not None
 
@@ -227,8 +238,22 @@ class TwoPaths:
             raise LocalMisuse(f"ring {config.ring_id} is attached beside another, or after the end")
         if config.ring_id == self.config.ring_id or config.rank != self.config.rank:
             raise LocalMisuse(f"ring {config.ring_id} is the base ring, or has another order of ranks")
-        self._ina = RingEngine(config, self._operations, None)
+        self._ina, self._is_parked = RingEngine(config, self._operations, None), False
         self._ina_sent = self._ina_acknowledged = 0
+
+    def park(self) -> None:
+        """The INA ring leaves its switches, and will come back with its next message: until ``stand`` all is
+        bound to the base ring, and nobody is asked.
+
+        Raises ``LocalMisuse`` if there is none, or while it is not idle.
+        """
+        if self._ina is None or not self.is_ina_idle:
+            raise LocalMisuse("there is no INA ring to park, or an operation or a message is on it")
+        self._is_parked = True
+
+    def stand(self) -> None:
+        """The switches have the INA ring (again)."""
+        self._is_parked = False
 
     def detach(self) -> None:
         """The INA ring goes; whoever owns its slots first copies what is kept in them.
@@ -322,7 +347,7 @@ class TwoPaths:
         return actions
 
     def _ask(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
-        if self._ina is None or self._operations.progress <= self._base_until:
+        if self._ina is None or self._is_parked or self._operations.progress <= self._base_until:
             return Binding(BASE)
         binding = self._binder(op_index, now)
         return Binding(BASE) if isinstance(binding, Wait) and binding.until <= now else binding

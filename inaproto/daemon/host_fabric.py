@@ -55,6 +55,7 @@ from inaproto.wire.control_messages import (
     Welcome,
     job_error,
 )
+from inaproto.wire.ina_messages import InaPark, InaStands
 from inaproto.wire.sharing_messages import PeerWord, SharingAskPeer, SharingTellPeer
 
 HEARTBEAT_S = 2.0
@@ -306,7 +307,12 @@ class Fabric:
             case Start(job=job, ring_id=ring_id):
                 for ring in self._of_job(job):
                     if ring.ring_id == ring_id:
-                        ring.start(message.ina_ring_id)
+                        ring.start(
+                            message.ina_ring_id,
+                            parked=message.ina_parked,
+                            pool=message.ina_pool,
+                            stand=message.ina_epoch,
+                        )
                 self.submitted()  # operations that waited for the ring have deadlines from now on
             case Halt(job=job, ring_id=ring_id):
                 rings = self._of_job(job)
@@ -314,6 +320,12 @@ class Fabric:
                 for ring in in_it if self._has_heard_of(job, ring_id) else in_it or rings:
                     ring.halt(message)
                     self._serve(ring)
+            case InaPark(job=job):
+                for ring in self._of_job(job):
+                    ring.park(message)
+            case InaStands(job=job):
+                for ring in self._of_job(job):
+                    ring.ina_stands(message)
             case JobStatus(job=job):
                 for ring in self._of_job(job):
                     ring.status_of_job(message)

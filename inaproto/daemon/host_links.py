@@ -8,10 +8,11 @@ A ring has one link (:mod:`inaproto.daemon.ring_link`). Where a job has two ring
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from inaproto.core.accumulators import accumulators_on
 from inaproto.core.two_paths import TwoPaths
-from inaproto.daemon.host_operations import Phase
+from inaproto.daemon.host_operations import IN_RING, Phase
 from inaproto.daemon.host_ring_status import HostRingStatus
 from inaproto.daemon.ring_link import RingLink
 from inaproto.errors import FabricError, JoinRefused, LocalMisuse
@@ -19,6 +20,7 @@ from inaproto.ports import Nic, QpAttributes, RandomBits
 from inaproto.units import RingId
 from inaproto.wire.control_messages import Ready, Ring, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
+from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 
 
 class HostLinks(HostRingStatus):
@@ -115,18 +117,65 @@ class HostLinks(HostRingStatus):
         if not self._unready:
             self._tell(Ready(job=self.job, rank=self._lowest))
 
-    def _attach_ina(self, ring: Ring, ina_ring_id: int) -> None:
-        """The ring beside this one stands, or the switches have refused it: then its link is of no use."""
+    def _attach_ina(self, ring: Ring, ina_ring_id: int, stands: InaStands | None) -> None:
+        """The ring beside this one stands, or will (``stands`` is None). Where the switches have refused it
+        its link is of no use."""
         if self._ina is None or self._is_broken:
             return
         if isinstance(self._engine, TwoPaths) and ina_ring_id and ina_ring_id == ring.ina_ring_id:
             self._engine.attach(replace(self._ring_config(ring), ring_id=RingId(ina_ring_id)))
-            self._turns.begin(
-                ring_id=ina_ring_id,
-                hosts=len(ring.peers),
-                next_operation=self._engine.binds_next,
-                changed=self.binding_changed,
-            )
+            self._engine.park()
+            if stands is not None:
+                self._stand(self._engine, ring, stands)
         else:
             self._ina.close()
             self._ina = None
+
+    # --- the ring through the switches comes and goes
+
+    def park(self, message: InaPark) -> None:
+        """It is to leave its switches: have no turns there, and say when nothing of it is on its way."""
+        if self._engine_of(message.ring_id) is not None:
+            self._turns.park(partial(self._parked, message))
+
+    def _parked(self, message: InaPark) -> None:
+        engine = self._engine_of(message.ring_id)
+        if engine is None:
+            return
+        parked = InaParked(
+            job=self.job,
+            rank=self._lowest,
+            ring_id=message.ring_id,
+            epoch=message.epoch,
+            messages=engine.ina_messages,
+        )
+
+        def park() -> None:
+            engine.park()
+            self._tell(parked)
+
+        self._guard(park)
+
+    def ina_stands(self, message: InaStands) -> None:
+        """The switches have it: there may be turns."""
+        engine = self._engine_of(message.ring_id)
+        if engine is not None and self._ring is not None:
+            self._stand(engine, self._ring, message)
+
+    def _stand(self, engine: TwoPaths, ring: Ring, message: InaStands) -> None:
+        engine.stand()
+        self._turns.begin(
+            ring_id=message.ring_id,
+            hosts=len(ring.peers),
+            next_operation=engine.binds_next,
+            changed=self.binding_changed,
+            pool=message.pool,
+            stand=message.epoch,
+        )
+
+    def _engine_of(self, ina_ring_id: int) -> TwoPaths | None:
+        """Of the present rings, if that is the one through the switches."""
+        engine = self._engine
+        if not isinstance(engine, TwoPaths) or engine.ina_config is None or self._is_broken:
+            return None
+        return engine if self.phase in IN_RING and engine.ina_config.ring_id == ina_ring_id else None

@@ -23,6 +23,7 @@ from dataclasses import replace
 from inaproto.core.operations import (
     Fail,
 )
+from inaproto.core.ring_spec import SHARED_POOL
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.host_links import HostLinks
 from inaproto.daemon.host_operations import IN_RING, OPERATIONS_MAX, Phase
@@ -51,6 +52,7 @@ from inaproto.wire.control_messages import (
     Message,
     Ring,
 )
+from inaproto.wire.ina_messages import InaStands
 
 HALTS_SHOWN = 5
 
@@ -211,12 +213,15 @@ class HostRing(HostLinks):
         if not self._to_await:
             self.connected(self._link)
 
-    def start(self, ina_ring_id: int = 0) -> None:
-        """All hosts are ready; the switches have that ring."""
+    def start(
+        self, ina_ring_id: int = 0, *, parked: bool = False, pool: str = SHARED_POOL, stand: int = 0
+    ) -> None:
+        """All hosts are ready; the switches have that ring, for turns in ``pool``, or will have it."""
         engine = self._engine
         if self.phase is not Phase.CONNECTING or self._ring is None or engine is None:
             return
-        self._attach_ina(self._ring, ina_ring_id)
+        stands = InaStands(job=self.job, ring_id=ina_ring_id, epoch=stand, pool=pool)
+        self._attach_ina(self._ring, ina_ring_id, None if parked else stands)
         self.phase = Phase.LEFT if self._have_all_left else Phase.RUNNING
         if self._watch.ring_ended():
             self._ask_for_whom()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inaproto.core.two_paths import TwoPaths
 from inaproto.daemon.host_operations import HostOperations
 from inaproto.units import MS
 
@@ -25,6 +26,7 @@ class HostRingStatus(HostOperations):
             "position": self._ring.position if self._ring else None,
             "peers": list(self._ring.peers) if self._ring else [],
             "ina_ring_id": self._ring.ina_ring_id if self._ring and self._ina_stands else None,
+            "is_parked": isinstance(self._engine, TwoPaths) and self._engine.is_parked,
             "operations_by_path": dict(self._done_by),
             "waiting_for": list(self._watch.waiting_for),
             "stall": self._watch.stall,

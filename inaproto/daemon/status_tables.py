@@ -274,7 +274,7 @@ def _ring(ring: Mapping[str, Any]) -> tuple[object, ...]:
         f"{', '.join(str(rank['rank']) for rank in ring['ranks'])} of {ring['size']}",
         ", ".join(str(rank["pid"]) for rank in ring["ranks"]),
         ring["phase"],
-        _summed_by(ring.get("path", "-")),
+        "hosts (parked: its tree moves)" if ring.get("is_parked") else _summed_by(ring.get("path", "-")),
         ring.get("recoveries") or "-",
         ring.get("operations_done", "-"),
         ring.get("operations_queued", "-"),

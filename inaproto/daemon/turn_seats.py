@@ -34,7 +34,7 @@ from inaproto.core.communication_pattern import (
     WaitEnded,
 )
 from inaproto.core.ring_spec import SHARED_POOL
-from inaproto.core.sharing_participant import SharingParticipant
+from inaproto.core.sharing_participant import Phase, SharingParticipant
 from inaproto.core.sharing_types import (
     Closing,
     FromCoordinator,
@@ -76,6 +76,7 @@ REPORT_S: Final = 0.001
 """Between two reports of where jobs are: what happens in between is told by the next one."""
 REPORT_SEATS: Final = 4
 """So many are told in that time: a controller that is flooded ends the session."""
+FREE: Final = Phase.FREE.value
 MEASURED: Final = 32
 """All-reduces whose speed is averaged."""
 
@@ -243,6 +244,8 @@ class JobSeat(NoTurns):
         self._speeds: deque[tuple[int, int]] = deque(maxlen=MEASURED)
         """Bytes and nanoseconds of operations on the base ring."""
         self._granted = 0
+        self._parks: Callable[[], None] | None = None
+        """Its ring is to be parked: what to call when it is."""
         self._wait_times = TurnWaits()
 
     @property
@@ -252,19 +255,27 @@ class JobSeat(NoTurns):
     # --- the ring's life
 
     def begin(
-        self, *, ring_id: int, hosts: int, next_operation: OpIndex, changed: Callable[[], None]
+        self,
+        *,
+        ring_id: int,
+        hosts: int,
+        next_operation: OpIndex,
+        changed: Callable[[], None],
+        pool: str = SHARED_POOL,
+        stand: int = 0,
     ) -> None:
         self.ring_ended()
         self._seat = Seat(self._seat.job, self._seat.host, self._seats.random_bits(62))
         self._core = SharingParticipant(ParticipantConfig(self._seat, next_operation))
         self._next, self._changed = next_operation, changed
         self.hold = SeatHold(
-            pool=SHARED_POOL, job=self._job, life=self._seat.life, ring_id=ring_id, hosts=hosts
+            pool=pool, job=self._job, life=self._seat.life, ring_id=ring_id, hosts=hosts, stand=stand
         )
         self._seats.sit(self._seat, self)
 
     def ring_ended(self) -> None:
         """All that was on the switches is over: their ring is gone, and the queue pairs are."""
+        self._parks = None
         if self._core is None:
             return
         self._waits = False
@@ -275,6 +286,23 @@ class JobSeat(NoTurns):
         self._core = None
         self._answers.clear()
         self._seats.stand_up(self._seat, self)
+
+    def park(self, parked: Callable[[], None]) -> None:
+        self._parks = parked
+        self._park_if_free()
+
+    def _park_if_free(self) -> None:
+        """A decision that may concern this seat, a turn, or an operation in one is waited for.
+
+        The other seats of the job agree: they had the same turns, and no round ends without this one.
+        """
+        parked = self._parks
+        if parked is None or self._is_binding or self._answers:
+            return
+        view = None if self._core is None else self._core.view()
+        if view is None or (view.phase == FREE and view.turn is None and not view.in_ina):
+            self.ring_ended()
+            parked()
 
     # --- operations
 
@@ -315,6 +343,7 @@ class JobSeat(NoTurns):
         self._answers.pop(op_index, None)
         if op_index in self._running:
             self._running[op_index] = path
+        self._park_if_free()
 
     def _start(self, op_index: OpIndex) -> None:
         self._next = OpIndex(op_index + 1)
@@ -374,6 +403,7 @@ class JobSeat(NoTurns):
         if self._waits and not self._is_binding:
             self._waits = False
             self._changed()
+        self._park_if_free()
 
     # --- what the controller plans by
 
@@ -442,6 +472,7 @@ class JobSeat(NoTurns):
             turn = view.turn
             record |= {
                 "phase": view.phase,
+                "pool": self.hold.pool,
                 "next_operation": view.next_operation,
                 "turn": None
                 if turn is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from inaproto.core.ring_spec import SHARED_POOL
 from inaproto.core.two_paths import BASE, Binding, BoundPath, Wait
 from inaproto.units import Instant, OpIndex
 
@@ -18,9 +19,22 @@ class Turns(Protocol):
     is said between is of that ring, and of the ring of the hosts beside it."""
 
     def begin(
-        self, *, ring_id: int, hosts: int, next_operation: OpIndex, changed: Callable[[], None]
+        self,
+        *,
+        ring_id: int,
+        hosts: int,
+        next_operation: OpIndex,
+        changed: Callable[[], None],
+        pool: str = SHARED_POOL,
+        stand: int = 0,
     ) -> None:
-        """The ring through the switches stands. ``changed``: to be called when an answer may be another."""
+        """The ring through the switches stands. ``changed``: to be called when an answer may be another;
+        ``pool``: where it has its turns; ``stand``: of the wish for its tree."""
+
+    def park(self, parked: Callable[[], None]) -> None:
+        """That ring is to leave its switches: ``parked`` is to be called, once, as soon as it has no turn,
+        none can be agreed on, and nothing of it is under way here. From then on all goes by the base ring,
+        until ``begin`` is called again. Not called where the ring ends before."""
 
     def called(self, op_index: OpIndex, nbytes: int, waited: tuple[int, int] | None) -> None:
         """A process has called an all-reduce. ``waited``: that it had waited for results since the one before
@@ -50,9 +64,19 @@ class NoTurns:
     """Nobody gives turns: all goes by the base ring. Who gives some may leave out what it need not know."""
 
     def begin(
-        self, *, ring_id: int, hosts: int, next_operation: OpIndex, changed: Callable[[], None]
+        self,
+        *,
+        ring_id: int,
+        hosts: int,
+        next_operation: OpIndex,
+        changed: Callable[[], None],
+        pool: str = SHARED_POOL,
+        stand: int = 0,
     ) -> None:
         return
+
+    def park(self, parked: Callable[[], None]) -> None:
+        parked()
 
     def called(self, op_index: OpIndex, nbytes: int, waited: tuple[int, int] | None) -> None:
         return

@@ -9,6 +9,7 @@ import pytest
 from inaproto.daemon.host_operations import Phase
 from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.wire.control_messages import Broken, Halt, Halted, Ready, Ring
+from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from tests.daemon.test_host_ring import Host, on_a_host
 
 BASE_RING, INA_RING = 7, 8
@@ -123,5 +124,65 @@ def test_a_ring_alone_follows_one_of_two() -> None:
         assert isinstance(halted, Halted)
         assert (halted.ina_out, halted.ina_into) == (None, None)
         assert len(host.ring.queue_pairs) == 2
+
+    on_a_host(scenario)
+
+
+# --- rings that leave their switches
+
+
+def test_a_ring_is_parked_and_stands_again_with_all_its_links() -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.start(INA_RING)
+        queue_pairs = host.ring.queue_pairs
+        host.ring.park(InaPark(job="j", ring_id=INA_RING, epoch=3))
+        assert host.told == [InaParked(job="j", rank=0, ring_id=INA_RING, epoch=3, messages=0)]
+        status = host.ring.status()
+        assert (status["is_parked"], status["ina_ring_id"]) == (True, INA_RING)
+        host.ring.ina_stands(InaStands(job="j", ring_id=INA_RING, epoch=4, pool="shared@spine1"))
+        assert not host.ring.status()["is_parked"]
+        assert host.ring.queue_pairs == queue_pairs
+
+    on_a_host(scenario)
+
+
+def test_a_ring_may_begin_parked() -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.start(INA_RING, parked=True)
+        assert host.ring.status()["is_parked"]
+        assert len(host.ring.queue_pairs) == 4
+        host.ring.ina_stands(InaStands(job="j", ring_id=INA_RING, epoch=4))
+        assert not host.ring.status()["is_parked"]
+        assert host.told == []
+
+    on_a_host(scenario)
+
+
+@pytest.mark.parametrize("is_halted", [False, True])
+def test_what_is_said_of_another_ring_changes_nothing(*, is_halted: bool) -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.start(INA_RING)
+        if is_halted:
+            host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
+        host.told.clear()
+        ring_id = INA_RING + (not is_halted)
+        host.ring.park(InaPark(job="j", ring_id=ring_id, epoch=3))
+        host.ring.ina_stands(InaStands(job="j", ring_id=ring_id, epoch=4))
+        assert host.told == []
+
+    on_a_host(scenario)
+
+
+def test_a_ring_that_ends_while_it_is_parked_is_followed_by_another() -> None:
+    def scenario(host: Host) -> None:
+        connected(host)
+        host.ring.start(INA_RING)
+        host.ring.park(InaPark(job="j", ring_id=INA_RING, epoch=3))
+        host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
+        assert isinstance(host.told[-1], Halted)
+        assert len(host.ring.queue_pairs) == 4
 
     on_a_host(scenario)

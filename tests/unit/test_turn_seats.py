@@ -172,6 +172,97 @@ async def test_a_ring_that_ends_gives_its_turn_up_and_is_no_seat_any_more() -> N
     assert job.bind(OpIndex(3), hosts.now) == Binding(BASE)
 
 
+# --- rings that leave their switches
+
+
+async def test_a_seat_without_a_turn_is_given_up_at_once_and_comes_back_with_another_life() -> None:
+    hosts = Hosts()
+    job, heard = hosts.jobs[0], hosts.heard[0]
+    for index in range(3):
+        hosts.run(job, index)
+    parked: list[int] = []
+    job.park(lambda: parked.append(len(heard)))
+    assert len(parked) == 1
+    assert heard[-1] == SharingSeats(seats=())
+    assert job.bind(OpIndex(3), hosts.now) == Binding(BASE)
+    job.bound(OpIndex(3), BASE)
+    job.done(OpIndex(3))
+    hosts.seats[0].random_bits = lambda bits: 8
+    job.begin(
+        ring_id=5, hosts=2, next_operation=OpIndex(4), changed=lambda: None, pool="shared@spine1", stand=9
+    )
+    [seats] = [one for one in heard[parked[0] :] if isinstance(one, SharingSeats)]
+    [hold] = seats.seats
+    assert (hold.pool, hold.ring_id, hold.life, hold.stand) == ("shared@spine1", 5, 8, 9)
+    assert job.status()["pool"] == "shared@spine1"
+    assert len(parked) == 1
+
+
+async def test_a_seat_with_a_turn_is_given_up_when_that_is_over_and_nothing_of_it_is_on_its_way() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    hosts.seats[0].heard(hosts.prepare(0))
+    hosts.seats[0].heard(hosts.commit(0))  # operations 2 to 5
+    for index in range(5):
+        hosts.run(job, index)
+    parked: list[int] = []
+    job.park(lambda: parked.append(1))
+    assert isinstance(job.bind(OpIndex(5), hosts.now), Binding)
+    job.bound(OpIndex(5), INA)
+    job.done(OpIndex(5))
+    assert parked == [], "its sends are not acknowledged"
+    job.drained(OpIndex(5))
+    assert parked == [1]
+    assert any(isinstance(one, SharingDrained) and one.epoch == 1 for one in hosts.heard[0])
+
+
+async def test_a_seat_that_has_voted_waits_for_the_answer() -> None:
+    """The turn may have begun for the other hosts."""
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    hosts.seats[0].heard(hosts.prepare(0))
+    parked: list[int] = []
+    job.park(lambda: parked.append(1))
+    assert parked == []
+    hosts.seats[0].heard(hosts.commit(0))
+    assert parked == [], "now it has a turn"
+    for index in range(6):
+        hosts.run(job, index)
+    assert parked == [1]
+
+
+async def test_a_seat_in_doubt_is_not_given_up_before_that_is_ended() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[1]
+    for number, seats in enumerate(hosts.seats):
+        seats.heard(hosts.prepare(number))
+    hosts.seats[0].heard(hosts.commit(0))
+    parked: list[int] = []
+    job.park(lambda: parked.append(1))
+    for after_ms in (1, 102):
+        hosts.now = Instant((LEASE_MS + after_ms) * MS)
+        job.woke()
+    assert parked == []
+    hosts.deliver()
+    hosts.deliver()
+    assert parked == [], "the other host knows of a turn"
+    for index in range(6):
+        hosts.run(job, index)
+    assert parked == [1]
+
+
+async def test_a_ring_that_ends_before_it_could_be_parked_says_nothing_of_it() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    hosts.seats[0].heard(hosts.prepare(0))
+    parked: list[int] = []
+    job.park(lambda: parked.append(1))
+    job.ring_ended()
+    job.begin(ring_id=6, hosts=2, next_operation=OpIndex(0), changed=lambda: None)
+    hosts.run(job, 0)
+    assert parked == []
+
+
 async def test_a_new_ring_counts_on_though_nobody_asked_for_what_went_by_the_base_ring() -> None:
     hosts = Hosts()
     job = hosts.jobs[0]

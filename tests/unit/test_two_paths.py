@@ -227,6 +227,38 @@ def test_the_ina_ring_goes_only_when_it_is_idle() -> None:
     assert engine.step(Submit(operation(2)), NOW)[0] == Bound(OpIndex(2), BASE, Epoch(0))
 
 
+def test_a_ring_that_is_parked_carries_nothing_and_goes_on_with_its_next_message() -> None:
+    engine = pair(always(INA))
+    post = posted(engine.step(Submit(operation(1)), NOW), INA)
+    for event in (None, result_of(post, 0)):
+        if event is not None:
+            engine.step(event, NOW, INA)
+        with pytest.raises(LocalMisuse, match="or an operation or a message is on it"):
+            engine.park()
+    engine.step(SendCompleted(post.msg_id), NOW, INA)
+    engine.park()
+    assert (engine.is_parked, engine.ina_messages) == (True, 1)
+    on_base = posted(engine.step(Submit(operation(2)), NOW), BASE)
+    assert on_base.op_index == 2
+    engine.step(message_at(engine.config, Kind.RESULT, 1, FULL, last=True, op_index=2), NOW)
+    engine.stand()
+    assert not engine.is_parked
+    assert posted(engine.step(Submit(operation(3)), NOW), INA).msg_id == 1
+
+
+def test_a_ring_that_is_not_there_is_not_parked() -> None:
+    with pytest.raises(LocalMisuse, match="there is no INA ring to park"):
+        pair(always(INA), ina=None).park()
+
+
+def test_a_ring_that_is_attached_stands() -> None:
+    engine = pair(always(INA))
+    engine.park()
+    engine.detach()
+    engine.attach(config(9))
+    assert not engine.is_parked
+
+
 def test_another_ina_ring_begins_with_messages_of_its_own() -> None:
     engine = pair(always(INA))
     post = posted(engine.step(Submit(operation(1)), NOW), INA)
