@@ -6,7 +6,7 @@ but for those around each move, as hosts agree on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +22,7 @@ from inaproto.daemon.turns import Turns, TurnsOf
 from inaproto.units import Instant, OpIndex
 from tests.daemon.fabrics import SEATS, tree_of_root, two_spines
 from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
+from tests.daemon.test_further_roots import Paced
 from tests.daemon.test_memory_recovery import WEATHER, daemon
 from tests.daemon.test_two_paths import Job, Planned, RackJob, past, ring_of
 
@@ -283,13 +284,21 @@ def test_a_generation_that_ends_while_its_ring_is_parked_is_followed_by_one_that
     run_world("tree moves/halted", scenario, hosts=3, weather=WEATHER, turns=agreed)
 
 
+async def beside(job: RackJob, moves: Callable[[], Awaitable[None]]) -> None:
+    """A job without end, until that is done."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(job.run)
+        await moves()
+        nursery.cancel_scope.cancel()
+
+
 def test_a_ring_of_two_racks_moves_between_two_spines() -> None:
     """Hosts, leaves and links to the hosts are the same; the switch where all is added up is another."""
     agreed = Agreed()
     summed: list[tuple[int, int]] = []
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = short(RackJob(cluster, 4, 100, "racks"))
+        job = Paced(cluster, JOB)
 
         def look() -> None:
             found = [daemon_of(cluster, name).status()["accelerator"] for name in ("spine", "spine1")]
@@ -297,20 +306,19 @@ def test_a_ring_of_two_racks_moves_between_two_spines() -> None:
 
         async def moves() -> None:
             mover = Mover(cluster, agreed)
-            await past(job, 3)
+            await past(job, 2)
             before = generations(cluster)
             look()
             for root in ("spine1", "spine", "spine1"):
                 await mover.move(tree_of_root(root), JOB)
-                await past(job, max(job.done) + 3)
+                await past(job, max(job.done) + 2)
                 look()
             assert generations(cluster) == before
             mover.wish(tree_of_root("spine1"), JOB)
             state = mover.state()
             assert (state.phase, state.epoch, state.pool) == ("standing", mover.epoch, "shared@spine1")
 
-        await job.run(moves)
-        assert job.paths == {"switch", "chain"}
+        await beside(job, moves)
         assert [one < other for one, other in pairwise(at for _, at in summed)] == [True, False, True]
         assert [one < other for one, other in pairwise(at for at, _ in summed)] == [False, True, False]
 
@@ -322,24 +330,23 @@ def test_a_spine_that_is_lost_while_a_ring_moves_there_leaves_the_job_on_its_bas
     agreed = Agreed()
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = short(RackJob(cluster, 4, 400, "lost"))
+        job = Paced(cluster, JOB)
 
         async def moves() -> None:
             mover = Mover(cluster, agreed)
-            await past(job, 3)
+            await past(job, 2)
             await mover.park(JOB)
             await cluster.switches["spine1"].crash()
             mover.wish(tree_of_root("spine1"), JOB)
             state = await mover.until("refused")
             assert "spine1" in state.reason
-            await past(job, max(job.done) + 3)
+            await past(job, max(job.done) + 2)
             mover.wish(tree_of_root("spine"), JOB)
             await mover.stands()
-            await past(job, max(job.done) + 3)
+            await past(job, max(job.done) + 2)
             assert mover.state().pool == "shared"
 
-        await job.run(moves)
-        assert job.paths == {"switch", "chain"}
+        await beside(job, moves)
 
     options: dict[str, Any] = {"turns": agreed, "fabric": two_spines(DIRECTORY), "seats": SEATS}
     run_world("tree moves/lost", scenario, hosts=4, **options)
