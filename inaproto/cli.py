@@ -241,7 +241,10 @@ cli.add_command(
 
 @cli.command(short_help="Show what running daemons are doing.")
 @click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), help="Ask all daemons whose sockets are here."
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Ask all daemons whose sockets are here, and switches that they name.",
 )
 @click.option(
     "--socket", "sockets", type=click.Path(path_type=Path), multiple=True, help="Ask this daemon; repeatable."

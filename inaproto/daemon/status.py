@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,11 @@ class Report:
 
 
 async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Sequence[Door] = ()) -> Report:
-    """Ask all sockets of ``directory``, those in ``sockets``, and who is behind ``doors``, each once."""
+    """Ask all sockets of ``directory``, those in ``sockets``, and who is behind ``doors``, each once.
+
+    With ``directory`` also the switches that those name and that have sockets on this machine: of hosts
+    theirs, of a root those of its fabric.
+    """
     report = Report()
     paths = list(dict.fromkeys([*(_sockets_in(directory, report) if directory else []), *sockets]))
     asked: list[Path | Door] = [*paths, *doors]
@@ -53,9 +57,16 @@ async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Se
         except (ConfigError, StatusRefused) as error:
             report.problems.append(str(error))
 
-    async with trio.open_nursery() as nursery:
-        for path in asked:
-            nursery.start_soon(ask_one, path)
+    known = {path.resolve() for path in paths}
+    news = list(asked)
+    while news:
+        async with trio.open_nursery() as nursery:
+            for path in news:
+                nursery.start_soon(ask_one, path)
+        named = [path for one in news for path in _named_by(answers.get(one, {}))] if directory else []
+        news = [path for path in dict.fromkeys(named) if path.resolve() not in known and path.is_socket()]
+        known |= {path.resolve() for path in news if isinstance(path, Path)}
+        asked += news
     for path in asked:
         answer = answers.get(path, {})
         if answer.get("role") == "switch" and report.switch is None:
@@ -66,6 +77,14 @@ async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Se
             report.hosts.append(answer)
     report.problems.sort()
     return report
+
+
+def _named_by(status: Mapping[str, Any]) -> Iterator[Path]:
+    """Sockets of switches, which may be elsewhere or gone."""
+    if status.get("role") == "host":
+        yield Path(status.get("switch", {}).get("path") or CONTROL_SOCKET)
+    for switch in status.get("fabric", {}).get("switches", ()):
+        yield Path(switch["dir"]) / CONTROL_SOCKET
 
 
 class StatusRefused(Exception):

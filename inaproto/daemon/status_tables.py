@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,17 +13,34 @@ from inaproto.client.ring_names import parse_ring_job
 from inaproto.daemon.ring_words import name_ranks
 from inaproto.daemon.status import Report
 
+_RANKS_SHOWN: Final = 16
+_NIC_ORDINARY: Final = frozenset(
+    {"packets_sent", "packets_received", "bytes_sent", "bytes_received", "messages_received", "acks_sent"}
+    | {"arp_replies", "arp_questions", "other_frames", "not_for_us"}
+)
+
 
 def show_report(report: Report) -> RenderableType:
     """Everything in ``report`` but its problems."""
     parts: list[RenderableType] = []
-    if report.switch is not None:
-        parts += _switch(report.switch)
-    for switch in report.other_switches:
-        parts += _switch(switch)
+    names = ring_names(report)
+    for switch in switches_of(report):
+        parts += _switch(switch, names)
     for host in report.hosts:
         parts += _host(host)
     return Group(*parts)
+
+
+def switches_of(report: Report) -> list[dict[str, Any]]:
+    return [one for one in (report.switch, *report.other_switches) if one is not None]
+
+
+def ring_names(report: Report) -> dict[int, str]:
+    """By the numbers that switches have for rings: what their jobs are called, as far as anybody says."""
+    known = [(job["name"], job) for switch in switches_of(report) for job in switch.get("jobs", ())]
+    known += [(ring["job"], ring) for host in report.hosts for ring in host.get("rings", ())]
+    keys = ("ring_id", "ina_ring_id")
+    return {told[key]: name for name, told in known for key in keys if told.get(key) is not None}
 
 
 def _parallel_rings(jobs: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
@@ -45,7 +62,7 @@ def _refused(told: Mapping[str, Any] | None) -> str:
     return f"refused{where}: " + ", ".join(f"{code} {n}" for code, n in counts.items()) if counts else ""
 
 
-def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
+def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[RenderableType]:
     totals = status["totals"]
     name = f" {status['name']}" if status.get("name") else ""
     yield Text(
@@ -66,7 +83,7 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     ):
         yield Text(f"  {refused}")
     if "fabric" in status:
-        yield from _fabric(status["fabric"])
+        yield from _fabric(status["fabric"], names)
     if status.get("trunks"):
         ways = ("trunk", "way", "port", "state", "for", "times up")
         yield _table("trunks", ways, map(_trunk, status["trunks"]))
@@ -91,7 +108,7 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             for note in filter(None, (fallback_note(job), recovery_note(job))):
                 yield Text(f"  {note}")
         yield from _parallel_rings(status["jobs"])
-    yield from show_pools(status["accelerator"].get("pools", {}))
+    yield from _pools(status["accelerator"].get("pools", {}), names)
     counters = dict(status["accelerator"]["counters"])
     dropped = counters.pop("dropped", {})
     yield Text(f"  accelerator: {_counts(counters)}")
@@ -100,26 +117,29 @@ def _switch(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             yield Text(f"  {what}: {_counts(counts)}")
 
 
-def show_pools(pools: Mapping[str, Any]) -> Iterable[RenderableType]:
-    """Of a switch's status; nothing if it has none."""
+def _pools(pools: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[RenderableType]:
     if pools:
-        columns = ("pool", "rings", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
-        yield _table("pools", columns, (_pool(name, pool) for name, pool in pools.items()))
+        columns = ("pool", "jobs", "its turn", "epoch", "bytes", "turns", "conflicts", "stale")
+        yield _table("pools", columns, (_pool(name, pool, names) for name, pool in pools.items()))
 
 
-def _pool(name: str, pool: Mapping[str, Any]) -> tuple[object, ...]:
-    holders = ("nobody's" if ring is None else ring for ring in pool["holders"])
-    epochs = ("-" if epoch < 0 else epoch for epoch in pool["epochs"])
+def _pool(name: str, pool: Mapping[str, Any], names: Mapping[int, str]) -> tuple[object, ...]:
     return (
         name,
-        ", ".join(map(str, pool["rings"])),
-        ", ".join(map(str, holders)),
-        ", ".join(map(str, epochs)),
+        ", ".join(str(names.get(ring, ring)) for ring in pool["rings"]),
+        *whose_turn(pool, names),
         pool["memory_bytes"],
         pool["takeovers"],
         pool["conflicts"],
         pool["stale"],
     )
+
+
+def whose_turn(pool: Mapping[str, Any], names: Mapping[int, str]) -> tuple[str, str]:
+    """At a pool, by a switch's status, and the epoch; ``names``: of rings."""
+    holders = ("nobody's" if ring is None else str(names.get(ring, ring)) for ring in pool["holders"])
+    epochs = ("-" if epoch < 0 else str(epoch) for epoch in pool["epochs"])
+    return ", ".join(holders), ", ".join(epochs)
 
 
 def _port(port: Mapping[str, Any]) -> tuple[object, ...]:
@@ -161,7 +181,7 @@ def _controller(status: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"  no controller for {_seconds(told['since_s'])}, jobs go on without: {told['error']}")
 
 
-def _fabric(fabric: Mapping[str, Any]) -> Iterable[RenderableType]:
+def _fabric(fabric: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[RenderableType]:
     counters = fabric["counters"]
     yield _table("fabric", ("switch", "above", "state", "for", "directory"), map(_member, fabric["switches"]))
     for switch in fabric.get("refused", ()):
@@ -182,7 +202,12 @@ def _fabric(fabric: Mapping[str, Any]) -> Iterable[RenderableType]:
                 )
     if fabric["rings"]:
         rings = (
-            (ring["ring_id"], ring["phase"], ", ".join(ring["switches"]), ", ".join(ring["missing"]) or "-")
+            (
+                names.get(ring["ring_id"], ring["ring_id"]),
+                ring["phase"],
+                ", ".join(ring["switches"]),
+                ", ".join(ring["missing"]) or "-",
+            )
             for ring in fabric["rings"]
         )
         yield _table("trees", ("ring", "phase", "switches", "waiting for"), rings)
@@ -228,7 +253,9 @@ def _seconds(value: float | None) -> str:
 
 
 def _job(job: Mapping[str, Any]) -> tuple[object, ...]:
-    ranks = ", ".join(f"{rank['rank']}: {rank['host']} pid {rank['pid']}" for rank in job["ranks"])
+    ranks = ", ".join(f"{rank['rank']}: {rank['host']}" for rank in job["ranks"][:_RANKS_SHOWN])
+    if len(job["ranks"]) > _RANKS_SHOWN:
+        ranks += f" and {len(job['ranks']) - _RANKS_SHOWN} more"
     waiting = ", ".join(f"rank {rank}" for rank in job["missing"])
     return (
         job["name"],
@@ -263,7 +290,19 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             if ring.get("stall"):
                 yield Text(f"  {who}: {ring['stall']}")
     if status.get("nic"):
-        yield Text(f"  nic: {_counts(status['nic'])}")
+        yield from _nic(status["nic"])
+
+
+def _nic(counters: Mapping[str, int]) -> Iterable[RenderableType]:
+    """What it moved, and what was not as it should be; all that it counts is in the JSON."""
+    ways = (
+        f"{counters.get(f'packets_{way}', 0)} packets {way}, {counters.get(f'bytes_{way}', 0)} bytes"
+        for way in ("sent", "received")
+    )
+    yield Text(f"  nic: {'; '.join(ways)}")
+    amiss = {name: count for name, count in counters.items() if count and name not in _NIC_ORDINARY}
+    if amiss:
+        yield Text(f"  nic, out of the ordinary: {_counts(amiss)}")
 
 
 def _ring(ring: Mapping[str, Any]) -> tuple[object, ...]:
@@ -287,11 +326,19 @@ def _summed_by(path: str) -> str:
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=True)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(Text(str(value)) for value in row))
+    """Nothing of it is cut off: what has no room goes on in the next line. A column that says nothing at all
+    is left out."""
+    texts = [[str(value) for value in row] for row in rows]
+    told = [
+        (column, cells)
+        for column, *cells in zip(columns, *texts, strict=True)
+        if any(cell not in ("", "-") for cell in cells)
+    ]
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column, _ in told:
+        table.add_column(column, overflow="fold")
+    for row in zip(*(cells for _, cells in told), strict=True):
+        table.add_row(*map(Text, row))
     return table
 
 

@@ -68,9 +68,26 @@ def test_long_lists_are_cut_and_say_so() -> None:
     jobs = [job | {"why": "waits for 2 hosts"}] * (JOBS_SHOWN + 3)
     history = {"rounds": {"committed": 4}, "aborts": {"late": 2, "unequal": 0}, "turns": 4}
     history |= {"migrations": 1, "fallbacks": 0}
-    status = {"leads": True, "term": 3, "agents": {"h0": {"presence": "up"}}, "history": history}
+    status: dict[str, Any] = {
+        "leads": True,
+        "term": 3,
+        "agents": {"h0": {"presence": "up"}},
+        "history": history,
+    }
+    status["agents"] |= {"s": {"presence": "gone"}}
+    group: dict[str, Any] = {
+        "pool": "shared",
+        "turns": [{"job": "a", "epoch": 7, "first": 120}],
+        "wanted": "b",
+    }
+    group |= {"phase": "preparing", "missing": ["b@h0"], "jobs": {"a": {"turns": 4}, "b": {"turns": 3}}}
+    status["sharing"] = [group]
     shown = text(snapshot(1.0, controller=status, jobs=jobs), snapshot(1.0))
-    assert "controller leads, term 3; 1 of 1 hosts and switches report" in shown
+    assert "controller leads, term 3; 1 of 2 hosts and switches report" in shown
+    assert "not heard of: s" in shown
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "pool its turn epoch from next round turns of jobs" in rows
+    assert "shared a 7 120 b preparing, 1 missing a 4, b 3" in rows
     assert "rounds 4 committed, aborted: 2 late; turns 4, migrations 1, fallbacks 0" in shown
     assert shown.count("a [red]") == JOBS_SHOWN
     assert "and 3 more: inaproto job list" in shown

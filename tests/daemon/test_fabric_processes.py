@@ -7,6 +7,7 @@ of the nested plan, by equality.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import tempfile
@@ -190,6 +191,16 @@ async def test_the_sum_of_two_racks_and_what_status_shows() -> None:
             partial(run, "status", "--dir", str(processes.directory / "leaf1"))
         )
         assert "admitted by control plane" in shown.stdout
+        alone = processes.directory / "host"
+        alone.mkdir(mode=0o700)
+        os.link(processes.root / "h0.sock", alone / "h0.sock")
+        done = await trio.to_thread.run_sync(partial(run, "status", "--json", "--dir", str(alone)))
+        found = json.loads(done.stdout)
+        switches = [found["switch"], *found["other_switches"]]
+        assert [one["name"] for one in switches] == ["spine", "leaf0", "leaf1"], (
+            "that it names, one by another"
+        )
+        assert [one["name"] for one in found["hosts"]] == ["h0"]
 
 
 @pytest.mark.parametrize("name", ["leaf1", "spine"])

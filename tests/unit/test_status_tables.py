@@ -27,7 +27,7 @@ HOST = {
     "ip": "10.0.0.1",
     "switch": {"connected": True, "path": "/run/inaproto"},
     "rings": [RING],
-    "nic": {"packets_sent": 12, "naks_sent": 0},
+    "nic": {"packets_sent": 12, "packets_received": 3, "bytes_received": 96, "naks_sent": 0, "timeouts": 2},
 }
 
 
@@ -41,8 +41,10 @@ def test_a_host_s_ranks_fit_a_narrow_terminal() -> None:
     assert "rank 1" in text
     assert "rank 0 of train: waits for rank 1" in text
     assert "rank 0 of train, all-reduces by path: chain 4, switch 3" in text
-    assert "packets_sent 12" in text
+    assert "nic: 12 packets sent, 0 bytes; 3 packets received, 96 bytes" in text
+    assert "nic, out of the ordinary: timeouts 2" in text
     assert "naks_sent" not in text
+    assert "recoveries" not in text, "a column that says nothing"
     assert "[" not in text, "no raw lists"
     assert "…" not in text, "nothing is cut"
 
@@ -124,6 +126,30 @@ def test_the_root_shows_its_fabric() -> None:
     assert "leaf0 down 1 down 2 s 1" in rows
 
 
+def test_rings_are_called_by_their_jobs_and_names_are_not_cut_off() -> None:
+    """On a terminal of 80 columns."""
+    name = "a-job-with-a-name-of-62-letters-" + "x" * 30
+    ranks = [{"rank": rank, "host": f"h{rank}", "pid": 7} for rank in range(20)]
+    job = {"name": name, "phase": "running", "ring_id": 77, "ina_ring_id": 78, "path": "shared"}
+    job |= {"recoveries": 0, "ranks": ranks, "missing": [3], "fallback": "", "last_recovery": ""}
+    pool = {"rings": [78, 99], "memory_bytes": 1, "takeovers": 5, "conflicts": 0, "stale": 0}
+    pools = {"shared": pool | {"holders": [78], "epochs": [4], "capacity": 1}}
+    leaf = ROOT | {"name": "leaf0", "accelerator": {"counters": {}, "pools": pools}}
+    console = Console(width=80, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(show_report(Report(switch=ROOT | {"jobs": [job]}, other_switches=[leaf])))
+    text = capture.get()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    squeezed = "".join(text.split())
+    assert "and4more" in squeezed
+    lines = text.splitlines()
+    pools_at = next(at for at, line in enumerate(lines) if line.startswith("shared "))
+    assert "a-job" in lines[pools_at], "of the leaf, which knows rings alone"
+    trees = lines[lines.index(next(line for line in lines if line.strip() == "trees")) :]
+    assert trees[2].startswith(name[:20])
+
+
 def test_a_switch_shows_its_pools_and_whose_turn_it_is() -> None:
     pool = {"rings": [7, 9], "memory_bytes": 640, "takeovers": 5, "conflicts": 1, "stale": 2, "capacity": 2}
     pools = {"group 3": pool | {"holders": [9, None], "epochs": [4, -1]}}
@@ -131,7 +157,7 @@ def test_a_switch_shows_its_pools_and_whose_turn_it_is() -> None:
         " ".join(line.split())
         for line in shown(ROOT | {"accelerator": {"counters": {}, "pools": pools}}).splitlines()
     ]
-    assert "pool rings its turn epoch bytes turns conflicts stale" in rows
+    assert "pool jobs its turn epoch bytes turns conflicts stale" in rows
     assert "group 3 7, 9 9, nobody's 4, - 640 5 1 2" in rows
 
 

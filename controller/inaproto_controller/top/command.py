@@ -33,7 +33,10 @@ Rates are those of the last interval; "-" where there is none to say. Ctrl-C end
 
 @click.command(short_help="Watch what running daemons are doing.", epilog=_EPILOG)
 @click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), help="All daemons whose sockets are here."
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="All daemons whose sockets are here, and the switches and controller that they name.",
 )
 @click.option(
     "--socket", "sockets", type=click.Path(path_type=Path), multiple=True, help="This daemon; repeatable."

@@ -10,7 +10,9 @@ from typing import Any, Final
 import trio
 
 from inaproto.daemon.control_address import Door
+from inaproto.daemon.names import JOBS_SOCKET
 from inaproto.daemon.status import Report, ask_daemons
+from inaproto.daemon.status_tables import switches_of
 from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
 
 ANSWER_S: Final = 5.0
@@ -47,19 +49,29 @@ async def look(whom: Whom) -> Snapshot:
     """Who does not answer is among the problems of the report."""
     found: dict[str, Any] = {}
 
-    async def ask_controller() -> None:
-        found.update(await trio.to_thread.run_sync(_controller, whom.controllers))
+    async def ask_controller(controllers: Sequence[str]) -> None:
+        found.update(await trio.to_thread.run_sync(_controller, controllers))
 
     async with trio.open_nursery() as nursery:
         if whom.controllers:
-            nursery.start_soon(ask_controller)
+            nursery.start_soon(ask_controller, whom.controllers)
         report = (
             await ask_daemons(whom.directory, whom.sockets, whom.doors)
             if whom.directory is not None or whom.sockets or whom.doors
             else Report()
         )
+    beside = _controllers_beside(report) if whom.directory is not None and not whom.controllers else []
+    if beside:
+        await ask_controller(beside)
     report.problems += found.get("problems", [])
     return Snapshot(trio.current_time(), report, found.get("status"), found.get("jobs", ()))
+
+
+def _controllers_beside(report: Report) -> list[str]:
+    """Sockets for questions, where hosts and switches say that they have a controller on this machine."""
+    told = [one.get("controller", {}) for one in (*report.hosts, *switches_of(report))]
+    beside = dict.fromkeys(Path(path).with_name(JOBS_SOCKET) for one in told for path in one.get("paths", ()))
+    return [str(path) for path in beside if path.is_socket()]
 
 
 def _controller(controllers: Sequence[str]) -> dict[str, Any]:
@@ -85,7 +97,7 @@ def rates(before: Snapshot, now: Snapshot) -> dict[str, Any]:
     """
     seconds = now.at - before.at
     hosts = _pairs(before.report.hosts, now.report.hosts, lambda one: str(one["name"]))
-    switches = _pairs(_switches(before.report), _switches(now.report), switch_name)
+    switches = _pairs(switches_of(before.report), switches_of(now.report), switch_name)
     return {
         "seconds": seconds,
         "hosts": {name: _of_host(*pair, seconds) for name, pair in hosts.items()},
@@ -95,10 +107,6 @@ def rates(before: Snapshot, now: Snapshot) -> dict[str, Any]:
 
 def switch_name(status: Mapping[str, Any]) -> str:
     return str(status.get("name") or status["dir"])
-
-
-def _switches(report: Report) -> list[dict[str, Any]]:
-    return [one for one in (report.switch, *report.other_switches) if one is not None]
 
 
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]

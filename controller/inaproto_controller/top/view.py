@@ -9,11 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inaproto.daemon.status_tables import fallback_note, recovery_note, show_pools
+from inaproto.daemon.status_tables import fallback_note, recovery_note, ring_names, switches_of, whose_turn
 from inaproto_controller.top.snapshot import Snapshot, switch_name
 
 JOBS_SHOWN: Final = 30
 NOTES_SHOWN: Final = 10
+SILENT_SHOWN: Final = 8
 UNDEFINED: Final = "-"
 _SCALES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -21,15 +22,14 @@ _SCALES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 def show(snapshot: Snapshot, rates: Mapping[str, Any]) -> RenderableType:
     report = snapshot.report
     parts: list[RenderableType] = []
-    switches = [one for one in (report.switch, *report.other_switches) if one is not None]
+    switches = switches_of(report)
     if snapshot.controller is not None:
         parts += _controller(snapshot.controller, snapshot.jobs)
     if report.hosts:
         parts.append(_hosts(report.hosts, rates["hosts"]))
     if switches:
         parts.append(_switches(switches, rates["switches"]))
-    for switch in switches:
-        parts += show_pools(switch["accelerator"].get("pools", {}))
+    parts += _pools(switches, ring_names(report))
     parts += _notes(switches, report.hosts)
     parts += [Text(problem, style="yellow") for problem in report.problems]
     return Group(*parts) if parts else Text("nobody answers")
@@ -38,7 +38,7 @@ def show(snapshot: Snapshot, rates: Mapping[str, Any]) -> RenderableType:
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row))
     return table
@@ -48,16 +48,40 @@ def _controller(status: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) ->
     role = f"leads, term {status['term']}" if status["leads"] else f"does not lead: {status['problem']}"
     presences = [agent["presence"] for agent in status["agents"].values()]
     yield Text(f"controller {role}; {presences.count('up')} of {len(presences)} hosts and switches report")
+    silent = [name for name, agent in status["agents"].items() if agent["presence"] != "up"]
+    if silent and status["leads"]:
+        more = f" and {len(silent) - SILENT_SHOWN} more" if len(silent) > SILENT_SHOWN else ""
+        yield Text(f"  not heard of: {', '.join(silent[:SILENT_SHOWN])}{more}", style="yellow")
     history = status["history"]
-    aborts = ", ".join(f"{count} {why}" for why, count in history["aborts"].items() if count)
+    aborts = ", ".join(
+        f"{count} {why.replace('_', ' ')}" for why, count in history["aborts"].items() if count
+    )
     yield Text(
         f"  rounds {history['rounds']['committed']} committed, aborted: {aborts or 'none'}; "
         f"turns {history['turns']}, migrations {history['migrations']}, fallbacks {history['fallbacks']}"
     )
+    if status.get("sharing"):
+        columns = ("pool", "its turn", "epoch", "from", "next", "round", "turns of jobs")
+        yield _table("turns", columns, map(_group, status["sharing"]))
     if jobs:
         yield _table("jobs", ("number", "job", "state", "hosts", "tree", "why"), map(_job, jobs[:JOBS_SHOWN]))
     if len(jobs) > JOBS_SHOWN:
         yield Text(f"  and {len(jobs) - JOBS_SHOWN} more: inaproto job list")
+
+
+def _group(group: Mapping[str, Any]) -> tuple[object, ...]:
+    """Of jobs that share a pool."""
+    turns, missing = group["turns"], len(group["missing"])
+    jobs = (f"{name} {job['turns']}" for name, job in group["jobs"].items())
+    return (
+        group["pool"],
+        ", ".join(str(one["job"]) for one in turns) or "nobody's",
+        ", ".join(str(one["epoch"]) for one in turns) or UNDEFINED,
+        ", ".join(str(one["first"]) for one in turns) or UNDEFINED,
+        group["wanted"] or UNDEFINED,
+        group["phase"] + (f", {missing} missing" if missing else ""),
+        ", ".join(jobs),
+    )
 
 
 def _job(job: Mapping[str, Any]) -> tuple[object, ...]:
@@ -102,6 +126,24 @@ def _switch(switch: Mapping[str, Any], rates: Mapping[str, float]) -> tuple[obje
     told = (scaled(rates[key]) if key in rates else UNDEFINED for key in keys)
     memory = scaled(switch["accelerator"]["memory_bytes"])
     return switch_name(switch), len(switch["hosts"]), len(switch["jobs"]), *told, memory
+
+
+def _pools(switches: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Iterable[RenderableType]:
+    """``names``: of rings."""
+    rows = [
+        (
+            switch_name(switch),
+            name,
+            len(pool["rings"]),
+            *whose_turn(pool, names),
+            *(pool[count] for count in ("takeovers", "conflicts", "stale")),
+        )
+        for switch in switches
+        for name, pool in switch["accelerator"].get("pools", {}).items()
+    ]
+    if rows:
+        columns = ("switch", "pool", "jobs", "its turn", "epoch", "turns", "conflicts", "stale")
+        yield _table("pools", columns, rows)
 
 
 def _notes(
