@@ -27,6 +27,7 @@ from inaproto.core.sharing_types import (
     JobDrained,
     JobHeld,
     JobReleased,
+    Mark,
     Noted,
     Persist,
     Persisted,
@@ -107,6 +108,8 @@ class SharingGroup:
         self._acted = acted
         self._planner = TurnPlanner(planning)
         self._capacity = config.capacity
+        self._began = Instant(0)
+        """The last round."""
         self._holds: dict[Seat, SeatHold | None] = {}
         """Seats that are known; None: of a turn that stood before a restart, not heard of since."""
         self.news: dict[Seat, SeatNews] = {}
@@ -260,6 +263,10 @@ class SharingGroup:
             case PoolFree():
                 self._look()
             case Noted(mark):
+                if mark is Mark.ROUND_BEGUN:
+                    self._began = self._now()
+                elif mark is Mark.COMMITTED:
+                    self._planner.took((self._now() - self._began) / S)
                 log.debug("sharing group %s: %s", self.name, mark.value)
                 self._look()
             case Blame():
@@ -330,6 +337,7 @@ class SharingGroup:
                 for one in view.turns
             ],
             "wanted": view.wanted,
+            "round_trip_s": self._planner.round_trip,
             "missing": [f"{seat.job}@{seat.host}" for seat in view.missing],
             "jobs": {
                 job: {

@@ -12,9 +12,11 @@ Speeds: what an all-reduce takes without INA is measured by the hosts; with INA 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from statistics import median
 from typing import Final, NamedTuple
 
 from inaproto.core.communication_pattern import Pattern
@@ -27,7 +29,10 @@ from inaproto.units import Epoch, JobId, OpIndex, S
 UNMEASURED_OPERATIONS: Final = 8
 """Of a turn of a job whose step is not known, where others want turns, too."""
 ROUND_TRIP_S: Final = 5e-3
-"""Between the wish for a turn and its standing: two messages each way, and a write to disk."""
+"""Between the wish for a turn and its standing, at least: two messages each way, and a write to disk. Where
+that is seen to take longer, turns are asked for sooner."""
+ROUND_TRIPS: Final = 9
+"""That were seen last; the median of them counts."""
 PAUSE_S: Final = 2.0
 PAUSE_STEPS: Final = 2.0
 """A job that begins no all-reduce for so long, and for so many of its steps, pauses."""
@@ -85,6 +90,17 @@ class TurnPlanner:
         """Last turn of each job."""
         self._stands: dict[Epoch, float] = {}
         self._times: dict[JobId, tuple[object, StepTimes]] = {}
+        self._took: deque[float] = deque(maxlen=ROUND_TRIPS)
+
+    def took(self, seconds: float) -> None:
+        """A round has been decided upon, so long after it began."""
+        self._took.append(seconds)
+
+    @property
+    def round_trip(self) -> float:
+        """That plans reckon with, seconds."""
+        least = self._config.turns.round_trip
+        return max(least, median(self._took)) if self._took else least
 
     def stands(self, job: JobId, epoch: Epoch, now: float) -> None:
         """A turn has been decided upon."""
@@ -115,7 +131,8 @@ class TurnPlanner:
             for one in turns
             if one.turn.job in facts
         ]
-        proposal = next_turn(list(facts.values()), standing, now, self._config.turns)
+        config = replace(self._config.turns, round_trip=self.round_trip)
+        proposal = next_turn(list(facts.values()), standing, now, config)
         if proposal is None:
             return Wish(None, inf)
         if proposal.ask_at > now:

@@ -33,6 +33,7 @@ from inaproto.core.sharing_words import (
     Done,
     Prepare,
     Refusal,
+    Rule,
     Seat,
     Version,
     Vote,
@@ -82,6 +83,10 @@ class Rounds:
         """Rounds, one after the other."""
         self._objected: dict[Epoch, int] = {}
         """By turn, how many rounds that would have ended it."""
+        self._late = 0
+        """Doublings of how long votes are waited for."""
+        self._begun = Instant(0)
+        """The last round."""
         self.deadline: Instant | None = Instant(0)
         self.counters: dict[str, int] = {mark.value: 0 for mark in Mark}
 
@@ -155,7 +160,8 @@ class Rounds:
         version = Version(self.term, self.number)
         self.round = Round(version, change)
         self.phase = Phase.PREPARING
-        self.deadline = Instant(now + self._config.vote_ns)
+        self._begun = now
+        self.deadline = Instant(now + (self._config.vote_ns << self._late))
         actions: list[SharingAction] = [self.note(Mark.ROUND_BEGUN, version)]
         for seat in change.seats:
             standing = self.turns.of_job(seat.job)
@@ -168,7 +174,7 @@ class Rounds:
                 ended=change.ended,
                 over_below=Epoch(self._epoch + 1) if standing is None else standing.turn.epoch,
                 margin=change.margin(self._config),
-                lease_ns=self._config.lease_ns,
+                lease_ns=self._config.lease_ns << self._late,
                 peers=change.seats,
                 first=change.first,
             )
@@ -188,6 +194,8 @@ class Rounds:
             return self.abort(objection, now)
         if len(round_.votes) < len(round_.change.seats):
             return []
+        if now - self._begun < (self._config.vote_ns << self._late) // 4:
+            self._late = max(0, self._late - 1)
         return self._decide(round_)
 
     def _count_objection(self, round_: Round) -> None:
@@ -267,6 +275,8 @@ class Rounds:
     def _votes_late(self, event: Woke, now: Instant) -> list[SharingAction]:
         if self.deadline is None or now < self.deadline:
             return []
+        if self._config.rule is Rule.BY_INDEX:
+            self._late = min(self._late + 1, self._config.vote_doublings_max)
         return self.abort(Mark.ABORTED_LATE, now)
 
     def abort(self, why: Mark, now: Instant) -> list[SharingAction]:

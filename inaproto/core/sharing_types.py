@@ -45,6 +45,10 @@ class SharingConfig:
     operation on, and none is rescued."""
     vote_ns: int = 50 * MS
     """How long votes are waited for."""
+    vote_doublings_max: int = 4
+    """By index: of ``vote_ns`` and ``lease_ns``, one after each round whose votes came late, until rounds
+    take a quarter of that again. Where hosts are slower than ``vote_ns`` no round would ever be decided; and
+    nobody is locked while they are waited for."""
     lease_ns: int = 200 * MS
     """A seat's, from its vote; locks are held no longer."""
     resend_ns: int = 50 * MS
@@ -63,7 +67,7 @@ class SharingConfig:
 
     def __post_init__(self) -> None:
         limit = 1 if self.objections_max is None else self.objections_max
-        numbers = (self.margin, self.end_margin, self.retry_doublings_max)
+        numbers = (self.margin, self.end_margin, self.retry_doublings_max, self.vote_doublings_max)
         if min(self.capacity, self.seats_max, limit) < 1 or min(numbers) < 0:
             raise LocalMisuse(f"sharing group {self.group}: a number that is too small: {self}")
         times = (self.vote_ns, self.lease_ns, self.resend_ns, self.retry_ns, *self.retry_jitter_ns)

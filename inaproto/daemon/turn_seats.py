@@ -28,6 +28,7 @@ from inaproto.core.communication_pattern import (
     PatternConfig,
     PatternEvent,
     PatternFound,
+    PatternLost,
     PatternWatch,
     Submitted,
     WaitBegan,
@@ -431,9 +432,13 @@ class JobSeat(NoTurns):
         actions = self._watch.step(event, self._watched)
         for action in actions:
             self._step = self._step_start = None
+            if isinstance(action, PatternLost):
+                log.info("job %s: its step is measured again: %s", self._job, action.loss.value)
             if isinstance(action, PatternFound) and len(action.pattern.nbytes) <= PATTERN_OPERATIONS_MAX:
                 pattern = action.pattern
                 self._step = Step(pattern.nbytes, pattern.ready_ns, pattern.duration_ns, action.step)
+                count, ms = len(pattern.nbytes), pattern.duration_ns / 1e6
+                log.info("job %s: a step is %d all-reduces in %.1f ms", self._job, count, ms)
         return bool(actions)
 
     def pattern_message(self) -> SharingPattern:

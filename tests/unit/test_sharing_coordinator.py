@@ -192,6 +192,33 @@ def test_misuse_changes_nothing() -> None:
         SharingConfig("g", capacity=0)
 
 
+def test_by_index_slow_hosts_are_waited_for_longer_until_a_round_can_be_decided() -> None:
+    """Votes that always took longer than ``vote_ns`` would decide nothing, for ever."""
+    group = Group(Rule.BY_INDEX)
+    vote_ns, lease_ns = group.config.vote_ns, group.config.lease_ns
+    group.tell(TurnWanted(A))
+    waits = []
+    while not group.coordinator.view().turns:
+        group.deliver(Prepare)
+        deadline = group.coordinator.deadline
+        assert deadline is not None
+        waits.append(deadline - group.now)
+        group.pass_time(min(waits[-1], 3 * vote_ns))
+        group.deliver()
+        group.pass_time((group.coordinator.deadline or group.now) - group.now)
+    assert waits == [vote_ns, 2 * vote_ns, 4 * vote_ns]
+    prepares = [one for one in group.delivered if isinstance(one, Prepare)]
+    assert sorted({one.lease_ns for one in prepares}) == [lease_ns, 2 * lease_ns, 4 * lease_ns]
+    for job in "BAB":  # at once, now
+        group.tell(TurnWanted(JobId(job), 1))
+        group.deliver()
+        for other in "AB":
+            group.run(other, 4)
+        group.deliver()
+    prepares = [one for one in group.delivered if isinstance(one, Prepare)]
+    assert prepares[-1].lease_ns == lease_ns
+
+
 def test_back_offs_grow_and_have_the_seed_s_jitter() -> None:
     group = Group(Rule.EQUAL_INDEX)
     group.start(group.of("A")[0])

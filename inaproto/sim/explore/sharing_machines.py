@@ -5,8 +5,8 @@ Each step is computed once by the real core and then remembered: a machine is a 
 
 A local state is all that a core holds, less what has no influence on a later step: counters, tokens of the
 log (one at most is waited for), how often a seat has asked (but for the first time), how many rounds were
-aborted in a row (only a back-off grows by it). Clocks stand still: all durations are 0 or 1, and a timer that
-expires is an event of its own, so there is no time in a state.
+aborted in a row, and for late votes (only waits grow by these). Clocks stand still: all durations are 0 or 1,
+and a timer that expires is an event of its own, so there is no time in a state.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _normalise(core: SharingCoordinator | SharingParticipant) -> None:
         state["_asked"] = min(state["_asked"], 1)
         return
     rounds = vars(state["_rounds"])
-    rounds["aborted"] = 0
+    rounds["aborted"] = rounds["_late"] = rounds["_begun"] = 0
     rounds["_token"] = 0 if rounds["_pending"] is None else 1
     if rounds["deadline"] is not None:
         rounds["deadline"] = LATER if core.view().phase == "committing" else SOON
