@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ import trio
 
 from inaproto.ca.identity import CERTIFIED, Role
 from inaproto.daemon.control_address import Endpoint, TlsDoor
-from inaproto.daemon.control_stream import ControlStream
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.controller_link import ControllerLink
 from inaproto.daemon.tls import Credentials
 from inaproto.daemon.tls_listener import listen_tls
 from inaproto.daemon.tree_grants import TreeGrants
-from inaproto.wire.control_messages import Error, Message, Ping, StatusReply
+from inaproto.wire.control_messages import Error, Message, StatusReply
 from inaproto.wire.controller_messages import AgentHello, AgentReport, AgentRole, AgentWelcome
 from inaproto_controller.agents import LIMITS, Agents
 from inaproto_controller.desired import Desired
@@ -124,7 +124,10 @@ async def test_a_daemon_says_where_its_controller_is(tmp_path: Path) -> None:
     assert told["credentials"]["name"] == "h0"
 
 
-async def test_a_flood_of_messages_ends_the_session_and_no_other(tmp_path: Path) -> None:
+async def test_a_flood_of_messages_ends_the_session_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     async with agents_of(tmp_path) as (deployment, port):
         streams = []
         for role, name in ((Role.HOST, "h0"), (Role.SWITCH, "spine")):
@@ -134,11 +137,11 @@ async def test_a_flood_of_messages_ends_the_session_and_no_other(tmp_path: Path)
         bad, honest = streams
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flood, bad, LIMITS.messages_burst + 100_000)
-            answer: Message = Ping()
-            while not isinstance(answer, Error):
-                answer = await bad.receive()
+            with suppress(EndOfChannel):  # why may be lost: what it has sent meanwhile resets the connection
+                while True:
+                    await bad.receive()
             nursery.cancel_scope.cancel()
-        assert answer.code == "message_flood"
+        assert "host h0: it sends more messages than anybody needs" in caplog.text
         await honest.send(AgentReport(revision=0, holds=()))
         assert isinstance(await honest.receive(), AgentWelcome)
         await honest.receive()  # what it is to hold

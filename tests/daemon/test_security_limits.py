@@ -232,12 +232,8 @@ async def test_a_flood_of_messages_ends_the_session_and_no_other(runtime_dir: Pa
         async with trio.open_nursery() as nursery:
             nursery.start_soon(host.stream.run)
             nursery.start_soon(flood, host.stream, SessionLimits().messages_burst + 5000)
-            answer: object = Pong()
-            while isinstance(answer, Pong):
-                answer = await host.stream.receive()
+            await host.expect_end()  # why may be lost: what it has sent meanwhile resets the connection
             nursery.cancel_scope.cancel()
-        assert isinstance(answer, Error)
-        assert answer.code == "message_flood"
         await honest.stream.send(Ping(id=7))
         assert await honest.expect(Pong) == Pong(id=7)
         assert await switch.cut() == {"message_flood": 1}
