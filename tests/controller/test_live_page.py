@@ -17,7 +17,7 @@ from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopo
 from inaproto_controller.history_records import Fallback, Led, RoundSeen, TreeMove, TurnSeen
 from inaproto_controller.live_page.attention import needs_attention
 from inaproto_controller.live_page.job_colours import JobColours, colour_of
-from inaproto_controller.live_page.page import span
+from inaproto_controller.live_page.page import shared_jobs, span
 from inaproto_controller.live_page.timeline_picture import (
     ELSEWHERE,
     LANES_MAX,
@@ -295,6 +295,29 @@ def test_what_needs_attention_is_said_the_worst_first() -> None:
     assert needs_attention(status, {"h0": "up"}, jobs[2:], rounds[:9]) == []
     many = [job(n, state=JobState.QUEUED, why="waits") for n in range(40)]
     assert [one.text for one in needs_attention(status, {}, many, [])][-1] == "and 28 more"
+
+
+async def test_jobs_on_the_path_shared_are_told_as_their_root_reports_them(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"hosts": ["h0", "h1"], "root": "spine", "pool": "shared", "ring": "standing", "epoch": 3}
+    job |= {"reason": "", "slots": "stable", "wished": "", "refusals": 0}
+    other = job | {"root": "", "ring": "refused", "reason": HOSTILE, "slots": "acquiring", "refusals": 2}
+    jobs = {"a": job, "b": other | {"wished": "spine1"}}
+    found = shared_jobs(jobs, JobColours([]))
+    told = ("hosts", "root", "slots", "ring", "is_wrong")
+    assert [[row[key] for key in told] for row in found] == [
+        ["h0, h1", "spine", "stable", "standing", False],
+        ["h0, h1", "none, to be spine1", "acquiring, refused 2 times", f"refused: {HOSTILE}", True],
+    ]
+    async with live_controller(runtime_dir) as live:
+        status = live.controller.status() | {"trees": {"jobs": jobs}}
+        monkeypatch.setattr(live.controller, "status", lambda: status)
+        _, _, text = await fetched(live)
+    page = Page(text)
+    assert page.open == []
+    assert page.tags.count("script") == 1
+    assert "none, to be spine1 acquiring, refused 2 times refused:" in page.text
 
 
 def test_spans_of_time_are_for_people() -> None:

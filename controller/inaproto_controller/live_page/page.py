@@ -105,6 +105,7 @@ class LivePage:
             drawn=[_row(job) for job in with_trees[:TREES_DRAWN_MAX]],
             jobs=[_row(job) for job in shown],
             jobs_left_out=len(jobs) - len(shown),
+            shared=shared_jobs(status.get("trees", {}).get("jobs", {}), colours),
             timeline=timeline(
                 _happened(history, now - asked.window_s), colours, now=now, window_s=asked.window_s
             ),
@@ -156,6 +157,22 @@ def _row(job: Job) -> dict[str, Any]:
         "is_behind": job.why == BEHIND,
         "submitted_at": job.submitted_at,
     }
+
+
+def shared_jobs(found: Mapping[str, Mapping[str, Any]], colours: JobColours) -> list[dict[str, Any]]:
+    """Rows of those that the root of the fabric reports, from the status of its controller."""
+    return [
+        {
+            "name": name,
+            "colour": colours.of(name),
+            "hosts": _named(job["hosts"]),
+            "root": (job["root"] or "none") + (f", to be {job['wished']}" if job["wished"] else ""),
+            "slots": job["slots"] + (f", refused {job['refusals']} times" if job["refusals"] else ""),
+            "ring": job["ring"] + (f": {job['reason']}" if job["reason"] else ""),
+            "is_wrong": bool(job["reason"]),
+        }
+        for name, job in list(found.items())[:JOBS_SHOWN_MAX]
+    ]
 
 
 def _pool(group: Mapping[str, Any]) -> dict[str, str]:

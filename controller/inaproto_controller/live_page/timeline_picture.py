@@ -34,8 +34,8 @@ ELSEWHERE: Final = "jobs without a pool"
 _BAR_WIDTH_MIN: Final = 1.5
 _TICKS_MAX: Final = 6
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800)
-_TICK_ROOM: Final = 62.0
-"""Of half a tick's label, and that of now."""
+_TICK_ROOM: Final = 76.0
+"""Of half a tick's label, and of that of now as far as it is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
