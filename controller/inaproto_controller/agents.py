@@ -85,7 +85,7 @@ class Agents:
         sessions_max: int,
         changed: Callable[[], None],
         sharing: Callable[[SharingSend], SharingService] | None = None,
-        trees: Callable[[SharingSend, SharingService], TreeService] | None = None,
+        trees: Callable[[SharingSend, SharingService], TreeService | None] | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._roles = roles

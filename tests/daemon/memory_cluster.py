@@ -230,7 +230,9 @@ class MemoryCluster:
             try:
                 with life.scope:
                     await run_switch(
-                        SwitchSettings.model_validate({"dir": directory} | self._switch_options | values),
+                        SwitchSettings.model_validate(
+                            {"dir": directory, "name": switch} | self._switch_options | values
+                        ),
                         place=place,
                         connect_port=connect_port,
                         open_port_listener=node.listen_ports,

@@ -22,8 +22,11 @@ from inaproto.wire.controller_messages import AgentRole
 from inaproto_adapters.memory import MemoryNode
 from inaproto_controller.agents import Agents
 from inaproto_controller.desired import Desired
+from inaproto_controller.fabric_trees import FabricTrees
+from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.sharing_planner import PlannerConfig
 from inaproto_controller.sharing_service import SharingService
+from inaproto_controller.tree_service import TreeService
 from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster
 from tests.daemon.test_allreduce_end_to_end import draw
 
@@ -49,16 +52,25 @@ class LiveController:
     """``run`` it in a nursery; ``kill`` is without a word."""
 
     def __init__(
-        self, cluster: MemoryCluster, disk: Disk, *, lease_s: float = 1.0, capacity: int = 1
+        self,
+        cluster: MemoryCluster,
+        disk: Disk,
+        *,
+        lease_s: float = 1.0,
+        capacity: int = 1,
+        topology: GraphTopology | None = None,
     ) -> None:
+        """``topology``: of the switches whose slots it gives to jobs; None: it moves no trees."""
         self._cluster = cluster
         self._disk = disk
         self._lease_s = lease_s
         self._capacity = capacity
+        self._topology = topology
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._node: MemoryNode | None = None
         self.sharing: SharingService
+        self.trees: TreeService | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         roles: dict[str, AgentRole] = {f"h{number}": "host" for number in range(8)}
@@ -67,8 +79,24 @@ class LiveController:
             config = SharingConfig("", capacity=self._capacity)
             return SharingService(send, lease_s=self._lease_s, config=config, planning=PlannerConfig())
 
-        agents = Agents(roles, lease_s=30, report_s=0.5, sessions_max=32, changed=lambda: None, sharing=make)
-        self.sharing = agents.sharing
+        topology = self._topology
+        if topology is not None:
+            roles |= dict.fromkeys((switch.name for switch in topology.switches), "switch")
+
+        def make_trees(send: Any, sharing: SharingService) -> TreeService | None:
+            trees = None if topology is None else FabricTrees(topology, share_max=4)
+            return None if trees is None else TreeService(send, sharing, trees)
+
+        agents = Agents(
+            roles,
+            lease_s=30,
+            report_s=0.5,
+            sessions_max=32,
+            changed=lambda: None,
+            sharing=make,
+            trees=make_trees,
+        )
+        self.sharing, self.trees = agents.sharing, agents.trees
         self._disk.terms += 1
         self._node = self._cluster.network.node("controller")
         try:
@@ -76,8 +104,12 @@ class LiveController:
                 listener = await self._node.listen(AGENTS, "agents' socket")
                 agents.lead(self._disk.terms, Desired())
                 self.sharing.lead(self._disk.records, self._disk.put)
+                if self.trees is not None:
+                    self.trees.lead(self._disk.terms, self._disk.records, self._disk.put)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.sharing.run)
+                    if self.trees is not None:
+                        nursery.start_soon(self.trees.run)
                     nursery.start_soon(agents.accept_sessions, listener)
                     task_status.started()
                     await trio.sleep_forever()
@@ -124,6 +156,12 @@ class Training:
         length = self.sizes[index % len(self.sizes)]
         return draw(np.dtype("float32"), (length,), (self.name, index, rank))
 
+    def expected(self, index: int) -> Any:
+        total = self.part(index, 0)
+        for other in range(1, len(self.places)):
+            total = total + self.part(index, other)
+        return total
+
     async def rank(self, rank: int) -> None:
         size = len(self.places)
         async with await self.cluster.connect(
@@ -138,10 +176,7 @@ class Training:
                     works.append((index, comm.all_reduce(self.part(index, rank))))
                 for index, work in works:
                     result = await work
-                    expected = self.part(index, 0)
-                    for other in range(1, size):
-                        expected = expected + self.part(index, other)
-                    assert result.tobytes() == expected.tobytes(), (self.name, rank, index)
+                    assert result.tobytes() == self.expected(index).tobytes(), (self.name, rank, index)
                     self.done[rank] += 1
             if rank == 0:
                 self.paths = [record.path for record in comm.statistics().recent]
