@@ -8,7 +8,6 @@ byte, with the sum by numpy in the order of the racks. Trees do not migrate in t
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -22,20 +21,16 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
-from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
-from inaproto_controller.job_client import JobClient
 from inaproto_controller.model import measured
-from inaproto_hil.cluster import ClusterError, inaproto_command
-from inaproto_hil.fabric_cluster import SPINE, FabricCluster, FabricConfig
+from inaproto_hil.cluster import ClusterError
+from inaproto_hil.fabric_cluster import FabricCluster
+from inaproto_hil.sharing_cluster import WAIT_S, SharingCluster
 
 MODELS: Final = ("vit-base-4", "bert-base-4", "opt-125m-4", "vit-base-16")
 BYTES_DIVISOR: Final = 2000
 """Of the tensors of a model."""
-CONTROLLER: Final = "controller"
 TURNS_AGAIN: Final = 3
 """That the controller gives after it was killed, before the jobs end."""
-WAIT_S: Final = 120.0
-"""For anything that is to happen."""
 LOOK_S: Final = 0.05
 
 
@@ -47,45 +42,6 @@ class Config:
     slower: float = 4.0
     """Than measured."""
     timeout_s: float = 30.0
-
-
-class SharingCluster(FabricCluster):
-    """Two racks and a controller, which can be killed."""
-
-    ready_timeout_s = WAIT_S
-
-    def __init__(self, *, log_dir: Path) -> None:
-        super().__init__(FabricConfig(), log_dir=log_dir)
-        self.run_dir = self.directory / CONTROLLER
-        agents = ("--controller", str(self.run_dir / AGENTS_SOCKET))
-        self.config = FabricConfig(host_options=agents)
-        self.client = JobClient([str(self.run_dir / JOBS_SOCKET)])
-
-    def _start(self) -> None:
-        super()._start()
-        (self.directory / "cluster.json").write_text(json.dumps(cluster_file(self.config)))
-        self.switches.append(self._daemon(CONTROLLER, self._controller_argv()))
-
-    def _controller_argv(self) -> list[str]:
-        where = ["--dir", str(self.run_dir), "--cluster", str(self.directory / "cluster.json")]
-        return [inaproto_command(), "controller", *where, "--lease-ms", "3000"]
-
-    def kill_controller(self) -> None:
-        """By SIGKILL; another begins on the same store."""
-        index = len(self.config.switches)
-        self._start_switch_again(index, self._controller_argv())
-        self._wait_ready([self.switches[index]])
-
-
-def cluster_file(config: FabricConfig) -> dict[str, Any]:
-    """As docs/cluster-files.md has it."""
-    links = [[f"h{host}", config.leaf_of(host)] for host in range(config.hosts)]
-    links += [[leaf, SPINE] for leaf in config.leaves]
-    return {
-        "hosts": [f"h{host}" for host in range(config.hosts)],
-        "switches": [{"name": name, "jobs": 1} for name in config.switches],
-        "links": [{"between": link} for link in links],
-    }
 
 
 @dataclass

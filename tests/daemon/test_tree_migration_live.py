@@ -1,7 +1,8 @@
 """Jobs move between the trees of two spines while they train, by the daemons and a controller that may die.
 
 MINA, section IV-A, live: switches lend slots, the root of the fabric parks rings and lays them anew, and
-hosts sum meanwhile. Every test is one seeded run in virtual time; every result is compared, by equality, with numpy's.
+hosts sum meanwhile. Every test is one seeded run in virtual time; every result is compared with numpy's, by
+equality.
 """
 
 from __future__ import annotations
@@ -121,22 +122,23 @@ def test_a_job_is_moved_there_and_back_and_nothing_is_lost(weather: str) -> None
         disk = Disk()
         async with trio.open_nursery() as nursery:
             controller = await leading(cluster, nursery, disk)
-            job = training(cluster, "a", 60)
+            job = training(cluster, "a", 24 if weather else 45)
+            moves = 2 if weather else 6
 
             async def look() -> None:
                 await until(lambda: is_at(cluster, "a", "spine"))
                 first = told(cluster, "a")["ring_id"]
-                for number in range(6):
+                for number in range(moves):
                     root = ("spine1", "spine")[number % 2]
                     await move(controller, "a", root, disk)
                     await until(lambda root=root: is_at(cluster, "a", root))  # type: ignore[misc]
                     done = min(job.done)
                     await job.past(done + 6)
                 assert controller.trees is not None
-                moves = controller.trees.status()["moves"]["done"]
-                assert len(moves) == 6
+                done_moves = controller.trees.status()["moves"]["done"]
+                assert len(done_moves) == moves
                 assert told(cluster, "a")["ring_id"] == first, "no generation has ended"
-                assert all(one["drain_s"] >= 0 and one["total_s"] > 0 for one in moves)
+                assert all(one["drain_s"] >= 0 and one["total_s"] > 0 for one in done_moves)
 
             async with trio.open_nursery() as running:
                 running.start_soon(job.run)
@@ -148,13 +150,13 @@ def test_a_job_is_moved_there_and_back_and_nothing_is_lost(weather: str) -> None
     run_world(f"migration/back/{weather}", scenario, hosts=HOSTS, weather=weather, **OPTIONS)
 
 
-@pytest.mark.parametrize("after_ms", [0, 5, 15, 40, 120])
+@pytest.mark.parametrize("after_ms", [0, 8, 25, 80])
 def test_a_controller_killed_at_any_instant_of_a_move_is_followed_by_one_that_ends_it(after_ms: int) -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         disk = Disk()
         async with trio.open_nursery() as nursery:
             controller = await leading(cluster, nursery, disk)
-            job = training(cluster, "a", 80)
+            job = training(cluster, "a", 40)
 
             async def look() -> None:
                 await until(lambda: is_at(cluster, "a", "spine"))
@@ -183,7 +185,7 @@ def test_a_switch_that_is_lost_and_comes_back_has_its_jobs_again(name: str) -> N
         disk = Disk()
         async with trio.open_nursery() as nursery:
             controller = await leading(cluster, nursery, disk)
-            job = training(cluster, "a", 100)
+            job = training(cluster, "a", 60)
 
             async def look() -> None:
                 await until(lambda: is_at(cluster, "a", "spine"))

@@ -53,6 +53,12 @@ def _pairs() -> click.Command:
     return pairs_bench
 
 
+def _migration() -> click.Command:
+    from inaproto_hil.bench.migration import migration_bench
+
+    return migration_bench
+
+
 def _decision() -> click.Command:
     from inaproto_hil.bench.decision import decision
 
@@ -76,6 +82,7 @@ bench = LazyGroup(
         "accelerator": _accelerator,
         "allreduce": _allreduce,
         "decision": _decision,
+        "migration": _migration,
         "pairs": _pairs,
         "sharing": _sharing,
         "simulate": _simulate,

@@ -22,16 +22,8 @@ import trio
 from inaproto.core.sharing_types import Mark
 from inaproto.sim.control.config import RULES, Rule
 from inaproto.units import MS
-from inaproto_hil.sharing_demo import (
-    LOOK_S,
-    MODELS,
-    WAIT_S,
-    Config,
-    Job,
-    SharingCluster,
-    Tally,
-    controllers_word,
-)
+from inaproto_hil.sharing_cluster import WAIT_S, SharingCluster
+from inaproto_hil.sharing_demo import LOOK_S, MODELS, Config, Job, Tally, controllers_word
 
 JOBS: Final = MODELS[:3]
 HOSTS: Final = 4

@@ -22,7 +22,7 @@ from inaproto_controller.job_client import JobClient
 from inaproto_controller.settings import STORE_FILE
 from inaproto_hil.cluster import Child
 from inaproto_hil.fabric_cluster import FabricCluster, FabricConfig
-from inaproto_hil.sharing_demo import WAIT_S, cluster_file
+from inaproto_hil.sharing_cluster import WAIT_S, cluster_file
 
 DECOY: Final = "decoy"
 REPORT_MS: Final = 500

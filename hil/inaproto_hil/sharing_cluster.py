@@ -1,0 +1,55 @@
+"""Racks on this machine with a controller, which lets jobs share their switches and moves trees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
+from inaproto_controller.job_client import JobClient
+from inaproto_hil.cluster import inaproto_command
+from inaproto_hil.fabric_cluster import FabricCluster, FabricConfig
+
+CONTROLLER: Final = "controller"
+WAIT_S: Final = 120.0
+"""For anything that is to happen."""
+
+
+class SharingCluster(FabricCluster):
+    """Two racks, the spines above them, and a controller, which can be killed."""
+
+    ready_timeout_s = WAIT_S
+
+    def __init__(self, *, log_dir: Path | None = None, spines: int = 1) -> None:
+        super().__init__(FabricConfig(spines=spines), log_dir=log_dir)
+        self.run_dir = self.directory / CONTROLLER
+        agents = ("--controller", str(self.run_dir / AGENTS_SOCKET))
+        self.config = FabricConfig(spines=spines, host_options=agents, switch_options=agents)
+        self.client = JobClient([str(self.run_dir / JOBS_SOCKET)])
+
+    def _start(self) -> None:
+        super()._start()
+        (self.directory / "cluster.json").write_text(json.dumps(cluster_file(self.config)))
+        self.switches.append(self._daemon(CONTROLLER, self._controller_argv()))
+
+    def _controller_argv(self) -> list[str]:
+        where = ["--dir", str(self.run_dir), "--cluster", str(self.directory / "cluster.json")]
+        return [inaproto_command(), "controller", *where, "--lease-ms", "3000"]
+
+    def kill_controller(self) -> None:
+        """By SIGKILL; another begins on the same store."""
+        index = len(self.config.switches)
+        self._start_switch_again(index, self._controller_argv())
+        self._wait_ready([self.switches[index]])
+
+
+def cluster_file(config: FabricConfig) -> dict[str, Any]:
+    """As docs/cluster-files.md has it."""
+    links = [[f"h{host}", config.leaf_of(host)] for host in range(config.hosts)]
+    links += [[leaf, spine] for leaf in config.leaves for spine in config.roots]
+    return {
+        "hosts": [f"h{host}" for host in range(config.hosts)],
+        "switches": [{"name": name, "jobs": 1} for name in config.switches],
+        "links": [{"between": link} for link in links],
+    }
