@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from inaproto.sim.recovering import recovering
+from inaproto.sim.recovering import is_in_rank_order, recovering
 from inaproto.sim.streams import Draws, Seed
 from inaproto.sim.swarm import (
     Fault,
@@ -100,12 +100,15 @@ def along_a_further_root(config: WorldConfig) -> WorldConfig:
     if draws.chance(1, 2):
         struck = _draw_during(draws, FaultKind.SWITCH_REBOOT, config.jobs, config.weather_until_ns)
         faults.append(replace(struck, target=last))
-    return replace(
+    made = replace(
         config,
         along=0,
         faults=tuple(faults),
         topology=replace(topology, attached=attached, further_roots=(root,)),
     )
+    if all(is_in_rank_order(made, job) for job in made.jobs):
+        return made
+    return replace(made, refusing=-1)  # a chain of its hosts could not do without that switch
 
 
 def _draw_topology(draws: Draws, racks: int, hosts: int) -> Topology:

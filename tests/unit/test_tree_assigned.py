@@ -130,6 +130,7 @@ def test_hosts_add_in_the_order_of_the_assigned_tree() -> None:
     assert plan_of(config, one_rack, tree=ALONG_1) != plan_of(config, one_rack)
     core = TreeControl(config)
     assert core.plan_of(hosts, ALONG_1) == own
+    assert core.plan_of(one_rack, ALONG_1) == plan_of(config, one_rack, tree=ALONG_1)
 
 
 def test_trees_along_which_a_ring_is_the_same_are_told_from_others() -> None:
@@ -149,15 +150,21 @@ def test_trees_along_which_a_ring_is_the_same_are_told_from_others() -> None:
     ("along", "words"),
     [
         (tree("spine2"), "the tree has a switch 'spine2', which is none of the fabric"),
-        (FabricTree("spine1", (("leaf0", "spine1"), ("leaf7", "spine1"))), "a switch 'leaf7'"),
-        (FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "top"))), "a switch 'top'"),
+        (
+            FabricTree("spine1", (("leaf0", "spine1"), ("leaf7", "spine1"))),
+            "the tree has a switch 'leaf7', which is none of the fabric",
+        ),
+        (
+            FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "top"))),
+            "the tree has a switch 'top', which is none of the fabric",
+        ),
         (
             FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "leaf0"))),
             "the fabric has no trunk from leaf1 up to leaf0, as the tree has",
         ),
         (
             FabricTree("spine1", (("leaf0", "spine1"), ("spine0", "spine1"))),
-            "no trunk from spine0 up to spine1",
+            "the fabric has no trunk from spine0 up to spine1, as the tree has",
         ),
         (
             FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "spine0"))),
@@ -165,9 +172,12 @@ def test_trees_along_which_a_ring_is_the_same_are_told_from_others() -> None:
         ),
         (
             FabricTree("spine1", (("leaf0", "spine0"), ("leaf0", "spine1"), ("leaf1", "spine1"))),
-            "two links up from one switch",
+            "the tree has two links up from one switch, or one from its root",
         ),
-        (FabricTree("leaf0", (("leaf0", "spine1"), ("leaf1", "spine1"))), "or one from its root"),
+        (
+            FabricTree("leaf0", (("leaf0", "spine1"), ("leaf1", "spine1"))),
+            "the tree has two links up from one switch, or one from its root",
+        ),
         (FabricTree("spine1", (("leaf0", "spine1"),)), "the tree of spine1 does not reach switch leaf1"),
         (FabricTree("spine1"), "the tree of spine1 does not reach switch leaf0"),
     ],
@@ -179,8 +189,7 @@ def test_a_tree_that_cannot_be_laid_is_refused_by_what_is_wrong_with_it(
     (told,) = world.wanted(along)
     assert isinstance(told, Tell)
     assert isinstance(told.event, RingRefused)
-    assert words in told.event.reason
-    assert not told.event.until_room
+    assert (told.event.reason, told.event.until_room) == (words, False)
     assert world.phases() == {}
     assert world.core.view().counters["trees_refused"] == 1
 
@@ -295,6 +304,32 @@ def test_a_further_root_that_is_lost_hurts_only_the_rings_that_are_on_it() -> No
     assert world.step(RingGone(RING)) == [Order(name, RemoveRing(RING)) for name in LEAVES]
     blocked = world.step(SwitchArrived("spine1"))
     assert [type(one.order) for one in blocked if isinstance(one, Order)] == [InstallRing, RemoveRing]
+
+
+def test_a_further_trunk_that_is_lost_ends_every_ring_that_needs_it() -> None:
+    world = TwoSpines()
+    for ring in (RING, OTHER_RING):
+        world.standing(ALONG_1, ring)
+    assert world.step(TrunkSaid("leaf0", "", "spine1")) == []
+    assert set(world.phases().values()) == {"standing"}
+    told = world.step(TrunkSaid("leaf0", "cut", "spine1"))
+    evidence = "the trunk between leaf0 and spine1 is down: cut"
+    assert told == [Tell(RingFault(ring, 0, TRUNK_LOST, evidence)) for ring in (RING, OTHER_RING)]
+
+
+def test_what_is_known_of_other_trunks_stays_when_a_switch_comes_or_goes() -> None:
+    world = TwoSpines()
+    world.step(TrunkSaid("leaf1", "cut", "spine1"))
+    world.step(SwitchArrived("leaf0", is_trunk_up=False))
+    not_said = "it has not come up yet"
+    assert world.core.view().trunks_down == {
+        ("leaf1", "spine1"): "cut",
+        ("leaf0", "spine0"): not_said,
+        ("leaf0", "spine1"): not_said,
+    }
+    assert world.step(SwitchLost("leaf0", "power")) == []
+    assert world.step(SwitchLost("leaf9", "which is none")) == []
+    assert world.core.view().trunks_down == {("leaf1", "spine1"): "cut"}
 
 
 @pytest.mark.parametrize("stands", [False, True])
