@@ -114,7 +114,7 @@ def crashes(
     plan = Plan(first, stop, decoys, seed, slower, lease_ms)
     try:
         found = _played(plan, store, out)
-    except* KeyboardInterrupt:
+    except KeyboardInterrupt:
         click.echo("inaproto: stopped", err=True)
         raise SystemExit(EXIT_STOPPED) from None
     _told(found, json_at)

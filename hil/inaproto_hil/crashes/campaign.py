@@ -268,8 +268,19 @@ def run_campaign(plan: Plan, log_dir: Path | None, say: Callable[[str, int, int]
     ) as cluster:
         try:
             return trio.run(Campaign(cluster, plan, say).run)
-        except trio.TooSlowError as error:
-            raise cluster.failure(f"a kill did not come to pass within {END_S:g} s: {error}") from error
+        except BaseExceptionGroup as group:
+            for kind in (KeyboardInterrupt, ClusterError):
+                found = group.subgroup(kind)
+                if found is not None:
+                    raise _first(found) from None
+            if group.subgroup(trio.TooSlowError) is not None:
+                raise cluster.failure(f"a kill did not come to pass within {END_S:g} s") from group
+            raise
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 __all__ = ["Campaign", "ClusterError", "Findings", "Phase", "Plan", "Violation", "run_campaign"]

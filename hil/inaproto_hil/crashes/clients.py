@@ -85,7 +85,10 @@ class Clients:
                 serial += 1
             await trio.sleep(random.uniform(0.02, 0.5))
         for name in live:
-            await self._cancel_at_last(name)
+            try:
+                await self._cancel_at_last(name)
+            except ControllerRefused as error:
+                self._promises.faults.append(f"client {number}, job {name}: refused: {error}")
 
     async def _submit(self, name: str, hosts: int) -> dict[str, Any]:
         submission = f"{name:a>40}"

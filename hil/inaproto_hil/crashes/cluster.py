@@ -132,10 +132,11 @@ class CrashCluster(FabricCluster):
 
     def _forked(self, name: str, life: int, pid: int) -> None:
         with self._guard:
+            is_dead = self._lives[name] != life or name in self._killed
+            if is_dead:  # it was killed before it was there
+                os.kill(pid, signal.SIGKILL)
             if self._lives[name] == life:
                 self._pids[name] = pid
-                if name in self._killed:  # before it was there
-                    os.kill(pid, signal.SIGKILL)
 
     def check(self) -> None:
         super().check()
