@@ -29,10 +29,13 @@ from inaproto.units import Epoch, JobId, OpIndex, S
 UNMEASURED_OPERATIONS: Final = 8
 """Of a turn of a job whose step is not known, where others want turns, too."""
 ROUND_TRIP_S: Final = 5e-3
-"""Between the wish for a turn and its standing, at least: two messages each way, and a write to disk. Where
-that is seen to take longer, turns are asked for sooner."""
+"""Between the wish for a turn and its standing, until that is seen: three messages, and a write to disk."""
 ROUND_TRIPS: Final = 9
-"""That were seen last; the median of them counts."""
+"""That were seen last."""
+ROUND_TRIPS_MIN: Final = 3
+"""That must be seen before they count."""
+ROUND_TRIP_SHARE: Final = 1.25
+"""Of their median: what a turn is asked for sooner."""
 PAUSE_S: Final = 2.0
 PAUSE_STEPS: Final = 2.0
 """A job that begins no all-reduce for so long, and for so many of its steps, pauses."""
@@ -99,8 +102,9 @@ class TurnPlanner:
     @property
     def round_trip(self) -> float:
         """That plans reckon with, seconds."""
-        least = self._config.turns.round_trip
-        return max(least, median(self._took)) if self._took else least
+        if len(self._took) < ROUND_TRIPS_MIN:
+            return self._config.turns.round_trip
+        return ROUND_TRIP_SHARE * median(self._took)
 
     def stands(self, job: JobId, epoch: Epoch, now: float) -> None:
         """A turn has been decided upon."""

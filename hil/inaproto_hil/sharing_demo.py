@@ -8,12 +8,14 @@ byte, with the sum by numpy in the order of the racks. Trees do not migrate in t
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -21,9 +23,13 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
+from inaproto.core.two_paths import BASE, INA
+from inaproto.units import S
 from inaproto_controller.model import measured
+from inaproto_controller.sharing_planner import ROUND_TRIP_S, PlannerConfig
 from inaproto_hil.cluster import ClusterError
 from inaproto_hil.fabric_cluster import FabricCluster
+from inaproto_hil.shared_pool.prediction import Seen, plain_seconds, predicted_ina_share
 from inaproto_hil.sharing_cluster import WAIT_S, SharingCluster
 
 MODELS: Final = ("vit-base-4", "bert-base-4", "opt-125m-4", "vit-base-16")
@@ -52,6 +58,8 @@ class Tally:
     """Results that are not numpy's."""
     paths: Counter[str] = field(default_factory=Counter)
     """All-reduces of rank 0, by path."""
+    seen: dict[str, list[Seen]] = field(default_factory=dict)
+    """The same, by job."""
 
 
 class Job:
@@ -59,6 +67,14 @@ class Job:
         self.name = model
         self._cluster, self._config, self._tally = cluster, config, tally
         self._trace = measured(model)
+        slower = config.slower
+        self.trace = replace(
+            self._trace,
+            duration=self._trace.duration * slower,
+            ready=tuple(ready * slower for ready in self._trace.ready),
+            nbytes=tuple(self._part(number, 0).nbytes for number in range(len(self._trace.nbytes))),
+        )
+        """Of a step as it is here."""
         self.steps_done = [0] * cluster.config.hosts
         self._last: int | None = None
         """So many steps in all; None: not said yet."""
@@ -104,7 +120,12 @@ class Job:
                 self.steps_done[rank] = step = step + 1
                 self.stepped(rank, comm)
             if rank == 0:
-                self._tally.paths.update(record.path for record in comm.statistics().recent)
+                recent = comm.statistics().recent
+                self._tally.paths.update(record.path for record in recent)
+                self._tally.seen[self.name] = [
+                    Seen(one.nbytes, one.path, one.submitted_ns / S, (one.submitted_ns + one.daemon_ns) / S)
+                    for one in recent
+                ]
 
     def stepped(self, rank: int, comm: inaproto.Communicator) -> None:
         """A rank has all results of a step; for who wants to know."""
@@ -140,11 +161,34 @@ def rounds(status: dict[str, Any]) -> Counter[str]:
     return found
 
 
+def prediction(jobs: Sequence[Job], tally: Tally, status: dict[str, Any]) -> dict[str, Any]:
+    """What the simulator makes of the jobs' steps and of how long their all-reduces took, beside what was."""
+    taken = {job.name: (job.trace, plain_seconds(tally.seen.get(job.name, ()), BASE)) for job in jobs}
+    round_trip = max((group["round_trip_s"] for group in status["sharing"]), default=ROUND_TRIP_S)
+    total = sum(tally.paths.values())
+    return {
+        "ina_share": tally.paths[INA] / total if total else None,
+        "predicted_ina_share": predicted_ina_share(
+            taken, ina_ratio=PlannerConfig().ina_ratio, round_trip=round_trip
+        ),
+        "round_trip_s": round_trip,
+        "jobs": {
+            name: {
+                "ina_share": fmean(one.path == INA for one in seen) if seen else None,
+                "plain_s": fmean(plain.values()) if plain else None,
+                "ina_s": fmean(plain_seconds(seen, INA).values()) if plain_seconds(seen, INA) else None,
+            }
+            for name, (_, plain) in taken.items()
+            for seen in [tally.seen.get(name, [])]
+        },
+    }
+
+
 async def newest_turn(cluster: SharingCluster) -> int:
     return max((group["epoch"] for group in (await controllers_word(cluster))["sharing"]), default=0)
 
 
-async def play(cluster: SharingCluster, config: Config, say: Callable[[str], None]) -> bool:
+async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable[[str], None]) -> bool:
     tally = Tally()
     jobs = [Job(cluster, model, config, tally) for model in MODELS]
     seen: Counter[str] = Counter()
@@ -191,8 +235,11 @@ async def play(cluster: SharingCluster, config: Config, say: Callable[[str], Non
     )
     went_back = int(epochs != sorted(epochs))
     say(f"turns: {epochs[1]} before, {epochs[2]} with those of the next; by path: {dict(tally.paths)}")
-    total = sum(tally.paths.values())
-    share = tally.paths["switch"] / total if total else math.nan
+    found = prediction(jobs, tally, status)
+    (out / "sharing.json").write_text(json.dumps(found, indent=1) + "\n")
+    share = math.nan if found["ina_share"] is None else found["ina_share"]
+    predicted = found["predicted_ina_share"]
+    say(f"by INA: predicted {'-' if predicted is None else format(predicted, '.2f')}, was {share:.2f}")
     violations = conflicts + went_back
     say(
         f"identical={'no' if tally.differs else 'yes'} jobs={len(jobs)} ina_share={share:.2f} "
@@ -205,4 +252,4 @@ async def play(cluster: SharingCluster, config: Config, say: Callable[[str], Non
 def main(config: Config, out: Path, say: Callable[[str], None] = print) -> int:
     """Returns the exit status."""
     with SharingCluster(log_dir=out) as cluster:
-        return 0 if trio.run(play, cluster, config, say) else 1
+        return 0 if trio.run(play, cluster, config, out, say) else 1

@@ -56,14 +56,14 @@ def test_a_job_that_is_alone_has_a_turn_without_end(pattern: Pattern | None) -> 
     assert (wish.wanted.operations, wish.wanted.until) == (None, None)
 
 
-def test_where_rounds_take_long_turns_are_asked_for_sooner() -> None:
+def test_turns_are_asked_for_as_long_before_as_rounds_take() -> None:
     jobs = {A: news(step_start=0.0), B: news(step_start=0.030)}
     planner = TurnPlanner()
     soon = planner.wish(jobs, [], 0.001).again_at
     for seconds in (0.020, 0.9, 0.020):
         planner.took(seconds)
-    assert planner.round_trip == 0.020
-    assert planner.wish(jobs, [], 0.001).again_at == pytest.approx(soon - 0.015)
+    assert planner.round_trip == pytest.approx(0.025)
+    assert planner.wish(jobs, [], 0.001).again_at == pytest.approx(soon - 0.020)
     for _ in range(9):
-        planner.took(1e-4)
-    assert planner.wish(jobs, [], 0.001).again_at == soon
+        planner.took(0.0008)
+    assert planner.wish(jobs, [], 0.001).again_at == pytest.approx(soon + 0.004)

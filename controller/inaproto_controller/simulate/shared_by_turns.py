@@ -57,6 +57,8 @@ class SharedByTurns:
         self.runs: Final = [JobRun(times, start=0.0) for times in jobs]
         self.turns: Final[list[TurnDone]] = []
         """That have ended."""
+        self.operations = self.ina_operations = 0
+        """Of all jobs, that have begun."""
         self._error = error
         self._heard_after = heard_after
         self._random = random.Random(f"{seed}/turns")
@@ -96,6 +98,8 @@ class SharedByTurns:
     def _advance(self, number: int, run: JobRun) -> None:
         if run.phase is Phase.BEGINS:
             run.begin(uses_ina=self._is_in_turn(number, run))
+            self.operations += 1
+            self.ina_operations += run.uses_ina
             run.at += (run.at - run.began) * self._random.uniform(-self._error, self._error)
         elif run.phase is Phase.ENDS:
             run.end()

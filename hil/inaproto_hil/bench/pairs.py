@@ -35,7 +35,6 @@ def _pair(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option("--pair", "pairs", multiple=True, callback=_pair, metavar="A+B", help="These alone.")
 @click.option("--steps", default=60, show_default=True, type=click.IntRange(12), help="Of the longer job.")
 @click.option("--hosts", default=2, show_default=True, type=click.IntRange(2, 64), help="Of each job.")
-@click.option("--round-trip-us", default=2000, show_default=True, type=click.IntRange(0), help="As planned.")
 @click.option("--message-us", default=100, show_default=True, type=click.IntRange(0), help="One way.")
 @click.option("--disk-us", default=500, show_default=True, type=click.IntRange(0), help="A write.")
 @click.option("--error", default=0.0, show_default=True, type=click.FloatRange(0, 0.5), help="Of times.")
@@ -52,7 +51,6 @@ def pairs_bench(
     pairs: tuple[Pair, ...],
     steps: int,
     hosts: int,
-    round_trip_us: int,
     message_us: int,
     disk_us: int,
     error: float,
@@ -72,7 +70,6 @@ def pairs_bench(
     config = PairsConfig(
         steps=steps,
         hosts=hosts,
-        round_trip=round_trip_us / 1e6,
         message=message_us / 1e6,
         disk=disk_us / 1e6,
         error=error,

@@ -23,7 +23,7 @@ from inaproto.core.sharing_policy import Policy
 from inaproto.core.sharing_turns import TurnConfig
 from inaproto.core.step_times import StepTimes
 from inaproto_controller.model import EVALUATED, SHARING, measured
-from inaproto_controller.sharing_planner import PlannerConfig
+from inaproto_controller.sharing_planner import ROUND_TRIP_SHARE, PlannerConfig
 from inaproto_controller.simulate.shared_by_turns import SharedByTurns
 from inaproto_controller.simulate.shared_switch import share
 from inaproto_controller.yardsticks.pool_time import score_bound
@@ -55,9 +55,8 @@ class PairsConfig:
     steps: int = 60
     """Of the longer job, without INA."""
     hosts: int = 2
-    round_trip: float = 2e-3
-    """Seconds: what the planner, and the simulator, take a change of turns for."""
     message: float = 100e-6
+    """Seconds; between the controller and a host, one way."""
     disk: float = 500e-6
     error: float = 0.0
     """Relative, of what all-reduces and computing take."""
@@ -65,7 +64,8 @@ class PairsConfig:
 
     @property
     def turns(self) -> TurnConfig:
-        return TurnConfig(round_trip=self.round_trip)
+        """What a change of turns is taken for: as the planner measures it."""
+        return TurnConfig(round_trip=ROUND_TRIP_SHARE * (3 * self.message + self.disk))
 
 
 def times_of(model: str, config: PairsConfig) -> StepTimes:
@@ -82,7 +82,7 @@ def run_pair(pair: Sequence[str], config: PairsConfig) -> GroupRun:
         disk=config.disk,
         error=config.error,
         seed=config.seed,
-        planning=PlannerConfig(ina_ratio=SHARING.ina_ratio, latency=SHARING.latency, turns=config.turns),
+        planning=PlannerConfig(ina_ratio=SHARING.ina_ratio, latency=SHARING.latency),
     )
     return play(jobs, [measured(model).nbytes for model in pair], world)
 
