@@ -13,8 +13,11 @@ import pytest
 import trio
 
 from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_plane import ControlPlane
+from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.switch import Switch
+from inaproto.errors import ConfigError
 from inaproto.ports import FramePort, PortClosed
 from inaproto_adapters.memory import MemoryFramePort
 from tests.daemon.fabrics import SEATS, tree_of_root, two_spines
@@ -171,6 +174,49 @@ def test_what_a_job_alone_needs_is_lost_and_it_alone_goes_on_without(
 
     options: dict[str, Any] = {"fabric": FABRIC, "seats": SEATS, "turns": Given(alternate)}
     run_world(f"roots/lost/{words}", scenario, hosts=4, **options)
+
+
+# --- no hosts
+
+
+def test_a_host_at_a_further_root_is_told_that_none_can_be_there() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await cluster.start_host(0)
+        await trio.sleep(60)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run_world("roots/host", scenario, hosts=0, fabric=FABRIC, seats=["spine1"])
+    words = "spine1 is a further root, at which no host can be"
+    matched = caught.value.subgroup(lambda error: isinstance(error, ConfigError) and words in str(error))
+    assert matched is not None
+
+
+def test_nobody_has_a_port_of_a_further_root() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        path = FABRIC.by_name["spine1"].ports_path
+        port: FramePort = cluster.network.node("stranger").connect_port(path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(port.run)
+            with pytest.raises(PortClosed):
+                await port.receive()
+            await port.aclose()
+        assert all(one["name"].startswith("trunk-") for one in switch(cluster, "spine1").status()["ports"])
+
+    run_world("roots/port", scenario, hosts=0, fabric=FABRIC)
+
+
+class Interface:
+    """As of a machine's: it can be used."""
+
+    def require(self) -> None:
+        pass
+
+
+async def test_an_interface_is_no_port_of_a_further_root() -> None:
+    settings = SwitchSettings.model_validate({"dir": "/memory/spine1", "name": "spine1"})
+    links: Any = [Interface()]
+    with pytest.raises(ConfigError, match="no host can be at spine1, a further root"):
+        Switch(settings, Place(FABRIC, "spine1"), links=links)
 
 
 # --- no loop

@@ -196,6 +196,34 @@ def test_the_root_shows_trunks_rings_that_wait_and_whom_it_refuses() -> None:
     assert "leaf1 sums for no other" not in text
 
 
+def test_the_root_shows_further_links_and_roots() -> None:
+    (spine, leaf0, leaf1) = ROOT["fabric"]["switches"]
+    here = {"is_present": True, "is_open": True, "error": "", "trunk": {"is_up": True, "error": ""}}
+    up, down = {"is_up": True, "error": ""}, {"is_up": False, "error": "lost"}
+    switches = [
+        spine | {"trunk": None, "further": [], "is_further_root": False},
+        spine
+        | {"name": "spine1", "trunk": None, "dir": "/run/spine1", "further": [], "is_further_root": True},
+        leaf0 | here | {"further": [{"above": "spine1", "trunk": up}]},
+        leaf1 | here | {"further": [{"above": "spine1", "trunk": down}], "aggregates": True},
+    ]
+    trunk = ROOT["trunks"][0] | {
+        "switch": "spine1",
+        "way": "up",
+        "is_up": True,
+        "rings_only": True,
+        "error": "",
+    }
+    text = shown(ROOT | {"fabric": ROOT["fabric"] | {"switches": switches}, "trunks": [trunk]})
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "spine1 - here, for rings alone 5 s /run/spine1" in rows
+    assert "leaf0 spine, spine1 here 2 s /run/leaf0" in rows
+    assert "leaf1 spine, spine1 here - /run/leaf1" in rows
+    assert "leaf1 is in no tree of spine1, its trunk there is down: lost" in rows
+    assert not any(row.startswith("leaf0 is in no tree") for row in rows)
+    assert any(row.startswith("spine1 up, rings 1 up") for row in rows)
+
+
 def test_parallel_rings_of_a_job_are_told_together() -> None:
     job = {"phase": "running", "ring_id": 7, "recoveries": 0, "ranks": [], "missing": [], "fallback": ""}
     paths = {"train#1/2": "chain", "train#0/2": "switch", "train#2/3": "switch", "alone": "switch"}
