@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ from inaproto.wire.sharing_messages import (
 )
 from inaproto.wire.slot_messages import LeaseRecord, SlotReport
 from inaproto.wire.tree_messages import AssignedTree, TreeWish, TreeWishes
+from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.moments import WEIGHTS, Aim, Gun, Moment, draw
 from inaproto_hil.crashes.promises import Promises
 from inaproto_hil.crashes.stops import Operations, row
@@ -349,6 +353,25 @@ def test_another_token_is_a_broken_promise() -> None:
     promises.submitted("a", {"job": job("a"), "token": "t"}, 0, 1)
     promises.submitted("a", {"job": job("a"), "token": "u"}, 1, 2)
     assert promises.faults == ["job a: its token is another one now"]
+
+
+# --- kills
+
+
+@pytest.mark.parametrize("by_now", ["is killed", "is killed, and another is started"])
+def test_a_controller_that_is_killed_before_it_is_there_does_not_live_on(by_now: str) -> None:
+    """It is told of when it has been forked, in another thread, while kills come at any time."""
+    cluster = CrashCluster(log_dir=None, lease_ms=3000)
+    with closing(cluster), subprocess.Popen(["sleep", "600"]) as forked:
+        cluster.born("controller")
+        life = cluster.life("controller")
+        assert cluster.kill("controller", life)
+        assert not cluster.kill("controller", life)
+        if by_now != "is killed":
+            cluster.born("controller")
+            assert not cluster.kill("controller", life)
+        cluster.forked("controller", life, forked.pid)
+        assert forked.wait(30) == -signal.SIGKILL
 
 
 # --- times and moments

@@ -107,13 +107,18 @@ class CrashCluster(FabricCluster):
 
     def start_again(self, name: str) -> None:
         """After it was killed. It is not awaited."""
+        life = self.born(name)
+        self._zygote.send_line(json.dumps([name, life, str(self._log_path(name)), self._argv(name)]))
+
+    def born(self, name: str) -> int:
+        """The next life of it, which begins."""
         with self._guard:
             self._pids.pop(name, None)
             self._killed.pop(name, None)
             self._life += 1
             life = self._lives[name] = self._life
             self._started[life] = time.monotonic()
-        self._zygote.send_line(json.dumps([name, life, str(self._log_path(name)), self._argv(name)]))
+            return life
 
     def _daemon_line(self, child: Child, line: str | None) -> None:
         """In a thread."""
@@ -122,7 +127,7 @@ class CrashCluster(FabricCluster):
             return
         match line.split():
             case ["started", name, life, pid]:
-                self._forked(name, int(life), int(pid))
+                self.forked(name, int(life), int(pid))
             case ["said", _, life, "ready", *_]:
                 self.start_s = min(self.start_s, time.monotonic() - self._started[int(life)])
             case ["ended", name, life]:
@@ -130,7 +135,8 @@ class CrashCluster(FabricCluster):
             case _:
                 pass
 
-    def _forked(self, name: str, life: int, pid: int) -> None:
+    def forked(self, name: str, life: int, pid: int) -> None:
+        """That life is there, and its process id is nobody else's until the next one is forked."""
         with self._guard:
             is_dead = self._lives[name] != life or name in self._killed
             if is_dead:  # it was killed before it was there
