@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from inaproto.core.accelerator import Accelerator, AcceleratorConfig
 from inaproto.core.fabric_tree import FabricTree
 from inaproto.errors import ConfigError
 from inaproto.sim.racks import along_a_further_root, draw_racks
@@ -41,6 +42,19 @@ def test_the_further_root_has_the_sums_and_none_of_the_other_traffic() -> None:
         )
         return
     pytest.fail("no world without reboots")
+
+
+def test_a_bridge_over_all_trunks_is_found() -> None:
+    """Planted: further trunks carry everything. What is flooded then goes round for ever."""
+
+    def planted(config: AcceleratorConfig) -> Accelerator:
+        return Accelerator(replace(config, ring_ports=frozenset()))
+
+    config = replace(along_a_further_root(draw_racks(0, SMALL)), events_max=50_000)
+    assert run(config).violation is None
+    violation = World(config, make_nic, make_accelerator=planted).run().violation
+    assert violation is not None
+    assert violation.evidence.startswith("50001 events")
 
 
 def test_a_world_is_the_same_from_its_record() -> None:
