@@ -38,10 +38,12 @@ class SharingCluster(FabricCluster):
         return [inaproto_command(), "controller", *where, "--lease-ms", "3000"]
 
     def kill_controller(self) -> None:
-        """By SIGKILL; another begins on the same store."""
-        index = len(self.config.switches)
-        self._start_switch_again(index, self._controller_argv())
-        self._wait_ready([self.switches[index]])
+        """By SIGKILL; another begins on the same store, and ends with the thread that calls this."""
+        self._start_switch_again(len(self.config.switches), self._controller_argv())
+
+    def wait_controller(self) -> None:
+        """Until that one is ready; in any thread."""
+        self._wait_ready([self.switches[len(self.config.switches)]])
 
 
 def cluster_file(config: FabricConfig) -> dict[str, Any]:

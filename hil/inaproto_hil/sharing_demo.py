@@ -210,7 +210,8 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
         status = await controllers_word(cluster)
         seen.update(rounds(status))
         epochs.append(await newest_turn(cluster))
-        await trio.to_thread.run_sync(cluster.kill_controller)
+        cluster.kill_controller()  # in this thread: one of Trio's ends when it was idle for ten seconds
+        await trio.to_thread.run_sync(cluster.wait_controller)
         restarts += 1
         say(f"the controller was killed after turn {epochs[-1]}, and started again")
         with trio.fail_after(WAIT_S):
