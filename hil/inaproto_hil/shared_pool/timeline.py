@@ -34,7 +34,7 @@ def draw_timeline(run: GroupRun, names: Sequence[str], title: str, path: Path) -
                     if one.job == job and one.uses_ina is uses_ina and begin <= one.begin < begin + span
                 ]
                 label = f"{name}, with INA" if uses_ina else "without" if job == 0 else None
-                axes.broken_barh(bars, (job - 0.3, 0.6), color=colour, label=label, lw=0.4, ec="white")
+                axes.broken_barh(bars, (job - 0.3, 0.6), color=colour, label=label, lw=0.2, ec="white")
             starts = [(at - begin) * 1e3 for at in run.steps[job] if begin <= at < begin + span]
             axes.plot(starts, [job] * len(starts), "|", color="#20242b", ms=24, mew=0.8)
         axes.set_yticks(range(len(names)), names)
