@@ -17,8 +17,10 @@ is the return of a call to us, so it may be told (``WaitEnded``). Where it is no
 wait's beginning: what is between operations, and from each to the wait, is the same; the first operation then
 stands later by what was waited.
 
-*Drift.* Another size, another number of operations: the pattern is lost at once. Starts that have moved: when
-the medians over as many steps as it was measured over have. It is then measured anew, without warm-up.
+*Drift.* Another size, another number of operations: the pattern is lost at once, and searched again.
+Starts that have moved: when the medians over as many steps as it was measured over have, by more than they
+scatter (on a busy machine they do, and a pattern that is lost by that is known for a part of the time only).
+These steps are then the new pattern's measurement.
 
 Invariants: what is kept is bounded by ``history_operations_max`` operations and ``history_segments_max``
 segments, beside one open segment that is; starts of a pattern ascend; a pattern is found only when there is
@@ -51,12 +53,14 @@ class PatternConfig:
     """A start that moves by more is another pattern, if also by more than ``moved_share``."""
     moved_share: float = 0.05
     """Of the step's duration."""
+    moved_scatter: float = 4.0
+    """And by more than so many times what a start is off its median, in the median of the steps."""
     history_operations_max: int = 16_384
     history_segments_max: int = 2_048
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 0 or self.moved_ns < 0 or self.moved_share < 0:
-            raise ConfigError("warmup_steps, moved_ns, moved_share: must be 0 or more")
+        if min(self.warmup_steps, self.moved_ns, self.moved_share, self.moved_scatter) < 0:
+            raise ConfigError("warmup_steps, moved_ns, moved_share, moved_scatter: must be 0 or more")
         if self.steps < 2:
             raise ConfigError(f"steps {self.steps}: a step is what repeats, so at least 2")
         if self.history_segments_max < self.steps or self.history_operations_max < self.steps:
@@ -292,12 +296,14 @@ class PatternWatch:
         self._fresh = 0
         steps = self._steps(len(self._shape), 0)
         found = self._measured(steps)
-        bound = max(self._config.moved_ns, self._config.moved_share * self._pattern.duration_ns)
-        if found.moved_by(self._pattern) <= bound:
+        config, scatter = self._config, _scatter(steps)
+        share = config.moved_share * self._pattern.duration_ns
+        if found.moved_by(self._pattern) <= max(config.moved_ns, share, config.moved_scatter * scatter):
             return []
-        self._history.clear()
-        self._kept = 0
-        return [self._lose(Loss.MOVED)]
+        lost = self._lose(Loss.MOVED)
+        self._pattern = found
+        self._found += 1
+        return [lost, PatternFound(found, self._operations)]
 
     def _search(self) -> list[PatternAction]:
         """A step among the segments that were seen last."""
@@ -340,13 +346,26 @@ class PatternWatch:
         return [whole[first : first + period] for first in range(0, len(whole), period)]
 
     def _measured(self, steps: Sequence[Sequence[_Segment]]) -> Pattern:
-        columns: list[tuple[int, ...]] = []
-        for step in steps:
-            origin = step[0].origin
-            starts = [at - origin for one in step for at in one.submitted]
-            waited = step[-1].waited
-            assert waited is not None, "a segment ends by a wait"
-            columns.append((*starts, waited - origin))
-        middle = [int(median(values)) for values in zip(*columns, strict=True)]
+        middle = [int(median(values)) for values in _columns(steps)]
         nbytes = tuple(size for one in steps[0] for size in one.nbytes)
         return Pattern(nbytes, tuple(middle[:-1]), middle[-1], len(steps[0]) - 1)
+
+
+def _columns(steps: Sequence[Sequence[_Segment]]) -> list[tuple[int, ...]]:
+    """Of each operation, and of the wait: when it was, in each step, from the step's start."""
+    rows: list[tuple[int, ...]] = []
+    for step in steps:
+        origin = step[0].origin
+        waited = step[-1].waited
+        assert waited is not None, "a segment ends by a wait"
+        rows.append((*(at - origin for one in step for at in one.submitted), waited - origin))
+    return list(zip(*rows, strict=True))
+
+
+def _scatter(steps: Sequence[Sequence[_Segment]]) -> float:
+    """How far a start is off its median, in the median of the steps; of that which scatters most."""
+    found = []
+    for values in _columns(steps):
+        middle = median(values)
+        found.append(median(abs(value - middle) for value in values))
+    return max(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -207,6 +208,34 @@ def test_starts_that_move_are_measured_again_and_said() -> None:
     assert isinstance(second, PatternFound)
     assert within(second.pattern, exact(slower), 100_000)
     assert more == []
+
+
+def test_on_a_busy_machine_starts_that_scatter_are_no_other_pattern() -> None:
+    trace = measured(QUICK)
+    lost = {0.0: 0, CONFIG.moved_scatter: 0}
+    for seed in range(6):
+        job = Job(noise_ns=round(0.12 * trace.duration * S), seed=seed)
+        job.train(trace, 60)
+        for scatter in lost:
+            core, _ = watch(job, replace(CONFIG, moved_scatter=scatter))
+            lost[scatter] += core.view().lost
+    assert lost[0.0] > 20
+    assert lost[CONFIG.moved_scatter] <= lost[0.0] / 10
+
+
+def test_a_pattern_that_has_moved_is_known_again_at_once() -> None:
+    trace = measured(QUICK)
+    slower = ModelTrace("slower", 1.2 * trace.duration, tuple(1.2 * at for at in trace.ready), trace.nbytes)
+    job = Job()
+    job.train(trace, 20)
+    job.train(slower, 20)
+    core = PatternWatch(CONFIG)
+    actions = [action for now, event in job.calls for action in core.step(event, now)]
+    lost, found = actions[1], actions[2]
+    assert isinstance(lost, PatternLost)
+    assert isinstance(found, PatternFound)
+    assert found.step == lost.operation
+    assert found.step % len(trace.nbytes) == 0, "a step begins there"
 
 
 def test_a_few_slow_steps_are_no_other_pattern() -> None:
