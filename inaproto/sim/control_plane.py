@@ -24,6 +24,7 @@ from inaproto.core.rendezvous_types import (
     MemberGone,
     MemberHalted,
     MemberLeft,
+    MemberParked,
     MemberReady,
     MemberRegroups,
     Noted,
@@ -36,6 +37,7 @@ from inaproto.core.rendezvous_types import (
     Send,
     SessionEnded,
     SessionId,
+    TreesWished,
     WantRing,
     WelcomeHost,
     Woke,
@@ -89,7 +91,7 @@ from inaproto.wire.control_messages import (
     decode_message,
     encode_message,
 )
-from inaproto.wire.ina_messages import InaStands
+from inaproto.wire.ina_messages import InaParked, InaStands
 
 if TYPE_CHECKING:
     from inaproto.sim.host import SimHost
@@ -217,6 +219,8 @@ class ControlPlane:
         )
         self._wake_at = None
         self._fallbacks = self._disagreements = 0
+        if self._world.mover.wishes:
+            self.handle(TreesWished(self._world.mover.wishes))
 
     @property
     def _boot_id(self) -> str:
@@ -265,6 +269,8 @@ class ControlPlane:
                 self.handle(MemberRegroups(number, message))
             case OpStarted():
                 self.handle(OperationStalled(number, message))
+            case InaParked():
+                self.handle(MemberParked(number, message))
             case _:
                 raise InvariantBroken(f"a host told the switch {message}")
 
@@ -344,6 +350,7 @@ class ControlPlane:
         finally:
             self._handling = False
         self._arm()
+        self._world.mover.look()
 
     def _arm(self) -> None:
         cores = [self.rendezvous.deadline, None if self.trees is None else self.trees.deadline]

@@ -44,6 +44,7 @@ from inaproto.wire.control_messages import (
     Ring,
     Start,
 )
+from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 
 if TYPE_CHECKING:
     from inaproto.sim.host import SimHost
@@ -71,8 +72,17 @@ class HostRing(RingJoining):
             case Ring() if self.phase in (Phase.JOINING, Phase.HALTED):
                 self._answered(message)
             case Start() if self.phase is Phase.CONNECTING and message.ring_id == self.ring_id:
-                self._attach_ina(message.ina_ring_id)
+                self._attach_ina(message.ina_ring_id, parked=message.ina_parked)
                 self._run()
+                self.host.world.mover.look()
+            case InaPark() if self._ina_of(message.ring_id) is not None:
+                self._to_park = message
+                self.park_if_idle()
+            case InaStands():
+                engine = self._ina_of(message.ring_id)
+                if engine is not None:
+                    engine.stand()
+                    self.host.world.mover.look()
             case Halt(ring_id=ended) if self.is_gathering and self._heard_of == ended != self.ring_id:
                 pass  # of ranks that were here before these
             case Halt():
@@ -130,12 +140,39 @@ class HostRing(RingJoining):
             self._ina.connect(ring.ina_successor, ring.ina_predecessor, attributes)
         self.host.tell(Ready(job=job.name, rank=self._lowest))
 
-    def _attach_ina(self, ina_ring_id: int) -> None:
+    def _ina_of(self, ina_ring_id: int) -> TwoPaths | None:
+        """Its engine, if that is its present ring through the switches."""
+        engine = self.engine
+        if not isinstance(engine, TwoPaths) or engine.ina_config is None or self._is_broken:
+            return None
+        return engine if self.phase in IN_RING and engine.ina_config.ring_id == ina_ring_id else None
+
+    def park_if_idle(self) -> None:
+        message = self._to_park
+        engine = None if message is None else self._ina_of(message.ring_id)
+        if message is None or engine is None or not self.host.world.mover.may_park(self):
+            return
+        self._to_park = None
+        engine.park()
+        self.host.tell(
+            InaParked(
+                job=self.job.name,
+                rank=self._lowest,
+                ring_id=message.ring_id,
+                epoch=message.epoch,
+                messages=engine.ina_messages,
+            )
+        )
+
+    def _attach_ina(self, ina_ring_id: int, *, parked: bool = False) -> None:
         """The ring beside this one stands, or the switches have refused it: then its link is of no use."""
         if self._ina is None or self._is_broken:
             return
         if isinstance(self.engine, TwoPaths) and self._ring is not None and ina_ring_id:
             self.engine.attach(replace(self._ring_config(self._ring), ring_id=RingId(ina_ring_id)))
+            if parked:
+                self.engine.park()
+                self.host.world.mark("a job began with its second ring parked")
             self.host.world.mark("a job had two rings")
         else:
             self._give_back(self._ina)
@@ -200,6 +237,7 @@ class HostRing(RingJoining):
         """Take nothing more of the ring, keep what others may lack, give the link back."""
         engine, link = self.engine, self._link
         self._answers.clear()
+        self._to_park = None
         if engine is not None and link is not None:
             self.host.world.mark("a rank was halted")
             if self._resumes or self.phase is Phase.HALTED:

@@ -183,6 +183,11 @@ _OF_SHARED: Final = {
     "an all-reduce of the ring in the switches was drained": "results taken, sends acknowledged",
     "a halted rank kept results of the ring in the switches": "for ranks that might lack them",
     "a rank was halted in an all-reduce on the ring in the switches": "which went on by the next base ring",
+    "a ring was to move": "through the switches, under its job, to another tree",
+    "a ring was parked under its job": "no switch had it, and all went by the base ring",
+    "a ring moved under traffic": "and counted its messages on, in one life of its job",
+    "a ring could not move where it was wished": "it adds in another order, or a switch was not there",
+    "a job began with its second ring parked": "its rings had ended while that was wished nowhere",
     "hosts had bound an all-reduce to different rings": "none could end it, and it went on by the base ring",
 }
 _NOT_OF_RACKS: Final = frozenset({"switch: dropped: operations differ"})

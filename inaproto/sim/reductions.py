@@ -69,6 +69,8 @@ def _makers(config: WorldConfig) -> Iterator[Callable[[], WorldConfig]]:
         for smaller in _smaller_jobs(job):
             jobs = (*config.jobs[:index], smaller, *config.jobs[index + 1 :])
             yield partial(replace, config, jobs=jobs)
+    for moves in fewer(config.moves):
+        yield partial(replace, config, moves=moves)
     for name in _PROBABILITIES:
         yield partial(_without_weather, config, name)
     for kind in FaultKind:

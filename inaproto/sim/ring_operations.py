@@ -187,6 +187,8 @@ class RingOperations(RingState):
         for action in actions:
             match action:
                 case PostMessage():
+                    if self.acting == INA and world.mover.is_parked(self.job.name):
+                        raise Violated("a parked ring sends nothing", f"{self} sends message {action.msg_id}")
                     for hook in world.hooks.posted:
                         hook(self, action.msg_id)
                     orders.post(action)
@@ -240,6 +242,12 @@ class RingOperations(RingState):
                     assert_never(action)
         if has_done and self._gathering.waiting:
             self._hand_on()
+        if self._to_park is not None:
+            self.park_if_idle()
+
+    def park_if_idle(self) -> None:
+        """Say so when the ring through the switches may leave them, if it is to."""
+        raise NotImplementedError
 
     def _orders_on(self, path: BoundPath) -> RingOrders[Segment]:
         self.acting = path

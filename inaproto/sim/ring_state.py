@@ -26,6 +26,7 @@ from inaproto.sim.swarm import JobConfig
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.control_messages import Ring, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
+from inaproto.wire.ina_messages import InaPark
 
 if TYPE_CHECKING:
     from inaproto.sim.host import SimHost
@@ -114,6 +115,8 @@ class RingState:
         self._away_until: Instant | None = None
         self._boot_id = ""
         """Of the control plane that made the present ring."""
+        self._to_park: InaPark | None = None
+        """The ring through the switches is to be parked."""
         self._boots = 0
         """Of the switches, when the present ring was made."""
         self._outliving = -1
@@ -226,6 +229,8 @@ class RingState:
         if op_index % 3 == 2 and now < asked + job.binding_ns:
             self.host.world.mark("an all-reduce waited for its binding")
             return Wait(Instant(asked + job.binding_ns))
+        if self.host.world.mover.is_between_turns(job.name, self.life, op_index):
+            return Binding(BASE)
         is_ina = (op_index in job.ina) ^ ((self.host.number, op_index) in job.strays)
         return Binding(INA if is_ina else BASE)
 

@@ -21,6 +21,7 @@ _FURTHER: Final = {
     "no deadline without work": "who waits for nothing has no timer",
     "nothing is left": "once all jobs have ended, nothing happens any more and nobody holds anything",
     "nobody is to blame": "parts of one make never find one another breaking the protocol",
+    "a parked ring sends nothing": "while no switch has a ring that moves its hosts begin no message on it",
     "a ring is of all ranks": "the ring that a host is told of names all its ranks of the job, and each once",
 }
 

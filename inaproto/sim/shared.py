@@ -1,5 +1,8 @@
 """Worlds whose jobs have two rings at once, drawn from a seed: other worlds, changed.
 
+In a third of them the ring through the switches moves under its job, now and then, where there are several
+switches also to the tree of a further root.
+
 They draw from a stream of their own, so all other worlds stay as they are. Most jobs ask for the path
 ``shared``: each all-reduce is bound to the base ring or to that in the switches, in runs as turns make them;
 some bindings are known late, and now and then one host has another than the others. All jobs go on when a
@@ -13,10 +16,10 @@ from dataclasses import replace
 from typing import Final
 
 from inaproto.sim.machines import draw_machines
-from inaproto.sim.racks import draw_racks
+from inaproto.sim.racks import along_a_further_root, draw_racks
 from inaproto.sim.recovering import draw_recovery, is_in_rank_order
 from inaproto.sim.streams import Draws, Seed
-from inaproto.sim.swarm import JobConfig, Swarm, WorldConfig
+from inaproto.sim.swarm import JobConfig, Swarm, TreeMove, WorldConfig
 from inaproto.units import MS, US, S
 
 SWARM: Final = Swarm(ranks_max=6, jobs_max=2, packets_max=600)
@@ -30,6 +33,10 @@ def draw_shared(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     config = draw(seed, swarm or SWARM)
     if not config.recover_ns:
         config = replace(config, recover_ns=draws.magnitude(100 * MS, 4 * S))
+    moves = Draws(seed, "swarm/shared/moves")
+    has_moves = moves.chance(1, 3)
+    if has_moves and config.topology is not None:
+        config = replace(along_a_further_root(config), along=-1)
     if config.topology is not None:
         attached = config.topology.attached
         config = replace(config, jobs=tuple(_by_rack(job, attached) for job in config.jobs))
@@ -39,7 +46,27 @@ def draw_shared(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     if any(not is_in_rank_order(config, job) for job in jobs):
         config = replace(config, refusing=-1)
         jobs = [job if is_in_rank_order(config, job) else replace(job, path="auto") for job in jobs]
-    return replace(config, jobs=tuple(jobs))
+    config = replace(config, jobs=tuple(jobs))
+    return replace(config, moves=_draw_moves(config, moves)) if has_moves else config
+
+
+def _draw_moves(config: WorldConfig, draws: Draws) -> tuple[TreeMove, ...]:
+    """Most while the weather lasts."""
+    able = [number for number, job in enumerate(config.jobs) if job.path == "shared" and not job.elastic]
+    if not able:
+        return ()
+    roots = 2 if config.topology is None else len(config.topology.further_roots)
+    until_ns = max(config.weather_until_ns, 10 * MS)
+    moves = [
+        TreeMove(
+            draws.magnitude(1 * MS, 2 * until_ns),
+            draws.choice(able),
+            draws.between(-1, roots - 1),
+            at_once=draws.chance(1, 3),
+        )
+        for _ in range(draws.choice((1, 2, 4, 8)))
+    ]
+    return tuple(sorted(moves, key=lambda move: move.at_ns))
 
 
 def _by_rack(job: JobConfig, attached: Sequence[int]) -> JobConfig:

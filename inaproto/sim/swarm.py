@@ -129,6 +129,19 @@ class JobConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeMove:
+    """The ring through the switches of a job is wished elsewhere (:mod:`inaproto.sim.tree_moves`)."""
+
+    at_ns: int
+    job: int
+    """Index of one on the path ``shared``."""
+    root: int = -1
+    """That further root of the topology; -1: the fabric's own."""
+    at_once: bool = False
+    """It is not wished to be parked first."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorldConfig:
     seed: str
     jobs: tuple[JobConfig, ...]
@@ -151,6 +164,7 @@ class WorldConfig:
     """None: one switch, and every host at it."""
     along: int = -1
     """At least 0: all rings go along the tree of that further root of the topology."""
+    moves: tuple[TreeMove, ...] = ()
     recover_ns: int = 0
     """How long a job whose ring has ended waits for its ranks to go on; 0: it starts anew."""
     refusing: int = -1
@@ -178,6 +192,11 @@ class WorldConfig:
         if self.topology is not None and len(self.topology.attached) != len(self.links):
             raise ConfigError(f"world: {len(self.links)} hosts, {len(self.topology.attached)} are attached")
         roots = 0 if self.topology is None else len(self.topology.further_roots)
+        for move in self.moves:
+            if not 0 <= move.job < len(self.jobs) or self.jobs[move.job].path != "shared":
+                raise ConfigError(f"world: a ring of job {move.job} is to move; it is not on the path shared")
+            if self.topology is not None and not -1 <= move.root < roots:
+                raise ConfigError(f"world: a ring is to move to root {move.root} of {roots} further ones")
         if not -1 <= self.along < roots:
             raise ConfigError(f"world: along is {self.along}; it has {roots} further roots")
         trunks = 0 if self.topology is None else len(self.topology.switches) - 1

@@ -8,11 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from inaproto.core.aggregator import bytes_needed
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.ring_spec import FlowSpec, RingSpec
 from inaproto.core.tree_shapes import roles_of
 from inaproto.sim.fates import DrawnFates, LinkFates, RecordedFates
 from inaproto.sim.link import SimLink
 from inaproto.sim.notes import note_kind
+from inaproto.sim.swarm import JobConfig
 from inaproto.sim.switch import SimSwitch, Trunk
 from inaproto.sim.topology import LinkConfig
 from inaproto.units import Frames, PortId
@@ -74,6 +76,13 @@ def _link(
     return SimLink(world, name, config, source, deliver, lost)
 
 
+def _trees_of(world: World, job: JobConfig) -> list[FabricTree | None]:
+    """Along which its rings go, one after the other."""
+    config = world.config
+    moves = () if config.topology is None else config.moves
+    return [world.along, *(world.mover.tree_to(one.root) for one in moves if config.jobs[one.job] is job)]
+
+
 def switch_memory(world: World) -> dict[str, int]:
     """Of each switch's aggregator arrays: for all jobs, or for the largest alone."""
     needs: dict[str, list[int]] = {switch.name: [0] for switch in world.switches}
@@ -85,13 +94,15 @@ def switch_memory(world: World) -> dict[str, int]:
             for rank, number in enumerate(job.positions)
         )
         spec = RingSpec(1, 1, 0, job.window_messages, job.message_packets, job.mtu, flows)
-        roles = (
-            {world.switch.name: None}
-            if world.fabric is None
-            else roles_of(world.fabric, spec, tree=world.along)
-        )
-        for name, role in roles.items():
-            needs[name].append(bytes_needed(replace(spec, role=role)))
+        most: dict[str, int] = {}
+        for tree in _trees_of(world, job):
+            roles = (
+                {world.switch.name: None} if world.fabric is None else roles_of(world.fabric, spec, tree=tree)
+            )
+            for name, role in roles.items():
+                most[name] = max(most.get(name, 0), bytes_needed(replace(spec, role=role)))
+        for name, need in most.items():
+            needs[name].append(need)
     memory = {name: max(of) if world.config.tight_switch else sum(of) for name, of in needs.items()}
     if world.config.refusing >= 0:
         memory[world.switches[world.config.refusing % len(world.switches)].name] = 0

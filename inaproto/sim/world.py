@@ -40,6 +40,7 @@ from inaproto.sim.streams import Draws
 from inaproto.sim.swarm import JobConfig, WorldConfig
 from inaproto.sim.switch import SimSwitch, Trunk
 from inaproto.sim.topology import node_names
+from inaproto.sim.tree_moves import TreeMover
 from inaproto.sim.wiring import make_links, switch_memory
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import crc32
@@ -159,6 +160,7 @@ class World:
             else config.topology.further_tree(config.along)
         )
         """The tree that is assigned to all rings; None: the fabric's own."""
+        self.mover = TreeMover(self)
         for switch, memory in zip(self.switches, switch_memory(self).values(), strict=True):
             switch.memory_bytes_max = memory
         if recorder is not None and config.topology is not None:
@@ -236,6 +238,7 @@ class World:
         for host in self.hosts:
             agenda.at(self.chance_draws.below(1_000_000), host.power_on)
         self.faults.begin()
+        self.mover.begin()
         until = config.weather_until_ns + config.heal_ns
         heap, events_max = agenda.heap, config.events_max
         sampled = 0

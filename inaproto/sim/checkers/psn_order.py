@@ -69,13 +69,15 @@ class PsnOrder(Checker):
     def begin(self, world: World) -> None:
         self._world = world
         self._flows: dict[bytes, _Flow] = {}
+        self._left: dict[tuple[bytes, int], int] = {}
+        """By flow and ring: the PSN that was due when the ring left its switches. It may come back."""
 
     def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
         for flow in spec.flows:
             key = flow.src_ip + flow.dst_ip + flow.dst_qp.to_bytes(3, "big")
             found = self._flows.get(key)
             if found is None or found.ring_id != spec.ring_id:
-                first_psn = self._world.first_psn_of(flow)
+                first_psn = self._left.get((key, spec.ring_id), self._world.first_psn_of(flow))
                 sender = next((host for host in self._world.hosts if host.ip == flow.src_ip), None)
                 if first_psn is None or sender is None:
                     continue
@@ -98,11 +100,10 @@ class PsnOrder(Checker):
             if flow.source is switch and concerns(flow):
                 flow.source = None
                 flow.came.clear()
-        self._flows = {
-            key: flow
-            for key, flow in self._flows.items()
-            if not (concerns(flow) and flow.target in (switch, None) and flow.source is None)
-        }
+        for key, flow in list(self._flows.items()):
+            if concerns(flow) and flow.target in (switch, None) and flow.source is None:
+                del self._flows[key]
+                self._left[key, flow.ring_id] = flow.next_psn
 
     def switch_received(self, switch: SimSwitch, port: PortId, blocks: list[Frames]) -> None:
         for block in blocks:

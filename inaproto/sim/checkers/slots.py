@@ -21,10 +21,10 @@ class SlotsApart(Checker):
     name = "slots never shared"
 
     def begin(self, world: World) -> None:
-        self._tenants: dict[tuple[int, int, int], int] = {}
+        self._tenants: dict[tuple[int, int, int], tuple[RingState, int]] = {}
 
     def switch_rebooted(self, switch: SimSwitch) -> None:
-        self._tenants = {key: msg for key, msg in self._tenants.items() if key[0] != switch.number}
+        self._tenants = {key: known for key, known in self._tenants.items() if key[0] != switch.number}
 
     def sample(self, world: World) -> None:
         for switch in world.switches:
@@ -56,13 +56,13 @@ class SlotsApart(Checker):
             if region.serial >= 0 and region.serial % len(regions) != number:
                 raise Violated(self.name, f"ring {ring_id}: region {number} holds message {region.serial}")
             key = switch.number, ring_id, number
-            before = self._tenants.get(key, -1)
-            if region.serial < before:
+            known, before = self._tenants.get(key, (ring, -1))
+            if known is ring and region.serial < before:  # one that left and came back has new regions
                 raise Violated(
                     self.name,
                     f"ring {ring_id}: region {number} went from message {before} to {region.serial}",
                 )
-            self._tenants[key] = region.serial
+            self._tenants[key] = ring, region.serial
 
     def _ranges_apart(self, switch: SimSwitch) -> None:
         rings = switch.accelerator.rings.values()
