@@ -22,7 +22,6 @@ from typing import Any, assert_never
 import trio
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.fabric_tree import Link
 from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.rendezvous_trees import stands
 from inaproto.core.rendezvous_types import (
@@ -62,14 +61,14 @@ from inaproto.core.tree_control_types import (
     Tell,
     TimePassed,
     TreeAction,
-    TreeControlView,
     TreeEvent,
     TrunkSaid,
 )
 from inaproto.daemon.capture_desk import CaptureDesk
 from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_server import ControlServer
-from inaproto.daemon.fabric_file import FabricEntry, Place
+from inaproto.daemon.fabric_file import Place
+from inaproto.daemon.fabric_members import FabricMembers
 from inaproto.daemon.ring_records import install_message
 from inaproto.daemon.session_rules import Guard
 from inaproto.daemon.switch_ports import current_instant
@@ -82,8 +81,6 @@ from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, 
 
 log = logging.getLogger("inaproto.switch")
 
-REFUSED_MAX = 32
-"""Names of switches that were not welcome; the one heard longest ago makes room."""
 SESSIONS_SPARE = 32
 """Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
 TRUNK_WAIT_S = 5.0
@@ -136,17 +133,7 @@ class ControlPlane:
         )
         self._switches: dict[str, SessionId] = {}
         """Of the other switches that are connected; the root needs no session."""
-        self._since_s: dict[str, float] = {} if place is None else {place.name: trio.current_time()}
-        """When each switch came or was lost."""
-        self._trunk_since_s: dict[Link, float] = {}
-        """When the lower switch of each last said whether it is up."""
-        self._said_down: dict[Link, None] = {}
-        """Trunks of which that has said last that they are not."""
-        self._why_away: dict[str, str] = {}
-        self._refused: dict[str, tuple[str, float]] = {}
-        """Why switches were not welcome, by the name that they gave, and when they were last heard."""
-        self._open: dict[str, None] = {} if place is None else {place.name: None}
-        """Switches whose ports are open."""
+        self._members = None if place is None else FabricMembers(place)
         self.trees_changed: Callable[[], None] = lambda: None
         """Called when ``tree_states()`` may have changed."""
         self._tree_states: tuple[TreeState, ...] = ()
@@ -323,10 +310,11 @@ class ControlPlane:
         if own:
             text = f"host {hello.host!r}: its IP address is that of the virtual connections of {own[0]}"
             return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
-        if (name or place.name) not in self._open:
+        members = self._members
+        if members is not None and not members.is_open(name or place.name):
             why = "it is starting" if name in self._switches else "it has not been here yet"
-            if name in self._why_away and name not in self._switches:
-                why = f"it is gone: {self._why_away[name]}"
+            if members.why_away(name) and name not in self._switches:
+                why = f"it is gone: {members.why_away(name)}"
             text = f"host {hello.host!r} has to wait for its switch {name}: {why}"
             return Error(code=SWITCH_AWAY, message=text, of=hello.id)
         return None
@@ -348,11 +336,8 @@ class ControlPlane:
     def refusal_of_switch(self, hello: SwitchHello) -> str:
         """Empty: it is welcome."""
         reason = self._why_refused(hello)
-        if reason:
-            self._refused.pop(hello.switch, None)
-            self._refused[hello.switch] = (reason, trio.current_time())
-            while len(self._refused) > REFUSED_MAX:
-                del self._refused[next(iter(self._refused))]
+        if reason and self._members is not None:
+            self._members.refused(hello.switch, reason)
         return reason
 
     def _why_refused(self, hello: SwitchHello) -> str:
@@ -372,39 +357,22 @@ class ControlPlane:
 
     def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None:
         name = hello.switch
-        self._refused.pop(name, None)
         log.info("switch %s is here, boot %s", name, hello.boot_id)
         self._switches[name] = session
-        self._since_s[name] = trio.current_time()
-        self._trunk_since_s |= {(name, above): trio.current_time() for above in self._above(name)}
+        if self._members is not None:
+            self._members.came(name)
         self.server.send(session, SwitchWelcome(id=hello.id, boot_id=self._boot_id))
         self.handle(SwitchArrived(name, is_trunk_up=False))
 
     def switch_opened(self, switch: str) -> None:
-        self._open[switch] = None
-
-    def _above(self, switch: str) -> tuple[str, ...]:
-        """Switches above, that of the fabric's own tree first."""
-        if self._place is None:
-            return ()
-        return tuple(link.above for link in self._place.fabric.by_name[switch].uplinks)
+        if self._members is not None:
+            self._members.opened(switch)
 
     def trunk_said(self, switch: str, above: str, error: str) -> None:
         """``above``: empty if it is the one of the fabric's own tree."""
-        others = self._above(switch)
-        link = switch, above or next(iter(others), "")
-        if link[1] not in others:
-            log.warning("switch %s speaks of a trunk to %s, which it has not", switch, above or "a root")
-            return
-        if error:  # of one that stays down the reason may change from try to try
-            level = logging.INFO if link in self._said_down else logging.WARNING
-            log.log(level, "the trunk between %s and %s is down: %s", *link, error)
-            self._said_down[link] = None
-        else:
-            log.info("the trunk between %s and %s is up", *link)
-            self._said_down.pop(link, None)
-        self._trunk_since_s[link] = trio.current_time()
-        self.handle(TrunkSaid(switch, error, link[1]))
+        link = None if self._members is None else self._members.said_of_trunk(switch, above, error)
+        if link is not None:
+            self.handle(TrunkSaid(switch, error, link[1]))
 
     def switch_said(self, switch: str, said: RingFault | RingRefused | Installed) -> None:
         match said:
@@ -420,11 +388,8 @@ class ControlPlane:
     def switch_ended(self, switch: str, reason: str) -> None:
         log.warning("switch %s is lost: %s", switch, reason)
         del self._switches[switch]
-        for above in self._above(switch):
-            self._said_down.pop((switch, above), None)
-        self._open.pop(switch, None)
-        self._since_s[switch] = trio.current_time()
-        self._why_away[switch] = reason
+        if self._members is not None:
+            self._members.gone(switch, reason)
         self._switch_lost(switch)
         self.handle(SwitchLost(switch, reason))
         self.server.end_hosts(switch, f"its switch {switch} is gone: {reason}")
@@ -439,59 +404,6 @@ class ControlPlane:
             "rendezvous": rendezvous["counters"],
             "regroupings": list(rendezvous["regroupings"]),
         }
-        if self._trees is not None and self._place is not None:
-            found["fabric"] = self._fabric_status(self._trees, self._place)
+        if self._trees is not None and self._members is not None:
+            found["fabric"] = self._members.status(self._trees.view())
         return found
-
-    def _trunk_status(
-        self, entry: FabricEntry, above: str | None, view: TreeControlView
-    ) -> dict[str, Any] | None:
-        """Of its trunk to a switch above, as it says; None if there is none, or the switch is away."""
-        if above is None or entry.name not in view.present:
-            return None
-        link = entry.name, above
-        error = view.trunks_down.get(link, "")
-        since_s = round(trio.current_time() - self._trunk_since_s[link], 3)
-        return {"is_up": not error, "error": error, "since_s": since_s}
-
-    def _fabric_status(self, trees: TreeControl, place: Place) -> dict[str, Any]:
-        view = trees.view()
-        now = trio.current_time()
-        return {
-            "switches": [
-                {
-                    "name": entry.name,
-                    "above": entry.above,
-                    "dir": str(entry.dir),
-                    "aggregates": entry.aggregates,
-                    "is_present": entry.name in view.present,
-                    "is_open": entry.name in self._open,
-                    "since_s": round(now - self._since_s[entry.name], 3)
-                    if entry.name in self._since_s
-                    else None,
-                    "error": "" if entry.name in view.present else self._why_away.get(entry.name, ""),
-                    "trunk": self._trunk_status(entry, entry.above, view),
-                    "is_further_root": Place(place.fabric, entry.name).is_further_root,
-                    "further": [
-                        {"above": above, "trunk": self._trunk_status(entry, above, view)}
-                        for above in entry.further
-                    ],
-                }
-                for entry in place.fabric.entries
-            ],
-            "refused": [
-                {"switch": name, "reason": reason, "since_s": round(now - heard_s, 3)}
-                for name, (reason, heard_s) in self._refused.items()
-            ],
-            "rings": [
-                {
-                    "ring_id": ring.ring_id,
-                    "phase": ring.phase,
-                    "switches": list(ring.switches),
-                    "missing": list(ring.missing),
-                    "waits_for": ring.waits_for,
-                }
-                for ring in view.rings
-            ],
-            "counters": dict(view.counters),
-        }
