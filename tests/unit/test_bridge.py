@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.core.bridge import CHANGE_SIGHTINGS, Bridge
+from inaproto.units import PortId
 
 A, B, C = (bytes([2, 0, 0, 0, 0, n]) for n in (1, 2, 3))
 IP_A, IP_B = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
@@ -171,3 +172,17 @@ def test_doubts_about_hosts_that_are_forgotten_are_forgotten_too() -> None:
             made.learn(mac, 0, bytes([10, 0, 1, host]))
     assert len(made._mac_of) == 2
     assert set(made._doubted) <= set(made._mac_of)
+
+
+def test_nothing_is_forwarded_from_or_to_ports_that_stand_aside_and_nothing_learnt_there() -> None:
+    made = Bridge(aside=frozenset({PortId(1)}))
+    for port in range(3):
+        made.port_up(port)
+    assert made.ports == (0, 1, 2), "they are up all the same"
+    made.learn(A, 1)
+    assert made.addresses == {}
+    assert made.egress(A, 0) == made.egress(BROADCAST, 0) == (2,)
+    made.learn(B, 2)
+    assert made.egress(B, 1) == made.egress(BROADCAST, 1) == ()
+    made.port_down(1)
+    assert made.ports == (0, 2)
