@@ -34,6 +34,9 @@ ROUND_TRIPS: Final = 9
 """That were seen last."""
 ROUND_TRIPS_MIN: Final = 3
 """That must be seen before they count."""
+PATIENCE_S: Final = 0.25
+"""That a pool is left free for a turn that is to be asked for later; or ten round trips. Where all-reduces
+end sooner than predicted, that time never comes: the next has begun by then, and that after it is far off."""
 ROUND_TRIP_SHARE: Final = 1.25
 """Of their median: what a turn is asked for sooner."""
 PAUSE_S: Final = 2.0
@@ -93,6 +96,8 @@ class TurnPlanner:
         """Last turn of each job."""
         self._stands: dict[Epoch, float] = {}
         self._times: dict[JobId, tuple[object, StepTimes]] = {}
+        self._free_since: float | None = None
+        """When a turn was put off first, since the last one."""
         self._took: deque[float] = deque(maxlen=ROUND_TRIPS)
 
     def took(self, seconds: float) -> None:
@@ -139,8 +144,15 @@ class TurnPlanner:
         proposal = next_turn(list(facts.values()), standing, now, config)
         if proposal is None:
             return Wish(None, inf)
-        if proposal.ask_at > now:
-            return Wish(None, proposal.ask_at)
+        if turns:
+            self._free_since = None
+        elif self._free_since is None:
+            self._free_since = now
+        impatient_at = inf
+        if self._free_since is not None:
+            impatient_at = self._free_since + max(PATIENCE_S, 10 * self.round_trip)
+        if min(proposal.ask_at, impatient_at) > now:
+            return Wish(None, min(proposal.ask_at, impatient_at))
         return Wish(TurnWanted(proposal.job, None, proposal.first, proposal.until), inf)
 
     def steps(self) -> Mapping[JobId, StepTimes]:
