@@ -106,9 +106,11 @@ class RunningFabric:
 
 
 @asynccontextmanager
-async def running_fabric(fabric: Fabric, *, start: bool = True) -> AsyncIterator[RunningFabric]:
+async def running_fabric(
+    fabric: Fabric, *, start: bool = True, deadline_s: float = DEADLINE_S
+) -> AsyncIterator[RunningFabric]:
     """All switches are started, unless the test does it."""
-    with trio.fail_after(DEADLINE_S):
+    with trio.fail_after(deadline_s):
         async with trio.open_nursery() as nursery:
             running = RunningFabric(fabric, nursery)
             if start:
