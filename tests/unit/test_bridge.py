@@ -178,11 +178,11 @@ def test_nothing_is_forwarded_from_or_to_ports_that_stand_aside_and_nothing_lear
     made = Bridge(aside=frozenset({PortId(1)}))
     for port in range(3):
         made.port_up(port)
-    assert made.ports == (0, 1, 2), "they are up all the same"
+    assert list(made.ports) == [0, 1, 2], "they are up all the same"
     made.learn(A, 1)
     assert made.addresses == {}
     assert made.egress(A, 0) == made.egress(BROADCAST, 0) == (2,)
     made.learn(B, 2)
     assert made.egress(B, 1) == made.egress(BROADCAST, 1) == ()
     made.port_down(1)
-    assert made.ports == (0, 2)
+    assert list(made.ports) == [0, 2]
