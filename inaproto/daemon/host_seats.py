@@ -1,9 +1,10 @@
 """Seats on this host that a controller has given to jobs, and what has become of the ranks that take them.
 
 A seat runs once all its ranks have joined. It is over when none of them is left: ended if all have left in
-order, else failed. One that is to be given up while ranks are in it has their processes cut off, and is held
-until they are gone. Jobs that no controller knows of are none of its business; of a job that has a seat here,
-a process that does not show its token is kept off, whether the controller is there now or not.
+order, else failed, though that was before it was heard of: its controller may have been killed meanwhile. One
+that is to be given up while ranks are in it has their processes cut off, and is held until they are gone. Jobs
+that no controller knows of are none of its business; of a job that has a seat here, a process that does not
+show its token is kept off, whether the controller is there now or not.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from inaproto.core.job_tokens import hash_of
 from inaproto.core.rendezvous_rules import job_name
 from inaproto.daemon.local_rank import REASON_CHARACTERS_MAX
 from inaproto.wire.controller_messages import GrantRecord, HoldPhase, HoldRecord
+
+ENDED_MAX: Final = 256
+"""Jobs of which ranks are remembered that have ended before their seat was heard of."""
 
 
 @dataclass(slots=True)
@@ -56,6 +61,8 @@ class HostSeats:
         self._seats: dict[int, _Seat] = {}
         self._present: dict[str, dict[int, dict[str, str]]] = {}
         """Keys by parallel ring, rank and job, of all jobs here: some come before their seat is heard of."""
+        self._ended: dict[str, dict[int, tuple[str, str]]] = {}
+        """Of ranks that were gone again before that: key, and why if not in order; the newest jobs last."""
 
     def want(self, grants: Sequence[GrantRecord]) -> None:
         wanted = {grant.grant: grant for grant in grants}
@@ -74,6 +81,20 @@ class HostSeats:
             for rank, keys in sorted(self._present.get(grant.name, {}).items()):
                 for key in keys.values():
                     self._sit(seat, rank, key)
+            self._sat(seat)
+
+    def _sat(self, seat: _Seat) -> None:
+        """Ranks that have ended before it was heard of; who showed no token may have been of another job."""
+        ended = self._ended.get(seat.grant.name, {})
+        its = {
+            rank: failure
+            for rank, (key, failure) in ended.items()
+            if rank in seat.ranks and seat.grant.token_hash and seat.is_token(key)
+        }
+        if its and len(seat.present | its.keys()) == len(seat.ranks):
+            del self._ended[seat.grant.name]
+            seat.has_run = True
+            seat.failure = next((_reason(rank, why) for rank, why in sorted(its.items()) if why), "")
 
     def holds(self) -> list[HoldRecord]:
         return [
@@ -99,6 +120,7 @@ class HostSeats:
         """Its ring stands; said again for each ring."""
         name = _seated_as(job)
         self._present.setdefault(name, {}).setdefault(rank, {})[job] = key
+        self._ended.get(name, {}).pop(rank, None)
         for seat in self._seats.values():
             if seat.grant.name == name:
                 self._sit(seat, rank, key)
@@ -114,21 +136,37 @@ class HostSeats:
         name = _seated_as(job)
         here = self._present.get(name, {})
         rings = here.get(rank, {})
-        rings.pop(job, None)
+        key = rings.pop(job, None)
+        if key is not None and not any(
+            seat.grant.name == name and rank in seat.present for seat in self._seats.values()
+        ):
+            self._remember(name, rank, key, failure)
         if not rings:
             here.pop(rank, None)
         if not here:
             self._present.pop(name, None)
         for number, seat in list(self._seats.items()):
             if seat.grant.name == name and rank in seat.present:
-                told = failure and f"rank {rank}: {failure}"
-                seat.failure = seat.failure or told[:REASON_CHARACTERS_MAX]  # perhaps the process's own words
+                seat.failure = seat.failure or (failure and _reason(rank, failure))
                 if rings:
                     continue
                 seat.present.discard(rank)
                 if not seat.present and not seat.is_wanted:
                     del self._seats[number]
         self._changed()
+
+    def _remember(self, name: str, rank: int, key: str, failure: str) -> None:
+        ranks = self._ended.pop(name, {})
+        _, before = ranks.get(rank, ("", ""))
+        ranks[rank] = key, before or failure
+        self._ended[name] = ranks
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+
+
+def _reason(rank: int, failure: str) -> str:
+    """Perhaps in the process's own words."""
+    return f"rank {rank}: {failure}"[:REASON_CHARACTERS_MAX]
 
 
 def _seated_as(job: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.job_tokens import hash_of
-from inaproto.daemon.host_seats import HostSeats
+from inaproto.daemon.host_seats import ENDED_MAX, HostSeats
 from inaproto.wire.control_messages import encode_message
 from inaproto.wire.controller_messages import AgentReport, GrantRecord
 
@@ -168,3 +168,50 @@ def test_a_new_seat_of_the_same_name_counts_its_own_ranks() -> None:
     host.joined("train", 2)
     host.want([grant(9, first_rank=0, ranks=1)])
     assert phases(host) == [(7, "held", ""), (9, "held", "")]
+
+
+def test_ranks_that_have_ended_before_their_seat_was_heard_of_have_run() -> None:
+    """The controller was killed when it had promised the seat and told nobody: it would be held for ever."""
+    host, _ = seats()
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    for rank in (2, 3):
+        host.left("train", rank, failure="")
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    assert phases(host) == [(7, "ended", "")]
+    host.want([])
+    host.want([replace(grant(8), token_hash=hash_of("token"))])
+    assert phases(host) == [(8, "held", "")]  # once
+
+
+def test_a_rank_that_has_failed_before_its_seat_was_heard_of_has_failed() -> None:
+    host, _ = seats()
+    for rank in (2, 3):
+        host.joined("train", rank, "token")
+    host.left("train", 2, failure="it is gone")
+    host.left("train", 3, failure="")
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    assert phases(host) == [(7, "failed", "rank 2: it is gone")]
+
+
+@pytest.mark.parametrize("token", ["", "of another job of that name"])
+def test_ranks_that_have_ended_without_its_token_were_none_of_a_seat(token: str) -> None:
+    host, _ = seats()
+    for rank in (2, 3):
+        host.joined("train", rank, token)
+        host.left("train", rank, failure="")
+    host.want([replace(grant(7), token_hash=hash_of("token"))])
+    assert phases(host) == [(7, "held", "")]
+    host.want([replace(grant(8), token_hash="")])
+    assert phases(host) == [(8, "held", "")]
+
+
+def test_of_how_many_jobs_ended_ranks_are_remembered_is_bounded() -> None:
+    host, _ = seats()
+    for number in range(ENDED_MAX + 1):
+        host.joined(f"job{number}", 2, "token")
+        host.left(f"job{number}", 2, failure="")
+    for number, phase in ((0, "held"), (1, "ended")):
+        wanted = grant(number + 1, name=f"job{number}", ranks=1)
+        host.want([replace(wanted, token_hash=hash_of("token"))])
+        assert phases(host) == [(number + 1, phase, "")]
