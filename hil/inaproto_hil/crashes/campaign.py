@@ -127,6 +127,11 @@ class Campaign:
                 await self._kill_all()
                 training.finish()
                 self._clients.stop = True
+                running.cancel_scope.deadline = trio.current_time() + END_S
+            if running.cancel_scope.cancelled_caught:
+                waiting = ", ".join(self._clients.waiting) or "none"
+                text = f"jobs were not over in {END_S:g} s; of clients' own, these were waited for: {waiting}"
+                self.findings.violations.append(Violation(self._number, text))
             await self._end()
             nursery.cancel_scope.cancel()
         self._collect()

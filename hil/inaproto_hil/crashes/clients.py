@@ -40,6 +40,8 @@ class Clients:
         self._cluster, self._promises, self._seed, self._answered = cluster, promises, seed, answered
         self._threads = trio.CapacityLimiter(16)
         self.stop = False
+        self.waiting: dict[str, str] = {}
+        """Jobs that are run, by name, and the state in which they were seen last."""
 
     async def _ask(self, call: Callable[[], T]) -> tuple[T, float]:
         """The answer, and when it was asked for. Raises ``ControllerUnreachable``, ``ControllerRefused``."""
@@ -165,10 +167,13 @@ class Clients:
             job, asked_at = await self.until_answered(ask)
             after = job["revision"]
             self._promises.looked(job, asked_at, trio.current_time())
+            self.waiting[name] = job["state"]
             if is_so(job["state"]):
+                del self.waiting[name]
                 return job
             if self.stop and job["state"] in ("submitted", "queued"):
                 await self._cancel_at_last(name)
+                del self.waiting[name]
                 return None
 
     async def _rank(self, name: str, rank: int, host: int, token: str) -> None:
