@@ -1,10 +1,10 @@
 """Seats on this host that a controller has given to jobs, and what has become of the ranks that take them.
 
 A seat runs once all its ranks have joined. It is over when none of them is left: ended if all have left in
-order, else failed, though that was before it was heard of: its controller may have been killed meanwhile. One
-that is to be given up while ranks are in it has their processes cut off, and is held until they are gone. Jobs
-that no controller knows of are none of its business; of a job that has a seat here, a process that does not
-show its token is kept off, whether the controller is there now or not.
+order, else failed, though that was before it was heard of: its controller may have been killed meanwhile.
+One that is to be given up while ranks are in it has their processes cut off, and is held until they are gone.
+Jobs that no controller knows of are none of its business; of a job that has a seat here, a process that does
+not show its token is kept off, whether the controller is there now or not.
 """
 
 from __future__ import annotations
