@@ -403,6 +403,7 @@ class ControlPlane:
             "jobs": list(rendezvous["jobs"]),
             "rendezvous": rendezvous["counters"],
             "regroupings": list(rendezvous["regroupings"]),
+            "trees": list(rendezvous["trees"]),
         }
         if self._trees is not None and self._members is not None:
             found["fabric"] = self._members.status(self._trees.view())

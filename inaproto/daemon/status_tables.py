@@ -101,6 +101,9 @@ def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[Ren
     yield from _links_away(status.get("links", ()))
     for one in status.get("captures", ()):
         yield Text(f"  {_capture(one)}")
+    for tree in status.get("trees", ()):
+        if tree["phase"] != "standing" or tree["epoch"]:
+            yield Text(f"  {_tree(tree)}")
     if status["jobs"]:
         columns = ("job", "phase", "ring", "summed by", "recoveries", "ranks", "waiting for")
         yield _table("jobs", columns, map(_job, status["jobs"]))
@@ -287,6 +290,8 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             by_path = ring.get("operations_by_path", {})
             if len(by_path) > 1:
                 yield Text(f"  {who}, all-reduces by path: {_counts(by_path)}")
+            if ring.get("is_parked"):
+                yield Text(f"  {who}, its ring through the switches is parked: its tree moves")
             if ring.get("stall"):
                 yield Text(f"  {who}: {ring['stall']}")
     if status.get("nic"):
@@ -313,12 +318,19 @@ def _ring(ring: Mapping[str, Any]) -> tuple[object, ...]:
         f"{', '.join(str(rank['rank']) for rank in ring['ranks'])} of {ring['size']}",
         ", ".join(str(rank["pid"]) for rank in ring["ranks"]),
         ring["phase"],
-        "hosts (parked: its tree moves)" if ring.get("is_parked") else _summed_by(ring.get("path", "-")),
+        _summed_by(ring.get("path", "-")),
         ring.get("recoveries") or "-",
         ring.get("operations_done", "-"),
         ring.get("operations_queued", "-"),
         waiting or "-",
     )
+
+
+def _tree(tree: Mapping[str, Any]) -> str:
+    """Of a job on the path ``shared`` whose tree was wished, or is not there."""
+    where = f" in pool {tree['pool']}" if tree["pool"] else ""
+    why = f": {tree['reason']}" if tree["reason"] else ""
+    return f"the tree of job {tree['job']} is {tree['phase']}{where} (wish {tree['epoch']}){why}"
 
 
 def _summed_by(path: str) -> str:

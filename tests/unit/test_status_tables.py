@@ -109,6 +109,20 @@ def shown(status: dict[str, object]) -> str:
     return capture.get()
 
 
+def test_a_ring_that_is_parked_is_said_on_its_host_and_at_the_root() -> None:
+    host = HOST | {"rings": [RING | {"is_parked": True}]}
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(show_report(Report(switch=None, hosts=[host], problems=[])))
+    assert "rank 0 of train, its ring through the switches is parked: its tree moves" in capture.get()
+    tree = {"job": "train", "hosts": ["h0"], "epoch": 3, "phase": "parking", "pool": "shared"}
+    moving = tree | {"reason": "waits for h1"}
+    home = tree | {"epoch": 0, "phase": "standing", "reason": ""}
+    text = shown(ROOT | {"trees": [moving, home]})
+    assert "the tree of job train is parking in pool shared (wish 3): waits for h1" in text
+    assert text.count("the tree of job") == 1, "where nothing is wished it stands as ever"
+
+
 def test_the_root_shows_its_fabric() -> None:
     text = shown(ROOT)
     assert "switch spine in /run/inaproto" in text
