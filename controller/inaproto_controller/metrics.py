@@ -20,8 +20,27 @@ def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made.gauge("controller_term", "Of its leadership; 0 while it does not lead.", status["term"])
     if status["leads"]:  # else it is of a term that is over, and of a pair the other one tells it
         _of_jobs(made, status)
+        _of_trees(made, status["trees"])
     _of_history(made, status["history"])
     return made.made
+
+
+def _of_trees(made: Families, trees: Mapping[str, Any]) -> None:
+    """Of jobs on the path ``shared``."""
+    switches = trees.get("switches", {}).values()
+    made.gauge("controller_slots", "Leases that switches may give.", sum(one["slots"] for one in switches))
+    made.gauge("controller_slots_lent", "Leases that jobs have.", sum(len(one["lent"]) for one in switches))
+    made.gauge(
+        "controller_moves_under_way",
+        "Jobs that change the tree.",
+        len(trees.get("moves", {}).get("under_way", ())),
+    )
+    made.counters(
+        "controller_trees",
+        "What became of trees of jobs: acquired, lost, refused; leases of nobody that were freed.",
+        "event",
+        dict(trees.get("counters", {})),
+    )
 
 
 def _of_jobs(made: Families, status: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from inaproto_controller.trees.shared_roots import UNKNOWN, Gain, RootConfig, Sh
 
 JOBS_MAX: Final = 512
 """That are planned for; the coordinator takes twice as many, for some are yet to end."""
-BARRED_S: Final = 5.0
+BARRED_S: Final = 1.0
 BARRED_MAX_S: Final = 120.0
 REMEMBERED: Final = 4
 """A bar is forgotten after so many times its length."""

@@ -71,6 +71,9 @@ TERMS_MAX: Final = 1 << 32
 LOOK_S: Final = 0.5
 """Everything is looked at so often, if nothing happens."""
 JITTERS: Final = 64
+TRIES_MAX: Final = 50
+"""So long, 10 s, a switch that has no session is waited for before it counts as lost: after a restart of the
+controller all have to find it, and who counts as lost costs its jobs their trees."""
 NO_RECORD: Final = MigrationRecord(term=0, plan=0, epoch=0)
 MOVING: Final = ("parking", "parked", "moving")
 """Phases of a job that has no turn."""
@@ -151,7 +154,8 @@ class TreeService:
         assert self._put_record is not None, "only a leader has trees"
         self._deposed = trio.Event()
         jitter = tuple(random.randrange(20 * MS) for _ in range(JITTERS))
-        config = MigrationConfig(tuple(sorted(self._trees.slots)), jitter_ns=jitter)
+        switches = tuple(sorted(self._trees.slots))
+        config = MigrationConfig(switches, tries_max=TRIES_MAX, jitter_ns=jitter)
         core = self._core = TreeMigration(config, self._record)
         self._asked = self._record.plan
         self._runner: CoreRunner[MigrationEvent, MigrationAction] = CoreRunner(

@@ -158,7 +158,7 @@ def racks(
 @_timeout(30.0)
 @_out("demo-out/sharing")
 def sharing(*, seed: int, steps: int, slower: float, timeout: float, out: Path) -> None:
-    """Jobs share the switches of two racks by turns; their controller is killed in the middle."""
+    """Jobs share the switches of two racks by turns, and move; their controller is killed in the middle."""
     from inaproto_hil import sharing_demo as act
 
     config = act.Config(seed=seed, steps=steps, slower=slower, timeout_s=timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,25 +18,36 @@ WAIT_S: Final = 120.0
 
 
 class SharingCluster(FabricCluster):
-    """Two racks, the spines above them, and a controller, which can be killed."""
+    """Racks, the spines above them, and a controller, which can be killed."""
 
     ready_timeout_s = WAIT_S
 
-    def __init__(self, *, log_dir: Path | None = None, spines: int = 1) -> None:
-        super().__init__(FabricConfig(spines=spines), log_dir=log_dir)
+    def __init__(
+        self,
+        *,
+        log_dir: Path | None = None,
+        spines: int = 1,
+        racks: int = 2,
+        apart: Collection[tuple[str, str]] = (),
+        share_max: int = 4,
+    ) -> None:
+        """``apart``: leaves and spines with no link between them, as far as trees are planned."""
+        super().__init__(FabricConfig(spines=spines, racks=racks), log_dir=log_dir)
+        self._apart, self._share_max = apart, share_max
         self.run_dir = self.directory / CONTROLLER
         agents = ("--controller", str(self.run_dir / AGENTS_SOCKET))
-        self.config = FabricConfig(spines=spines, host_options=agents, switch_options=agents)
+        self.config = FabricConfig(spines=spines, racks=racks, host_options=agents, switch_options=agents)
         self.client = JobClient([str(self.run_dir / JOBS_SOCKET)])
 
     def _start(self) -> None:
         super()._start()
-        (self.directory / "cluster.json").write_text(json.dumps(cluster_file(self.config)))
+        (self.directory / "cluster.json").write_text(json.dumps(cluster_file(self.config, self._apart)))
         self.switches.append(self._daemon(CONTROLLER, self._controller_argv()))
 
     def _controller_argv(self) -> list[str]:
         where = ["--dir", str(self.run_dir), "--cluster", str(self.directory / "cluster.json")]
-        return [inaproto_command(), "controller", *where, "--lease-ms", "3000"]
+        options = ["--lease-ms", "3000", "--share-max", str(self._share_max)]
+        return [inaproto_command(), "controller", *where, *options]
 
     def kill_controller(self) -> None:
         """By SIGKILL; another begins on the same store, and ends with the thread that calls this."""
@@ -46,12 +58,14 @@ class SharingCluster(FabricCluster):
         self._wait_ready([self.switches[len(self.config.switches)]])
 
 
-def cluster_file(config: FabricConfig) -> dict[str, Any]:
-    """As docs/cluster-files.md has it."""
+def cluster_file(config: FabricConfig, apart: Collection[tuple[str, str]] = ()) -> dict[str, Any]:
+    """As docs/cluster-files.md has it. A leaf has slots for a job of each spine."""
     links = [[f"h{host}", config.leaf_of(host)] for host in range(config.hosts)]
-    links += [[leaf, spine] for leaf in config.leaves for spine in config.roots]
+    links += [[leaf, spine] for leaf in config.leaves for spine in config.roots if (leaf, spine) not in apart]
     return {
         "hosts": [f"h{host}" for host in range(config.hosts)],
-        "switches": [{"name": name, "jobs": 1} for name in config.switches],
+        "switches": [
+            {"name": name, "jobs": config.spines if name in config.leaves else 1} for name in config.switches
+        ],
         "links": [{"between": link} for link in links],
     }

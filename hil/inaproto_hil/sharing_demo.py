@@ -1,9 +1,11 @@
-"""``inaproto demo sharing``: jobs share the switches of two racks by turns, and their controller is killed.
+"""``inaproto demo sharing``: jobs share the switches of racks, move, and their controller is killed.
 
 Every daemon is a process of its own. The jobs have the training steps of measured models, slower and with
-smaller tensors; their ranks are tasks here, each at its host's daemon. Three jobs begin, a fourth comes
-later; in the middle the controller is ended by SIGKILL and started again. Every result is compared, byte for
-byte, with the sum by numpy in the order of the racks. Trees do not migrate in this act.
+smaller tensors; their ranks are tasks here, each at its host's daemon. Above the racks are two spines, and
+jobs of one spine share its slots by turns. Three jobs begin, a fourth comes later; which spine each has is
+for the planner to say, and who has another one than before moves there as it runs. In the middle the
+controller is ended by SIGKILL and started again. Every result is compared, byte for byte, with the sum by
+numpy in the order of the racks.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,13 @@ from inaproto_hil.shared_pool.prediction import Seen, plain_seconds, predicted_i
 from inaproto_hil.sharing_cluster import WAIT_S, SharingCluster
 
 MODELS: Final = ("vit-base-4", "bert-base-4", "opt-125m-4", "vit-base-16")
+ORDER: Final = (3, 0, 2, 1)
+"""In which they begin."""
+THREE_RACKS: Final = 3
+FIRST_HOSTS: Final = (0, 1, 2, 3)
+LAST_HOSTS: Final = (2, 3, 4, 5)
+"""Of the fourth job. Its second rack is linked to the first spine only, which has slots for two jobs that
+take turns: if it has two, one of them moves to the other spine."""
 BYTES_DIVISOR: Final = 2000
 """Of the tensors of a model."""
 TURNS_AGAIN: Final = 3
@@ -63,7 +72,15 @@ class Tally:
 
 
 class Job:
-    def __init__(self, cluster: FabricCluster, model: str, config: Config, tally: Tally) -> None:
+    def __init__(
+        self,
+        cluster: FabricCluster,
+        model: str,
+        config: Config,
+        tally: Tally,
+        hosts: Sequence[int] | None = None,
+    ) -> None:
+        """``hosts``: of its ranks, two of each rack; by default all."""
         self.name = model
         self._cluster, self._config, self._tally = cluster, config, tally
         self._trace = measured(model)
@@ -75,7 +92,8 @@ class Job:
             nbytes=tuple(self._part(number, 0).nbytes for number in range(len(self._trace.nbytes))),
         )
         """Of a step as it is here."""
-        self.steps_done = [0] * cluster.config.hosts
+        self._hosts = range(cluster.config.hosts) if hosts is None else hosts
+        self.steps_done = [0] * len(self._hosts)
         self._last: int | None = None
         """So many steps in all; None: not said yet."""
 
@@ -87,13 +105,13 @@ class Job:
         )
 
     def _expected(self, index: int) -> bytes:
-        parts = [self._part(index, rank) for rank in range(self._cluster.config.hosts)]
+        parts = [self._part(index, rank) for rank in range(len(self._hosts))]
         racks = [parts[first] + parts[first + 1] for first in range(0, len(parts), 2)]
         return (racks[0] + racks[1]).tobytes()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            for rank in range(self._cluster.config.hosts):
+            for rank in range(len(self._hosts)):
                 nursery.start_soon(self._rank, rank)
 
     async def _rank(self, rank: int) -> None:
@@ -102,8 +120,8 @@ class Job:
         async with await inaproto.connect(
             self.name,
             rank,
-            size=self._cluster.config.hosts,
-            socket=self._cluster.host_socket(rank),
+            size=len(self._hosts),
+            socket=self._cluster.host_socket(self._hosts[rank]),
             path="shared",
         ) as comm:
             step = 0
@@ -154,23 +172,34 @@ async def controllers_word(cluster: SharingCluster) -> dict[str, Any]:
 
 def rounds(status: dict[str, Any]) -> Counter[str]:
     """Of one life of a controller."""
-    found: Counter[str] = Counter(migrations=status["history"]["migrations"])
+    found: Counter[str] = Counter(migrations=len(status["trees"]["moves"]["done"]))
     for group in status["sharing"]:
         for name, count in group["counters"].items():
             found["aborts"] += count if name.startswith("round aborted") else 0
     return found
 
 
-def prediction(jobs: Sequence[Job], tally: Tally, status: dict[str, Any]) -> dict[str, Any]:
-    """What the simulator makes of the jobs' steps and of how long their all-reduces took, beside what was."""
+def prediction(
+    jobs: Sequence[Job], tally: Tally, status: dict[str, Any], roots: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the simulator makes of the jobs' steps and of how long their all-reduces took, beside what was.
+
+    ``roots``: of each job when all were there; those of one root take turns.
+    """
     taken = {job.name: (job.trace, plain_seconds(tally.seen.get(job.name, ()), BASE)) for job in jobs}
     round_trip = max((group["round_trip_s"] for group in status["sharing"]), default=ROUND_TRIP_S)
     total = sum(tally.paths.values())
+    predicted: list[tuple[float, int]] = []
+    for root in sorted({roots.get(name, "") for name in taken}):
+        group = {name: one for name, one in taken.items() if roots.get(name, "") == root}
+        found = predicted_ina_share(group, ina_ratio=PlannerConfig().ina_ratio, round_trip=round_trip)
+        if found is not None:
+            predicted.append((found, sum(len(tally.seen.get(name, ())) for name in group)))
+    count = sum(operations for _, operations in predicted)
     return {
         "ina_share": tally.paths[INA] / total if total else None,
-        "predicted_ina_share": predicted_ina_share(
-            taken, ina_ratio=PlannerConfig().ina_ratio, round_trip=round_trip
-        ),
+        "predicted_ina_share": sum(one * of for one, of in predicted) / count if count else None,
+        "roots": dict(roots),
         "round_trip_s": round_trip,
         "jobs": {
             name: {
@@ -190,9 +219,12 @@ async def newest_turn(cluster: SharingCluster) -> int:
 
 async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable[[str], None]) -> bool:
     tally = Tally()
-    jobs = [Job(cluster, model, config, tally) for model in MODELS]
+    models = [MODELS[number] for number in ORDER]
+    jobs = [Job(cluster, model, config, tally, FIRST_HOSTS) for model in models[:3]]
+    jobs.append(Job(cluster, models[3], config, tally, LAST_HOSTS))
     seen: Counter[str] = Counter()
     restarts, epochs = 0, [0]
+    roots: dict[str, str] = {}
 
     async def all_hosts_here() -> None:
         while True:
@@ -204,7 +236,7 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
     async def direct() -> None:
         nonlocal restarts
         await jobs[0].past(config.steps // 4)
-        say(f"{MODELS[3]} arrives")
+        say(f"{jobs[3].name} arrives")
         nursery.start_soon(jobs[3].run)
         await jobs[0].past(config.steps // 2)
         status = await controllers_word(cluster)
@@ -217,6 +249,8 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
         with trio.fail_after(WAIT_S):
             while await newest_turn(cluster) < epochs[-1] + TURNS_AGAIN:  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
+        trees = (await controllers_word(cluster))["trees"]["jobs"]
+        roots.update((name, one["root"]) for name, one in trees.items())
         for job in jobs:
             job.finish()
 
@@ -236,7 +270,7 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
     )
     went_back = int(epochs != sorted(epochs))
     say(f"turns: {epochs[1]} before, {epochs[2]} with those of the next; by path: {dict(tally.paths)}")
-    found = prediction(jobs, tally, status)
+    found = prediction(jobs, tally, status, roots)
     (out / "sharing.json").write_text(json.dumps(found, indent=1) + "\n")
     share = math.nan if found["ina_share"] is None else found["ina_share"]
     predicted = found["predicted_ina_share"]
@@ -252,5 +286,6 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
 
 def main(config: Config, out: Path, say: Callable[[str], None] = print) -> int:
     """Returns the exit status."""
-    with SharingCluster(log_dir=out) as cluster:
+    apart = [("leaf2", "spine1")]
+    with SharingCluster(log_dir=out, spines=2, racks=THREE_RACKS, apart=apart, share_max=2) as cluster:
         return 0 if trio.run(play, cluster, config, out, say) else 1

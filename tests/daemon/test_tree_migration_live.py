@@ -51,6 +51,11 @@ def training(cluster: MemoryCluster, name: str, steps: int) -> RackTraining:
     return RackTraining(cluster, name, (0, 1, 2, 3), steps=steps)
 
 
+def slow_training(cluster: MemoryCluster, name: str) -> RackTraining:
+    """Of few all-reduces, in so many seconds that all that was lost comes back meanwhile."""
+    return RackTraining(cluster, name, (0, 1, 2, 3), steps=60, sizes=(300,), think_s=0.2)
+
+
 async def leading(cluster: MemoryCluster, nursery: trio.Nursery, disk: Disk) -> LiveController:
     controller = LiveController(cluster, disk, topology=TOPOLOGY)
     await nursery.start(controller.run)
@@ -185,7 +190,7 @@ def test_a_switch_that_is_lost_and_comes_back_has_its_jobs_again(name: str) -> N
         disk = Disk()
         async with trio.open_nursery() as nursery:
             controller = await leading(cluster, nursery, disk)
-            job = training(cluster, "a", 60)
+            job = slow_training(cluster, "a")
 
             async def look() -> None:
                 await until(lambda: is_at(cluster, "a", "spine"))
@@ -196,7 +201,7 @@ def test_a_switch_that_is_lost_and_comes_back_has_its_jobs_again(name: str) -> N
                 await cluster.start_switch(name)
                 await until(lambda: is_at(cluster, "a", "spine1"))
                 done = min(job.done)
-                await job.past(done + 9)
+                await job.past(done + 3)
 
             async with trio.open_nursery() as running:
                 running.start_soon(job.run)
