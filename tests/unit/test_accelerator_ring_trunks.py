@@ -130,10 +130,12 @@ def test_steered_results_go_down_by_address_where_no_port_is_known() -> None:
     tree.forget()
     tree.from_host(1, tcp(1, 0))  # shows where it is, not of which rank it is
     tree.ordinary.clear()
+    before = tree.count("X")["bridged"]
     for sent in down:
         tree.arrive("X", tree.ports["X"]["S"], sent.frame)
     assert set(tree.got[1]) >= set(tree.results(0)[1])
     assert (tree.ordinary, tree.carried) == ([], [])
+    assert tree.count("X")["bridged"] == before + len(down)
 
 
 def test_a_further_trunk_that_is_down_costs_repeats() -> None:
