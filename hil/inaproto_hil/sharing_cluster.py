@@ -13,6 +13,8 @@ from inaproto_hil.cluster import inaproto_command
 from inaproto_hil.fabric_cluster import FabricCluster, FabricConfig
 
 CONTROLLER: Final = "controller"
+REPORT_MS: Final = 500
+"""Several within any lease, on a machine that is busy."""
 WAIT_S: Final = 120.0
 """For anything that is to happen."""
 
@@ -30,10 +32,11 @@ class SharingCluster(FabricCluster):
         racks: int = 2,
         apart: Collection[tuple[str, str]] = (),
         share_max: int = 4,
+        lease_ms: int = 3000,
     ) -> None:
         """``apart``: leaves and spines with no link between them, as far as trees are planned."""
         super().__init__(FabricConfig(spines=spines, racks=racks), log_dir=log_dir)
-        self._apart, self._share_max = apart, share_max
+        self._apart, self._share_max, self._lease_ms = apart, share_max, lease_ms
         self.run_dir = self.directory / CONTROLLER
         agents = ("--controller", str(self.run_dir / AGENTS_SOCKET))
         self.config = FabricConfig(spines=spines, racks=racks, host_options=agents, switch_options=agents)
@@ -46,7 +49,8 @@ class SharingCluster(FabricCluster):
 
     def _controller_argv(self) -> list[str]:
         where = ["--dir", str(self.run_dir), "--cluster", str(self.directory / "cluster.json")]
-        options = ["--lease-ms", "3000", "--share-max", str(self._share_max)]
+        options = ["--lease-ms", str(self._lease_ms), "--report-ms", str(REPORT_MS)]
+        options += ["--share-max", str(self._share_max)]
         return [inaproto_command(), "controller", *where, *options]
 
     def kill_controller(self) -> None:

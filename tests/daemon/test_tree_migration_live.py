@@ -20,6 +20,7 @@ from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.sharing_cluster import AGENTS, Disk, LiveController, Training
 from tests.daemon.test_further_roots import plane, switch, told
 
+pytestmark = pytest.mark.timeout(600)
 HOSTS: Final = 4
 SWITCHES: Final = ("spine", "spine1", "leaf0", "leaf1")
 CLUSTER: Final[dict[str, Any]] = {

@@ -40,6 +40,8 @@ VERSION: Final = 1
 INPUTS: Final = 8
 """Different all-reduces, over and over."""
 LOOK_S: Final = 0.01
+LEASE_MS: Final = 30_000
+"""The controller's default."""
 MOVE_WAIT_S: Final = 60.0
 PAPER_MS: Final = {"release": 125.0, "acquire": 294.0, "total": 559.0}
 PHASES: Final = ("drain", "release", "barrier", "acquire", "install")
@@ -263,7 +265,7 @@ def run(
     moves: int, jobs: int, nbytes: int, progress: Callable[[int], None], log_dir: Path | None
 ) -> dict[str, Any]:
     """The whole measurement as the JSON document of the command. Raises ``ClusterError``."""
-    with SharingCluster(log_dir=log_dir, spines=2) as cluster:
+    with SharingCluster(log_dir=log_dir, spines=2, lease_ms=LEASE_MS) as cluster:
         found = trio.run(measure, cluster, moves, jobs, nbytes, progress)
     return {
         "version": VERSION,
