@@ -101,7 +101,11 @@ SWITCH_FAULTS: Final = (
         "taken_over_from_newer_tenant",
         FREEING,
         "a region goes to whichever message a packet of comes, also to an older one",
-        (Change(Ingest._open, "serial < region.serial or serial < 0", "serial < 0"),),
+        (
+            Change(
+                Ingest._open, "serial < max(region.serial, array.first_serial)", "serial < array.first_serial"
+            ),
+        ),
         shape=late_copies,
     ),
     PlantedFault(

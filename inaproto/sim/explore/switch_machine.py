@@ -106,7 +106,12 @@ _FLOW_VALUES: Final = (
 )
 _FLOW_REST: Final = {"spec": "constant", "ring_id": "constant", "psn_mask": "constant", "entries": "copied"}
 _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
-_ARRAY_REST: Final = {"spec": "constant", "regions": "copied one by one", "_none": "of pools alone"}
+_ARRAY_REST: Final = {
+    "spec": "constant",
+    "first_serial": "constant",
+    "regions": "copied one by one",
+    "_none": "of pools alone",
+}
 _RING_REST: Final = {
     "spec": "constant",
     "array": "copied",
