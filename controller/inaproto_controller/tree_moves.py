@@ -139,6 +139,10 @@ class Moves:
         if stands and tree is not None:
             self._roots[name] = tree.root
 
+    def has_ended_at(self, job: str, root: str) -> bool:
+        """Its ring was there when all was looked at last, and no move of it is under way."""
+        return self._roots.get(job) == root and job not in self._under_way
+
     def stands(self, job: str, root: str) -> None:
         """Where nobody has wished it to be anywhere, its ring stands here."""
         self._roots.setdefault(job, root)

@@ -416,7 +416,9 @@ class TreeService:
             return False
         if wish is None:
             return self._root_by_pool(state.pool) == root
-        return wish.tree is not None and wish.tree.root == root and state.epoch == wish.epoch
+        stands = wish.tree is not None and wish.tree.root == root and state.epoch == wish.epoch
+        # A report may be here that was not looked at yet.
+        return stands and self._moves.has_ended_at(job, root)
 
     def last_move(self, job: str) -> dict[str, Any] | None:
         found = self._moves.last(job)

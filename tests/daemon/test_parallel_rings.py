@@ -224,7 +224,8 @@ def test_processes_that_list_sockets_in_another_order_are_refused(
 
         async def connect_and_call(rank: int, sockets: list[Path]) -> None:
             comm = await connect_at(cluster, rank, 4, sockets)
-            assert rank > 1  # those of the other host are told, perhaps by their first call
+            # Who asks later may find the rings of the first gone: it is told, as the other host is, later.
+            assert rank > 0
             await comm.all_reduce(np.ones(5000, np.float32))
 
         with trio.fail_after(6):

@@ -140,7 +140,9 @@ async def _move(traffic: Traffic, root: str, number: int) -> dict[str, Any]:
     client, since = traffic.cluster.client, trio.current_time()
     found = await _ask(client.move, traffic.name, root, wait_s=MOVE_WAIT_S)
     if not found["stands"] or found["move"] is None or found["move"]["new"] != root:
-        raise ClusterError(f"move {number}: job {traffic.name} is not at {root} after {MOVE_WAIT_S:g} s")
+        raise ClusterError(
+            f"move {number}: job {traffic.name} is not at {root} within {MOVE_WAIT_S:g} s: {found}"
+        )
     await _until(f"move {number}: INA of job {traffic.name}", lambda: traffic.felt(since) is not None)
     felt = traffic.felt(since)
     assert felt is not None, "it was just there"
