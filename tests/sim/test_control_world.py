@@ -75,6 +75,11 @@ def world(rule: Rule = "by-index", **changes: object) -> ControlConfig:
     return replace(config, **changes)  # type: ignore[arg-type]
 
 
+def test_a_slot_is_asked_for_again_when_its_job_has_ended_meanwhile() -> None:
+    """What was on disk when it was asked for first may be repeated: the answer says what is to be freed."""
+    assert ControlWorld(draw_control(456)).run().violation is None
+
+
 @pytest.mark.parametrize("seed", seeds(24))
 def test_every_rule_holds(seed: int) -> None:
     result = ControlWorld(draw_control(seed)).run()

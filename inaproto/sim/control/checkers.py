@@ -171,14 +171,19 @@ class SlotsKept(ControlChecker):
         self._epochs: dict[int, Lease] = {}
         self._stood: dict[Lease, None] = {}
         """Whose trees have stood: what is lost of one is never acquired again, but another is."""
+        self._asked: dict[Lease, None] = {}
+        """That were on disk when they were asked for first: a job may end while the answer is awaited."""
 
     def said(self, message: Any) -> None:
-        if isinstance(message, SlotRequest) and message.order is Order.ACQUIRE:
+        if not isinstance(message, SlotRequest) or message.lease is None or message.lease in self._asked:
+            return
+        if message.order is Order.ACQUIRE:
             record = self.world.store.disk.get("migration")
             known = () if record is None else record.jobs
             leases = [Lease(one.job, one.tree.tree_id, one.epoch) for one in known if one.tree is not None]
             if message.lease not in leases:
                 raise Violated(self.name, f"{message.lease} is asked for, and on disk are {leases}")
+            self._asked[message.lease] = None
 
     def tree_stands(self, lease: Lease) -> None:
         self._stood[lease] = None
