@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,43 @@ class ReportFile(click.ParamType[str]):
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             self.fail(f"{value} cannot be written: permission denied", param, ctx)
         return str(value)
+
+
+def write_report(report: Mapping[str, Any], at: str | None) -> None:
+    """As JSON to where a :class:`ReportFile` says, ``-`` being stdout; nowhere for None."""
+    if at is None:
+        return
+    text = json.dumps(report, indent=1)
+    if at == "-":
+        click.echo(text)
+    else:
+        Path(at).write_text(text + "\n", encoding="utf-8")
+
+
+class NumberRange(click.ParamType[tuple[int, int]]):
+    """``N`` or ``A:B``, as the first number and the one behind the last; never empty."""
+
+    name = "range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        found = number_range(value)
+        if found is None:
+            self.fail(f"{value!r}: write a count (200), or first:behind-last (200:400)", param, ctx)
+        return found
+
+
+def number_range(text: str) -> tuple[int, int] | None:
+    """As :class:`NumberRange`; None: it is none."""
+    first, colon, stop = text.rpartition(":")
+    try:
+        begin, end = int(first) if colon else 0, int(stop)
+    except ValueError:
+        return None
+    return (begin, end) if 0 <= begin < end else None
 
 
 def path_mtu(ctx: click.Context, param: click.Parameter, value: int) -> int:

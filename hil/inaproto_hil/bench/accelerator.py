@@ -13,13 +13,11 @@ in one direction (as many leave as arrive), over CPU seconds of the thread.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +27,7 @@ from rich.console import Console
 from rich.progress import track
 
 from inaproto.core.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
+from inaproto.option_types import write_report
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.crc import CRC_IMPLEMENTATION
 from inaproto.wire.ina_header import INA_HEADER_BYTES
@@ -257,11 +256,6 @@ def accelerator(
         f"wrong {report['wrong']}",
         highlight=False,
     )
-    if json_at is not None:
-        text = json.dumps(report, indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            Path(json_at).write_text(text + "\n")
+    write_report(report, json_at)
     if report["wrong"]:
         sys.exit(1)

@@ -11,8 +11,6 @@ A round times a batch of operations of each row, one row after the other; a row 
 
 from __future__ import annotations
 
-import json
-import pathlib
 import statistics
 import time
 from collections.abc import Callable
@@ -38,7 +36,7 @@ from inaproto.core.step_times import StepTimes
 from inaproto.core.two_paths import INA, Binding
 from inaproto.daemon.turn_seats import TurnSeats
 from inaproto.errors import InvariantBroken
-from inaproto.option_types import ReportFile
+from inaproto.option_types import ReportFile, write_report
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
 from inaproto_controller.model import EVALUATED, SHARING, measured
 from inaproto_hil import environment
@@ -234,9 +232,4 @@ def decision(operations: int, rounds: int, warmup: int, json_at: str | None) -> 
         figures = (row["cpu_us"], *row["cpu_us_spread"])
         table.add_row(row["row"], *(f"{value:.2f}" for value in figures))
     Console(stderr=json_at == "-").print(table)
-    if json_at is not None:
-        text = json.dumps(report, indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            pathlib.Path(json_at).write_text(text + "\n")
+    write_report(report, json_at)

@@ -12,7 +12,6 @@ What is undefined is ``null`` in the JSON and ``-`` in the table.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from rich.table import Table
 
 import inaproto
 from inaproto.errors import InaprotoError
-from inaproto.option_types import ReportFile
+from inaproto.option_types import ReportFile, write_report
 from inaproto_controller.job_client import ControllerUnreachable
 from inaproto_hil import environment
 from inaproto_hil.cluster import ClusterError
@@ -327,12 +326,7 @@ def migration_bench(moves: int, jobs: int, nbytes: int, json_at: str | None, log
     if fault:
         raise click.ClickException(fault)
     _show(Console(stderr=json_at == "-", highlight=False), report)
-    if json_at is not None:
-        text = json.dumps(report, indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            Path(json_at).write_text(text + "\n", encoding="utf-8")
+    write_report(report, json_at)
     if not is_good(report):
         raise SystemExit(1)
 

@@ -6,7 +6,6 @@ See :mod:`inaproto_hil.shared_pool.pairs` for what is compared. What is undefine
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from inaproto.option_types import ReportFile
+from inaproto.option_types import ReportFile, write_report
 from inaproto_controller.model import EVALUATED
 from inaproto_hil.shared_pool.pairs import PAIRS, Pair, PairsConfig, measure
 from inaproto_hil.shared_pool.world import GroupRun
@@ -92,12 +91,7 @@ def pairs_bench(
         played,
     )
     _show(Console(stderr=json_at == "-", highlight=False), report)
-    if json_at is not None:
-        text = json.dumps(report, indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            Path(json_at).write_text(text + "\n", encoding="utf-8")
+    write_report(report, json_at)
 
 
 _COLUMNS: Final = {

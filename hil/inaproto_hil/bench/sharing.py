@@ -10,11 +10,9 @@ seeds and the program alone. With ``--live`` daemons follow, on this machine and
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -23,7 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from inaproto.errors import InvariantBroken
-from inaproto.option_types import ReportFile
+from inaproto.option_types import NumberRange, ReportFile, write_report
 from inaproto.sim.control.config import RULES, ControlConfig, Rule
 from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.world import ControlResult, ControlWorld
@@ -128,23 +126,12 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _seeds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
-    first, colon, stop = value.rpartition(":")
-    try:
-        begin, end = int(first) if colon else 0, int(stop)
-    except ValueError:
-        begin, end = 0, 0
-    if not 0 <= begin < end:
-        raise click.BadParameter(f"{value!r}: write a count (200), or first:behind-last (200:400)")
-    return begin, end
-
-
 @click.command("sharing")
 @click.option(
     "--seeds",
     default="200",
     show_default=True,
-    callback=_seeds,
+    type=NumberRange(),
     metavar="N|A:B",
     help="Seeds 0 to N-1, or A to B-1: the worlds.",
 )
@@ -190,12 +177,7 @@ def sharing_bench(
         report["rows"] += measure_live(live, steps, slower, shown)
         report["config"]["live"] = {"runs": live, "steps": steps, "slower": slower}
     _show(Console(stderr=json_at == "-", highlight=False), report)
-    if json_at is not None:
-        text = json.dumps(report, indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            Path(json_at).write_text(text + "\n", encoding="utf-8")
+    write_report(report, json_at)
 
 
 _COLUMNS: Final = {

@@ -11,7 +11,6 @@ an event costs less.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import subprocess
@@ -19,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -28,7 +26,7 @@ from rich.progress import track
 from rich.table import Table
 
 from inaproto.core.sharing_policy import Policy
-from inaproto.option_types import ReportFile
+from inaproto.option_types import ReportFile, write_report
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.requests import HISTOGRAMS, draw_requests
 from inaproto_controller.simulate.cluster import simulate
@@ -235,12 +233,7 @@ def simulate_bench(
         lambda turns: track(turns, "simulate", console=console, disable=not console.is_terminal),
     )
     _show(Console(stderr=json_at == "-", highlight=False), report)
-    if json_at is not None:
-        text = json.dumps(report, indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            Path(json_at).write_text(text + "\n", encoding="utf-8")
+    write_report(report, json_at)
 
 
 def _show(console: Console, report: dict[str, Any]) -> None:

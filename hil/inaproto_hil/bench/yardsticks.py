@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import click
 from rich.console import Console
 
-from inaproto.option_types import ReportFile
+from inaproto.option_types import ReportFile, write_report
 from inaproto_controller.yardsticks.comparison import Instances, report
 
 
@@ -41,9 +38,4 @@ def yardsticks(seed: int, instances: int | None, json_at: str | None) -> None:
     with console.status("solving small instances exactly, some ten seconds"):
         found = report(seed=seed, sizes=sizes)
     Console(stderr=json_at == "-", highlight=False).print(found.table())
-    if json_at is not None:
-        text = json.dumps(found.document(), indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            Path(json_at).write_text(text + "\n", encoding="utf-8")
+    write_report(found.document(), json_at)

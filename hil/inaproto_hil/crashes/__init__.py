@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from inaproto.errors import Unsupported
-from inaproto.option_types import ReportFile
+from inaproto.option_types import NumberRange, ReportFile, write_report
 from inaproto_hil.soak.stop import EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -22,19 +21,6 @@ LINE_EVERY: Final = 10
 """Kills, where there is no terminal."""
 
 
-def _kills(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    first, colon, stop = value.rpartition(":")
-    try:
-        begin, end = int(first) if colon else 0, int(stop)
-    except ValueError:
-        begin, end = 0, 0
-    if not 0 <= begin < end:
-        raise click.BadParameter(f"{value!r}: write a count (200), or first:behind-last (120:130)")
-    return begin, end
-
-
 @click.command(
     short_help="Kill controllers while jobs train.",
     epilog="Examples: inaproto crashes --json crashes.json; inaproto crashes --store postgresql; "
@@ -43,7 +29,7 @@ def _kills(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), default=1, show_default=True)
 @click.option(
     "--kills",
-    callback=_kills,
+    type=NumberRange(),
     metavar="N|A:B",
     help="Kills 0 to N-1, or A to B-1: each has its moment by the seed and its number.  [default: 200, of a "
     "pair 50]",
@@ -172,12 +158,7 @@ def _told(found: Findings, json_at: str | None) -> None:
     report = document(found)
     console = Console(stderr=json_at == "-", highlight=False, soft_wrap=True)
     show(report, console)
-    if json_at is not None:
-        text = json.dumps(report, indent=1)
-        if json_at == "-":
-            click.echo(text)
-        else:
-            Path(json_at).write_text(text + "\n", encoding="utf-8")
+    write_report(report, json_at)
     plan = found.plan
     for one in found.violations:
         console.print(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from inaproto.errors import ConfigError
+from inaproto.option_types import number_range
 from inaproto.sim.kinds import WorldKind
 from inaproto.task_engines import Engine, WorkerDied
 from inaproto_hil.compiled.choice import NO_CHOICE, Code
@@ -61,14 +62,10 @@ class Plan:
 
 def parse_seeds(text: str) -> tuple[int, int]:
     """``N`` or ``A:B``, as first seed and the one behind the last."""
-    first, colon, stop = text.rpartition(":")
-    try:
-        begin, end = int(first) if colon else 0, int(stop)
-    except ValueError:
-        begin, end = 0, 0
-    if not 0 <= begin < end:
+    found = number_range(text)
+    if found is None:
         raise ConfigError(f"--seeds {text}: write a count (2000), or first:behind-last (2000:4000)")
-    return begin, end
+    return found
 
 
 @dataclass(slots=True)
