@@ -172,16 +172,26 @@ class GraphTopology:
         """Over all links."""
         return self.distances(self.links)
 
-    def distances(self, links: Sequence[GraphLink]) -> NDArray[np.int16]:
-        """(switches, nodes): from each switch, over these links; ``UNREACHABLE`` if there is no path."""
-        count = len(self.switches)
-        near = np.zeros((count, count), np.float32)
+    @cached_property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """By host, the switches that it is linked to, numbered from 0."""
+        return tuple(tuple(sorted(set(switches))) for switches in self._homes(self.links))
+
+    def _homes(self, links: Sequence[GraphLink]) -> list[list[int]]:
         homes: list[list[int]] = [[] for _ in range(self.hosts)]
         for link in links:
             low, high = sorted((link.one, link.other))
             if low < self.hosts:
                 homes[low].append(high - self.hosts)
-            else:
+        return homes
+
+    def distances(self, links: Sequence[GraphLink]) -> NDArray[np.int16]:
+        """(switches, nodes): from each switch, over these links; ``UNREACHABLE`` if there is no path."""
+        count = len(self.switches)
+        near = np.zeros((count, count), np.float32)
+        for link in links:
+            low, high = sorted((link.one, link.other))
+            if low >= self.hosts:
                 near[low - self.hosts, high - self.hosts] = near[high - self.hosts, low - self.hosts] = 1
         between = np.full((count, count), UNREACHABLE, np.int16)
         reached = np.eye(count, dtype=np.bool_)
@@ -192,7 +202,7 @@ class GraphTopology:
             reached |= newly
             distance += 1
         to_hosts = np.full((count, self.hosts), UNREACHABLE, np.int16)
-        for host, switches in enumerate(homes):
+        for host, switches in enumerate(self._homes(links)):
             if switches:
                 nearest = between[:, switches].min(axis=1)
                 to_hosts[:, host] = np.where(nearest < UNREACHABLE, nearest + 1, UNREACHABLE)

@@ -379,6 +379,10 @@ class SharingParticipant:
         return epoch is not None or (said is not None and said.granted == self._seat.job)
 
     def _ended(self, said: OperationEnded, now: Instant) -> list[ParticipantAction]:
+        if self._is_held and said.index == self._next:  # its ring went, and the job on without it
+            self._is_held, self._next = False, OpIndex(said.index + 1)
+            self._pass_end()
+            return self._pay()
         if said.index not in self._running:
             raise LocalMisuse(f"{self._seat}: operation {said.index} ended, but is not under way")
         del self._running[said.index]

@@ -320,7 +320,10 @@ class OperationStarting:
 
 @dataclass(frozen=True, slots=True)
 class OperationEnded:
-    """Whatever path it ended on, it has drained: all results taken, all own sends acknowledged."""
+    """Whatever path it ended on, it has drained: all results taken, all own sends acknowledged.
+
+    One that is held may end as well: by the fallback, for its seat lost the ring that there was a choice of.
+    """
 
     index: OpIndex
 

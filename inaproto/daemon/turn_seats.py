@@ -232,6 +232,8 @@ class JobSeat(NoTurns):
         self._is_binding = False
         self._waits = False
         """An operation was told to wait."""
+        self._held: OpIndex | None = None
+        """That a lock keeps from starting."""
         self._changed: Callable[[], None] = lambda: None
         self._watch = PatternWatch(seats.pattern)
         self._watched = Instant(0)
@@ -342,7 +344,9 @@ class JobSeat(NoTurns):
         while self._next <= op_index:  # nobody asked: its ring had no choice
             self._start(self._next)
         self._answers.pop(op_index, None)
-        if op_index in self._running:
+        if op_index == self._held:  # its ring has no choice any more
+            self._ended(op_index)
+        elif op_index in self._running:
             self._running[op_index] = path
         self._park_if_free()
 
@@ -368,6 +372,8 @@ class JobSeat(NoTurns):
 
     def _ended(self, op_index: OpIndex) -> None:
         del self._running[op_index]
+        if op_index == self._held:
+            self._held = None
         self._tell(OperationEnded(op_index))
 
     # --- the participant
@@ -387,10 +393,11 @@ class JobSeat(NoTurns):
         for action in self._core.step(event, self._seats.clock()):
             match action:
                 case StartOperation(index, _, epoch):
+                    self._held = None
                     self._granted += epoch is not None
                     self._answers[index] = Binding(BASE) if epoch is None else Binding(INA, Epoch(epoch))
-                case HoldOperation():
-                    self._waits = True
+                case HoldOperation(index):
+                    self._waits, self._held = True, index
                 case TellCoordinator(message):
                     self._seats.tell(answer_message(message))
                 case TellPeer(_, message):

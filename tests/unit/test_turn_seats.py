@@ -60,12 +60,12 @@ class Hosts:
     def peers(self) -> tuple[Seat, ...]:
         return tuple(Seat(JOB, f"h{number}", 7) for number in range(2))
 
-    def prepare(self, number: int) -> FromController:
+    def prepare(self, number: int, rule: Rule = Rule.BY_INDEX) -> FromController:
         said = Prepare(
             self.peers()[number],
             1,
             Version(1, 1),
-            Rule.BY_INDEX,
+            rule,
             JOB,
             None,
             Epoch(1),
@@ -261,6 +261,29 @@ async def test_a_ring_that_ends_before_it_could_be_parked_says_nothing_of_it() -
     job.begin(ring_id=6, hosts=2, next_operation=OpIndex(0), changed=lambda: None)
     hosts.run(job, 0)
     assert parked == []
+
+
+async def test_a_ring_may_end_while_an_operation_is_held_by_a_lock() -> None:
+    """MINA section IV-B, the paper's rule: nothing of that operation is on the switches."""
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    hosts.seats[0].heard(hosts.prepare(0, Rule.EQUAL_INDEX))
+    assert hosts.run(job, 0) == Wait(Instant(LEASE_MS * MS))
+    job.ring_ended()
+    assert hosts.run(job, 0) == Binding(BASE)
+    job.begin(ring_id=6, hosts=2, next_operation=OpIndex(1), changed=lambda: None)
+    assert hosts.run(job, 1) == Binding(BASE)
+
+
+async def test_a_held_operation_of_a_ring_that_has_no_choice_ends_as_any_other() -> None:
+    hosts = Hosts()
+    job = hosts.jobs[0]
+    hosts.seats[0].heard(hosts.prepare(0, Rule.EQUAL_INDEX))
+    assert hosts.run(job, 0) == Wait(Instant(LEASE_MS * MS))
+    job.bound(OpIndex(0), BASE)
+    job.done(OpIndex(0))
+    hosts.seats[0].heard(hosts.commit(0))
+    assert [hosts.run(job, index) for index in range(1, 4)] == [Binding(BASE)] + [Binding(INA, Epoch(1))] * 2
 
 
 async def test_a_new_ring_counts_on_though_nobody_asked_for_what_went_by_the_base_ring() -> None:
