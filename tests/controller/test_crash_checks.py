@@ -9,6 +9,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from inaproto.wire.controller_messages import (
     AgentReport,
@@ -34,6 +36,7 @@ from inaproto.wire.sharing_messages import (
 from inaproto.wire.slot_messages import LeaseRecord, SlotReport
 from inaproto.wire.tree_messages import AssignedTree, TreeWish, TreeWishes
 from inaproto_hil.crashes.cluster import CrashCluster
+from inaproto_hil.crashes.leader import Leader
 from inaproto_hil.crashes.moments import WEIGHTS, Aim, Gun, Moment, draw
 from inaproto_hil.crashes.promises import Promises
 from inaproto_hil.crashes.stops import Operations, row
@@ -416,3 +419,33 @@ def test_what_is_aimed_at_is_shot_when_it_is_seen_so_often() -> None:
     assert gun.saw(Aim.VOTE)
     gun.shoot_if_due()
     assert (shots, seen) == (["shot"], ["seen", "seen"])  # the delay is kept by who waits
+
+
+async def test_a_kill_may_hit_the_controller_that_does_not_lead(autojump_clock: MockClock) -> None:
+    """The other has all agents already: none of them will find a controller anew."""
+    leader = Leader(("a", "b"))
+    leader.welcomed("a", "h0")
+    leader.killed("a")
+    assert leader.name == "b"  # as is expected; but a, started again, is faster
+    leader.welcomed("a", "h0")
+    leader.killed("b")
+    assert leader.name == "a"
+    with trio.fail_after(60):
+        await leader.wait_found()
+
+
+async def test_after_a_kill_of_the_leader_an_agent_has_to_find_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    leader = Leader(("a", "b"))
+    leader.welcomed("a", "h0")
+    leader.killed("a")
+    assert leader.disconnected("a", "h0")
+    assert not leader.disconnected("a", "h1")
+    with trio.move_on_after(60) as scope:
+        await leader.wait_found()
+    assert scope.cancelled_caught
+    leader.welcomed("b", "h0")
+    with trio.fail_after(60):
+        await leader.wait_found()
+    assert leader.name == "b"

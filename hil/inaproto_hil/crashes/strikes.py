@@ -23,6 +23,7 @@ from inaproto.wire.sharing_messages import (
     SharingVote,
 )
 from inaproto_hil.crashes.cluster import DECOY, CrashCluster
+from inaproto_hil.crashes.leader import Leader
 from inaproto_hil.crashes.moments import Aim, Gun, Moment
 from inaproto_hil.crashes.relay import AgentRelay
 from inaproto_hil.crashes.witness import Witness
@@ -57,18 +58,13 @@ class Strikes:
         """The controller of which something is to be seen."""
         self._killed_at = trio.current_time()
         self._token = trio.lowlevel.current_trio_token()
-        self._leader = ""
-        self._welcomed: dict[tuple[str, str], int] = {}
-        """Sessions, by controller and agent."""
-        self._found = trio.Event()
+        self._leader = Leader(cluster.controllers)
 
     # --- as a watch
 
     def told(self, controller: str, agent: str, message: Message) -> bool:
         if isinstance(message, AgentWelcome):
-            self._leader = controller
-            self._welcomed[controller, agent] = self._welcomed.get((controller, agent), 0) + 1
-            self._found.set()
+            self._leader.welcomed(controller, agent)
         moment = self._gun.moment
         if self._saw(controller, message) and moment is not None and moment.is_lost:
             return False
@@ -84,7 +80,7 @@ class Strikes:
             self._gun.shoot_if_due()
 
     def disconnected(self, controller: str, agent: str) -> None:
-        if self._welcomed.pop((controller, agent), 0):
+        if self._leader.disconnected(controller, agent):
             self._witness.disconnected(agent, trio.current_time())
 
     def _saw(self, controller: str, message: Message) -> bool:
@@ -98,17 +94,13 @@ class Strikes:
 
     # --- kills
 
-    def victim(self) -> str:
-        """The controller that leads, or who is next to do so."""
-        return self._leader or self._cluster.controllers[0]
-
     async def until_led(self) -> None:
         """An agent has found a controller since the last kill."""
-        await self._found.wait()
+        await self._leader.wait_found()
 
     async def kill(self, moment: Moment, *, decoy: bool) -> str:
         """When its moment has come; returns whom. ``decoy``: nobody's controller instead, all else alike."""
-        leader = self._aimed_at = self.victim()
+        leader = self._aimed_at = self._leader.name
         name = DECOY if decoy else leader
         moment = replace(moment, is_lost=moment.is_lost and not decoy)
         fire = partial(self._fire, name, self._cluster.life(name))
@@ -124,8 +116,7 @@ class Strikes:
         self._killed_at = trio.current_time()
         self.counts[f"{moment.aim}{'' if is_seen else ' (not seen)'}"] += 1
         if not decoy:
-            self._leader = next((one for one in self._cluster.controllers if one != name), name)
-            self._found = trio.Event()
+            self._leader.killed(name)
         return name
 
     async def _see(self, moment: Moment, fire: Callable[[], None]) -> bool:
