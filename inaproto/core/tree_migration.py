@@ -19,7 +19,8 @@ The paper is silent on how slots of several switches are acquired, and on failur
 - *A slot that is lost* (its lease ran out, its switch restarted) costs the job its tree: it drains,
   releases the rest and acquires anew. A switch that is merely silent costs nobody anything.
 - A switch that does not answer is lost until it does: releases at it count as done (they are when it is back;
-  and leases run out), acquiring at it counts as refused.
+  and leases run out), acquiring at it counts as refused. One of which only the record knows, for it is not
+  configured any more, is lost for ever: a job with a tree through it drains, and its target is dropped.
 
 A newer plan may come at any time: it changes targets, and each job goes on from where it is. Jobs that end
 skip the draining. :mod:`inaproto.core.tree_migration_jobs` has the table of every phase with every fact.

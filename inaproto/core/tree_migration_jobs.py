@@ -13,7 +13,14 @@ from enum import Enum
 from typing import Final
 
 from inaproto.core.slot_ledger import Lease, Order, SlotRequest
-from inaproto.core.tree_migration_types import Migration, MigrationConfig, MigrationRecord, Phase, Tree
+from inaproto.core.tree_migration_types import (
+    JobRecord,
+    Migration,
+    MigrationConfig,
+    MigrationRecord,
+    Phase,
+    Tree,
+)
 from inaproto.units import Instant
 
 _UNSET: Final = Instant(0)
@@ -110,17 +117,8 @@ class JobMoves:
     def __init__(self, config: MigrationConfig, record: MigrationRecord) -> None:
         self.config = config
         self._epoch = record.epoch
-        self._jobs: dict[str, Job] = {
-            its.job: Job(
-                its.job,
-                Phase.STABLE if its.tree is None else Phase.ADOPTING,
-                tree=its.tree,
-                epoch=its.epoch,
-                target=its.target,
-            )
-            for its in record.jobs
-        }
         self._switches = {name: Switch(name) for name in sorted(config.switches)}
+        self._jobs = {its.job: self._recorded(its) for its in record.jobs if its.tree or self._aim(its)}
         self._table = TABLE
         self._backoffs = 0
         self._measured: deque[Migration] = deque(maxlen=config.measures_max)
@@ -160,26 +158,39 @@ class JobMoves:
 
     def _next_switch(self, job: Job) -> str | None:
         """Where a job that acquires asks next."""
-        return next((at for at in self._order(job) if not self._switches[at].holds(job.lease)), None)
+        return next((at for at in self._order(job) if not self._switch(at).holds(job.lease)), None)
 
     def _order(self, job: Job) -> tuple[str, ...]:
         return () if job.tree is None else job.tree.switches
 
+    def _switch(self, name: str) -> Switch:
+        """One that a record of earlier speaks of and that is configured no more is lost for ever."""
+        return self._switches.get(name) or Switch(name, is_due=False, is_lost=True)
+
+    def _aim(self, record: JobRecord) -> Tree | None:
+        """Its target, unless that cannot be had any more."""
+        target = record.target
+        return target if target is not None and self._switches.keys() >= set(target.switches) else None
+
+    def _recorded(self, record: JobRecord) -> Job:
+        phase = Phase.STABLE if record.tree is None else Phase.ADOPTING
+        return Job(record.job, phase, tree=record.tree, epoch=record.epoch, target=self._aim(record))
+
     # --- facts
 
     def _is_known(self, job: Job) -> bool:
-        return all(self._switches[at].boot or self._switches[at].is_lost for at in self._order(job))
+        return all(its.boot or its.is_lost for its in map(self._switch, self._order(job)))
 
     def _stands(self, job: Job) -> bool:
-        return all(self._switches[at].holds(job.lease) for at in self._order(job))
+        return all(its.holds(job.lease) for its in map(self._switch, self._order(job)))
 
     def _lacks(self, job: Job) -> bool:
-        known = [self._switches[at] for at in self._order(job) if self._switches[at].boot]
+        known = [its for its in map(self._switch, self._order(job)) if its.boot]
         return any(not switch.holds(job.lease) for switch in known)
 
     def _is_refused(self, job: Job) -> bool:
         at = self._next_switch(job)
-        return job.is_refused or (at is not None and self._switches[at].is_lost)
+        return job.is_refused or (at is not None and self._switch(at).is_lost)
 
     def _is_clear(self, job: Job) -> bool:
         known = [switch for switch in self._switches.values() if not switch.is_lost]

@@ -1,4 +1,5 @@
-"""Tree migration under random weather: messages lost, doubled and late, crashes, restarts, deaths, new plans.
+"""Tree migration under random weather: messages lost, doubled and late, crashes, restarts, deaths, new plans,
+and switches that are taken out.
 
 While it lasts no switch lends more slots than it has, none releases a slot that its job uses, and nobody is
 blamed (``MigratingJobs`` checks it in every step). When it is over, every job gets what the last plan gives
@@ -8,6 +9,7 @@ it, and every slot that is lent is one of those.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -67,7 +69,7 @@ class Weather:
 
     def something_happens(self) -> None:
         world, switch = self.world, self.random.choice(self.switches)
-        match self.random.randrange(9):
+        match self.random.randrange(10):
             case 0 | 1 | 2:
                 self.new_plan()
             case 3:
@@ -80,8 +82,18 @@ class Weather:
                 job = self.random.choice([its for its in JOBS if its not in self.dead])
                 self.dead.add(job)
                 world.die(job)
+            case 7 if len(self.switches) > 2:
+                self.take_out(switch)
             case _:
                 self.return_if_down()
+
+    def take_out(self, switch: str) -> None:
+        """Whoever operates the cluster edits its file, and starts the controller anew."""
+        self.switches = self.switches.replace(switch, "")
+        self.world.crash()
+        self.world.config = replace(self.world.config, switches=tuple(self.switches))
+        self.world.restart()
+        self.new_plan()
 
     def return_if_down(self) -> None:
         """The planner says all that it knows."""

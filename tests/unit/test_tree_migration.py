@@ -27,9 +27,11 @@ from inaproto.core.tree_migration_types import (
     FromSwitch,
     JobDrained,
     JobEnded,
+    JobRecord,
     MigrationAction,
     MigrationConfig,
     MigrationEvent,
+    MigrationRecord,
     Persist,
     Persisted,
     Phase,
@@ -418,3 +420,33 @@ def test_a_job_that_waits_does_not_overtake_those_that_are_about_to_release() ->
     world.tell(plan(4, X="b", Y="c"))
     assert world.settle()
     assert world.orders(Order.RELEASE, Order.ACQUIRE) == [("Y", "b"), ("X", "b"), ("Y", "c")]
+
+
+def test_a_switch_that_is_not_configured_any_more_costs_its_jobs_their_trees() -> None:
+    """Whoever operates the cluster took b and d out of its file while no controller ran."""
+    world = settled("abcd", A="ab", B="d", C="c")
+    world.crash()
+    record, world.config = world.disk, MigrationConfig(("a", "c"))
+    assert record is not None
+    world.restart()
+    assert phases(world)["A"] is Phase.ADOPTING
+    assert world.settle()
+    told = {(type(its).__name__, its.job) for _, its in world.log if isinstance(its, DrainJob | TreeStands)}
+    assert told == {("DrainJob", "A"), ("DrainJob", "B"), ("TreeStands", "C")}
+    assert phases(world) == {"C": Phase.STABLE}, "b and d are taken out"
+    world.tell(plan(record.plan + 1, A="a", B=""))
+    assert world.settle()
+    assert [its.job for its in world.held("a")] == ["A"]
+
+
+@pytest.mark.parametrize("tree_at", ["ab", ""])
+def test_a_job_that_ended_while_its_switch_was_taken_out_is_forgotten(tree_at: str) -> None:
+    aim = tree("ab")
+    one = JobRecord("A", tree(tree_at) if tree_at else None, 1 if tree_at else 0, aim)
+    record = MigrationRecord(term=3, plan=7, epoch=1, jobs=(one,))
+    world = MigratingJobs("ab", config=MigrationConfig(("b",)))
+    world.coordinator, world.disk = None, record
+    world.restart()
+    world.tell(JobEnded("A"))
+    assert world.settle()
+    assert world.core.view().jobs == ()
