@@ -9,12 +9,14 @@
 | a feature is absent | :class:`Unsupported`, at start-up |
 | the configuration | :class:`ConfigError`, names the field |
 | a job, seen by its processes | :class:`JobError` and its kinds, each with a code for the wire |
+| nobody: the problem has no answer | :class:`Infeasible`, a value with a witness |
 | us | :class:`InvariantBroken`; its owner dies |
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 
@@ -75,6 +77,20 @@ class Blame:
 
     def __str__(self) -> str:
         return f"{self.peer}: {self.rule}: {self.evidence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """A well-formed problem that has no answer: what a planner returns instead of one."""
+
+    reason: str
+    """A stable short sentence."""
+    witness: Mapping[str, int | str] = field(default_factory=dict)
+    """What proves it, by name: numbers that do not fit, nodes that are apart."""
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{name}: {value}" for name, value in self.witness.items())
+        return f"{self.reason} ({facts})" if facts else self.reason
 
 
 class JobError(InaprotoError):

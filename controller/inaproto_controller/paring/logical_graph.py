@@ -1,0 +1,105 @@
+"""The logical graph of a network: idle servers and programmable switches, and how far apart they are.
+
+PARING section III-B, Algorithm 1: what cannot add up is left out, and between any two of the rest there is an
+edge whose cost is the links of a shortest path of *all* the network.
+
+The paper runs Floyd's algorithm over all nodes. Here:
+
+- servers that are linked to the same switches are a *rack*: at equal distances from everything, so that one
+  row serves them all, and planners may choose among racks instead of servers;
+- distances come from the topology, which has them from every switch for its own checks, once for all plans.
+
+Switches to which no path leads from the servers are left out: nothing can be added up there. Idle servers
+between which there is no path are named by ``apart``; it is for the planner to say that there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.errors import LocalMisuse
+from inaproto_controller.graph_topology import UNREACHABLE
+from inaproto_controller.paring.model import Node, ProgrammableNetwork
+
+
+@dataclass(frozen=True, eq=False)
+class LogicalGraph:
+    racks: tuple[tuple[Node, ...], ...]
+    """Idle servers, ascending; racks in order of their first one, none empty."""
+    switches: tuple[Node, ...]
+    """That add up, ascending."""
+    rack_to_rack: NDArray[np.int16]
+    """(racks, racks): links between two different servers; on the diagonal, of one rack."""
+    rack_to_switch: NDArray[np.int16]
+    """(racks, switches)"""
+    between: NDArray[np.int16]
+    """(switches, switches)"""
+
+    @classmethod
+    def of(cls, network: ProgrammableNetwork, busy: Collection[Node] = ()) -> LogicalGraph:
+        """``busy``: servers that are taken. Raises ``LocalMisuse`` for a node that is no server."""
+        topology, taken = network.topology, frozenset(busy)
+        hosts, distances = topology.hosts, topology.all_distances
+        for node in sorted(taken):
+            if not 0 <= node < hosts:
+                raise LocalMisuse(f"node {node} is no server: only servers are busy")
+        members: dict[tuple[int, ...], list[Node]] = {}
+        for server, homes in enumerate(network.homes):
+            if server not in taken:
+                members.setdefault(homes, []).append(server)
+        firsts = [rack[0] for rack in members.values()]
+        racks = np.full((len(firsts), len(firsts)), UNREACHABLE, np.int16)
+        for number, homes in enumerate(members):
+            racks[number] = np.minimum(distances[list(homes)][:, firsts].min(axis=0) + 1, UNREACHABLE)
+        switches = np.array(network.programmable, dtype=np.intp)
+        to_switches = distances[switches - hosts][:, firsts].T
+        reached = (to_switches < UNREACHABLE).any(axis=0) if firsts else np.zeros(len(switches), np.bool_)
+        switches = switches[reached]
+        return cls(
+            tuple(tuple(rack) for rack in members.values()),
+            tuple(switches.tolist()),
+            racks,
+            np.ascontiguousarray(to_switches[:, reached]),
+            distances[switches - hosts][:, switches],
+        )
+
+    @cached_property
+    def servers(self) -> int:
+        """Idle ones."""
+        return sum(len(rack) for rack in self.racks)
+
+    @cached_property
+    def rack_of(self) -> dict[Node, int]:
+        """By idle server."""
+        return {server: number for number, rack in enumerate(self.racks) for server in rack}
+
+    @cached_property
+    def switch_number(self) -> dict[Node, int]:
+        """By switch, its place in ``switches``."""
+        return {switch: number for number, switch in enumerate(self.switches)}
+
+    @cached_property
+    def apart(self) -> tuple[Node, Node] | None:
+        """Two idle servers between which no path leads; None: there are no such two."""
+        if not self.racks:
+            return None
+        away = np.flatnonzero(self.rack_to_rack[0] >= UNREACHABLE)
+        return (self.racks[0][0], self.racks[int(away[0])][0]) if away.size else None
+
+    def cost(self, one: Node, other: Node) -> int:
+        """Links between two vertices of the graph, ``UNREACHABLE`` where no path leads."""
+        if one == other:
+            return 0
+        first, second = self.switch_number.get(one), self.switch_number.get(other)
+        if first is not None and second is not None:
+            return int(self.between[first, second])
+        if second is not None:
+            return int(self.rack_to_switch[self.rack_of[one], second])
+        if first is not None:
+            return int(self.rack_to_switch[self.rack_of[other], first])
+        return int(self.rack_to_rack[self.rack_of[one], self.rack_of[other]])

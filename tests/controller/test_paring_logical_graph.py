@@ -1,0 +1,148 @@
+"""PARING Algorithm 1: idle servers, programmable switches, and the links between any two of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from inaproto.errors import ConfigError, LocalMisuse
+from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.paring.fat_tree_names import fat_tree_network, switch_name, switches_named
+from inaproto_controller.paring.logical_graph import LogicalGraph
+from inaproto_controller.paring.model import ProgrammableNetwork
+from inaproto_controller.topology import FatTree, Quota
+
+TWO = Fraction(2)
+
+
+def servers(degree: int) -> int:
+    return degree**3 // 4
+
+
+@pytest.mark.parametrize("degree", [2, 4, 6, 8])
+def test_names_of_a_fat_tree_say_where_a_switch_is(degree: int) -> None:
+    """Each name's links, from the definition in section V: edge to servers, edge to aggregation, columns."""
+    half, topology = degree // 2, GraphTopology.of_fat_tree(FatTree.of_degree(degree), Quota.SWITCH)
+    linked = {frozenset((link.one, link.other)) for link in topology.links}
+    one = {name: switches_named(degree, name)[0] for name in _all_names(degree)}
+    wanted = set()
+    for pod in range(degree):
+        for place in range(half):
+            first = (pod * half + place) * half
+            wanted |= {frozenset((server, one[f"e{pod}.{place}"])) for server in range(first, first + half)}
+            wanted |= {frozenset((one[f"e{pod}.{other}"], one[f"a{pod}.{place}"])) for other in range(half)}
+    for core in range(half * half):
+        wanted |= {frozenset((one[f"c{core}"], one[f"a{pod}.{core // half}"])) for pod in range(degree)}
+    assert linked == wanted
+    assert [switch_name(degree, node) for node in one.values()] == list(one)
+    assert switches_named(degree, "e*.* a*.* c*") == tuple(range(servers(degree), topology.nodes))
+
+
+def _all_names(degree: int) -> list[str]:
+    half = degree // 2
+    below = [f"{kind}{pod}.{place}" for kind in "ea" for pod in range(degree) for place in range(half)]
+    return below + [f"c{core}" for core in range(half * half)]
+
+
+@pytest.mark.parametrize("name", ["e4.0", "e0.2", "a0", "c4", "x1.1", "e0.-1", "c1.1"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        switches_named(4, name)
+
+
+@pytest.mark.parametrize("node", [15, 36])
+def test_nodes_without_a_name(node: int) -> None:
+    with pytest.raises(ConfigError, match=f"node {node}"):
+        switch_name(4, node)
+
+
+def test_capacities_by_name() -> None:
+    network = fat_tree_network(4, {"e0.*": TWO, "c1": None}, capacity=TWO, server=Fraction(5))
+    assert network.programmable == (16, 17, 34)
+    assert [network.capacities[node] for node in (0, 15, 16, 18, 34)] == [5, 5, 2, 0, None]
+
+
+def test_section_3_b_distances_of_a_fat_tree() -> None:
+    """By the closed form: servers, edge, aggregation and core switches near and far."""
+    graph = LogicalGraph.of(fat_tree_network(6, "e*.* a*.* c*", capacity=TWO))
+    near = dict(
+        zip(("e", "a", "c"), (switches_named(6, name)[0] for name in ("e0.0", "a0.0", "c0")), strict=True)
+    )
+    far = {name: switches_named(6, name)[0] for name in ("e0.1", "e1.0", "a0.1", "a1.0", "a1.1", "c1", "c3")}
+    assert [graph.cost(0, server) for server in (0, 1, 3, 9)] == [0, 2, 4, 6]
+    assert [graph.cost(0, node) for node in (near["e"], far["e0.1"], far["e1.0"])] == [1, 3, 5]
+    assert [graph.cost(0, node) for node in (near["a"], far["a0.1"], far["a1.0"])] == [2, 2, 4]
+    assert [graph.cost(node, 0) for node in (near["c"], far["c3"])] == [3, 3]
+    assert [graph.cost(near["e"], far[name]) for name in ("e0.1", "e1.0")] == [2, 4]
+    assert [graph.cost(far["a0.1"], far[name]) for name in ("e0.1", "e1.0", "a1.1", "a1.0")] == [1, 3, 2, 4]
+    assert [graph.cost(near["a"], node) for node in (near["c"], far["c3"])] == [1, 3]
+    assert [graph.cost(near["c"], far[name]) for name in ("c1", "c3")] == [2, 4]
+    assert graph.cost(near["e"], near["c"]) == 2
+
+
+def irregular(seed: int) -> ProgrammableNetwork:
+    """Switches linked at random, servers with one or two homes, some switches ordinary."""
+    draw = np.random.default_rng(seed)
+    switches, hosts = 7, 9
+    links = [GraphLink(hosts + one, hosts + int(draw.integers(one))) for one in range(1, switches)]
+    links += [
+        GraphLink(hosts + int(one), hosts + int((one + 3) % switches)) for one in draw.integers(7, size=2)
+    ]
+    for host in range(hosts):
+        homes = draw.choice(switches, int(draw.integers(1, 3)), replace=False)
+        links += [GraphLink(host, hosts + int(home)) for home in homes]
+    names = tuple(f"h{host}" for host in range(hosts)), tuple(GraphSwitch(f"s{n}") for n in range(switches))
+    capacities = {hosts + number: TWO for number in range(0, switches, 2)}
+    return ProgrammableNetwork.uniform(GraphTopology(*names, tuple(links)), capacities, TWO)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_section_3_b_distances_are_those_of_all_the_network(seed: int) -> None:
+    network = irregular(seed)
+    topology = network.topology
+    busy = {1, 4}
+    graph = LogicalGraph.of(network, busy)
+    assert sorted(node for rack in graph.racks for node in rack) == [0, 2, 3, 5, 6, 7, 8]
+    assert [rack[0] for rack in graph.racks] == sorted(rack[0] for rack in graph.racks)
+    assert graph.switches == network.programmable
+    shortest = nx.DiGraph()
+    for link in topology.links:
+        for one, other in ((link.one, link.other), (link.other, link.one)):
+            if one >= topology.hosts:
+                shortest.add_edge(one, other)
+            else:
+                shortest.add_edge(("from", one), other)  # servers pass nothing on
+    vertices = [*graph.rack_of, *graph.switches]
+    for one in vertices:
+        ways = nx.single_source_shortest_path_length(shortest, one if one >= 9 else ("from", one))
+        for other in vertices:
+            if one != other:
+                assert graph.cost(one, other) == ways[other] == network.hops(one, other)
+    for rack in graph.racks:
+        assert len({network.homes[server] for server in rack}) == 1
+
+
+def test_a_switch_that_no_server_reaches_is_left_out() -> None:
+    topology = GraphTopology(
+        ("h0", "h1"), (GraphSwitch("s0"), GraphSwitch("s1")), (GraphLink(0, 2), GraphLink(1, 2))
+    )
+    network = ProgrammableNetwork.uniform(topology, {2: TWO, 3: TWO}, TWO)
+    graph = LogicalGraph.of(network)
+    assert graph.switches == (2,)
+    assert graph.apart is None
+
+
+def test_no_idle_servers_and_no_programmable_switches() -> None:
+    network = fat_tree_network(2, "", capacity=TWO)
+    assert LogicalGraph.of(network).switches == ()
+    assert LogicalGraph.of(network).rack_to_switch.shape == (2, 0)
+    graph = LogicalGraph.of(network, range(2))
+    assert (graph.racks, graph.servers, graph.apart) == ((), 0, None)
+
+
+def test_only_servers_are_busy() -> None:
+    with pytest.raises(LocalMisuse, match="node 16 is no server"):
+        LogicalGraph.of(fat_tree_network(4, "", capacity=TWO), [16])
