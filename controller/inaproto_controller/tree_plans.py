@@ -1,7 +1,7 @@
 """Trees for the jobs that a fabric's root reports: what the planner is given, and what is made of its answer.
 
 A tree that the fabric has refused is left alone for a while, longer each time it is refused again. A switch
-that is away costs nobody the tree that he has, but nobody new gets one through it.
+that is away costs nobody the tree that he has; but nobody gets one through it, also not who was about to.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class TreePlans:
         states: Mapping[str, TreeState],
         *,
         had: Mapping[str, FabricTree],
+        held: frozenset[str],
         roots: Mapping[str, str],
         steps: Mapping[str, StepTimes],
         pins: Mapping[str, str],
@@ -62,8 +63,9 @@ class TreePlans:
         wishes: Mapping[str, TreeWished],
         now: float,
     ) -> TreePlan:
-        """``had``: the tree that each job has, or is getting; ``roots``: where those are that have none;
-        ``steps``: what is measured; ``away``: switches that cannot lend slots now."""
+        """``had``: the tree that each job has, or is getting; ``held``: jobs that have the slots of
+        that tree, by all that is known; ``roots``: where those are that have none; ``steps``: what is
+        measured; ``away``: switches that cannot lend slots now."""
         self._bar(states, wishes, now)
         self._gains = {job: gain for job, gain in self._gains.items() if job in states}
         self._gains |= {job: Gain.of(times) for job, times in steps.items() if job in states}
@@ -76,7 +78,7 @@ class TreePlans:
                 index
                 for index, one in enumerate(found)
                 if ((bar := self._bars.get((name, one.tree))) is not None and bar.holds(now))
-                or ((name not in had or index != current) and not away.isdisjoint(one.option.switches))
+                or ((name not in held or index != current) and not away.isdisjoint(one.option.switches))
             }
             jobs.append(
                 SharedJob(

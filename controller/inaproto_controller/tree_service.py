@@ -317,6 +317,7 @@ class TreeService:
         plan = self._plans.plan(
             states,
             had={job: tree for job, tree in had.items() if tree is not None},
+            held=frozenset(its.job for its in view.jobs if its.is_held),
             roots=roots,
             steps=self._sharing.steps(),
             pins=self._pins,

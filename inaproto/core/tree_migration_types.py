@@ -235,6 +235,13 @@ class JobView:
     target: Tree | None
     refusals: int
 
+    @property
+    def is_held(self) -> bool:
+        """It has the slots of its target, by all that is known, and is not giving them up."""
+        if self.lease is None or self.target is None or self.lease.tree != self.target.tree_id:
+            return False
+        return self.phase in (Phase.ADOPTING, Phase.STABLE)
+
 
 @dataclass(frozen=True, slots=True)
 class SwitchView:
