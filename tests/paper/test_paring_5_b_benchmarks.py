@@ -28,6 +28,7 @@ from inaproto_controller.paring.model import (
     measure,
 )
 from inaproto_controller.paring.switch_use import switch_use
+from tests.controller.paring_networks import random_graph, random_network
 
 GB = 10**9
 TEN = Fraction(10)
@@ -59,30 +60,6 @@ def example() -> tuple[ProgrammableNetwork, Task]:
 
 def evaluated(names: str, workers: int) -> tuple[ProgrammableNetwork, Task]:
     return fat_tree_network(6, names, capacity=TEN), Task(workers, LSTM, Fraction(5))
-
-
-def random_graph(seed: int, *, switches: int = 6, hosts: int = 8) -> GraphTopology:
-    """Switches joined at random, hosts of which some are linked twice."""
-    draw = random.Random(f"{seed}/graph")
-    links = {(hosts + draw.randrange(number), hosts + number) for number in range(1, switches)}
-    links |= {
-        (hosts + one, hosts + other) for one, other in combinations(range(switches), 2) if draw.random() < 0.2
-    }
-    for host in range(hosts):
-        links |= {(host, hosts + draw.randrange(switches)) for _ in range(draw.choice([1, 1, 2]))}
-    return GraphTopology(
-        tuple(f"h{number}" for number in range(hosts)),
-        tuple(GraphSwitch(f"s{number}") for number in range(switches)),
-        tuple(GraphLink(*ends) for ends in sorted(links)),
-    )
-
-
-def random_network(seed: int) -> ProgrammableNetwork:
-    topology = random_graph(seed)
-    draw = random.Random(f"{seed}/capacities")
-    capacities = [None, Fraction(0), Fraction(2), Fraction(5), Fraction(7, 2), TEN]
-    switches = {node: draw.choice(capacities) for node in range(topology.hosts, topology.nodes)}
-    return ProgrammableNetwork.uniform(topology, switches, TEN)
 
 
 # -- DeepSys

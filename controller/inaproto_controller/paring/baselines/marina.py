@@ -25,6 +25,7 @@ from inaproto_controller.paring.baselines.deepsys import plan_deepsys
 from inaproto_controller.paring.baselines.delivery_tree import DeliveryTree
 from inaproto_controller.paring.baselines.node_steiner import steiner_tree
 from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwork, Task
+from inaproto_controller.paring.tree_edits import is_below, without_idle_switches
 
 
 def plan_marina(
@@ -40,7 +41,7 @@ def plan_marina(
     while (move := _relief(network, placed.ps, parents)) is not None:
         child, taker = move
         parents[child] = taker
-    return PlacedTree(placed.ps, _without_idle(network, parents))
+    return PlacedTree(placed.ps, without_idle_switches(network.topology.hosts, parents))
 
 
 def _costs(network: ProgrammableNetwork) -> dict[Node, int]:
@@ -78,26 +79,9 @@ def _relief(network: ProgrammableNetwork, ps: Node, parents: Mapping[Node, Node]
         for child in sorted(parents)
         if parents[child] == giver
         for taker in switches
-        if burden(taker, 1) < most and not _is_below(parents, taker, child)
+        if burden(taker, 1) < most and not is_below(parents, taker, child)
     ]
     if not moves:
         return None
     _, _, child, taker = min(moves)
     return child, taker
-
-
-def _is_below(parents: Mapping[Node, Node], node: Node, above: Node) -> bool:
-    while node != above and node in parents:
-        node = parents[node]
-    return node == above
-
-
-def _without_idle(network: ProgrammableNetwork, parents: dict[Node, Node]) -> dict[Node, Node]:
-    """Switches that one or nobody sends to are left out."""
-    while True:
-        loads = Counter(parents.values())
-        idle = sorted(node for node in parents if node >= network.topology.hosts and loads[node] < 2)
-        if not idle:
-            return parents
-        above = parents.pop(idle[0])
-        parents = {node: above if parent == idle[0] else parent for node, parent in parents.items()}
