@@ -57,6 +57,7 @@ async def run_controller(
     sharing = partial(
         SharingService,
         lease_s=settings.lease_ms / 1000,
+        roots=[switch.name for switch in planner.topology.switches],
         config=SharingConfig("", rule=Rule(settings.sharing_rule)),
     )
 

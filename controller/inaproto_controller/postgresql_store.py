@@ -93,7 +93,8 @@ class _Postgresql(Session):
         self._answer_s = answer_s
         self._is_silent = False
         self._errors = psycopg.Error
-        self._broken = psycopg.IntegrityError
+        self._broken = (psycopg.IntegrityError, psycopg.DataError)
+        """Whoever leads next would get the same error again: it is no database that cannot be used now."""
         silent_ms = round(1000 * silent_s)
         timeouts = (
             f"-c statement_timeout={_STATEMENT_MS} -c idle_session_timeout={silent_ms} "

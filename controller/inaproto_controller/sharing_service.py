@@ -1,20 +1,23 @@
 """Jobs that share switch memory by turns: what host daemons say about that, and the groups that it is for.
 
-There is a group for each pool. What a group has decided is in the store, as long as there is one; all else is
-what hosts have reported since this controller leads.
+There is a group for each pool: that of the fabric's root, and of each other root that a tree can have, by the
+cluster file. What a group has decided is in the store, as long as there is one; all else is what hosts have
+reported since this controller leads.
 
-Invariants: a host speaks for its own seats only; groups and seats are bounded; only a leader decides.
+Invariants: a host speaks for its own seats only; groups and seats are bounded, and what a host calls a pool
+does not make it one; only a leader decides.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import trio
 
+from inaproto.core.ring_spec import SHARED_POOL
 from inaproto.core.sharing_types import SharingAction, SharingConfig, Tell
 from inaproto.core.sharing_words import Seat
 from inaproto.core.step_times import StepTimes
@@ -35,7 +38,8 @@ from inaproto_controller.sharing_planner import Place, PlannerConfig, SeatNews, 
 
 log = logging.getLogger("inaproto.controller")
 
-GROUPS_MAX: Final = 64
+NO_POOLS_MAX: Final = 64
+"""Names that are no pool's and were warned of; there may be more of them."""
 PLAN_S: Final = 0.0002
 """Between two plans, at least; and as long as the one before took, so that planning is half of the work at
 most. A turn is planned when the one before it has drained: what is waited here the pool idles."""
@@ -47,17 +51,20 @@ def _now() -> Instant:
 
 class SharingService:
     """``send`` takes a message to a host, or loses it. ``lease_s``: a host of which nothing was heard for so
-    long is lost."""
+    long is lost. ``roots``: switches that trees can have as their roots, and with it a pool of their own."""
 
     def __init__(
         self,
         send: Callable[[str, Message], None],
         *,
         lease_s: float,
+        roots: Collection[str] = (),
         config: SharingConfig | None = None,
         planning: PlannerConfig | None = None,
     ) -> None:
         self._send = send
+        self._pools = frozenset({SHARED_POOL, *(f"{SHARED_POOL}@{root}" for root in roots)})
+        self._no_pools: dict[str, None] = {}
         self._lease_s = lease_s
         self._config = config or SharingConfig("")
         self._planning = planning or PlannerConfig()
@@ -185,10 +192,18 @@ class SharingService:
         for hold in report.seats:
             pools.setdefault(hold.pool, {})[Seat(JobId(hold.job), host, hold.life)] = hold
         for name in pools:
-            if name not in self._groups and len(self._groups) < GROUPS_MAX:
+            if name not in self._groups and self._is_pool(name, host):
                 self._new_group(name, None)
         for name, group in self._groups.items():
             group.reported(host, pools.get(name, {}))
+
+    def _is_pool(self, name: str, host: str) -> bool:
+        if name in self._pools:
+            return True
+        if name not in self._no_pools and len(self._no_pools) < NO_POOLS_MAX:
+            self._no_pools[name] = None
+            log.warning("host %s has seats at %r: no switch of the cluster file has that pool", host, name)
+        return False
 
     def _note(self, news: SeatNews, message: SharingPattern | SharingProgress) -> None:
         now = trio.current_time()

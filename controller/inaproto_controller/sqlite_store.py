@@ -96,7 +96,7 @@ class _Sqlite(Session):
     def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         try:
             return self._connection.execute(sql, values).fetchall()
-        except sqlite3.IntegrityError as error:
+        except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError) as error:
             raise InvariantBroken(f"store {self._path}: {error}: {sql}") from None
         except sqlite3.Error as error:
             raise StoreLost(f"store {self._path}: {error}") from None

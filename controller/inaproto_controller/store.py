@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, assert_never
 
-from inaproto.errors import ConfigError, InaprotoError
+from inaproto.errors import ConfigError, InaprotoError, LocalMisuse
 from inaproto_controller.desired import (
     Change,
     Desired,
@@ -78,7 +78,10 @@ class Store(Protocol):
         ...
 
     def put_record(self, owner: str, body: bytes | None) -> None:
-        """In the place of the one before; None: there is none any more."""
+        """In the place of the one before; None: there is none any more.
+
+        Raises ``LocalMisuse`` for an owner with a NUL, which not every database can store.
+        """
         ...
 
     def events(self) -> Sequence[tuple[int, str]]:
@@ -269,6 +272,8 @@ def records(database: Database) -> dict[str, bytes]:
 
 
 def put_record(database: Database, term: int, owner: str, body: bytes | None) -> None:
+    if "\0" in owner:
+        raise LocalMisuse(f"record of {owner!r}: its owner has a name that cannot be stored")
     with database.transaction():
         _hold_term(database, term)
         if body is None:

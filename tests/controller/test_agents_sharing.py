@@ -158,9 +158,13 @@ async def test_an_operation_that_cannot_be_is_no_vote(runtime_dir: Path, index: 
 
 async def test_a_seat_is_heard_by_its_group_alone(runtime_dir: Path) -> None:
     """Another group knows nothing of its rounds, and would answer that they were aborted."""
-    async with controlled(runtime_dir) as its:
+
+    def make(send: Any) -> SharingService:
+        return SharingService(send, lease_s=30, roots=["spine1"])
+
+    async with controlled(runtime_dir, sharing=make) as its:
         one, other = await its.host("h0"), await its.host("h1")
-        await other.has("b", hosts=1, pool="other")
+        await other.has("b", hosts=1, pool="shared@spine1")
         await other.commits()
         await one.has("a", hosts=1)
         await one.commits()

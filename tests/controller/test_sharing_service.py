@@ -32,7 +32,7 @@ from inaproto.wire.sharing_messages import (
     VersionRecord,
 )
 from inaproto_controller.core_runner import EVENTS_MAX
-from inaproto_controller.sharing_service import SharingService
+from inaproto_controller.sharing_service import NO_POOLS_MAX, SharingService
 
 
 class Service:
@@ -46,7 +46,10 @@ class Service:
         self.disk.set()
         """Unset: the disk is slow."""
         self.service = SharingService(
-            self._send, lease_s=30.0, config=SharingConfig("", margin=0, vote_ns=60 * S)
+            self._send,
+            lease_s=30.0,
+            roots=["spine1"],
+            config=SharingConfig("", margin=0, vote_ns=60 * S),
         )
 
     def _send(self, host: str, message: Message) -> None:
@@ -101,7 +104,7 @@ async def settled() -> None:
 async def test_another_pool_s_group_says_nothing_of_a_round_that_is_not_its_own() -> None:
     """Its answer would have been that the round was aborted."""
     async with leading() as here:
-        here.report("h1", "other", pool="another")
+        here.report("h1", "other", pool="shared@spine1")
         here.report("h0", "train")
         await settled()
         (prepare,) = here.of("h0", SharingPrepare)
@@ -113,6 +116,29 @@ async def test_another_pool_s_group_says_nothing_of_a_round_that_is_not_its_own(
         here.disk.set()
         await settled()
         assert {commit.version for commit in here.of("h0", SharingCommit)} == {prepare.version}
+
+
+@pytest.mark.parametrize("pool", ["a\0", "shared\0", "shared@", "shared@spine2", "shared@spine1@", "spine1"])
+async def test_a_pool_that_no_switch_has_is_none(pool: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A host that names it would make a group of it, and a record in the store: as many as it likes, with
+    names that not every database takes."""
+    async with leading() as here:
+        for _ in range(3):
+            here.report("h0", "train", pool=pool)
+        await settled()
+        assert not here.records
+        assert not here.said
+        assert here.service.status() == []
+        assert caplog.text.count(f"host h0 has seats at {pool!r}") == 1
+        here.report("h0", "train")
+        await here.hears("h0", SharingPrepare)
+
+
+async def test_warnings_of_names_that_are_no_pools_have_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    async with leading() as here:
+        for number in range(2 * NO_POOLS_MAX):
+            here.report("h0", "train", pool=f"shared@none{number}")
+        assert len(caplog.records) == NO_POOLS_MAX
 
 
 async def test_that_a_seat_is_gone_is_heard_however_much_its_host_has_said_before() -> None:

@@ -76,8 +76,13 @@ class LiveController:
         roles: dict[str, AgentRole] = {f"h{number}": "host" for number in range(8)}
 
         def make(send: Any) -> SharingService:
-            config = SharingConfig("", capacity=self._capacity)
-            return SharingService(send, lease_s=self._lease_s, config=config, planning=PlannerConfig())
+            return SharingService(
+                send,
+                lease_s=self._lease_s,
+                roots=() if topology is None else [switch.name for switch in topology.switches],
+                config=SharingConfig("", capacity=self._capacity),
+                planning=PlannerConfig(),
+            )
 
         topology = self._topology
         if topology is not None:
