@@ -2,7 +2,8 @@
 
 Jobs whose training step is known are planned for by :mod:`inaproto.core.sharing_turns`. A job of which that
 is not known (yet) takes turns of a few operations with the others, whoever has waited longest first; so it
-is measured, and nobody is left out. A job that is alone has a turn without end.
+is measured, and nobody is left out. So do all where plans would take long: nobody's pattern may keep the
+controller from its other work. A job that is alone has a turn without end.
 
 All is asked for again at every event; nothing is remembered but who had a turn when.
 
@@ -13,7 +14,7 @@ Speeds: what an all-reduce takes without INA is measured by the hosts; with INA 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
@@ -42,6 +43,9 @@ ROUND_TRIP_SHARE: Final = 1.25
 PAUSE_S: Final = 2.0
 PAUSE_STEPS: Final = 2.0
 """A job that begins no all-reduce for so long, and for so many of its steps, pauses."""
+PLANNED_OPERATIONS_MAX: Final = 8_192
+"""Of one step each of all jobs that turns are planned for. A plan takes some microseconds for each."""
+PLANNED_JOBS_MAX: Final = 64
 AGE_MAX: Final = 10.0
 """Seconds; a job that was not heard of for so long is not where it would be by its step."""
 
@@ -95,7 +99,8 @@ class TurnPlanner:
         self._served: dict[JobId, Epoch] = {}
         """Last turn of each job."""
         self._stands: dict[Epoch, float] = {}
-        self._times: dict[JobId, tuple[object, StepTimes]] = {}
+        self._times: dict[JobId, tuple[object, StepTimes | None]] = {}
+        """And of what: the same is not worked out again."""
         self._free_since: float | None = None
         """When a turn was put off first, since the last one."""
         self._took: deque[float] = deque(maxlen=ROUND_TRIPS)
@@ -124,7 +129,7 @@ class TurnPlanner:
             return Wish(TurnWanted(None), inf)
         facts = {job: found for job in jobs if (found := self._facts(job, jobs[job], now)) is not None}
         others = [job for job in jobs if job not in facts]
-        if not others:
+        if not others and _is_quick(facts.values()):
             return self._planned(facts, turns, now)
         waiting = sorted(jobs, key=lambda job: (self._served.get(job, Epoch(0)), job))
         standing = {one.turn.job for one in turns}
@@ -157,7 +162,7 @@ class TurnPlanner:
 
     def steps(self) -> Mapping[JobId, StepTimes]:
         """Of jobs whose step was known when turns were planned last."""
-        return {job: times for job, (_, times) in self._times.items()}
+        return {job: times for job, (_, times) in self._times.items() if times is not None}
 
     def _forget(self, jobs: Mapping[JobId, Sequence[SeatNews]], turns: Sequence[TurnView]) -> None:
         standing = {one.turn.epoch for one in turns}
@@ -187,18 +192,29 @@ class TurnPlanner:
     def _times_of(
         self, job: JobId, patterns: Sequence[Pattern], bandwidth: int, hosts: int
     ) -> StepTimes | None:
-        of_job = Pattern.of_job(patterns)
-        if of_job is None or not bandwidth:
+        if not bandwidth or len(patterns[0].nbytes) > PLANNED_OPERATIONS_MAX:
             return None
-        known = self._times.get(job)
-        if known is None or known[0] != (of_job, bandwidth):
-            speeds = Speeds(float(bandwidth), self._config.ina_ratio, self._config.latency)
-            try:
-                times = StepTimes(of_job.trace(job), speeds, hosts=hosts)
-            except (ConfigError, ZeroDivisionError):
-                return None
-            known = self._times[job] = ((of_job, bandwidth), times)
-        return known[1]
+        key, known = (tuple(patterns), bandwidth), self._times.get(job)
+        is_known = known is not None and known[0] == key
+        times = known[1] if known is not None and is_known else self._timed(job, patterns, bandwidth, hosts)
+        self._times[job] = (key, times)
+        return times
+
+    def _timed(self, job: JobId, patterns: Sequence[Pattern], bandwidth: int, hosts: int) -> StepTimes | None:
+        of_job = Pattern.of_job(patterns)
+        if of_job is None:
+            return None
+        speeds = Speeds(float(bandwidth), self._config.ina_ratio, self._config.latency)
+        try:
+            return StepTimes(of_job.trace(job), speeds, hosts=hosts)
+        except (ConfigError, ZeroDivisionError):
+            return None
+
+
+def _is_quick(jobs: Collection[JobFacts]) -> bool:
+    """To plan for."""
+    operations = sum(one.times.count for one in jobs)
+    return operations <= PLANNED_OPERATIONS_MAX and len(jobs) <= PLANNED_JOBS_MAX
 
 
 def pattern_of(nbytes: Sequence[int], ready_ns: Sequence[int], duration_ns: int) -> Pattern | None:

@@ -21,9 +21,10 @@ published score's numerator (:meth:`NextOperation.gain`), and beyond it:
   of equal steps that are in step get out of it by that, and are not in each other's way any more. Giving way
   to who loses a bit more keeps them in step for ever.
 
-A plan is a function of the facts; nothing is remembered. It is asked for late, a round trip and ``lead``
-before its first operation begins, so that what is decided rests on late facts; a turn that stands is never
-changed. Where nobody else gains anything, a turn has no end, until somebody does.
+A plan is a function of the facts; nothing is remembered. It takes time in proportion to the operations of all
+steps, and to those of one times the jobs (:mod:`inaproto.core.step_ends`). It is asked for late, a round trip
+and ``lead`` before its first operation begins, so that what is decided rests on late facts; a turn that
+stands is never changed. Where nobody else gains anything, a turn has no end, until somebody does.
 
 Seconds of the controller's clock. Capacities above one: where several units are free, those who begin next
 get the others, and are in nobody's way; where none is, the turn is planned for the one that is free first.
@@ -40,6 +41,7 @@ from typing import Final, NamedTuple
 
 from inaproto.core.job_run import JobRun, Phase
 from inaproto.core.sharing_policy import may_use
+from inaproto.core.step_ends import EndsFrom, EndsOfStep, best_end
 from inaproto.core.step_times import StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import JobId, OpIndex
@@ -295,6 +297,8 @@ class _Wish:
         self.first = line.number(run)
         self.begin = run.at
         self.need = _need(run)
+        self.weight = run.weight
+        self._in_need: EndsOfStep | None = None
 
     @classmethod
     def of(cls, line: _Line, earliest: float) -> _Wish | None:
@@ -314,10 +318,10 @@ class _Wish:
     def until(self, others: Sequence[_Wish], config: TurnConfig) -> OpIndex:
         """Where its turn would end: at its first operation if it is better given to another."""
         run = copy(self._run)
+        rivals = [_Rival(one, config) for one in others if one.need < inf]
         while _gain(run) > _NOTHING:
-            index = run.index
-            end = run.at + run.times.ina[index]
-            if any(one.goes_first(run, end, config) for one in others):
+            end = run.at + run.times.ina[run.index]
+            if any(one.goes_first(run, end) for one in rivals):
                 return self._line.number(run)
             run.begin(uses_ina=True)
             run.end()
@@ -325,16 +329,32 @@ class _Wish:
                 break
         return self._line.number(run)
 
-    def goes_first(self, holder: JobRun, end: float, config: TurnConfig) -> bool:
+    def in_need(self) -> EndsOfStep:
+        """Where its need begins. Not asked of one without."""
+        if self._in_need is None:
+            self._in_need = EndsOfStep(_reached(self._run, self.need))
+        return self._in_need
+
+
+class _Rival:
+    """Another one's wish, as a turn is planned operation by operation."""
+
+    def __init__(self, wish: _Wish, config: TurnConfig) -> None:
+        self._wish, self._config = wish, config
+        self._ends: EndsFrom | None = None
+
+    def goes_first(self, holder: JobRun, end: float) -> bool:
         """Before the operation of ``holder`` that would end at ``end``."""
-        if end + config.round_trip <= self.need:
+        config, wish = self._config, self._wish
+        if end + config.round_trip <= wish.need:
             return False
-        begin = self.need if self.need < inf else max(holder.at, self.begin)
-        own = _reached(self._run, begin)
-        own_best, holder_best = _step_end(own, -inf), _step_end(holder, -inf)
-        holder_loses = holder.weight * (_step_end(holder, own_best + config.round_trip) - holder_best)
-        own_loses = own.weight * (_step_end(own, holder_best + config.round_trip) - own_best)
-        if own_loses - holder_loses <= max(own.weight * config.round_trip, _NOTHING):
+        own = wish.in_need()
+        if self._ends is None:
+            self._ends = EndsFrom(holder, own.best + config.round_trip)
+        holder_best = best_end(holder)
+        holder_loses = holder.weight * (self._ends.end(holder) - holder_best)
+        own_loses = wish.weight * (own.end(holder_best + config.round_trip) - own.best)
+        if own_loses - holder_loses <= max(wish.weight * config.round_trip, _NOTHING):
             return False
         cut = holder.weight * config.round_trips_lost * config.round_trip
         return holder_loses <= _NOTHING or holder_loses + cut <= config.yield_share * own_loses
@@ -387,15 +407,3 @@ def _need(run: JobRun) -> float:
         while ahead.steps == steps:
             _go_without(ahead)
     return inf
-
-
-def _step_end(run: JobRun, ina_from: float) -> float:
-    """If operations that begin then or later use INA, and those before do not."""
-    times, at = run.times, run.at - run.step_start
-    since = ina_from - run.step_start
-    for number in range(run.index, times.count):
-        begin = max(at, times.ready[number])
-        if begin >= since:
-            return run.step_start + max(begin + times.tail_ina[number], times.floor_ina[number])
-        at = begin + times.plain[number]
-    return run.step_start + max(at, times.duration)

@@ -90,6 +90,7 @@ class StepTimes:
     """
 
     __slots__ = (
+        "_suffix",
         "count",
         "duration",
         "floor_ina",
@@ -99,7 +100,6 @@ class StepTimes:
         "ready",
         "step_ina",
         "step_plain",
-        "suffix",
         "tail_ina",
         "tail_plain",
     )
@@ -114,7 +114,8 @@ class StepTimes:
         self.tail_ina, self.floor_ina = self._rest(self.ina)
         self.step_plain: Final = self._isolated(self.plain)
         self.step_ina: Final = self._isolated(self.ina)
-        self.suffix: Final = self._suffix()
+        self._suffix: int | None = None
+        """Once it was asked for."""
 
     def _rest(self, times: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         tail, floor = [0.0], [self.duration]
@@ -129,16 +130,23 @@ class StepTimes:
             end = max(end, start) + time
         return max(end, self.duration)
 
-    def _suffix(self) -> int:
+    @property
+    def suffix(self) -> int:
         """The first operation of the fewest last ones that need INA for a step to be as short as it can be.
 
         The short paper's partition; as many as there are operations if INA gains nothing.
         """
-        for first in range(self.count, 0, -1):
-            step = self._isolated([*self.plain[:first], *self.ina[first:]])
-            if step <= self.step_ina + _ROUNDING * self.step_ina:
-                return first
-        return 0
+        if self._suffix is None:
+            end, first = 0.0, 0
+            for number in range(self.count + 1):
+                step = max(end + self.tail_ina[number], self.floor_ina[number])
+                if step > self.step_ina + _ROUNDING * self.step_ina:
+                    break
+                first = number
+                if number < self.count:
+                    end = max(end, self.ready[number]) + self.plain[number]
+            self._suffix = first
+        return self._suffix
 
     @property
     def gain(self) -> float:

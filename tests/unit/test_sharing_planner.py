@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inaproto.core.communication_pattern import Pattern
@@ -47,6 +49,35 @@ def test_a_job_that_is_not_known_takes_turns_of_a_few_operations_until_it_is() -
     second = planner.wish(jobs, [stands], 0.003).wanted
     assert second is not None
     assert second.job == B
+
+
+@pytest.mark.parametrize(("jobs", "operations"), [(2, 16_384), (4, 4096), (100, 4)])
+def test_jobs_whose_plans_would_take_long_take_turns_as_if_their_steps_were_not_known(
+    jobs: int, operations: int
+) -> None:
+    """What one of them says of its steps keeps the controller from nothing."""
+    ready = tuple(range(0, 10_000 * operations, 10_000))
+    pattern = Pattern((1_000,) * operations, ready, ready[-1])
+    planner = TurnPlanner()
+    told = {JobId(f"{number:03}"): news(step_start=0.0, pattern=pattern) for number in range(jobs)}
+    for number, job in enumerate(told):
+        wanted = planner.wish(told, [], 0.001).wanted
+        assert wanted is not None
+        assert (wanted.job, wanted.operations) == (job, UNMEASURED_OPERATIONS)
+        planner.stands(job, Epoch(number + 1), 0.002)
+
+
+def test_a_step_is_worked_out_once() -> None:
+    """A pattern that is told again is the same one, and one that fits no step is so each time."""
+    planner = TurnPlanner()
+    jobs = {A: news(step_start=0.0), B: news(step_start=0.030)}
+    planner.wish(jobs, [], 0.001)
+    times = planner.steps()
+    jobs[A][0].pattern = replace(PATTERN)
+    jobs[B][0].pattern = replace(PATTERN, nbytes=(1,) * 4)
+    planner.wish(jobs, [], 0.002)
+    assert list(planner.steps()) == [A]
+    assert planner.steps()[A] is times[A]
 
 
 @pytest.mark.parametrize("pattern", [PATTERN, None])
