@@ -155,7 +155,8 @@ class TreeService:
         self._deposed = trio.Event()
         jitter = tuple(random.randrange(20 * MS) for _ in range(JITTERS))
         switches = tuple(sorted(self._trees.slots))
-        config = MigrationConfig(switches, tries_max=TRIES_MAX, jitter_ns=jitter)
+        slots = tuple(self._trees.slots[name] for name in switches)
+        config = MigrationConfig(switches, slots, tries_max=TRIES_MAX, jitter_ns=jitter)
         core = self._core = TreeMigration(config, self._record)
         self._asked = self._record.plan
         self._runner: CoreRunner[MigrationEvent, MigrationAction] = CoreRunner(

@@ -3,7 +3,12 @@
 As in the paper, a job that is to shift its tree releases its slots after its current INA operation, at once
 if there is none, and then tries to acquire the new tree; until it has it, operations take the fallback. Each
 job goes STABLE -> DRAINING -> RELEASING -> RELEASED -> ACQUIRING -> STABLE, and no job of a plan acquires
-before all of it have released: two jobs that swap trees would else wait for each other for ever.
+slots that another of it has yet to release: two jobs that swap trees would else wait for each other for ever.
+
+The paper lets none acquire before *all* have released. Then one job that cannot drain, because a rank of it
+writes a checkpoint, keeps all others waiting; and that is not what prevents the deadlock (``inaproto explore
+--world migration --variant no-barrier``). Ours waits only for what it wants: where a switch has a slot to
+spare, or nobody is about to leave it, a job acquires at once.
 
 The paper is silent on how slots of several switches are acquired, and on failure. Ours:
 
@@ -86,8 +91,8 @@ class TreeMigration(JobMoves):
         if self._token == 0:
             return Instant(0)
         found = [its.at for its in self._switches.values() if its.at is not None]
-        if self._is_open():
-            found += [its.retry_at for its in self._jobs.values() if its.phase is Phase.BACKING_OFF]
+        waiting = [its for its in self._jobs.values() if its.phase is Phase.BACKING_OFF]
+        found += [its.retry_at for its in waiting if self._is_open(its)]
         return min(found, default=None)
 
     def view(self) -> MigrationView:

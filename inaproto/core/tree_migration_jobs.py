@@ -97,16 +97,18 @@ class Fact(Enum):
     LACKS = "a switch of its tree has said that it does not hold it"
     REFUSED = "the next switch refused, or is lost"
     CLEAR = "no switch that answers holds it"
-    OPEN = "no job has yet to release"
-    DUE = "its back-off is over, and no job has yet to release"
+    OPEN = "no job has yet to release what it wants"
+    DUE = "its back-off is over, and no job has yet to release what it wants"
 
 
 _CLAIMS: Final = (Phase.ADOPTING, Phase.STABLE, Phase.DRAINING, Phase.ACQUIRING)
 """A job has a claim to the leases of its tree."""
+_NOWHERE: Final = (Phase.RELEASED, Phase.BACKING_OFF)
+"""A job has no lease anywhere."""
 
 
 def _holds_up(job: Job) -> bool:
-    """None begins to acquire before this job has released."""
+    """None begins to acquire its slots before this job has released them."""
     is_leaving = job.phase is Phase.STABLE and job.tree is not None and job.target != job.tree
     return is_leaving or job.phase in (Phase.ADOPTING, Phase.DRAINING, Phase.RELEASING)
 
@@ -119,6 +121,9 @@ class JobMoves:
         self._epoch = record.epoch
         self._switches = {name: Switch(name) for name in sorted(config.switches)}
         self._jobs = {its.job: self._recorded(its) for its in record.jobs if its.tree or self._aim(its)}
+        self._slots = dict(zip(config.switches, config.slots, strict=False))
+        self._free: dict[str, int] | None = None
+        """See ``_free_beside_leavers``; None: to be counted."""
         self._table = TABLE
         self._backoffs = 0
         self._measured: deque[Migration] = deque(maxlen=config.measures_max)
@@ -132,6 +137,7 @@ class JobMoves:
 
     def _advance_all(self, now: Instant) -> None:
         """Let every job go as far as it can."""
+        self._free = None
         has_moved = True
         while has_moved:
             has_moved = False
@@ -144,6 +150,7 @@ class JobMoves:
         for fact, handler in self._table[job.phase].items():
             if handler is not stay and _IS_TRUE[fact](self, job, now):
                 after = handler(self, job, now)
+                self._free = None
                 if after is None:
                     del self._jobs[job.name]
                 else:
@@ -196,8 +203,29 @@ class JobMoves:
         known = [switch for switch in self._switches.values() if not switch.is_lost]
         return all(switch.boot and not switch.may_hold(job.name) for switch in known)
 
-    def _is_open(self) -> bool:
-        return not any(_holds_up(its) for its in self._jobs.values())
+    def _is_open(self, job: Job) -> bool:
+        if self._free is None:
+            self._free = self._free_beside_leavers()
+        switches = () if job.target is None else job.target.switches
+        return all(self._free.get(at, 1) > 0 for at in switches)
+
+    def _free_beside_leavers(self) -> dict[str, int]:
+        """Of switches that a job has yet to leave: slots that nobody has, or is about to get."""
+        leavers = [its for its in self._jobs.values() if _holds_up(its)]
+        found = {at: self._slots.get(at, 0) for job in leavers for at in self._order(job)}
+        if not found:
+            return found
+        lent = {(at, lease.job) for at in found.keys() & self._switches for lease in self._switches[at].held}
+        claimed = {
+            (at, its.name)
+            for its in self._jobs.values()
+            if its.phase not in _NOWHERE
+            for at in self._order(its)
+        }
+        for at, _ in lent | claimed:
+            if at in found:
+                found[at] -= 1
+        return found
 
     # --- moves; None: the job is forgotten
 
@@ -313,6 +341,6 @@ _IS_TRUE: Final[Mapping[Fact, Callable[[JobMoves, Job, Instant], bool]]] = {
     Fact.LACKS: lambda core, job, now: core._lacks(job),
     Fact.REFUSED: lambda core, job, now: core._is_refused(job),
     Fact.CLEAR: lambda core, job, now: core._is_clear(job),
-    Fact.OPEN: lambda core, job, now: core._is_open(),
-    Fact.DUE: lambda core, job, now: job.retry_at <= now and core._is_open(),
+    Fact.OPEN: lambda core, job, now: core._is_open(job),
+    Fact.DUE: lambda core, job, now: job.retry_at <= now and core._is_open(job),
 }

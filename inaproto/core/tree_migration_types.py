@@ -28,6 +28,8 @@ class Tree:
 class MigrationConfig:
     switches: tuple[str, ...]
     """All that have slots, by name."""
+    slots: tuple[int, ...] = ()
+    """Of each of them; empty: not known. A job waits for no other where one is free."""
     jobs_max: int = 1024
     """Jobs that have a tree or want one."""
     resend_ns: int = 200 * MS
@@ -47,6 +49,8 @@ class MigrationConfig:
     def __post_init__(self) -> None:
         if not self.switches or len(set(self.switches)) != len(self.switches):
             raise LocalMisuse(f"switches must be named, each once: {self.switches}")
+        if self.slots and (len(self.slots) != len(self.switches) or min(self.slots) < 0):
+            raise LocalMisuse(f"slots: of each of {len(self.switches)} switches, not {self.slots}")
         for name in ("jobs_max", "resend_ns", "tries_max", "audit_ns", "backoff_ns", "measures_max"):
             if getattr(self, name) < 1:
                 raise LocalMisuse(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -31,6 +31,7 @@ class Weather:
         self.is_bad = True
         config = MigrationConfig(
             tuple(self.switches),
+            (self.capacity,) * len(self.switches),
             tries_max=self.random.randint(2, 5),
             audit_ns=2 * S,
             jitter_ns=tuple(self.random.randrange(20 * MS) for _ in range(16)),
@@ -91,7 +92,8 @@ class Weather:
         """Whoever operates the cluster edits its file, and starts the controller anew."""
         self.switches = self.switches.replace(switch, "")
         self.world.crash()
-        self.world.config = replace(self.world.config, switches=tuple(self.switches))
+        slots = (self.capacity,) * len(self.switches)
+        self.world.config = replace(self.world.config, switches=tuple(self.switches), slots=slots)
         self.world.restart()
         self.new_plan()
 

@@ -79,7 +79,7 @@ class MigratingJobs:
     ) -> None:
         """``copies``: after how many nanoseconds each copy of a message arrives; none: it is lost."""
         self.now = Instant(0)
-        self.config = config or MigrationConfig(tuple(switches))
+        self.config = config or MigrationConfig(tuple(switches), (capacity,) * len(switches))
         self.drain_ns = drain_ns
         self.copies = copies
         self.ledgers = {

@@ -127,6 +127,8 @@ def test_a_tree_names_its_switches_in_ascending_order(switches: tuple[str, ...])
     [
         {"switches": ()},
         {"switches": ("a", "a")},
+        {"slots": (1, 1)},
+        {"slots": (-1,)},
         {"jobs_max": 0},
         {"resend_ns": 0},
         {"tries_max": 0},
@@ -450,3 +452,46 @@ def test_a_job_that_ended_while_its_switch_was_taken_out_is_forgotten(tree_at: s
     world.tell(JobEnded("A"))
     assert world.settle()
     assert world.core.view().jobs == ()
+
+
+def test_a_job_that_never_drains_holds_up_nobody_who_wants_other_slots() -> None:
+    """Its all-reduce waits for a rank that writes a checkpoint."""
+    world = settled("abc", A="a")
+    world.drain_ns = 3600 * S
+    world.tell(plan(2, A="b"))
+    world.tell(plan(3, B="c"))
+    assert world.run(1 * S, lambda: bool(world.hosts.get("B")) and world.uses("B") is not None)
+    assert phases(world) == {"A": Phase.DRAINING, "B": Phase.STABLE}
+
+
+def test_a_slot_that_is_free_beside_one_that_is_to_be_released_is_had_at_once() -> None:
+    world = MigratingJobs("ab", capacity=2)
+    world.tell(plan(1, A="a"))
+    assert world.settle()
+    world.drain_ns = 3600 * S
+    world.tell(plan(2, A="b"))
+    world.tell(plan(3, B="a", C="a"))
+    assert world.run(1 * S, lambda: phases(world).get("B") is Phase.STABLE)
+    assert not world.run(1 * S, lambda: phases(world)["C"] is not Phase.RELEASED), "that one A has"
+    assert ("C", "a") not in world.orders(Order.ACQUIRE), "it would be refused"
+
+
+def test_where_slots_are_not_known_a_switch_that_a_job_has_yet_to_leave_is_full() -> None:
+    world = MigratingJobs("ab", capacity=2, config=MigrationConfig(("a", "b")))
+    world.tell(plan(1, A="a"))
+    assert world.settle()
+    world.drain_ns = 1 * S
+    world.tell(plan(2, A="b", B="a"))
+    assert not world.run(S // 2, lambda: phases(world).get("B") is not Phase.RELEASED)
+    assert world.settle()
+
+
+def test_a_back_off_waits_only_for_those_who_have_what_is_wanted() -> None:
+    world = settled("abc", A="a", B="b")
+    world.tell(plan(2, A="a", B="b", C="b"))
+    assert world.run(1 * S, lambda: phases(world)["C"] is Phase.BACKING_OFF)
+    world.drain_ns = 3600 * S
+    world.tell(plan(3, A="c", B="b", C="b"))
+    world.die("B")
+    assert world.run(5 * S, lambda: phases(world)["C"] is Phase.STABLE)
+    assert phases(world)["A"] is Phase.DRAINING

@@ -114,6 +114,7 @@ class Controller(Node):
         self.migration = TreeMigration(
             MigrationConfig(
                 switches=tuple(switch.name for switch in world.switches),
+                slots=tuple(switch.capacity for switch in world.switches),
                 resend_ns=max(4 * config.delay_max_ns, config.retry_ns),
                 audit_ns=max(config.slot_lease_ns // 2, config.heartbeat_ns),
                 backoff_ns=config.retry_ns,

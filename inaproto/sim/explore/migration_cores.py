@@ -44,7 +44,7 @@ Numbers = Mapping[int, int]
 
 MakeCoordinator = Callable[[MigrationConfig, MigrationRecord | None], TreeMigration]
 
-_LEFT_OUT: Final = frozenset({"config", "_table", "_counters", "_measured", "_backoffs"})
+_LEFT_OUT: Final = frozenset({"config", "_table", "_counters", "_measured", "_backoffs", "_slots", "_free"})
 
 
 class Coordinators:

@@ -100,7 +100,9 @@ class MigrationStates:
         self.switches = config.scenario.switches
         self.jobs = config.scenario.jobs
         self.plans = len(config.scenario.plans)
-        self.coordinators = Coordinators(MigrationConfig(self.switches, tries_max=2), coordinator)
+        self.coordinators = Coordinators(
+            MigrationConfig(self.switches, (config.capacity,) * len(self.switches), tries_max=2), coordinator
+        )
         self.ledgers = [Ledgers(name, config.capacity, ledger) for name in self.switches]
         self.records: Table[MigrationRecord | None] = Table(None)
         self.seats: Table[Seat] = Table(Seat())

@@ -84,7 +84,7 @@ class KeepsPartialAnyOrder(KeepsPartial):
 class NoBarrier(TreeMigration):
     """A job acquires when it has released, whatever the others do."""
 
-    def _is_open(self) -> bool:
+    def _is_open(self, job: Job) -> bool:
         return True
 
 

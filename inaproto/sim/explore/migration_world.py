@@ -272,7 +272,8 @@ class MigrationWorld(MigrationStates):
                 local, actions = self.coordinators.expire(state[COORDINATOR], name)
                 self._carry_out(found, Step("asks again", at), self.put(state, COORDINATOR, local), actions)
         for at, job in enumerate(self.jobs):
-            if job in core._jobs and core._jobs[job].phase is Phase.BACKING_OFF and core._is_open():
+            its = core._jobs.get(job)
+            if its is not None and its.phase is Phase.BACKING_OFF and core._is_open(its):
                 local, actions = self.coordinators.expire(state[COORDINATOR], job)
                 self._carry_out(found, Step("tries again", at), self.put(state, COORDINATOR, local), actions)
 
