@@ -47,7 +47,7 @@ class JobRecovery:
     fast: RingPath = "switch"
     """Its path through the switches, to which it returns: ``shared`` if that was asked for."""
     is_asked: bool = False
-    """The job wants this path and no other."""
+    """The job wants this path and no other, or can have no other."""
     reason: str = ""
     """Why the last ring ended."""
     recoveries: int = 0
@@ -124,6 +124,11 @@ class JobRecovery:
         self.fallback = reason
         self.waits_for_room = until_room
         self._breaks[self.fast] = BREAKS_MAX  # no help for a path that breaks here
+
+    def leaves_for_good(self, reason: str, path: RingPath) -> None:
+        """The switches: its hosts sum themselves, on ``path``, as long as it lasts."""
+        self.refused(reason, path)
+        self.is_asked, self.return_at = True, None
 
     def broke(self, reason: str, progress: int, paths: Sequence[RingPath]) -> bool:
         """The ring broke, where a rank had come as far as ``progress``; ``paths`` are all that it may take.

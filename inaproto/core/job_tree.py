@@ -6,7 +6,8 @@ the switches:
 
 - INSTALLING: they were told of it; when all have it its hosts hear that it stands;
 - STANDING: its hosts may have turns on it;
-- PARKING: its hosts were asked to have none, and to say when nothing of it is on its way;
+- PARKING: its hosts were asked to have none, and to say when nothing of it is on its way, before
+  ``park_until``;
 - PARKED: all have said so, with how many messages it has carried, and no switch has it;
 - ABSENT: it is not, or not any more: its job has no generation with two rings now.
 
@@ -21,6 +22,7 @@ from enum import Enum
 
 from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.ring_spec import PoolSpec
+from inaproto.units import Instant
 
 
 class TreeIs(Enum):
@@ -44,16 +46,24 @@ class JobTree:
     """Why that wish cannot be followed; empty: it is."""
     asked: int = 0
     """Epoch with which its hosts were asked to park."""
+    park_until: Instant | None = None
+    """They have so long."""
     parked: dict[str, int] = field(default_factory=dict)
     """Messages that it has carried, by the hosts that have parked it."""
     messages: int = 0
     """That it had carried when it was parked last."""
 
+    def parks(self, epoch: int, until: Instant | None) -> None:
+        """Its hosts are asked to."""
+        self.state, self.asked, self.park_until = TreeIs.PARKING, epoch, until
+        self.parked.clear()
+
     def stands_for(self, epoch: int, tree: FabricTree | None, pool: PoolSpec | None) -> None:
         """The switches are told of it, for that wish."""
         self.state, self.tree, self.pool, self.epoch, self.refused = TreeIs.INSTALLING, tree, pool, epoch, ""
+        self.park_until = None
 
     def ends(self) -> None:
         """With its generation. What was wished last is remembered, and why it was refused."""
-        self.state, self.messages = TreeIs.ABSENT, 0
+        self.state, self.messages, self.park_until = TreeIs.ABSENT, 0, None
         self.parked.clear()

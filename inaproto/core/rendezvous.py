@@ -86,7 +86,8 @@ class Rendezvous(TreeMoves):
 
     @property
     def deadline(self) -> Instant | None:
-        """When a job that goes on has waited long enough, or tries the fast path again.
+        """When a job that goes on has waited long enough, also for its ring to be parked, or tries the fast
+        path again.
 
         How long to wait for a rank that joins is the joining process's decision.
         """
@@ -96,6 +97,7 @@ class Rendezvous(TreeMoves):
             for at in (job.recovery.deadline, job.recovery.return_at)
             if at is not None
         ]
+        found += [at for job in self._jobs.values() if (at := job.tree.park_until) is not None]
         regrouping = self._regroupings.deadline
         return min(found if regrouping is None else [*found, regrouping], default=None)
 

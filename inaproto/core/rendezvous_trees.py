@@ -6,10 +6,11 @@ switches forget it, others are told of it with its next message, and its hosts h
 operations go on by the base ring; no generation of the job's rings ends, so nobody halts.
 
 What cannot be followed so is left to :mod:`inaproto.core.rendezvous_recovery`: a ring that the new switches
-refuse, or one that a switch loses, ends its generation, and the next one begins on the tree that is wished
-then, or parked where none is. Where hosts disagree about what the ring has carried, so it ends, too. A tree
-that adds in another order than the plan of the generation, which the base ring follows, is refused: bytes of
-one generation are the same on both rings.
+refuse, one that a switch loses, or one that its hosts do not park within ``park_ns``, for an all-reduce on
+it waits for a rank, ends its generation, and the next one begins on the tree that is wished then, or parked
+where none is. Where hosts disagree about what the ring has carried, so it ends, too. Where a host cannot park
+a ring it ends for good when it is wished to be elsewhere. A tree that adds in another order than the plan of
+the generation, which the base ring follows, is refused: bytes of one generation are the same on both rings.
 
 All of it is level-triggered: what is wished is compared with what is, whenever one of them has changed.
 :data:`STEPS` says, for each state of a ring, what a difference leads to.
@@ -40,6 +41,7 @@ from inaproto.core.rendezvous_types import (
     WantRing,
 )
 from inaproto.core.ring_spec import PoolSpec, RingSpec
+from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message, Start
 from inaproto.wire.ina_messages import POOL_DEFAULT, InaPark, InaStands
 
@@ -51,12 +53,23 @@ class TreeMoves(RingEnds):
         self._wishes = {wish.job: wish for wish in event.wishes}
         return [action for job in list(self._jobs.values()) for action in self._follow(job)]
 
+    def _woke(self) -> list[RendezvousAction]:
+        actions = super()._woke()
+        for job in list(self._jobs.values()):
+            if job.tree.park_until is not None and job.tree.park_until <= self._now:
+                seconds, why = self._config.park_ns / S, self._not_parked(job)
+                self._counters["parkings_given_up"] += 1
+                actions += self._halt(job, f"its ring was to be parked within {seconds:g} s: {why}")
+        return actions
+
     # --- beginnings and ends of generations
 
     def _plan(self, job: Job) -> None:
         """Of the next generation; a wish that it cannot keep to is not followed."""
         hosts, wish = _hosts(job), self._wishes.get(job.name)
         job.tree.refused = ""
+        if wish is not None and job.is_shared and self._must_leave(job, wish):
+            job.tree.epoch = wish.epoch
         if wish is not None and wish.tree is not None and job.is_shared:
             job.plan = self._config.plan_on(hosts, wish.tree)
             if job.can_chain:
@@ -119,7 +132,7 @@ class TreeMoves(RingEnds):
         if len(set(tree.parked.values())) > 1:
             said = ", ".join(f"{host} {messages}" for host, messages in tree.parked.items())
             return self._disagree(job, f"its ring through the switches carried, as its hosts say: {said}")
-        tree.messages = told.messages
+        tree.messages, tree.park_until = told.messages, None
         wish = self._wishes.get(job.name)
         if wish is not None and self._is_on(job, wish):
             tree.stands_for(wish.epoch, wish.tree, tree.pool)
@@ -141,7 +154,7 @@ class TreeMoves(RingEnds):
 
     def _follow_early(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
         """No host has heard of a ring that stands: it may be laid elsewhere."""
-        if not job.ina_ring_id or wish.epoch == job.tree.epoch:
+        if not job.ina_ring_id or wish.epoch == job.tree.epoch or self._old_hosts(job):
             return []
         if job.tree.state is TreeIs.PARKED:
             return self._unpark(job, wish, tell=False)
@@ -157,7 +170,9 @@ class TreeMoves(RingEnds):
     def _try_anew(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
         """The base ring has all of a job whose ring was refused: another tree may have room."""
         recovery = job.recovery
-        if wish.tree is not None and wish.epoch != job.tree.epoch and recovery.path != recovery.fast:
+        if recovery.is_asked:
+            job.tree.epoch = wish.epoch  # refused as all are
+        elif wish.tree is not None and wish.epoch != job.tree.epoch and recovery.path != recovery.fast:
             recovery.return_at = self._now
         return []
 
@@ -166,11 +181,30 @@ class TreeMoves(RingEnds):
         if self._is_on(job, wish):
             job.tree.epoch = wish.epoch
             return []
-        job.tree.state, job.tree.asked = TreeIs.PARKING, wish.epoch
-        job.tree.parked.clear()
+        if self._must_leave(job, wish):
+            job.tree.epoch = wish.epoch
+            return self._halt(job, f"its ring is to be elsewhere: {job.recovery.fallback}")
+        has_end = self._config.recover_ns and self._config.park_ns
+        job.tree.parks(wish.epoch, Instant(self._now + self._config.park_ns) if has_end else None)
         park = InaPark(job=job.name, ring_id=job.ina_ring_id, epoch=wish.epoch)
         to = "no tree" if wish.tree is None else _named(wish.tree)
         return [*self._tell_all(job, park), Noted(f"job {job.name}: its ring is parked, for {to}")]
+
+    def _old_hosts(self, job: Job) -> str:
+        """Hosts of it that do not know what parking is."""
+        sessions = {seat.session: seat.member.host for seat in job.in_order()}
+        here = [(host, self._hosts.get(session)) for session, host in sessions.items()]
+        return ", ".join(host for host, its in here if its is not None and not its.hello.parks)
+
+    def _must_leave(self, job: Job, wish: TreeWished) -> bool:
+        """Whether its hosts are to sum from now on, as some know of no ring but that on the own tree."""
+        old, path = self._old_hosts(job), job.host_path
+        is_elsewhere = wish.tree is None or self._pool_of(wish.tree) != self._config.pool
+        if not old or not is_elsewhere or path is None or not self._config.recover_ns:
+            return False
+        job.recovery.leaves_for_good(f"{old}: of a release whose rings cannot move to another tree", path)
+        self._counters["fallbacks"] += 1
+        return True
 
     def _unpark(self, job: Job, wish: TreeWished, *, tell: bool = True) -> list[RendezvousAction]:
         tree = job.tree
@@ -212,6 +246,10 @@ class TreeMoves(RingEnds):
 
     # --- views
 
+    def _not_parked(self, job: Job) -> str:
+        hosts = (member.host for member in job.members())
+        return f"waits for {', '.join(host for host in hosts if host not in job.tree.parked)}"
+
     def tree_states(self) -> tuple[TreeState, ...]:
         """Of all jobs that may have a ring through the switches beside another."""
         return tuple(
@@ -231,8 +269,7 @@ class TreeMoves(RingEnds):
             case TreeIs.INSTALLING:
                 return TreeState(job.name, hosts, tree.epoch, "moving", pool)
             case TreeIs.PARKING:
-                missing = ", ".join(host for host in hosts if host not in tree.parked)
-                return TreeState(job.name, hosts, newest, "parking", pool, f"waits for {missing}")
+                return TreeState(job.name, hosts, newest, "parking", pool, self._not_parked(job))
             case TreeIs.PARKED if tree.refused:
                 return TreeState(job.name, hosts, tree.epoch, "refused", reason=tree.refused)
             case TreeIs.PARKED:

@@ -14,7 +14,7 @@ from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.ring_spec import PoolSpec, RingSpec
 from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import PSN_BITS
+from inaproto.units import PSN_BITS, S
 from inaproto.wire.control_messages import (
     Broken,
     Error,
@@ -73,6 +73,8 @@ class RendezvousConfig:
     """As hosts hear it in ``Welcome``."""
     recover_ns: int = 0
     """How long a job whose ring has ended waits for its ranks to go on; 0: it fails at once."""
+    park_ns: int = 10 * S
+    """How long hosts may take to park a ring; then its generation ends. 0, or no ``recover_ns``: for ever."""
     regroupings_max: int = 64
     """Elastic jobs whose survivors regroup, at once."""
     plan_of: PlanOf = flat_plan

@@ -231,7 +231,7 @@ class SimHost:
     @property
     def _hello(self) -> Hello:
         instance = f"{self.name}/{self._starts}"
-        return Hello(id=1, host=self.name, mac=self.mac, ip=self.ip, instance=instance)
+        return Hello(id=1, host=self.name, mac=self.mac, ip=self.ip, instance=instance, parks=True)
 
     def tell(self, message: Message) -> None:
         if self.session is not None:

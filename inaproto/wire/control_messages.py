@@ -134,6 +134,8 @@ class Hello(Message):
     """Drawn when the host daemon started: the ranks of another instance do not come back."""
     switch: Secret = ""
     """At which its NIC is; empty: at the one with which it speaks."""
+    parks: Flag = False
+    """It knows :mod:`inaproto.wire.ina_messages`: a ring of its ranks may move from tree to tree."""
 
 
 SWITCH_AWAY: Final = "switch_away"

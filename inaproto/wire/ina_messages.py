@@ -4,7 +4,8 @@ switch -> host daemon: InaPark, InaStands.
 host daemon -> switch: InaParked.
 
 The queue pairs of the ring stay as they are, and its messages are numbered on; only the switches change. A
-host daemon of an older release does not know these messages and logs them: the ring stays where it is.
+host daemon of an older release does not know these messages, and does not say in its hello that it does: a
+job with ranks there has no ring through the switches any more once a controller wishes one to be elsewhere.
 """
 
 from __future__ import annotations

@@ -134,6 +134,30 @@ def test_a_generation_that_ends_while_its_ring_is_parked_is_followed_by_one_that
     run_world("tree moves/halted", scenario, hosts=3, weather=WEATHER, turns=agreed)
 
 
+def test_a_ring_whose_hosts_do_not_park_it_is_parked_by_the_end_of_its_generation() -> None:
+    """Its turn does not end: an all-reduce waits for a rank, or a host has lost what it was told."""
+    agreed = Agreed()
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        job = Paced(cluster, JOB)
+
+        async def moves() -> None:
+            mover = Mover(daemons(cluster), agreed)
+            await past(job, 2)
+            mover.wish(None, JOB)
+            begun = trio.current_time()
+            await mover.until("parked")
+            assert 10 <= trio.current_time() - begun < 11
+            assert plane_of(cluster).status()["rendezvous"]["parkings_given_up"] == 1
+            await past(job, max(job.done) + 2)
+            assert {recoveries for _, recoveries in generations(daemons(cluster))} == {1}
+
+        await beside(job, moves)
+
+    options: dict[str, Any] = {"turns": agreed, "fabric": two_spines(DIRECTORY), "seats": SEATS}
+    run_world("tree moves/mute", scenario, hosts=4, **options)
+
+
 async def beside(job: RackJob, moves: Callable[[], Awaitable[None]]) -> None:
     """A job without end, until that is done."""
     async with trio.open_nursery() as nursery:

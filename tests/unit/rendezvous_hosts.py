@@ -54,7 +54,10 @@ LARGE = 1 << 22
 class World:
     """Hosts with their ranks; host h's session is ``10 * boots + h``."""
 
-    def __init__(self, ranks: Mapping[int, tuple[int, ...]] = PAIRS, **config: Any) -> None:
+    def __init__(
+        self, ranks: Mapping[int, tuple[int, ...]] = PAIRS, *, old: Sequence[int] = (), **config: Any
+    ) -> None:
+        """``old``: hosts of a release that knows of no parking."""
         self.core = Rendezvous(RendezvousConfig(**{"recover_ns": 5 * S} | config))
         self.ranks = ranks
         self.host_of = {rank: host for host, its in ranks.items() for rank in its}
@@ -65,7 +68,7 @@ class World:
         """Of rings that are on one of their own."""
         self.session = {host: SessionId(host) for host in ranks}
         for host in ranks:
-            self.step(HostArrived(self.session[host], hello(host)))
+            self.step(HostArrived(self.session[host], replace(hello(host), parks=host not in old)))
 
     def step(self, event: RendezvousEvent) -> list[RendezvousAction]:
         actions = self.core.step(event, Instant(self.now))

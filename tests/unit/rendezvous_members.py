@@ -14,7 +14,7 @@ def mac(host: int) -> bytes:
 
 
 def hello(host: int) -> Hello:
-    return Hello(id=1, host=f"h{host}", mac=mac(host), ip=ip(host))
+    return Hello(id=1, host=f"h{host}", mac=mac(host), ip=ip(host), parks=True)
 
 
 def member(rank: int, *, host: int | None = None, size: int = 3, job: str = "train", id: int = 0) -> Member:

@@ -105,6 +105,7 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "disagreements": 0,
         "trees_parked": 0,
         "trees_moved": 0,
+        "parkings_given_up": 0,
     }
     for _ in range(2):
         world.running()
@@ -128,6 +129,7 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "disagreements": 0,
         "trees_parked": 0,
         "trees_moved": 0,
+        "parkings_given_up": 0,
     }
 
 
