@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from inaproto.core.step_times import StepTimes
-from inaproto.reader_gone import unread
-from inaproto.task_engines import open_engine
 from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, measured
 from inaproto_controller.reproduce.figures import FIGURES, Figure, needed
 from inaproto_controller.reproduce.rows import Outcomes, Row
-from inaproto_controller.reproduce.runs import Found, Run, perform, warm_up
+from inaproto_controller.reproduce.runs import Run, perform, warm_up
 from inaproto_hil import environment
+from inaproto_hil.reproduce.performing import perform_all
+from inaproto_hil.reproduce.tables import fields_of, number, outside, save_json, show_figure, tell
 from inaproto_hil.soak.folder import check_folder
 
 VERSION: Final = 1
@@ -33,9 +26,6 @@ SOURCE: Final = (
     "for Machine Learning Service"
 )
 COLUMNS: Final = ("paper", "ours", "±95 %", "inside", "saves", "of JCT", "waits", "swaps/job", "exclusive")
-_LINE_EVERY_S: Final = 60.0
-_WIDTH: Final = 132
-"""Of tables that no terminal bounds."""
 
 
 def reproduce_mina(
@@ -58,62 +48,18 @@ def reproduce_mina(
         )
     outcomes = run_all(needed(figures, seeds), jobs, engine, console)
     report = document(figures, outcomes, seeds)
+    save_json(report, json_at)
     page = None
-    if json_at is not None and json_at != "-":
-        Path(json_at).write_text(_json(report), encoding="utf-8")
     if report_in is not None:
         from inaproto_hil.reproduce.mina_report import write_report
 
         page = write_report(report_in, report)
-    with unread():  # with | head, too, the files are there and the status is that of the values
-        _tell(report, page, json_at)
+    tell(report, page, json_at, COLUMNS, cells)
     return 1 if report["outside"] else 0
 
 
-def _tell(report: dict[str, Any], page: Path | None, json_at: str | None) -> None:
-    """The tables; before them the JSON, if it goes to stdout."""
-    to_stdout = json_at == "-"
-    if to_stdout:
-        click.echo(_json(report), nl=False)
-    shown = Console(stderr=to_stdout, highlight=False)
-    if not shown.is_terminal:
-        shown.width = _WIDTH
-    for figure in report["figures"]:
-        show(shown, figure)
-    if page is not None:
-        click.echo(f"report: {page}", err=to_stdout)
-    _verdict(shown, report)
-
-
 def run_all(runs: Sequence[Run], jobs: int | None, engine: str, console: Console) -> Outcomes:
-    """On a terminal with a bar, elsewhere with a line a minute."""
-    count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(runs)))
-    if engine == "local":
-        with console.status("compiling") if console.is_terminal else nullcontext():
-            warm_up()  # else every process would make the same compiled code
-    opened = open_engine(engine, count)
-    found: dict[Run, Found] = {}
-    bar = Progress(
-        TextColumn("reproduce"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("runs"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    with bar, closing(opened.outcomes(perform, runs)) as outcomes:
-        task = bar.add_task("", total=len(runs))
-        line_at = time.monotonic()
-        for run, outcome in outcomes:
-            found[run] = outcome
-            bar.advance(task)
-            now = time.monotonic()
-            if not console.is_terminal and now - line_at >= _LINE_EVERY_S:
-                line_at = now
-                console.print(f"reproduce: {len(found)} of {len(runs)} runs")
-    return found
+    return perform_all(perform, runs, jobs, engine, console, compile_once=warm_up)
 
 
 # -- the document
@@ -130,12 +76,6 @@ def document(figures: Sequence[Figure], outcomes: Outcomes, seeds: int) -> dict[
         }
         for figure in figures
     ]
-    outside = [
-        {"figure": figure["key"], "what": row["what"]}
-        for figure in shown
-        for row in figure["rows"]
-        if row["inside"] is False
-    ]
     return {
         "version": VERSION,
         "reproduces": "mina",
@@ -147,29 +87,13 @@ def document(figures: Sequence[Figure], outcomes: Outcomes, seeds: int) -> dict[
             name: {model: StepTimes(measured(model), speeds, hosts=2).gain for model in EVALUATED}
             for name, speeds in (("cluster", CLUSTER), ("sharing", SHARING))
         },
-        "outside": outside,
+        "outside": outside(shown),
         "figures": shown,
     }
 
 
 def _row(row: Row) -> dict[str, Any]:
-    bounds = None
-    if row.paper is not None and row.below is not None and row.above is not None:
-        bounds = [row.paper - row.below, row.paper + row.above]
-    return {
-        "what": row.what,
-        "paper": row.paper,
-        "ours": row.ours,
-        "confidence_95": row.half_width,
-        "runs": row.runs,
-        "bounds": bounds,
-        "inside": row.is_inside,
-        "beside": None if row.beside is None else asdict(row.beside),
-    }
-
-
-def _json(report: dict[str, Any]) -> str:
-    return json.dumps(report, indent=1) + "\n"
+    return {**fields_of(row), "beside": None if row.beside is None else asdict(row.beside)}
 
 
 # -- tables
@@ -177,22 +101,10 @@ def _json(report: dict[str, Any]) -> str:
 
 def show(console: Console, figure: dict[str, Any]) -> None:
     """A figure of the report, as a table."""
-    rows = [(row, cells(row)) for row in figure["rows"]]
-    there = [place for place in range(len(COLUMNS)) if any(shown[place] != "-" for _, shown in rows)]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")  # long names wrap, so that figures do not
-    for place in there:
-        table.add_column(COLUMNS[place], justify="right", no_wrap=True)
-    for row, shown in rows:
-        style = "red" if row["inside"] is False else None
-        table.add_row(row["what"], *(shown[place] for place in there), style=style)
-    console.print(figure["title"], style="bold")
-    console.print(figure["setting"], style="dim")
-    console.print(table)
-    console.print()
+    show_figure(console, figure, COLUMNS, cells)
 
 
-def cells(row: dict[str, Any]) -> list[str]:
+def cells(row: Mapping[str, Any]) -> list[str]:
     """Of a row: the paper's value to what exclusive trees score; what is not there is a dash."""
     said = {None: "-", True: "yes", False: "NO"}[row["inside"]]
     beside = row["beside"] or {}
@@ -210,26 +122,5 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    if value == int(value) and value != 1:
-        return f"{int(value):,}"
-    if abs(value) >= 100:
-        return f"{value:,.1f}"
-    return f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.4f}"
-
-
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f} s" if abs(value) < 1 else f"{value:.1f} s"
-
-
-def _verdict(console: Console, report: dict[str, Any]) -> None:
-    asked = sum(row["inside"] is not None for figure in report["figures"] for row in figure["rows"])
-    outside = report["outside"]
-    if not outside:
-        console.print(f"{asked} of {asked} values are inside their tolerances", style="green")
-        return
-    console.print(f"{len(outside)} of {asked} values are outside their tolerances:", style="red")
-    for row in outside:
-        console.print(f"  {row['figure']}: {row['what']}", markup=False)

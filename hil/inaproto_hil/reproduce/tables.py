@@ -1,0 +1,111 @@
+"""A report on a paper's figures as text: tables, the verdict, JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from inaproto.reader_gone import unread
+from inaproto_controller.reproduce.rows import Row
+
+_WIDTH: Final = 132
+"""Of tables that no terminal bounds."""
+
+Cells = Callable[[Mapping[str, Any]], Sequence[str]]
+"""Of a row of a figure; what is not there is a dash."""
+
+
+def save_json(report: dict[str, Any], json_at: str | None) -> None:
+    if json_at is not None and json_at != "-":
+        Path(json_at).write_text(as_json(report), encoding="utf-8")
+
+
+def tell(
+    report: dict[str, Any], page: Path | None, json_at: str | None, columns: Sequence[str], cells: Cells
+) -> None:
+    """The tables; before them the JSON, if it goes to stdout."""
+    to_stdout = json_at == "-"
+    with unread():  # with | head, too, the files are there and the status is that of the values
+        if to_stdout:
+            click.echo(as_json(report), nl=False)
+        shown = Console(stderr=to_stdout, highlight=False)
+        if not shown.is_terminal:
+            shown.width = _WIDTH
+        for figure in report["figures"]:
+            show_figure(shown, figure, columns, cells)
+        if page is not None:
+            click.echo(f"report: {page}", err=to_stdout)
+        _verdict(shown, report)
+
+
+def as_json(report: dict[str, Any]) -> str:
+    return json.dumps(report, indent=1) + "\n"
+
+
+def fields_of(row: Row) -> dict[str, Any]:
+    """What all papers' rows say."""
+    bounds = None
+    if row.paper is not None and row.below is not None and row.above is not None:
+        bounds = [row.paper - row.below, row.paper + row.above]
+    return {
+        "what": row.what,
+        "paper": row.paper,
+        "ours": row.ours,
+        "confidence_95": row.half_width,
+        "runs": row.runs,
+        "bounds": bounds,
+        "inside": row.is_inside,
+    }
+
+
+def outside(figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that are not within their tolerances."""
+    return [
+        {"figure": figure["key"], "what": row["what"]}
+        for figure in figures
+        for row in figure["rows"]
+        if row["inside"] is False
+    ]
+
+
+def show_figure(console: Console, figure: Mapping[str, Any], columns: Sequence[str], cells: Cells) -> None:
+    """A figure of the report, as a table; columns without a value are left out."""
+    rows = [(row, cells(row)) for row in figure["rows"]]
+    there = [place for place in range(len(columns)) if any(shown[place] != "-" for _, shown in rows)]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")  # long names wrap, so that figures do not
+    for place in there:
+        table.add_column(columns[place], justify="right", no_wrap=True)
+    for row, shown in rows:
+        style = "red" if row["inside"] is False else None
+        table.add_row(row["what"], *(shown[place] for place in there), style=style)
+    console.print(figure["title"], style="bold")
+    console.print(figure["setting"], style="dim")
+    console.print(table)
+    console.print()
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value == int(value) and value != 1:
+        return f"{int(value):,}"
+    if abs(value) >= 100:
+        return f"{value:,.1f}"
+    return f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.4f}"
+
+
+def _verdict(console: Console, report: dict[str, Any]) -> None:
+    asked = sum(row["inside"] is not None for figure in report["figures"] for row in figure["rows"])
+    if not report["outside"]:
+        console.print(f"{asked} of {asked} values are inside their tolerances", style="green")
+        return
+    console.print(f"{len(report['outside'])} of {asked} values are outside their tolerances:", style="red")
+    for row in report["outside"]:
+        console.print(f"  {row['figure']}: {row['what']}", markup=False)
