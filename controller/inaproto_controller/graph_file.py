@@ -7,9 +7,10 @@ Our own form names hosts in order and gives the quotas of switches and links (``
      "links": [{"between": ["a", "leaf"]}, {"between": ["leaf", "spine"], "jobs": 1}, ...]}
 
 A switch without a quota, or with one of 0, does not aggregate; a link without ``jobs`` has the quotas of its
-ends. In node-link JSON and GraphML a node has the attribute ``kind``, "host" or "switch", and nodes and edges
-have the same attributes ``jobs`` and ``jobs_per_port``, integers; ids are the names. Other attributes are for
-others. Directions of edges mean nothing: one edge each way is one link.
+ends; ``capacity`` of a switch is for others (``paring.network_file``). In node-link JSON and GraphML a node
+has the attribute ``kind``, "host" or "switch", and nodes and edges have the same attributes ``jobs`` and
+``jobs_per_port``, integers; ids are the names. Other attributes are for others. Directions of edges mean
+nothing: one edge each way is one link.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class _Switch(BaseModel):
     name: _Name
     jobs: _Jobs = None
     jobs_per_port: _Jobs = None
+    capacity: Any = None
 
 
 class _Link(BaseModel):
@@ -59,19 +61,21 @@ class _Cluster(BaseModel):
     links: list[_Link]
 
 
-def read(path: Path) -> GraphTopology:
-    """By its ending: .json, .graphml or .xml. Raises ``ConfigError``, which names the node, or the line."""
+def read(path: Path, *, may_be_apart: bool = False) -> GraphTopology:
+    """By its ending: .json, .graphml or .xml. ``may_be_apart``: hosts, from one another. Raises
+    ``ConfigError``, which names the node, or the line.
+    """
     data = read_bounded(path, BYTES_MAX)
     readers = {".json": parse_json, ".graphml": parse_graphml, ".xml": parse_graphml}
     if path.suffix not in readers:
         raise ConfigError(f"{path}: a name that ends in {', '.join(readers)}")
     try:
-        return readers[path.suffix](data)
+        return readers[path.suffix](data, may_be_apart=may_be_apart)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse_json(data: bytes) -> GraphTopology:
+def parse_json(data: bytes, *, may_be_apart: bool = False) -> GraphTopology:
     """Either form. Raises ``ConfigError``."""
     try:
         fields = json.loads(data)
@@ -84,7 +88,7 @@ def parse_json(data: bytes) -> GraphTopology:
     except RecursionError:
         raise ConfigError("brackets within brackets, too many") from None
     if isinstance(fields, dict) and "nodes" in fields:
-        return _of_node_link(fields)
+        return _of_node_link(fields, may_be_apart=may_be_apart)
     try:
         cluster = _Cluster.model_validate(fields)
     except ValidationError as error:
@@ -94,6 +98,7 @@ def parse_json(data: bytes) -> GraphTopology:
         cluster.hosts,
         [GraphSwitch(one.name, one.jobs, one.jobs_per_port) for one in cluster.switches],
         [(one.between[0], one.between[1], one.jobs) for one in cluster.links],
+        may_be_apart=may_be_apart,
     )
 
 
@@ -112,7 +117,7 @@ def document(topology: GraphTopology) -> dict[str, Any]:
     }
 
 
-def parse_graphml(data: bytes) -> GraphTopology:
+def parse_graphml(data: bytes, *, may_be_apart: bool = False) -> GraphTopology:
     """Raises ``ConfigError``."""
     try:
         named = {one.get("id") for one in ElementTree.fromstring(data).iterfind(".//{*}node")}
@@ -125,10 +130,10 @@ def parse_graphml(data: bytes) -> GraphTopology:
         # NetworkX makes the nodes that its links name, and defaults would make switches of them.
         if node not in named:
             raise ConfigError(f"a link of {', '.join(map(str, graph.to_undirected()[node]))}: no node {node}")
-    return of_networkx(graph)
+    return of_networkx(graph, may_be_apart=may_be_apart)
 
 
-def _of_node_link(fields: Mapping[str, Any]) -> GraphTopology:
+def _of_node_link(fields: Mapping[str, Any], *, may_be_apart: bool) -> GraphTopology:
     edges = "links" if "links" in fields else "edges"
     if not isinstance(fields.get("graph", {}), dict):
         raise ConfigError("graph: an object")
@@ -139,10 +144,10 @@ def _of_node_link(fields: Mapping[str, Any]) -> GraphTopology:
         graph = nx.node_link_graph(fields, edges=edges)
     except (nx.NetworkXError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"no node-link graph (nodes, {edges}): {error!r}") from None
-    return of_networkx(graph)
+    return of_networkx(graph, may_be_apart=may_be_apart)
 
 
-def of_networkx(graph: nx.Graph) -> GraphTopology:
+def of_networkx(graph: nx.Graph, *, may_be_apart: bool = False) -> GraphTopology:
     """Attributes as in the module's head; nodes keep their order. Raises ``ConfigError``."""
     hosts, switches = [], []
     # Where NetworkX puts the defaults of GraphML: it does not apply them.
@@ -167,11 +172,15 @@ def of_networkx(graph: nx.Graph) -> GraphTopology:
     for one, other, own in graph.to_undirected().edges(data=True):
         limits = _limits(f"link {one} - {other}", edge_default | own, _LIMITS[:1])
         links.append((str(one), str(other), limits.get("jobs")))
-    return _topology(hosts, switches, links)
+    return _topology(hosts, switches, links, may_be_apart=may_be_apart)
 
 
 def _topology(
-    hosts: Iterable[str], switches: Iterable[GraphSwitch], links: Iterable[tuple[str, str, int | None]]
+    hosts: Iterable[str],
+    switches: Iterable[GraphSwitch],
+    links: Iterable[tuple[str, str, int | None]],
+    *,
+    may_be_apart: bool,
 ) -> GraphTopology:
     names = tuple(hosts)
     made = tuple(switches)
@@ -182,7 +191,7 @@ def _topology(
             if name not in numbers:
                 raise ConfigError(f"link {one} - {other}: no node {name}")
         found.append(GraphLink(numbers[one], numbers[other], jobs))
-    return GraphTopology(names, made, tuple(found))
+    return GraphTopology(names, made, tuple(found), may_be_apart)
 
 
 def _limits(where: str, fields: Mapping[str, Any], known: Iterable[str]) -> dict[str, int]:

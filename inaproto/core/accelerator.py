@@ -338,7 +338,7 @@ class Accelerator:
         connection = (run.src_ip, run.dst_ip, run.dest_qp)
         rank = ring.connections.get(connection)
         if port == ring.steer_to:
-            if rank not in ring.steered:
+            if rank not in ring.steered and (rank is None or not ring.passes_sums):
                 self._bridge.learn(run.src_mac, port, run.src_ip)
             out = ring.successor_port(connection)
             if out is not None and out != port:
@@ -352,6 +352,8 @@ class Accelerator:
             self._bridge.learn(run.src_mac, port, run.src_ip)
             if rank in ring.steered:
                 ring.port_of[rank] = port
+            elif rank is None:
+                ring.passes_sums = True
             self._counters.steered += len(run.frames)
             actions.append(EmitFrames(ring.steer_to, run.frames))
         else:

@@ -45,6 +45,8 @@ class FabricSwitch:
     port_down: PortId = _NO_PORT
     """Of the one above, towards this switch."""
     aggregates: bool = True
+    passes_sums: bool = False
+    """Of one that does not aggregate: switches below it do all the same, and it sends their sums on."""
     further: tuple[LinkUp, ...] = ()
     """For rings along assigned trees only."""
 

@@ -3,8 +3,8 @@
 A ring goes along the fabric's own tree, where its root is the lowest switch above all ranks that aggregates,
 or along a tree that was assigned to it. Such a tree is taken as it is, less switches without ranks below
 them: its root is the ring's, for that is the switch whose memory was assigned. A switch aggregates even if
-one sum only comes to it, and none does below one that steers. The children of a switch are in the order of
-the lowest rank of each, whatever tree it is.
+one sum only comes to it; none does below one that steers, unless that one passes sums on. The children of a
+switch are in the order of the lowest rank of each, whatever tree it is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def roles_of(
             toward[link.above][switch.name] = link.port_down
     addresses = {switch.name: switch.address for switch in config.switches}
     roles = compose_roles(shape, ring_id=spec.ring_id, addresses=addresses, port_toward=toward)
-    return {name: role for name, role in roles.items() if role.inputs or role.steered}
+    return {name: role for name, role in roles.items() if role.inputs or role.steer_to is not None}
 
 
 def plan_of(
@@ -117,6 +117,7 @@ def links_of(shape: TreeSwitch) -> frozenset[Link]:
 class _Pruner:
     def __init__(self, fabric: Sequence[FabricSwitch], seats: Sequence[str], tree: FabricTree | None) -> None:
         self._aggregates = {switch.name: switch.aggregates for switch in fabric}
+        self._passes_sums = {switch.name for switch in fabric if switch.passes_sums}
         self._above: Mapping[str, str | None]
         self._above = dict(tree.above) if tree is not None else {one.name: one.above for one in fabric}
         self._root = None if tree is None else tree.root
@@ -150,11 +151,12 @@ class _Pruner:
         )
 
     def _switch(self, name: str, *, adds: bool) -> TreeSwitch:
-        """``adds``: whether it may aggregate; what is below a switch that steers may not."""
+        """``adds``: whether it may aggregate."""
+        adds_below = adds and (self._aggregates[name] or name in self._passes_sums)
         adds = adds and self._aggregates[name]
         parts: dict[int, TreeSwitch | int] = {
             rank: rank for rank, seat in enumerate(self._seats) if seat == name
         }
         for below in self._below[name]:
-            parts[self._ranks[below][0]] = self._switch(below, adds=adds)
+            parts[self._ranks[below][0]] = self._switch(below, adds=adds_below)
         return TreeSwitch(name, tuple(parts[lowest] for lowest in sorted(parts)), adds)

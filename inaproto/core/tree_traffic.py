@@ -66,6 +66,9 @@ class SteeredRing:
     """Those that begin or end below this switch: the rank that sends on each."""
     port_of: dict[int, PortId] = field(default_factory=dict)
     """Where the packets of steered ranks come from."""
+    passes_sums: bool = False
+    """What switches below add up has come by here. So a rank whose packets have not may still be below,
+    though its results come from above: they no longer say where it is."""
 
     def successor_port(self, connection: Connection) -> PortId | None:
         """Where the results of a connection go, if its receiver has shown where it is."""

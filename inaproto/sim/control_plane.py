@@ -455,7 +455,9 @@ def fabric_of(world: World, topology: Topology) -> TreeControlConfig:
     for number, config in enumerate(topology.switches):
         switch = world.switches[number]
         address = SwitchAddress(switch.mac, switch.ip)
-        made = FabricSwitch(config.name, address, aggregates=config.aggregates)
+        made = FabricSwitch(
+            config.name, address, aggregates=config.aggregates, passes_sums=config.passes_sums
+        )
         if switch.trunk is not None:
             own, further = switch.trunk, [trunk for trunk in switch.trunks if trunk.below is switch]
             made = replace(

@@ -164,6 +164,8 @@ class WorldConfig:
     """None: one switch, and every host at it."""
     along: int = -1
     """At least 0: all rings go along the tree of that further root of the topology."""
+    to_root: bool = False
+    """All rings go up to the root of the own tree, where a lower switch would do, too."""
     moves: tuple[TreeMove, ...] = ()
     recover_ns: int = 0
     """How long a job whose ring has ended waits for its ranks to go on; 0: it starts anew."""
@@ -197,6 +199,8 @@ class WorldConfig:
                 raise ConfigError(f"world: a ring of job {move.job} is to move; it is not on the path shared")
             if self.topology is not None and not -1 <= move.root < roots:
                 raise ConfigError(f"world: a ring is to move to root {move.root} of {roots} further ones")
+        if self.to_root and (self.topology is None or self.along >= 0):
+            raise ConfigError("world: rings to the root of the own tree: there is none, or they go elsewhere")
         if not -1 <= self.along < roots:
             raise ConfigError(f"world: along is {self.along}; it has {roots} further roots")
         trunks = 0 if self.topology is None else len(self.topology.switches) - 1

@@ -52,6 +52,8 @@ class SwitchConfig:
     """The link to the switch above."""
     aggregates: bool = True
     """False: its accelerator has no memory; it steers its ranks' packets to the next switch that has."""
+    passes_sums: bool = False
+    """Of one that steers: switches below it aggregate all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ class Topology:
         above = sorted((names[one], names[self._above(one, number)]) for one in below)
         return FabricTree(names[root], tuple(above))
 
+    def own_tree(self) -> FabricTree:
+        """The fabric's own, up to its root."""
+        below = ((switch.name, self.switches[switch.above].name) for switch in self.switches[1:])
+        return FabricTree(self.switches[0].name, tuple(sorted(below)))
+
     def plan(self, hosts: Sequence[int], along: int = -1) -> Plan:
         """The reduction plan of a job whose rank ``r`` is on ``hosts[r]`` (protocol.md, section 5).
 
@@ -121,7 +128,7 @@ class Topology:
 
         Written apart from what composes the trees, since results are judged by it: the ranks below an
         aggregating switch are one list, in the order of the lowest rank of each part. Below a switch that
-        steers, none aggregates.
+        steers, none aggregates, unless it passes sums on.
         """
         if along >= 0:
             return tuple(self._parts(len(self.switches) + along, hosts, along, is_point=True))
@@ -144,7 +151,8 @@ class Topology:
             ranks = [rank for rank, switches in enumerate(path) if number in switches]
             if self._above(number, along) == switch and ranks:
                 adds = is_point and below.aggregates
-                parts = self._parts(number, hosts, along, is_point=adds)
+                may = is_point and (below.aggregates or below.passes_sums)
+                parts = self._parts(number, hosts, along, is_point=may)
                 by_part[min(ranks)] = [tuple(parts)] if adds else parts
         return [part for lowest in sorted(by_part) for part in by_part[lowest]]
 

@@ -20,6 +20,7 @@ from heapq import heappop
 from typing import Final
 
 from inaproto.core.accelerator import Accelerator, AcceleratorConfig
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.ring_spec import FlowSpec
 from inaproto.sim.agenda import Agenda
 from inaproto.sim.checkers import all_checkers
@@ -103,6 +104,14 @@ class WorldResult:
     """All that were not "passes unharmed": with the configuration, enough to run the world again."""
 
 
+def _assigned(config: WorldConfig) -> FabricTree | None:
+    if config.topology is None:
+        return None
+    if config.to_root:
+        return config.topology.own_tree()
+    return None if config.along < 0 else config.topology.further_tree(config.along)
+
+
 class World:
     """One run. ``make_nic`` and ``make_accelerator`` give the parts; ``fates`` replays those of a log."""
 
@@ -154,11 +163,7 @@ class World:
         make_links(self, fates)
         self.fabric = None if config.topology is None else fabric_of(self, config.topology)
         """What the control plane knows of several switches."""
-        self.along = (
-            None
-            if config.along < 0 or config.topology is None
-            else config.topology.further_tree(config.along)
-        )
+        self.along = _assigned(config)
         """The tree that is assigned to all rings; None: the fabric's own."""
         self.mover = TreeMover(self)
         for switch, memory in zip(self.switches, switch_memory(self).values(), strict=True):

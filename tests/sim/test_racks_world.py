@@ -275,3 +275,29 @@ def test_marks_of_racks_have_meanings() -> None:
     ):
         assert needed in declared
         assert needed not in declared_of(WorldKind.SINGLE)
+
+
+def passing(config: WorldConfig) -> WorldConfig:
+    """Switches that steer pass sums on."""
+    topology = config.topology
+    assert topology is not None
+    switches = tuple(replace(one, passes_sums=not one.aggregates) for one in topology.switches)
+    return replace(config, topology=replace(topology, switches=switches))
+
+
+@pytest.mark.parametrize("seed", [67, 73, 86, 87, 91, 92, 141, 143])
+def test_every_rule_holds_where_sums_pass_switches_that_steer(seed: int) -> None:
+    result = run(passing(draw_racks(seed)))
+    assert result.violation is None, result.violation
+    assert result.operations_done
+
+
+def test_a_ring_goes_to_the_root_of_the_own_tree_if_it_is_to() -> None:
+    job = JobConfig("job0", (0, 1), (400,), think_ns=MS)
+    config = racks(jobs=(job,))
+    for to_root in (False, True):
+        world = World(replace(config, to_root=to_root), make_nic)
+        assert world.run().violation is None
+        assert (world.switches[0].accelerator.counters.aggregated_in > 0) == to_root
+    with pytest.raises(ConfigError, match="rings to the root of the own tree"):
+        racks(topology=None, to_root=True)

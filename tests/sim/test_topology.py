@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch
+from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.tree_control_types import FabricSwitch
 from inaproto.core.tree_shapes import tree_of
 from inaproto.errors import ConfigError
@@ -164,3 +165,18 @@ def test_the_plan_is_that_of_the_tree_which_the_control_plane_makes() -> None:
             assert topology.plan(job.hosts) == tuple(nested(tree))
             depths.add(len(list(tree.walk())))
     assert len(depths) > 4
+
+
+def test_below_a_switch_that_passes_sums_on_others_are_points_too() -> None:
+    switches = (
+        SwitchConfig("root"),
+        SwitchConfig("mid", 0, aggregates=False),
+        SwitchConfig("leaf0", 1),
+        SwitchConfig("leaf1", 1),
+    )
+    plain = Topology(switches, (2, 2, 3, 0))
+    assert plain.plan((0, 1, 2, 3)) == (0, 1, 2, 3)
+    mid = replace(switches[1], passes_sums=True)
+    passing = replace(plain, switches=(switches[0], mid, *switches[2:]))
+    assert passing.plan((0, 1, 2, 3)) == ((0, 1), (2,), 3)
+    assert passing.own_tree() == FabricTree("root", (("leaf0", "mid"), ("leaf1", "mid"), ("mid", "root")))

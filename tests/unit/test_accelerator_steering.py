@@ -84,6 +84,17 @@ def test_sums_of_a_switch_pass_one_that_steers() -> None:
         assert set(tree.got[rank]) >= set(tree.results(0)[rank])
 
 
+def test_where_sums_passed_results_do_not_say_where_their_rank_is() -> None:
+    """Rank 3 is below X, behind L: its results come to rank 0 from above, under its own address."""
+    pod = TreeSwitch("X", (0, TreeSwitch("L", (2, 3))), aggregates=False)
+    tree = SwitchedTree(TreeSwitch("S", (1, pod)))
+    tree.finish(0)
+    addresses, up = tree.switches["X"]._bridge.addresses, tree.ports["X"]["S"]
+    assert [rank for rank in range(4) if addresses.get(mac(rank)) == up] == [1]
+    for rank in range(4):
+        assert set(tree.got[rank]) >= set(tree.results(0)[rank])
+
+
 def with_damaged_copy_before(sent: Carried) -> Frames:
     """A frame between switches behind a copy with another UDP source port: two rows of one run."""
     damaged = bytearray(sent.frame)

@@ -157,6 +157,25 @@ def test_below_a_switch_that_steers_none_aggregates() -> None:
     )
 
 
+def test_below_one_that_passes_sums_on_others_aggregate() -> None:
+    passing = tuple(replace(one, passes_sums=one.name == "mid") for one in fabric(mid=False))
+    tree = tree_of(passing, ["leaf0", "leaf2", "leaf1"])
+    mid = TreeSwitch("mid", (TreeSwitch("leaf0", (0,)), TreeSwitch("leaf1", (2,))), False)
+    assert tree == TreeSwitch("spine", (mid, TreeSwitch("leaf2", (1,))))
+    below = tuple(replace(one, passes_sums=one.name == "leaf0") for one in fabric(mid=False, leaf=False))
+    assert tree_of(below, ["leaf0", "leaf1"]).children == (
+        TreeSwitch("mid", (TreeSwitch("leaf0", (0,), False), TreeSwitch("leaf1", (1,), False)), False),
+    )
+
+
+def test_a_switch_with_nothing_but_sums_to_pass_on_has_its_role_too() -> None:
+    passing = tuple(replace(one, passes_sums=not one.aggregates) for one in fabric(mid=False))
+    config = TreeControlConfig(passing, {ip(0): "leaf0", ip(1): "leaf1"})
+    role = roles_of(config, spec(2))["mid"]
+    assert role is not None
+    assert (role.inputs, role.steered, role.steer_to) == ((), (), PortId(1))
+
+
 def test_the_root_is_the_lowest_switch_above_all_ranks_that_aggregates() -> None:
     steering = tree_of(fabric(mid=False), ["leaf0", "leaf1"])
     assert (steering.name, steering.aggregates) == ("spine", True)
