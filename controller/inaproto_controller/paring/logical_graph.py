@@ -74,14 +74,19 @@ class LogicalGraph:
         return sum(len(rack) for rack in self.racks)
 
     @cached_property
-    def rack_of(self) -> dict[Node, int]:
-        """By idle server."""
-        return {server: number for number, rack in enumerate(self.racks) for server in rack}
+    def place_of(self) -> dict[Node, int]:
+        """By vertex, its row and column in ``distances``: racks first, then switches."""
+        places = {server: number for number, rack in enumerate(self.racks) for server in rack}
+        return places | {switch: len(self.racks) + number for number, switch in enumerate(self.switches)}
 
     @cached_property
-    def switch_number(self) -> dict[Node, int]:
-        """By switch, its place in ``switches``."""
-        return {switch: number for number, switch in enumerate(self.switches)}
+    def distances(self) -> list[list[int]]:
+        """(places, places): links between two vertices; on the diagonal of a rack, between two of it."""
+        above = np.hstack([self.rack_to_rack, self.rack_to_switch])
+        matrix: list[list[int]] = np.vstack(
+            [above, np.hstack([self.rack_to_switch.T, self.between])]
+        ).tolist()
+        return matrix
 
     @cached_property
     def apart(self) -> tuple[Node, Node] | None:
@@ -93,13 +98,4 @@ class LogicalGraph:
 
     def cost(self, one: Node, other: Node) -> int:
         """Links between two vertices of the graph, ``UNREACHABLE`` where no path leads."""
-        if one == other:
-            return 0
-        first, second = self.switch_number.get(one), self.switch_number.get(other)
-        if first is not None and second is not None:
-            return int(self.between[first, second])
-        if second is not None:
-            return int(self.rack_to_switch[self.rack_of[one], second])
-        if first is not None:
-            return int(self.rack_to_switch[self.rack_of[other], first])
-        return int(self.rack_to_rack[self.rack_of[one], self.rack_of[other]])
+        return 0 if one == other else self.distances[self.place_of[one]][self.place_of[other]]

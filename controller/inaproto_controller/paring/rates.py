@@ -24,11 +24,11 @@ Departures from the paper and its pseudo-code:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from inaproto.errors import Infeasible
+from inaproto.errors import Infeasible, LocalMisuse
 from inaproto_controller.paring.logical_graph import LogicalGraph
 from inaproto_controller.paring.model import Accounting, Capacity, Node, ProgrammableNetwork, Task
 
@@ -66,14 +66,30 @@ def ps_of_rack(network: ProgrammableNetwork, rack: Sequence[Node]) -> Node:
     return min(rack, key=lambda server: (*_order(network.capacities[server]), server))
 
 
+def next_lower(rate: Fraction, capacities: Iterable[Capacity]) -> Fraction:
+    """The greatest rate below ``rate`` at which one of them is shared by one more: line 13 of Algorithm 2.
+
+    Raises ``LocalMisuse`` where none of them bounds any rate.
+    """
+    lower = (capacity / (capacity // rate + 1) for capacity in capacities if capacity)
+    found = max(lower, default=None)
+    if found is None:
+        raise LocalMisuse("no capacity bounds any rate: there is no next one")
+    return found
+
+
 def best_rate(
     network: ProgrammableNetwork,
     task: Task,
     busy: Collection[Node] = (),
     *,
     graph: LogicalGraph | None = None,
+    ps: Node | None = None,
 ) -> BestRate | Infeasible:
-    """r* of a task where the servers ``busy`` are taken; ``graph``: that without them, if it is there."""
+    """r* of a task where the servers ``busy`` are taken.
+
+    ``graph``: that without them, if it is there already; ``ps``: an idle server that has to be the PS.
+    """
     graph = LogicalGraph.of(network, busy) if graph is None else graph
     if graph.servers < task.workers + 1:
         return Infeasible(
@@ -83,12 +99,14 @@ def best_rate(
     if graph.apart is not None:
         one, other = (network.topology.name(node) for node in graph.apart)
         return Infeasible("no path leads from an idle server to another", {"from": one, "to": other})
-    ps = ps_of_rack(network, [ps_of_rack(network, rack) for rack in graph.racks])
-    counting = _Counting(task, network.capacities[ps], Counter(network.capacities[s] for s in graph.switches))
+    root = ps_of_rack(network, [ps_of_rack(network, rack) for rack in graph.racks]) if ps is None else ps
+    counting = _Counting(
+        task, network.capacities[root], Counter(network.capacities[s] for s in graph.switches)
+    )
     if counting.ps == 0:
         return Infeasible(
-            "no idle server can add gradients up, so none can be the PS",
-            {"greatest capacity": "0", "idle": graph.servers},
+            "no idle server can add gradients up" if ps is None else "the PS cannot add gradients up",
+            {"server": network.topology.name(root), "capacity": 0},
         )
     rate = counting.highest()
     return BestRate(rate, counting.ps, *counting.at(rate))
