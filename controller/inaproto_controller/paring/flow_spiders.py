@@ -3,15 +3,18 @@
 PARING section IV-A, Algorithm 4. It is here to be compared with ``spiders``: the same spiders, found as
 printed.
 
-From the centre flow as many units as the spider has legs. Any vertex passes on one unit, along edges of the
+From the centre flow as many units as the spider has legs. A switch passes on one unit, along edges of the
 logical graph at their distance; a unit ends at a free server, which becomes a foot, or, from a centre
-outside the component, one unit ends at an open vertex of it. So legs are disjoint, and may lead over other
-vertices.
+outside the component, one unit ends at an open vertex of it. So legs are disjoint, and may lead over
+switches.
 
 Departures:
 
+- Free servers pass nothing on. As printed they do, and would be in the tree without being workers, which
+  section III-C does not allow. It makes a difference only where a server with several links is a short cut.
 - Costs are on the edges. The paper puts a virtual vertex on each edge, because the algorithm it builds on has
-  costs on vertices; that is the same flow in a network of a thousand vertices more, even at k = 6.
+  costs on vertices; that is the same flow in a network of two thousand vertices more at k = 6.
+  ``is_as_printed`` has this and the one before as the paper does, for its time.
 - A free server as centre is its own foot, so it sends one unit less (as printed it would have none).
 - Component vertices without a place for a child are no ends of a leg (as printed all are).
 - Costs are scaled and node numbers added, so that of equal spiders the same is found as by the star rule.
@@ -36,6 +39,8 @@ class FlowSpiders:
     """By one flow for each centre and each number of feet."""
 
     ground: Ground
+    is_as_printed: bool = False
+    """A virtual vertex on each edge, as in line 2 of Algorithm 3, and legs over servers."""
     flows: int = 0
     """Solved so far."""
     _found: dict[tuple[Node, int], Spider] = field(default_factory=dict)
@@ -80,7 +85,7 @@ class FlowSpiders:
     def _network(self, centre: Node, passing: list[Node], ends: list[Node], scale: int) -> nx.DiGraph:
         """The directed graph of Algorithm 4: vertices pass one unit, so each is two nodes and an edge."""
         ground, network = self.ground, nx.DiGraph()
-        places, distances = ground.graph.place_of, ground.graph.distances
+        places, distances, passed = ground.graph.place_of, ground.graph.distances, frozenset(passing)
         for node in passing:
             fee = int(ground.fees.get(node, 0) * scale)
             network.add_edge(_in(node), _out(node), capacity=1, weight=fee)
@@ -88,13 +93,19 @@ class FlowSpiders:
                 network.add_edge(_out(node), _FEET, capacity=1, weight=node)
         for end in ends:
             network.add_edge(_end(end), _TREE, capacity=1, weight=end)
-        for start in (centre, *passing):
+        sources = passing if self.is_as_printed else [node for node in passing if node not in ground.free]
+        for start in (centre, *sources):
             source, row = centre if start == centre else _out(start), distances[places[start]]
-            for node in passing:
-                if node != start:
-                    network.add_edge(source, _in(node), capacity=1, weight=row[places[node]] * scale)
-            for end in ends:
-                network.add_edge(source, _end(end), capacity=1, weight=row[places[end]] * scale)
+            for end in (*passing, *ends):
+                if end != start:
+                    target = _in(end) if end in passed else _end(end)
+                    weight = row[places[end]] * scale
+                    if not self.is_as_printed:
+                        network.add_edge(source, target, capacity=1, weight=weight)
+                    else:
+                        virtual = "on", min(start, end), max(start, end)
+                        network.add_edge(source, virtual, capacity=1, weight=weight)
+                        network.add_edge(virtual, target, capacity=1, weight=0)
         return network
 
 

@@ -20,6 +20,7 @@ nowhere else:
 | 12 | L2 makes virtual vertices, that L8 may take as centres | there are none |
 | 13 | Theorem 2: at least 2/3 of the best rate | not so: a bound has the parent's edge in it, a load not |
 | 14 | no spider is left: unspecified | the next lower rate that a capacity allows |
+| 15 | L8 wants a bound of 2, so one worker alone finds no centre | that of a single worker may be less |
 
 Not the best rate, and not the least traffic at its own: see ``tests/paper/test_paring_4_a_printed.py`` for
 how much. The first step cannot tell servers apart in an idle fat tree, as it does not look at switches.
@@ -28,14 +29,13 @@ how much. The first step cannot tell servers apart in an idle fat tree, as it do
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from enum import Enum
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
 from inaproto.errors import Infeasible, InvariantBroken, LocalMisuse
-from inaproto_controller.paring.flow_spiders import FlowSpiders
 from inaproto_controller.paring.logical_graph import LogicalGraph
 from inaproto_controller.paring.model import Capacity, Node, PlacedTree, ProgrammableNetwork, Task
 from inaproto_controller.paring.rates import best_rate, next_lower, slots, switch_slots
@@ -49,28 +49,23 @@ _LAST: Final = 6
 _NO_FEES: Final[Mapping[Node, Cost]] = MappingProxyType({})
 
 
-class Spiders(Enum):
-    """How minimum spiders are found; both find the same."""
-
-    STAR = "star"
-    FLOW = "flow"
-    """As printed, a thousand times as slowly."""
-
-
 def plan_printed(
     network: ProgrammableNetwork,
     task: Task,
     busy: Collection[Node] = (),
     *,
     beta: Fraction = PRINTED_BETA,
-    spiders: Spiders = Spiders.STAR,
+    spiders: Callable[[Ground], SpiderFinder] = StarSpiders,
     ps: Node | None = None,
     fees: Mapping[Node, Cost] = _NO_FEES,
 ) -> PlacedTree | Infeasible:
-    """``beta``: by how much degrees may exceed their bounds, 1 or more; ``ps``: an idle server that is the PS
-    whatever step 1 would say; ``fees``: of switches, in links, each paid once (section IV-C)."""
-    if beta < 1:
-        raise LocalMisuse(f"beta {beta}: at least 1, or no tree is within the bounds")
+    """The tree of Algorithms 2 to 4, mended. Its rate and hops are what ``measure`` says.
+
+    ``beta``: by how much degrees may exceed their bounds, 1 or more; ``spiders``: or ``FlowSpiders``, with
+    the same tree as answer; ``ps``: an idle server that is the PS whatever step 1 would say; ``fees``: of
+    switches, in links, each paid once (section IV-C). Where capacities are many and different, and places
+    few, it may try hundreds of rates.
+    """
     graph = LogicalGraph.of(network, busy)
     if ps is not None and ps not in graph.place_of:
         raise LocalMisuse(f"node {ps} is no idle server: it cannot be the parameter server")
@@ -78,14 +73,13 @@ def plan_printed(
     if isinstance(best, Infeasible):
         return best
     root = parameter_server(network, task, graph, best.ps_capacity) if ps is None else ps
+    capacities = {network.capacities[node] for node in (root, *graph.switches)} | {task.worker_capacity}
     rate = best.rate
     while True:
-        growth = _Growth(network, task, graph, root, rate, beta, fees)
-        finder: SpiderFinder
-        finder = StarSpiders(growth.ground) if spiders is Spiders.STAR else FlowSpiders(growth.ground)
-        if growth.grows(finder):
-            return PlacedTree(root, growth.spliced())
-        rate = next_lower(rate, _capacities(network, task, graph, root))
+        parents = steiner_tree(network, task, graph, root, rate, beta=beta, spiders=spiders, fees=fees)
+        if parents is not None:
+            return PlacedTree(root, _spliced(parents, network.topology.hosts))
+        rate = next_lower(rate, capacities)
 
 
 def parameter_server(
@@ -113,34 +107,47 @@ def _nearest_sum(graph: LogicalGraph, rack: int, n: int) -> int:
     return total
 
 
-def _capacities(network: ProgrammableNetwork, task: Task, graph: LogicalGraph, ps: Node) -> set[Capacity]:
-    return {network.capacities[node] for node in (ps, *graph.switches)} | {task.worker_capacity}
+def steiner_tree(
+    network: ProgrammableNetwork,
+    task: Task,
+    graph: LogicalGraph,
+    ps: Node,
+    rate: Fraction,
+    *,
+    beta: Fraction = PRINTED_BETA,
+    spiders: Callable[[Ground], SpiderFinder] = StarSpiders,
+    fees: Mapping[Node, Cost] = _NO_FEES,
+) -> dict[Node, Node] | None:
+    """Algorithm 3 with the bounds of ``rate``: parents; None: at some point no spider is left."""
+    if beta < 1:
+        raise LocalMisuse(f"beta {beta}: at least 1, or no tree is within the bounds")
+    if any(fee < 0 for fee in fees.values()):
+        raise LocalMisuse("a fee is negative: the nearest vertices need not be the cheapest then")
+    growth = _Growth(task.workers, Ground(graph, ps, fees), bounds(network, task, graph, ps, rate), beta)
+    return growth.parents if growth.grows(spiders(growth.ground)) else None
+
+
+def bounds(
+    network: ProgrammableNetwork, task: Task, graph: LogicalGraph, ps: Node, rate: Fraction
+) -> dict[Node, int]:
+    """d, lines 16 to 20: edges that each vertex may have, that to its parent included."""
+    n = task.workers
+    found = dict.fromkeys(sorted(chain(*graph.racks)), max(1, slots(task.worker_capacity, rate, n)))
+    found[ps] = slots(network.capacities[ps], rate, n)
+    for switch in graph.switches:
+        inputs = switch_slots(network.capacities[switch], rate, task)
+        found[switch] = inputs + 1 if inputs >= 2 else 1
+    return found
 
 
 class _Growth:
-    """Algorithm 3 at one rate: the tree as far as it has grown."""
+    """The tree as far as it has grown."""
 
-    def __init__(
-        self,
-        network: ProgrammableNetwork,
-        task: Task,
-        graph: LogicalGraph,
-        ps: Node,
-        rate: Fraction,
-        beta: Fraction,
-        fees: Mapping[Node, Cost],
-    ) -> None:
-        n = task.workers
-        self.ground = Ground(graph, ps, fees)
-        self._n, self._beta, self._ps, self._graph = n, beta, ps, graph
-        self._first_switch = network.topology.hosts
-        self._server_bound = max(1, slots(task.worker_capacity, rate, n))
-        self._bounds = {ps: slots(network.capacities[ps], rate, n)}
-        for switch in graph.switches:
-            inputs = switch_slots(network.capacities[switch], rate, task)
-            self._bounds[switch] = inputs + 1 if inputs >= 2 else 1
+    def __init__(self, n: int, ground: Ground, bounds: dict[Node, int], beta: Fraction) -> None:
+        self.ground, self.parents = ground, dict[Node, Node]()
+        self._n, self._bounds = n, bounds
+        self._relaxed = {node: int(beta * bound) if bound > 1 else bound for node, bound in bounds.items()}
         self._degrees: Counter[Node] = Counter()
-        self._parents: dict[Node, Node] = {}
         self._workers = 0
 
     def grows(self, finder: SpiderFinder) -> bool:
@@ -157,16 +164,9 @@ class _Growth:
                     break
             if waiting > _LAST:
                 for node, degree in sorted(self._degrees.items()):
-                    if degree >= _REMOVED_FROM * self._bound(node):
+                    if degree >= _REMOVED_FROM * self._bounds[node]:
                         self.ground.leaves(node)
         return True
-
-    def _bound(self, node: Node) -> int:
-        """d: edges that a vertex may have, that to its parent included."""
-        return self._bounds.get(node, self._server_bound)
-
-    def _relaxed(self, node: Node) -> int:
-        return int(self._beta * self._bound(node))
 
     def _best(self, finder: SpiderFinder) -> Spider | None:
         """Line 11: that of the least cost for each new worker."""
@@ -183,51 +183,54 @@ class _Growth:
     def _centres(self) -> Iterator[tuple[Node, int]]:
         """Lines 8 and 9: vertices that may join two edges, ascending, and how many workers each may bring.
 
-        Of free servers of a rack the first stands for all.
+        Of the servers of a rack that may bring equally many, the first stands for all.
         """
         ground, waiting = self.ground, self._n - self._workers
+        seen: set[tuple[int, bool, int]] = set()
+        is_single = self._n == 1
         for node in self._candidates():
-            bound = self._bound(node)
-            if bound < 2 or node in ground.gone:
+            bound = self._bounds[node]
+            if (bound < 2 and not is_single) or node in ground.gone:
                 continue
-            more = self._relaxed(node) - self._degrees[node]
+            more = self._relaxed[node] - self._degrees[node]
             if node not in ground.component:
                 more -= node not in ground.free  # its parent's edge; a free server is a foot itself
             most = min(more, bound, waiting)
-            if most > 0:
+            alike = ground.graph.place_of[node], node in ground.free, most
+            if most > 0 and alike not in seen:
+                seen.add(alike)
                 yield node, most
 
     def _candidates(self) -> list[Node]:
-        ground, servers = self.ground, [self._ps]
-        if self._server_bound >= 2:
-            servers += [node for node in self._parents if node < self._first_switch]
-            for rack in self._graph.racks:
-                servers += [server for server in rack if server in ground.free][:1]
-        return sorted(servers) + list(self._graph.switches)
+        """A free server cannot be a centre where an attached one cannot: their bound is the same."""
+        ground = self.ground
+        inside = ground.open.difference(ground.graph.switches)
+        firsts = [[server for server in rack if server in ground.free][:1] for rack in ground.graph.racks]
+        return sorted(chain(inside, *firsts)) + list(ground.graph.switches)
 
     def _merge(self, spider: Spider) -> None:
         centre, degrees, touched = spider.centre, self._degrees, [spider.centre, *spider.feet]
         if spider.attached_to is not None:
-            self._parents[centre] = spider.attached_to
+            self.parents[centre] = spider.attached_to
             degrees.update((centre, spider.attached_to))
             touched.append(spider.attached_to)
         for foot in spider.feet:
             if foot != centre:
-                self._parents[foot] = centre
+                self.parents[foot] = centre
                 degrees.update((centre, foot))
         self._workers += len(spider.feet)
         self.ground.joins(spider)
         for node in touched:
-            if node not in self.ground.gone and degrees[node] < self._relaxed(node):
+            if node not in self.ground.gone and degrees[node] < self._relaxed[node]:
                 self.ground.opens(node)
             else:
                 self.ground.closes(node)
 
-    def spliced(self) -> dict[Node, Node]:
-        """Step 4: parents without the switches that have one child, which only pass its gradient on."""
-        children = Counter(self._parents.values())
-        parents = dict(self._parents)
-        for switch in [node for node in parents if node >= self._first_switch and children[node] == 1]:
-            (child,) = (node for node, parent in parents.items() if parent == switch)
-            parents[child] = parents.pop(switch)
-        return dict(sorted(parents.items()))
+
+def _spliced(parents: Mapping[Node, Node], first_switch: Node) -> dict[Node, Node]:
+    """Step 4: without the switches that have one child, which only pass its gradient on."""
+    above, children = dict(parents), Counter(parents.values())
+    for switch in [node for node in parents if node >= first_switch and children[node] == 1]:
+        (child,) = (node for node, parent in above.items() if parent == switch)
+        above[child] = above.pop(switch)
+    return dict(sorted(above.items()))

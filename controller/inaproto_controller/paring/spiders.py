@@ -5,13 +5,13 @@ disjoint paths lead from its centre to each foot and, if the centre is not in th
 it that may take one more child. The paper finds a cheapest one as a minimum-cost flow, for each centre and
 each number of feet.
 
-No flow is needed. The logical graph is complete and its costs are distances: by the triangle inequality
-every path may be replaced by its direct edge, and direct edges to different feet are disjoint; fees of
-vertices on the way, which are not negative, only make the longer way dearer. So a spider of i feet is its
-centre with the i nearest free servers and, from outside, the nearest vertex that is open. A free server as
-centre is its own first foot.
+No flow is needed. The logical graph is complete and its costs are distances over switches: by the triangle
+inequality every path over switches may be replaced by its direct edge, and direct edges to different feet
+are disjoint; fees of switches on the way, which are not negative, only make the longer way dearer. So a
+spider of i feet is its centre with the i nearest free servers and, from outside, the nearest vertex that is
+open. A free server as centre is its own first foot.
 
-``flow_spiders`` solves the flows as printed and finds the same spiders; that is its only use.
+``flow_spiders`` solves the flows and finds the same spiders; that is its only use.
 
 Ties go to the lowest node, of feet and of the vertex that a centre is attached to.
 """
@@ -67,8 +67,11 @@ class Ground:
         """Vertices that are part of no spider any more."""
         self._places, self._distances = graph.place_of, graph.distances
         self._opened = [ps]
+        """In the order in which they were."""
         self._orders: dict[int, tuple[list[tuple[int, Node]], int]] = {}
+        """By place: all servers, nearest first, and the first of them that may be free."""
         self._nearest_open: dict[int, tuple[int, Node, int]] = {}
+        """By place: distance, vertex, and how many were in ``_opened`` when it was looked for."""
 
     def opens(self, node: Node) -> None:
         if node not in self.open:
@@ -114,19 +117,15 @@ class Ground:
         row, places = self._distances[place], self._places
         seen = self._nearest_open.get(place)
         if seen is not None and seen[1] in self.open:
-            candidates, best = self._opened[seen[2] :], seen[:2]
+            later = [(row[places[node]], node) for node in self._opened[seen[2] :] if node in self.open]
+            best = min([seen[:2], *later])
         else:
-            self._opened = [node for node in self._opened if node in self.open]
-            self._nearest_open.clear()
-            candidates, best = self._opened, (1 << 30, -1)
-        for node in candidates:
-            if node in self.open:
-                best = min(best, (row[places[node]], node))
+            best = min((row[places[node]], node) for node in self.open)
         self._nearest_open[place] = (*best, len(self._opened))
         return best
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StarSpiders:
     """By the star rule."""
 
