@@ -8,7 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto_controller.paring.coarse import CoarsePlan, made_coarse
+from inaproto.errors import Infeasible
+from inaproto_controller.paring.baselines.atp import plan_atp
+from inaproto_controller.paring.coarse import CoarsePlan, made_coarse, plan_coarse
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
 from inaproto_controller.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
 from tests.controller.paring_networks import random_network
@@ -61,6 +63,26 @@ def test_nothing_passes_a_switch_that_adds_up(worker_capacity: Fraction) -> None
         assert (found.tree.ps, found.tree.workers(network)) == (tree.ps, tree.workers(network))
         adjusted += found.tree.parents != tree.parents
     assert 20 < adjusted < 80
+
+
+def test_trees_of_lower_rates_may_be_better_when_adjusted() -> None:
+    better = 0
+    for seed in range(40):
+        network, task = random_network(seed), Task(6, GB, Fraction(4))
+
+        def plan(asked: Task) -> PlacedTree | Infeasible:
+            return plan_atp(network, asked)  # noqa: B023
+
+        first = plan(task)
+        found = plan_coarse(network, task, plan)
+        assert isinstance(first, PlacedTree)
+        assert isinstance(found, CoarsePlan)
+        judge(network, task, found)
+        alone = measure(network, task, made_coarse(network, task, first).tree)
+        best = measure(network, task, found.tree)
+        assert (best.rate, -best.hops) >= (alone.rate, -alone.hops)
+        better += best.rate > alone.rate
+    assert better > 0
 
 
 def test_where_nothing_is_in_the_way_the_tree_stays() -> None:

@@ -11,14 +11,18 @@ more places than before may be more than a switch can take at the tree's rate. T
 the switch passes on and adds nothing: whichever leaves the higher rate, then fewer links.
 
 Each adjustment leaves fewer links, or as many and a switch less, so there is an end.
+
+A tree of the highest rate has no place to spare, so adjusting may cost it more than one of a lower rate:
+``plan_coarse`` tries those, too, as long as they can be better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from inaproto.errors import Infeasible
 from inaproto_controller.paring.baselines.delivery_tree import neighbours
 from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwork, Task, measure
 from inaproto_controller.paring.tree_edits import is_below, without_idle_switches
@@ -34,6 +38,38 @@ class CoarsePlan:
 def made_coarse(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> CoarsePlan:
     """``tree``: one of the task; it stays as it is where nothing is in the way."""
     return _Adjusted(network, task, tree).plan()
+
+
+def plan_coarse(
+    network: ProgrammableNetwork, task: Task, plan: Callable[[Task], PlacedTree | Infeasible]
+) -> CoarsePlan | Infeasible:
+    """Of the trees of ``plan`` at this cap of the rate and at lower ones, the best when adjusted: that of the
+    highest rate, of those the one of fewest links. A cap that is no higher than what was reached ends it."""
+    best: tuple[tuple[Fraction, int], CoarsePlan] | None = None
+    while best is None or task.rate_cap > best[0][0]:
+        tree = plan(task)
+        if isinstance(tree, Infeasible):
+            return tree if best is None else best[1]
+        found = made_coarse(network, task, tree)
+        told = measure(network, task, found.tree)
+        if best is None or (told.rate, -told.hops) > best[0]:
+            best = (told.rate, -told.hops), found
+        lower = _next_rate(network, task, measure(network, task, tree).rate)
+        if lower is None:
+            break
+        task = replace(task, rate_cap=lower)
+    return best[1]
+
+
+def _next_rate(network: ProgrammableNetwork, task: Task, rate: Fraction) -> Fraction | None:
+    """The highest one below at which a capacity is shared by a whole number of gradients, n at most."""
+    capacities = {*network.capacities, task.worker_capacity} - {None, Fraction(0)}
+    lower = (
+        capacity / count
+        for capacity in capacities
+        if capacity is not None and (count := max(1, capacity // rate + 1)) <= task.workers
+    )
+    return max((one for one in lower if one < rate), default=None)
 
 
 class _Adjusted:
