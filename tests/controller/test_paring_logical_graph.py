@@ -5,15 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 
 import networkx as nx
-import numpy as np
 import pytest
 
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switch_name, switches_named
 from inaproto_controller.paring.logical_graph import LogicalGraph
-from inaproto_controller.paring.model import ProgrammableNetwork
+from inaproto_controller.paring.model import ProgrammableNetwork, Task
+from inaproto_controller.paring.rates import best_rate
 from inaproto_controller.topology import FatTree, Quota
+from tests.controller.paring_networks import random_network
 
 TWO = Fraction(2)
 
@@ -83,29 +84,13 @@ def test_section_3_b_distances_of_a_fat_tree() -> None:
     assert graph.cost(near["e"], near["c"]) == 2
 
 
-def irregular(seed: int) -> ProgrammableNetwork:
-    """Switches linked at random, servers with one or two homes, some switches ordinary."""
-    draw = np.random.default_rng(seed)
-    switches, hosts = 7, 9
-    links = [GraphLink(hosts + one, hosts + int(draw.integers(one))) for one in range(1, switches)]
-    links += [
-        GraphLink(hosts + int(one), hosts + int((one + 3) % switches)) for one in draw.integers(7, size=2)
-    ]
-    for host in range(hosts):
-        homes = draw.choice(switches, int(draw.integers(1, 3)), replace=False)
-        links += [GraphLink(host, hosts + int(home)) for home in homes]
-    names = tuple(f"h{host}" for host in range(hosts)), tuple(GraphSwitch(f"s{n}") for n in range(switches))
-    capacities = {hosts + number: TWO for number in range(0, switches, 2)}
-    return ProgrammableNetwork.uniform(GraphTopology(*names, tuple(links)), capacities, TWO)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_section_3_b_distances_are_those_of_all_the_network(seed: int) -> None:
-    network = irregular(seed)
+    network = random_network(seed)
     topology = network.topology
-    busy = {1, 4}
+    hosts, busy = topology.hosts, {1, 4}
     graph = LogicalGraph.of(network, busy)
-    assert sorted(node for rack in graph.racks for node in rack) == [0, 2, 3, 5, 6, 7, 8]
+    assert sorted(node for rack in graph.racks for node in rack) == [0, 2, 3, 5, 6, 7]
     assert [rack[0] for rack in graph.racks] == sorted(rack[0] for rack in graph.racks)
     assert graph.switches == network.programmable
     shortest = nx.DiGraph()
@@ -117,7 +102,7 @@ def test_section_3_b_distances_are_those_of_all_the_network(seed: int) -> None:
                 shortest.add_edge(("from", one), other)  # servers pass nothing on
     vertices = list(graph.place_of)
     for one in vertices:
-        ways = nx.single_source_shortest_path_length(shortest, one if one >= 9 else ("from", one))
+        ways = nx.single_source_shortest_path_length(shortest, one if one >= hosts else ("from", one))
         for other in vertices:
             if one != other:
                 assert graph.cost(one, other) == ways[other] == network.hops(one, other)
@@ -126,13 +111,44 @@ def test_section_3_b_distances_are_those_of_all_the_network(seed: int) -> None:
 
 
 def test_a_switch_that_no_server_reaches_is_left_out() -> None:
-    topology = GraphTopology(
-        ("h0", "h1"), (GraphSwitch("s0"), GraphSwitch("s1")), (GraphLink(0, 2), GraphLink(1, 2))
-    )
+    topology = of_links(2, 2, [(0, 2), (1, 2)])
     network = ProgrammableNetwork.uniform(topology, {2: TWO, 3: TWO}, TWO)
     graph = LogicalGraph.of(network)
     assert graph.switches == (2,)
     assert graph.apart is None
+
+
+def of_links(
+    hosts: int, switches: int, links: list[tuple[int, int]], *, may_be_apart: bool = False
+) -> GraphTopology:
+    names = tuple(f"h{host}" for host in range(hosts)), tuple(f"s{number}" for number in range(switches))
+    return GraphTopology(
+        names[0],
+        tuple(map(GraphSwitch, names[1])),
+        tuple(GraphLink(*link) for link in links),
+        may_be_apart=may_be_apart,
+    )
+
+
+def test_of_two_planes_that_with_the_most_switches_is_taken() -> None:
+    """h0 and h1 are linked to s0 of one plane, and to s1, s2 - s3 of the other."""
+    topology = of_links(2, 4, [(0, 2), (1, 2), (0, 3), (1, 4), (3, 5), (4, 5)])
+    graph = LogicalGraph.of(ProgrammableNetwork.uniform(topology, dict.fromkeys(range(2, 6), TWO), TWO))
+    assert graph.switches == (3, 4, 5)
+    graph = LogicalGraph.of(ProgrammableNetwork.uniform(topology, {2: TWO, 5: TWO}, TWO))
+    assert graph.switches == (2,)
+    assert graph.cost(0, 1) == 2
+
+
+def test_switches_are_those_that_all_idle_servers_reach() -> None:
+    """s1 is out of the reach of h1, and h2 of that of h1, though h0 reaches them all."""
+    topology = of_links(3, 2, [(0, 3), (0, 4), (1, 3), (2, 4)], may_be_apart=True)
+    network = ProgrammableNetwork.uniform(topology, {3: TWO, 4: TWO}, TWO)
+    assert LogicalGraph.of(network, [2]).switches == (3,)
+    assert LogicalGraph.of(network, [2]).apart is None
+    assert LogicalGraph.of(network).apart == (1, 2)
+    found = best_rate(network, Task(2, 1, TWO))
+    assert str(found) == "no path leads from an idle server to another (from: h1, to: h2)"
 
 
 def test_no_idle_servers_and_no_programmable_switches() -> None:

@@ -9,8 +9,11 @@ The paper runs Floyd's algorithm over all nodes. Here:
   row serves them all, and planners may choose among racks instead of servers;
 - distances come from the topology, which has them from every switch for its own checks, once for all plans.
 
-Switches to which no path leads from the servers are left out: nothing can be added up there. Idle servers
-between which there is no path are named by ``apart``; it is for the planner to say that there is no answer.
+The graph must be complete, or counting places says nothing. Servers pass nothing on, so where they are linked
+to several switches those need not reach each other, as in a network of two planes. Then the switches are
+those of one plane, and of it those that all idle servers reach: that with the most of them, the first of
+several. Two idle servers between which there is no path are named by ``apart``; it is for the planner to say
+that there is no answer.
 """
 
 from __future__ import annotations
@@ -58,14 +61,14 @@ class LogicalGraph:
             racks[number] = np.minimum(distances[list(homes)][:, firsts].min(axis=0) + 1, UNREACHABLE)
         switches = np.array(network.programmable, dtype=np.intp)
         to_switches = distances[switches - hosts][:, firsts].T
-        reached = (to_switches < UNREACHABLE).any(axis=0) if firsts else np.zeros(len(switches), np.bool_)
-        switches = switches[reached]
+        reached = switches[(to_switches < UNREACHABLE).all(axis=0) if firsts else []]
+        chosen = reached[_most_of_one_plane(distances[reached - hosts][:, reached])]
         return cls(
             tuple(tuple(rack) for rack in members.values()),
-            tuple(switches.tolist()),
+            tuple(chosen.tolist()),
             racks,
-            np.ascontiguousarray(to_switches[:, reached]),
-            distances[switches - hosts][:, switches],
+            distances[chosen - hosts][:, firsts].T,
+            distances[chosen - hosts][:, chosen],
         )
 
     @cached_property
@@ -91,11 +94,16 @@ class LogicalGraph:
     @cached_property
     def apart(self) -> tuple[Node, Node] | None:
         """Two idle servers between which no path leads; None: there are no such two."""
-        if not self.racks:
-            return None
-        away = np.flatnonzero(self.rack_to_rack[0] >= UNREACHABLE)
-        return (self.racks[0][0], self.racks[int(away[0])][0]) if away.size else None
+        away = np.argwhere(self.rack_to_rack >= UNREACHABLE)
+        return (self.racks[away[0, 0]][0], self.racks[away[0, 1]][0]) if len(away) else None
 
     def cost(self, one: Node, other: Node) -> int:
         """Links between two vertices of the graph, ``UNREACHABLE`` where no path leads."""
         return 0 if one == other else self.distances[self.place_of[one]][self.place_of[other]]
+
+
+def _most_of_one_plane(between: NDArray[np.int16]) -> NDArray[np.bool_]:
+    """By switch, whether it is of the largest set that reach each other."""
+    first_reached = (between < UNREACHABLE).argmax(axis=1) if len(between) else np.zeros(0, np.intp)
+    planes, counts = np.unique(first_reached, return_counts=True)
+    return np.equal(first_reached, planes[counts.argmax()] if len(planes) else -1)
