@@ -106,4 +106,6 @@ def _most_of_one_plane(between: NDArray[np.int16]) -> NDArray[np.bool_]:
     """By switch, whether it is of the largest set that reach each other."""
     first_reached = (between < UNREACHABLE).argmax(axis=1) if len(between) else np.zeros(0, np.intp)
     planes, counts = np.unique(first_reached, return_counts=True)
-    return np.equal(first_reached, planes[counts.argmax()] if len(planes) else -1)
+    largest = planes[counts.argmax()] if len(planes) else -1
+    is_of_it: NDArray[np.bool_] = first_reached == largest
+    return is_of_it
