@@ -87,7 +87,7 @@ class Rendezvous(TreeMoves):
     @property
     def deadline(self) -> Instant | None:
         """When a job that goes on has waited long enough, also for its ring to be parked, or tries the fast
-        path again.
+        path, or the switches that refused its ring, again.
 
         How long to wait for a rank that joins is the joining process's decision.
         """
@@ -97,7 +97,8 @@ class Rendezvous(TreeMoves):
             for at in (job.recovery.deadline, job.recovery.return_at)
             if at is not None
         ]
-        found += [at for job in self._jobs.values() if (at := job.tree.park_until) is not None]
+        trees = [job.tree for job in self._jobs.values()]
+        found += [at for tree in trees for at in (tree.park_until, tree.retry_at) if at is not None]
         regrouping = self._regroupings.deadline
         return min(found if regrouping is None else [*found, regrouping], default=None)
 
@@ -134,7 +135,7 @@ class Rendezvous(TreeMoves):
                 return self._trees_wished(event)
             case RoomMade():
                 for job in self._jobs.values():
-                    job.recovery.room_made(now)
+                    job.room_made(now)
                 return []
             case Woke():
                 return self._woke()

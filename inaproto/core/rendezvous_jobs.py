@@ -17,6 +17,7 @@ from inaproto.core.job_tree import JobTree
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
+from inaproto.units import Instant
 from inaproto.wire.control_messages import IntoAddress, Member, OpStarted, OutAddress, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 
@@ -103,6 +104,11 @@ class Job:
     def __post_init__(self) -> None:
         self.recovery = JobRecovery.on(self.first.path)
 
+    def room_made(self, now: Instant) -> None:
+        """In the switches, which may take a ring of it now."""
+        self.recovery.room_made(now)
+        self.tree.room_made(now)
+
     @property
     def can_chain(self) -> bool:
         """A chain adds in the order of positions."""
@@ -141,6 +147,8 @@ class Job:
     def fallback(self) -> str:
         """Why it is not summed in the switches, and not by its plan where it is not; else empty."""
         recovery = self.recovery
+        if recovery.path == "shared" and self.tree.refused:
+            return self.tree.refused  # its other ring has all
         if recovery.path != "ring" or recovery.is_asked:
             return recovery.fallback
         return f"{recovery.fallback}; not in the order {self.rank_plan}, which its hosts cannot keep"

@@ -244,6 +244,7 @@ class JobLife:
         job.recovery.started(self._now)
         self._regroupings.started(job.name)
         start = Start(job=job.name, ring_id=job.ring_id, ina_ring_id=job.ina_ring_id)
+        job.tree.tells_start = job.tree.state is TreeIs.INSTALLING
         if job.tree.state is TreeIs.PARKED:
             start = replace(start, ina_parked=True)
         elif job.ina_ring_id and job.tree.pool is not None:
@@ -390,7 +391,7 @@ class JobLife:
         if not job.installed:
             return []
         for other in self._jobs.values():
-            other.recovery.room_made(self._now)
+            other.room_made(self._now)
         return self._remove_ring(job)
 
     def _remove_ring(self, job: Job) -> list[RendezvousAction]:

@@ -30,7 +30,7 @@ from inaproto.core.rendezvous_types import (
     RendezvousAction,
     Send,
 )
-from inaproto.core.tree_control import SWITCH_LOST
+from inaproto.core.tree_control import SWITCH_LOST, TRUNK_LOST
 from inaproto.errors import FabricLost, JoinRefused, RankLost, TensorMismatch
 from inaproto.units import S
 
@@ -43,6 +43,8 @@ class RingEnds(JobLife):
 
     def _fault(self, job: Job, event: RingFault) -> list[RendezvousAction]:
         """The accelerator forwards nothing of this ring any more."""
+        if self._is_on_its_way(job, event.ring_id):
+            return self._stay_parked(job, event.evidence, until_room=event.rule in (SWITCH_LOST, TRUNK_LOST))
         if event.rule == SWITCH_LOST and self._config.recover_ns:
             return self._halt(job, event.evidence)
         if event.rule == TURN_LOST and self._config.recover_ns and job.host_path is not None:
@@ -68,6 +70,8 @@ class RingEnds(JobLife):
 
     def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
         path = job.host_path
+        if self._is_on_its_way(job, event.ring_id):
+            return self._stay_parked(job, event.reason, until_room=event.until_room)
         if self._config.recover_ns and path is not None:
             job.recovery.refused(event.reason, path, until_room=event.until_room)
             self._counters["fallbacks"] += 1
@@ -79,6 +83,14 @@ class RingEnds(JobLife):
         if self._config.recover_ns:
             text += f", or number its ranks rack by rank: {_cannot_follow(job)}"
         return self._fail(job, JoinRefused(text))
+
+    def _is_on_its_way(self, job: Job, ring_id: int) -> bool:
+        """Whether that is its ring, which is wished to be there, and no host has heard that it is."""
+        raise NotImplementedError
+
+    def _stay_parked(self, job: Job, reason: str, *, until_room: bool) -> list[RendezvousAction]:
+        """Without a ring in the switches; the base ring is whole."""
+        raise NotImplementedError
 
     def _broken(self, job: Job, event: MemberBroken) -> list[RendezvousAction]:
         told = event.message

@@ -5,12 +5,13 @@ The wish is followed under the running job: its hosts park the ring (no turn, no
 switches forget it, others are told of it with its next message, and its hosts hear that it stands. Meanwhile
 operations go on by the base ring; no generation of the job's rings ends, so nobody halts.
 
-What cannot be followed so is left to :mod:`inaproto.core.rendezvous_recovery`: a ring that the new switches
-refuse, one that a switch loses, or one that its hosts do not park within ``park_ns``, for an all-reduce on
-it waits for a rank, ends its generation, and the next one begins on the tree that is wished then, or parked
-where none is. Where hosts disagree about what the ring has carried, so it ends, too. Where a host cannot park
-a ring it ends for good when it is wished to be elsewhere. A tree that adds in another order than the plan of
-the generation, which the base ring follows, is refused: bytes of one generation are the same on both rings.
+A ring that the new switches refuse stays parked, and the wish is refused. What cannot be followed so is left
+to :mod:`inaproto.core.rendezvous_recovery`: a ring that a switch loses, or one that its hosts do not park
+within ``park_ns``, for an all-reduce on it waits for a rank, ends its generation, and the next one begins on
+the tree that is wished then, or parked where none is. Where hosts disagree about what the ring has carried,
+so it ends, too. Where a host cannot park a ring it ends for good when it is wished to be elsewhere. A tree
+that adds in another order than the plan of the generation, which the base ring follows, is refused: bytes of
+one generation are the same on both rings.
 
 All of it is level-triggered: what is wished is compared with what is, whenever one of them has changed.
 :data:`STEPS` says, for each state of a ring, what a difference leads to.
@@ -60,6 +61,9 @@ class TreeMoves(RingEnds):
                 seconds, why = self._config.park_ns / S, self._not_parked(job)
                 self._counters["parkings_given_up"] += 1
                 actions += self._halt(job, f"its ring was to be parked within {seconds:g} s: {why}")
+            elif job.tree.retry_at is not None and job.tree.retry_at <= self._now:
+                job.tree.is_settled()
+                actions += self._follow_anew(job)
         return actions
 
     # --- beginnings and ends of generations
@@ -115,12 +119,25 @@ class TreeMoves(RingEnds):
         """All switches have the ring, and its hosts were told."""
         if event.ring_id != job.ina_ring_id or job.tree.state is not TreeIs.INSTALLING:
             return []
-        job.tree.state = TreeIs.STANDING
+        job.tree.is_standing()
         if not job.tree.messages:
             return self._follow(job)
         self._counters["trees_moved"] += 1
         text = f"job {job.name}: its ring {job.ina_ring_id} stands on {_named(job.tree.tree)}"
         return [Noted(f"{text}, from message {job.tree.messages} on"), *self._follow(job)]
+
+    def _is_on_its_way(self, job: Job, ring_id: int) -> bool:
+        is_on_its_way = ring_id == job.ina_ring_id and job.tree.state is TreeIs.INSTALLING
+        return is_on_its_way and job.name in self._wishes and not self._old_hosts(job)
+
+    def _stay_parked(self, job: Job, reason: str, *, until_room: bool) -> list[RendezvousAction]:
+        ring_id, messages, waits = job.ina_ring_id, job.tree.messages, job.tree.tells_start
+        removed = self._remove_ring(job)
+        job.ina_ring_id, job.tree.messages = ring_id, messages
+        job.tree.is_refused(reason, self._now, until_room=until_room)
+        noted = Noted(f"job {job.name}: its ring stays parked: {reason}", is_problem=True)
+        start = Start(job=job.name, ring_id=job.ring_id, ina_ring_id=ring_id, ina_parked=True)
+        return [*removed, *(self._tell_all(job, start) if waits else []), noted, *self._follow(job)]
 
     def _parked(self, job: Job, event: MemberParked) -> list[RendezvousAction]:
         told, tree = event.message, job.tree
@@ -151,6 +168,13 @@ class TreeMoves(RingEnds):
         if job.phase is Phase.CONNECTING:
             return self._follow_early(job, wish)
         return STEPS[job.tree.state](self, job, wish) if job.phase is Phase.RUNNING else []
+
+    def _follow_anew(self, job: Job) -> list[RendezvousAction]:
+        """A wish that the switches have refused."""
+        wish = self._wishes.get(job.name)
+        if wish is None or job.tree.state is not TreeIs.PARKED:
+            return []
+        return self._unpark(job, wish, tell=job.phase is Phase.RUNNING)
 
     def _follow_early(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
         """No host has heard of a ring that stands: it may be laid elsewhere."""
@@ -209,7 +233,9 @@ class TreeMoves(RingEnds):
     def _unpark(self, job: Job, wish: TreeWished, *, tell: bool = True) -> list[RendezvousAction]:
         tree = job.tree
         if wish.tree is None or (tree.refused and wish.epoch == tree.epoch):
-            tree.epoch, tree.refused = wish.epoch, "" if wish.tree is None else tree.refused
+            tree.epoch = wish.epoch
+            if wish.tree is None:
+                tree.is_settled()
             return []
         plan = self._config.plan_on(_hosts(job), wish.tree)
         if plan != job.plan:
@@ -232,7 +258,7 @@ class TreeMoves(RingEnds):
         ring_id, messages = job.ina_ring_id, job.tree.messages
         for other in self._jobs.values():
             if other is not job:
-                other.recovery.room_made(self._now)
+                other.room_made(self._now)
         removed = self._remove_ring(job)
         job.ina_ring_id, job.tree.state, job.tree.messages = ring_id, TreeIs.PARKED, messages
         return removed

@@ -127,6 +127,8 @@ class TreeControl:
         """Switches at which hosts may be."""
         self._ways = Ways(self._above, root=self._root)
         self._trees: dict[int, _Tree] = {}
+        self._turned_away: dict[int, None] = {}
+        """Rings of which no switch has heard, until they are given up: their ranks do not start."""
         self._unanswered: dict[tuple[str, int], int] = {}
         """Orders to install a ring that a switch has not answered yet."""
         self._retired: dict[int, _Retired] = {}
@@ -160,8 +162,7 @@ class TreeControl:
                 tree = self._trees.get(event.ring_id)
                 if tree is not None:
                     return HANDLERS[tree.phase, type(event)](self, tree, event, now)
-                # Said of a ring that is gone by now; a ring that needs no switch may start.
-                return [Release(event.start)] if isinstance(event, StartAsked) else []
+                return self._said_of_none(event)
 
     def view(self) -> TreeControlView:
         return TreeControlView(
@@ -257,20 +258,28 @@ class TreeControl:
 
     # --- rings
 
+    def _said_of_none(self, event: RingEvent) -> list[TreeAction]:
+        """Said of a ring that is gone by now, or was refused at once; one that needs no switch may start."""
+        if isinstance(event, RingGone):
+            self._turned_away.pop(event.ring_id, None)
+        if isinstance(event, StartAsked) and event.ring_id not in self._turned_away:
+            return [Release(event.start)]
+        return []
+
     def _wanted(self, spec: RingSpec, along: FabricTree | None, now: Instant) -> list[TreeAction]:
+        self._turned_away.pop(spec.ring_id, None)
         fabric = self._config.switches
         try:
             roles = roles_of(self._config, spec, self._hosts, along)
         except LocalMisuse as error:
-            return self._refuse(spec, str(error))
+            return self._refuse(RingRefused(spec.ring_id, str(error)))
         seats = [self._hosts[flow.src_ip] for flow in spec.flows]
         shape, assigned = tree_of(fabric, seats), tree_of(fabric, seats, along)
         wait_until = Instant(now + self._config.wait_ns)
         tree = _Tree(spec, roles, shape, None if assigned == shape else assigned, wait_until)
         obstacle = self._obstacle(tree)
         if obstacle is not None and not _waits_for(obstacle):
-            self._counters["trees_refused"] += 1
-            return [Tell(_refusal(tree, obstacle))]
+            return self._refuse(_refusal(tree, obstacle))
         self._trees[spec.ring_id] = tree
         if obstacle is None:
             return self._install(tree)
@@ -326,9 +335,11 @@ class TreeControl:
                 actions += self._fail(tree, RingFault(tree.spec.ring_id, obstacle.rank, NO_WAY, evidence))
         return actions
 
-    def _refuse(self, spec: RingSpec, reason: str) -> list[TreeAction]:
+    def _refuse(self, refusal: RingRefused) -> list[TreeAction]:
+        """At once: the rendezvous has asked for starts meanwhile, and gives the ring up when it hears it."""
         self._counters["trees_refused"] += 1
-        return [Tell(RingRefused(spec.ring_id, reason))]
+        self._turned_away[refusal.ring_id] = None
+        return [Tell(refusal)]
 
     def _fail(self, tree: _Tree, event: RingFault | RingRefused) -> list[TreeAction]:
         if tree.phase is Phase.WAITING:

@@ -109,6 +109,8 @@ class ControlPlane:
         self._place = place
         self._boot_id = boot_id
         self._order = order
+        self._refused: dict[int, None] = {}
+        """Of a switch alone: rings that it does not have, until the rendezvous gives them up."""
         self._blame = blame
         self._switch_lost = switch_lost
         self._trees = None
@@ -225,7 +227,7 @@ class ControlPlane:
             case Send(session, message):
                 if is_fabric and isinstance(message, Start | InaStands):
                     self.handle(StartAsked(action))
-                else:
+                elif not stands(message) or stands(message) not in self._refused:
                     self._tell_host(session, message)
             case WelcomeHost(session, hello_id):
                 self._welcome(session, hello_id)
@@ -235,16 +237,17 @@ class ControlPlane:
                 if is_fabric:
                     self.handle(RingWanted(spec))
                 else:
-                    self._order(action)
+                    self._install(action)
             case WantRing(spec, tree):
                 if is_fabric:
                     self.handle(RingWanted(spec, tree))
                 else:
-                    self._order(InstallRing(spec))
+                    self._install(InstallRing(spec))
             case RemoveRing(ring_id):
                 if is_fabric:
                     self.handle(RingGone(ring_id))
                 else:
+                    self._refused.pop(ring_id, None)
                     self._order(action)
             case Noted(text, is_problem):
                 log.log(logging.WARNING if is_problem else logging.INFO, "%s", text)
@@ -252,6 +255,12 @@ class ControlPlane:
                 self._blame(action)
             case _:
                 assert_never(action)
+
+    def _install(self, order: InstallRing) -> None:
+        """A switch alone: what it refuses the rendezvous hears when it has told hosts of the ring."""
+        self._refused.pop(order.spec.ring_id, None)
+        if not self._order(order):
+            self._refused[order.spec.ring_id] = None
 
     def _tell_host(self, session: SessionId, message: Message) -> None:
         self.server.send(session, message)

@@ -218,6 +218,7 @@ class ControlPlane:
             )
         )
         self._wake_at = None
+        self._refused: set[int] = set()
         self._fallbacks = self._disagreements = 0
         if self._world.mover.wishes:
             self.handle(TreesWished(self._world.mover.wishes))
@@ -404,7 +405,7 @@ class ControlPlane:
             case Send(number, message):
                 if self.trees is not None and isinstance(message, Start | InaStands):
                     self.handle(StartAsked(action))
-                else:
+                elif not stands(message) or stands(message) not in self._refused:
                     self._send(number, message)
                     self._has_told(message)
             case WelcomeHost(number, hello_id):
@@ -417,16 +418,17 @@ class ControlPlane:
                 if self.trees is not None:
                     self.handle(RingWanted(spec, world.along))
                 else:
-                    world.switch.ordered(action)
+                    self._install(action)
             case WantRing(spec, tree):
                 if self.trees is not None:
                     self.handle(RingWanted(spec, tree))
                 else:
-                    world.switch.ordered(InstallRing(spec))
+                    self._install(InstallRing(spec))
             case RemoveRing(ring_id):
                 if self.trees is not None:
                     self.handle(RingGone(ring_id))
                 else:
+                    self._refused.discard(ring_id)
                     world.switch.ordered(action)
             case Noted(text, _):
                 if world.recorder is not None:
@@ -435,6 +437,12 @@ class ControlPlane:
                 raise Violated("nobody is to blame", f"the rendezvous blames {action}")
             case _:
                 assert_never(action)
+
+    def _install(self, order: InstallRing) -> None:
+        """As :class:`inaproto.daemon.control_plane.ControlPlane` does it for a switch alone."""
+        self._refused.discard(order.spec.ring_id)
+        if not self._world.switch.ordered(order):
+            self._refused.add(order.spec.ring_id)
 
     def _has_told(self, message: Message) -> None:
         """Hosts hear of rings that stand."""

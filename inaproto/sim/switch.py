@@ -328,8 +328,8 @@ class SimSwitch:
 
     # --- control
 
-    def ordered(self, order: InstallRing | RemoveRing | Admit) -> None:
-        """By the control plane."""
+    def ordered(self, order: InstallRing | RemoveRing | Admit) -> bool:
+        """By the control plane. Whether the accelerator has not refused."""
         world = self._world
         match order:
             case InstallRing(spec):
@@ -337,8 +337,9 @@ class SimSwitch:
                 self._mark_role(spec.role)
                 for installed in world.hooks.ring_installed:
                     installed(self, spec)
-                if self._step_accelerator(order):
-                    world.control.said_of_ring(self, Installed(self.name, spec.ring_id))
+                if not self._step_accelerator(order):
+                    return False
+                world.control.said_of_ring(self, Installed(self.name, spec.ring_id))
             case RemoveRing(ring_id):
                 self._had_rings = True
                 self._rings.pop(ring_id, None)
@@ -354,6 +355,7 @@ class SimSwitch:
                         link.send(announcement(self.mac, self.ip))
             case _:
                 assert_never(order)
+        return True
 
     def _mark_role(self, role: Role | None) -> None:
         if role is not None and role.parent is not None:

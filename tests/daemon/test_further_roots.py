@@ -154,7 +154,7 @@ def test_what_a_job_alone_needs_is_lost_and_it_alone_goes_on_without(
             await lose(cluster)
             await until(lambda: words in told(cluster, "hurt")["fallback"])
             await past(hurt, min(hurt.done) + 4)
-            assert told(cluster, "hurt")["path"] == "chain"
+            assert state(cluster, "hurt").phase == "refused"
             await past(other, min(other.done) + 4)
             await bring_back(cluster)
             await until(lambda: state(cluster, "hurt").phase == "standing")
@@ -162,7 +162,7 @@ def test_what_a_job_alone_needs_is_lost_and_it_alone_goes_on_without(
             await past(hurt, min(hurt.done) + 4)
             assert summed(cluster, "spine1") > before
             assert (told(cluster, "other")["ring_id"], told(cluster, "other")["recoveries"]) == (ring, 0)
-            assert told(cluster, "hurt")["recoveries"] >= 2
+            assert told(cluster, "hurt")["recoveries"] >= 1
             scope.cancel()
 
         with scope:

@@ -209,16 +209,21 @@ def test_a_spine_that_is_lost_while_a_ring_moves_there_leaves_the_job_on_its_bas
         async def moves() -> None:
             mover = Mover(daemons(cluster), agreed)
             await past(job, 2)
+            before = generations(daemons(cluster))
             await mover.park(JOB)
             await cluster.switches["spine1"].crash()
             mover.wish(tree_of_root("spine1"), JOB)
             state = await mover.until("refused")
             assert "spine1" in state.reason
+            engines = [engine_of(daemon(cluster, host)) for host in range(4)]
             await past(job, max(job.done) + 2)
+            assert all(engine.is_parked for engine in engines), "no host heard that it stands"
+            assert generations(daemons(cluster)) == before, "and none was halted"
             mover.wish(tree_of_root("spine"), JOB)
             await mover.stands()
             await past(job, max(job.done) + 2)
             assert mover.state().pool == "shared"
+            assert generations(daemons(cluster)) == before
 
         await beside(job, moves)
 

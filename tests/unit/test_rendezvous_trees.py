@@ -18,6 +18,7 @@ from inaproto.core.rendezvous_types import (
     Noted,
     RendezvousAction,
     RingStands,
+    RoomMade,
     Send,
     TreeState,
     TreesWished,
@@ -25,9 +26,9 @@ from inaproto.core.rendezvous_types import (
     WantRing,
 )
 from inaproto.core.ring_spec import PoolSpec
-from inaproto.core.tree_control import SWITCH_LOST
+from inaproto.core.tree_control import SWITCH_LOST, TRUNK_LOST
 from inaproto.core.tree_control_types import StartAsked
-from inaproto.units import Instant
+from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Failed, Halt, Ready, Ring, Start
 from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from tests.unit.rendezvous_hosts import World, sent
@@ -418,38 +419,127 @@ def test_a_host_that_goes_away_and_comes_back_in_the_middle(at: str) -> None:
     assert (world.job.phase, state(world).phase) == ("running", phase)
 
 
-def test_switches_that_refuse_the_ring_leave_the_job_on_its_base_ring() -> None:
+def test_switches_that_refuse_the_ring_leave_it_parked_and_the_base_ring_alone() -> None:
     world = started()
-    ring_id = parked(world)
+    ring_id = parked(world, messages=40)
     wish(world, 4, SPINE1)
-    halts = sent(world.step(RingRefused(ring_id, "spine1 is not there")), Halt)
-    assert {halt.path for _, halt in halts} == {"chain"}
-    halted_all(world, 9, has_ina=False)
-    world.ready()
+    said = Noted("job train: its ring stays parked: spine1 is not there", is_problem=True)
+    assert world.step(RingRefused(ring_id, "spine1 is not there")) == [RemoveRing(ring_id), said]
     assert state(world) == TreeState("train", HOSTS, 4, "refused", reason="spine1 is not there")
-    assert world.installed == {}
+    assert world.job.fallback == "spine1 is not there"
+    assert wish(world, 4, SPINE1) == [], "said once"
     assert wish(world, 5, None) == []
     assert state(world) == TreeState("train", HOSTS, 5, "parked")
-    assert wish(world, 6, SPINE0) == []
-    assert state(world) == TreeState("train", HOSTS, 6, "moving")
-    assert world.core.deadline == Instant(world.now), "another tree is tried at once"
-    assert {halt.path for _, halt in sent(world.woke_at(world.now), Halt)} == {"shared"}
-    halted_all(world, 9)
-    stand(world, world.ready())
+    stand(world, wish(world, 6, SPINE0))
     assert state(world) == TreeState("train", HOSTS, 6, "standing", "shared")
+    assert world.job.fallback == ""
+    assert world.installed[ring_id].spec.first_message == 40
+    assert (world.job.path, world.job.recoveries, world.core.deadline) == ("shared", 0, None)
 
 
-def test_a_switch_that_is_lost_while_it_moves_ends_the_generation() -> None:
+def test_a_wish_that_changed_while_switches_refused_the_last_one_is_followed() -> None:
     world = started()
     ring_id = parked(world)
     wish(world, 4, SPINE1)
-    actions = world.step(RingFault(ring_id, 0, SWITCH_LOST, "leaf0 is gone: it restarted"))
-    assert {halt.path for _, halt in sent(actions, Halt)} == {"shared"}
-    assert state(world) == TreeState("train", HOSTS, 4, "moving")
-    halted_all(world, 9)
-    assert world.step(RingRefused(world.job.ina_ring_id, "leaf0 is not there"))
+    assert wish(world, 5, SPINE0) == []
+    actions = world.step(RingRefused(ring_id, "no room"))
+    assert {stood.epoch for _, stood in sent(actions, InaStands)} == {5}
+    stand(world, actions)
+    assert state(world) == TreeState("train", HOSTS, 5, "standing", "shared")
+
+
+@pytest.mark.parametrize("config", [CONFIG, {"root": "spine0"}])
+def test_hosts_whose_start_waited_for_the_switches_start_without_them(config: dict[str, Any]) -> None:
+    """What was held until the ring stands is dropped with it."""
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, **config)
+    wish(world, 3, SPINE1)
+    asks_all(world)
+    halted_all(world)
+    ring_id = next(iter(world.trees))
     world.ready()
-    assert state(world) == TreeState("train", HOSTS, 4, "refused", reason="leaf0 is not there")
+    actions = world.step(RingRefused(ring_id, "no room"))
+    starts = sent(actions, Start)
+    assert [host for host, _ in starts] == list(world.ranks)
+    assert {(start.ring_id, start.ina_ring_id, start.ina_parked) for _, start in starts} == {
+        (world.job.ring_id, ring_id, True)
+    }
+    assert state(world) == TreeState("train", HOSTS, 3, "refused", reason="no room")
+    stand(world, wish(world, 4, SPINE0))
+    assert state(world).phase == "standing"
+
+
+def test_a_ring_that_is_refused_before_the_start_begins_parked() -> None:
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, **CONFIG)
+    wish(world, 3, SPINE1)
+    asks_all(world)
+    halted_all(world)
+    actions = world.step(RingRefused(next(iter(world.trees)), "no room"))
+    assert [type(action) for action in actions] == [RemoveRing, Noted]
+    assert {start.ina_parked for _, start in sent(world.ready(), Start)} == {True}
+    assert state(world) == TreeState("train", HOSTS, 3, "refused", reason="no room")
+    assert world.job.recoveries == 0
+
+
+def test_a_ring_that_stood_and_is_refused_later_ends_its_generation() -> None:
+    """A switch that restarted is told of it anew; hosts may have sent on it."""
+    world = started()
+    parked(world)
+    stand(world, wish(world, 4, SPINE1))
+    halts = sent(world.step(RingRefused(world.job.ina_ring_id, "less memory")), Halt)
+    assert {halt.path for _, halt in halts} == {"chain"}
+
+
+@pytest.mark.parametrize("rule", [SWITCH_LOST, TRUNK_LOST])
+def test_a_switch_that_is_lost_before_it_stands_there_leaves_it_parked_until_there_is_room(rule: str) -> None:
+    world = started()
+    ring_id = parked(world)
+    wish(world, 4, SPINE1)
+    world.step(RingFault(ring_id, 0, rule, "spine1 is gone: it restarted"))
+    assert state(world) == TreeState("train", HOSTS, 4, "refused", reason="spine1 is gone: it restarted")
+    deadlines = [world.core.deadline]
+    world.step(RoomMade())
+    assert [*deadlines, world.core.deadline] == [None, world.now]
+    actions = world.woke_at(world.now)
+    assert state(world) == TreeState("train", HOSTS, 4, "moving", "shared@spine1")
+    assert {stood.epoch for _, stood in sent(actions, InaStands)} == {4}
+    stand(world, actions)
+    assert state(world).phase == "standing"
+    assert (world.job.recoveries, world.core.deadline) == (0, None)
+
+
+def test_switches_that_have_refused_a_ring_are_asked_again_after_a_while_that_doubles() -> None:
+    world = started()
+    ring_id = parked(world)
+    wish(world, 4, SPINE1)
+    actions: list[RendezvousAction] = []
+    for seconds in (1, 2, 4):
+        world.step(RingRefused(ring_id, "no room"))
+        assert world.core.deadline == world.now + seconds * S
+        actions = world.woke_at(world.now + seconds * S)
+        assert world.trees == {ring_id: SPINE1}
+    stand(world, actions)
+    parked(world, epoch=5)
+    wish(world, 6, SPINE1)
+    world.step(RingRefused(ring_id, "no room"))
+    assert world.core.deadline == world.now + 1 * S
+    assert wish(world, 7, None) == []
+    assert world.core.deadline is None, "it is wished no more"
+
+
+def test_a_ring_that_begins_parked_is_asked_for_again_before_its_start_too() -> None:
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, **CONFIG)
+    wish(world, 3, SPINE1)
+    asks_all(world)
+    halted_all(world)
+    ring_id = next(iter(world.trees))
+    world.step(RingRefused(ring_id, "cut", until_room=True))
+    world.step(RoomMade())
+    actions = world.woke_at(world.now)
+    assert [type(action) for action in actions] == [WantRing], "their start will say it"
+    actions = world.ready()
+    assert {start.ina_parked for _, start in sent(actions, Start)} == {False}
+    stand(world, actions)
+    assert state(world) == TreeState("train", HOSTS, 3, "standing", "shared@spine1")
 
 
 def test_a_tree_that_adds_in_another_order_is_refused_and_the_ring_stays_parked() -> None:

@@ -236,6 +236,20 @@ def test_without_a_further_trunk_its_ring_is_refused_at_once_and_tried_when_it_i
     assert told_switches(world.wanted(ALONG_1)) == ["spine1", "leaf0", "leaf1"]
 
 
+def test_nobody_starts_on_a_ring_that_was_refused_at_once() -> None:
+    """The rendezvous has asked for the starts before it hears of the refusal, and gives the ring up then."""
+    world = TwoSpines()
+    for along in (ALONG_1, FabricTree("spine1")):
+        world.step(TrunkSaid("leaf1", "cut", "spine1"))
+        assert isinstance(world.wanted(along)[0], Tell)
+        assert world.step(start()) == []
+        assert world.step(RingGone(RING)) == [], "no switch has heard of it"
+        assert world.step(start()) == [Release(start().start)], "one of the hosts alone"
+    world.wanted(ALONG_1)
+    world.standing(None)
+    assert world.step(start()) == [Release(start().start)], "it is wanted along another tree, and stands"
+
+
 def test_trunks_that_the_fabric_has_not_are_not_believed() -> None:
     world = TwoSpines()
     for said in (TrunkSaid("leaf1", "cut", "leaf0"), TrunkSaid("spine1", "cut"), TrunkSaid("spine0", "cut")):
