@@ -60,6 +60,12 @@ def test_nodes_without_a_name(node: int) -> None:
         switch_name(4, node)
 
 
+@pytest.mark.parametrize(("degree", "servers", "switches"), [(4, 16, 20), (6, 54, 45), (16, 1024, 320)])
+def test_sizes_of_fat_trees(degree: int, servers: int, switches: int) -> None:
+    graph = LogicalGraph.of(fat_tree_network(degree, "e*.* a*.* c*", capacity=TWO))
+    assert (graph.servers, len(graph.switches)) == (servers, switches)
+
+
 def test_capacities_by_name() -> None:
     network = fat_tree_network(4, {"e0.*": TWO, "c1": None}, capacity=TWO, server=Fraction(5))
     assert network.programmable == (16, 17, 34)
