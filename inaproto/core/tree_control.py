@@ -161,6 +161,8 @@ class TreeControl:
                     return []
                 tree = self._trees.get(event.ring_id)
                 if tree is not None:
+                    if _is_of_no_part(tree, event):
+                        return []
                     return HANDLERS[tree.phase, type(event)](self, tree, event, now)
                 return self._said_of_none(event)
 
@@ -390,6 +392,11 @@ class TreeControl:
     def _too_late(self, tree: _Tree, event: RingEvent, now: Instant) -> list[TreeAction]:
         """The ring has failed, or the switch says again what it has said."""
         return []
+
+
+def _is_of_no_part(tree: _Tree, event: RingEvent) -> bool:
+    """Whether a switch says it that has no part in the ring: one that it has left, and that restarted."""
+    return isinstance(event, Installed | Refused | Faulted) and event.switch not in tree.roles
 
 
 def _waits_for(obstacle: Obstacle) -> bool:

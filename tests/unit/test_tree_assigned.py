@@ -439,6 +439,25 @@ def test_a_switch_that_restarts_hears_once_of_a_ring_that_was_there_often() -> N
     assert told_switches(world.step(SwitchArrived("spine1"))) == [], "that it had it is long ago"
 
 
+@pytest.mark.parametrize("has_less", [True, False])
+def test_what_a_switch_says_of_a_ring_that_has_left_it_hurts_nobody(has_less: bool) -> None:
+    """It restarts, is told of the ring as one that was removed, and cannot take it, or finds a fault."""
+    world = TwoSpines()
+    world.standing(ALONG_1)
+    world.step(RingGone(RING))
+    world.standing(ALONG_0)
+    assert told_switches(world.step(SwitchArrived("spine1"))) == ["spine1"]
+    if has_less:
+        assert world.step(Refused("spine1", RingRefused(RING, "needs 10 bytes of memory, 5 are free"))) == []
+    else:
+        world.step(Installed("spine1", RING))
+        assert world.step(Faulted("spine1", RingFault(RING, 0, "packet layout", "a stray"))) == []
+    assert world.phases() == {RING: "standing"}
+    (told,) = world.step(Refused("leaf0", RingRefused(RING, "no room")))
+    assert isinstance(told, Tell)
+    assert world.core.view().counters["trees_refused"] == 1
+
+
 def test_a_switch_that_restarts_owes_no_answers() -> None:
     world = TwoSpines()
     world.wanted(ALONG_0)
