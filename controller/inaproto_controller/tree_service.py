@@ -68,6 +68,8 @@ PINS: Final = "tree-roots"
 PINS_MAX: Final = 1024
 TERMS_MAX: Final = 1 << 32
 """No switch has heard of a term so far above ours: ours would begin after it, and run out of numbers."""
+REVISIONS_MAX: Final = 1 << 32
+"""No root has taken one so far above ours."""
 LOOK_S: Final = 0.5
 """Everything is looked at so often, if nothing happens."""
 JITTERS: Final = 64
@@ -219,12 +221,23 @@ class TreeService:
             raise DecodeError("control", f"{report.TYPE}: trees are reported by {root!r}, not by {agent!r}")
         if self._core is None:
             return
+        if report.term == self._term and report.revision > self._revision:
+            self._go_on_after(report)
         self._root = agent
         self._states = {one.job: state_of(one) for one in report.trees}
         self._taken = report.term, report.revision
         if self._taken < (self._term, self._revision) and not self._sent:
             self._send_wishes()
         self._look_soon()
+
+    def _go_on_after(self, report: TreeReport) -> None:
+        """Of a leader before this one whose term was the same: the store has begun anew.
+
+        What is wished now would else be older than what the root has taken, and change nothing.
+        """
+        if report.revision > self._revision + REVISIONS_MAX:
+            raise DecodeError("control", f"{report.TYPE}: there is no revision {report.revision}")
+        self._revision, self._told = report.revision, None
 
     # --- the coordinator
 

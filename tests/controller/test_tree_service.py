@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pytest
 import trio
+import trio.testing
 
 from inaproto.errors import DecodeError
+from inaproto.wire.control_messages import Message
 from inaproto.wire.slot_messages import SlotReport
+from inaproto.wire.tree_messages import TreeReport, TreeWishes
 from inaproto_controller.controller import NotLeading
 from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.sharing_service import SharingService
@@ -19,9 +23,9 @@ from tests.controller.planned_cluster import racks
 DEADLINE_S: Final = 30
 
 
-def service() -> TreeService:
+def service(send: Callable[[str, Message], None] = lambda agent, message: None) -> TreeService:
     sharing = SharingService(lambda host, message: None, lease_s=30)
-    return TreeService(lambda agent, message: None, sharing, FabricTrees(racks(), share_max=2))
+    return TreeService(send, sharing, FabricTrees(racks(), share_max=2))
 
 
 async def test_a_root_that_is_not_on_disk_is_not_wished_for() -> None:
@@ -45,6 +49,54 @@ async def test_a_root_that_is_not_on_disk_is_not_wished_for() -> None:
             for job in ("b", "c"):
                 nursery.start_soon(its.pin, job, "spine", keeps)
     assert decode_pins(disk[PINS]) == {"b": "spine", "c": "spine"}
+
+
+def leading(its: TreeService) -> None:
+    async def keeps(owner: str, body: bytes | None) -> None:
+        await trio.lowlevel.checkpoint()
+
+    its.lead(1, {}, keeps)
+
+
+async def wishes_told(report: TreeReport) -> TreeWishes:
+    """What a controller of term 1 tells a root that reports that."""
+    told: list[TreeWishes] = []
+    heard = trio.Event()
+
+    def send(agent: str, message: Message) -> None:
+        if isinstance(message, TreeWishes) and agent == "spine0":
+            told.append(message)
+            heard.set()
+
+    its = service(send)
+    leading(its)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(its.run)
+            await trio.testing.wait_all_tasks_blocked()
+            its.heard("spine0", report)
+            await heard.wait()
+            nursery.cancel_scope.cancel()
+    return told[-1]
+
+
+async def test_a_store_that_begins_anew_goes_on_where_the_root_has_heard_the_last() -> None:
+    """Its leader has a term that the root knows: what it wishes is not older than what the root has taken."""
+    found = await wishes_told(TreeReport(term=1, revision=40, trees=()))
+    assert (found.term, found.revision) == (1, 41)
+    found = await wishes_told(TreeReport(term=0, revision=40, trees=()))
+    assert (found.term, found.revision) == (1, 1)
+
+
+async def test_a_root_cannot_use_up_the_revisions() -> None:
+    its = service()
+    leading(its)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its.run)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(DecodeError, match="there is no revision"):
+            its.heard("spine0", TreeReport(term=1, revision=(1 << 64) - 1, trees=()))
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_switch_cannot_use_up_the_terms() -> None:
