@@ -229,6 +229,10 @@ class Job:
 
     def disagreement(self, op_index: int) -> str:
         """By which paths its hosts try to sum this operation, if not by one; else empty."""
+        for seat, told in self.stalled_in(op_index):
+            if told.unlike is not None:
+                whose = f"{told.path} by {seat}, and not by host {told.unlike}, as that says"
+                return f"all-reduce {op_index} was bound to different paths: {whose}"
         reports = [(seat, told.path) for seat, told in self.stalled_in(op_index) if told.path is not None]
         if len({path for _, path in reports}) < 2:
             return ""

@@ -10,7 +10,8 @@ A seat that has voted is LOCKED under the rule ``equal-index``: no operation sta
 only VOTED: operations below its own vote plus the margin, or below the first that is wished for, which no
 decision can concern, start as before.
 After the lease it is IN_DOUBT: it asks the coordinator, then its peers too; operations that the decision
-may concern run on the fallback, never on INA. The paper has no such way out (protocol.md 6, ours).
+may concern run on the fallback, never on INA. The paper has no such way out (protocol.md 6, ours). Who loses
+the connection to the coordinator asks its peers at once, and is in doubt soon after.
 
 Invariants: an epoch below ``_floor`` is never used again. A version that was voted on, or promised to a peer
 never to be, is not voted on (again). ``Drained`` of an epoch is said only once no operation of it, or of an
@@ -18,7 +19,8 @@ older one, is under way and none will start. Nothing that is lost, repeated or l
 operation under two epochs: a vote for a new turn gives up all older ones.
 
 If seats differ, one in doubt and one not, an operation is INA here and the fallback there: it cannot end on
-INA, which needs all, so its INA seats take the fallback as well. Both paths give the same bytes.
+INA, which needs all, so its INA seats take the fallback as well. Both paths give the same bytes. A seat that
+falls back in doubt says so (:mod:`inaproto.core.sharing_peers`): most others then do so from the start.
 :data:`HANDLERS` is the whole table of (phase, event).
 """
 
@@ -29,8 +31,11 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final
 
+from inaproto.core.sharing_peers import PeerWords
 from inaproto.core.sharing_types import (
     Closing,
+    CoordinatorLost,
+    Differs,
     FromCoordinator,
     FromPeer,
     HoldOperation,
@@ -44,7 +49,6 @@ from inaproto.core.sharing_types import (
     ParticipantView,
     StartOperation,
     TellCoordinator,
-    TellPeer,
     Woke,
 )
 from inaproto.core.sharing_words import (
@@ -95,6 +99,7 @@ class SharingParticipant:
         """Voted on last."""
         self._vote = config.first_operation
         self._asked = 0
+        self._peers = PeerWords(config.seat)
         self._promised = NO_VERSION
         """Nothing up to this one is voted on any more."""
         self._decided = NO_VERSION
@@ -171,10 +176,12 @@ class SharingParticipant:
             return [self._note(Mark.STALE, said.version)]
         if said.version <= self._promised or self._is_closed:
             return [TellCoordinator(Refusal(self._seat, said.version))]
+        owed = self._peers.pay(self._voted, None)
         self._round, self._vote, self._asked = said, self._next, 0
         self._give_up(Epoch(said.over_below - 1))
         in_ina = any(epoch is not None for epoch in self._running.values())
         actions: list[ParticipantAction] = [
+            *owed,
             TellCoordinator(Vote(self._seat, said.version, self._next, in_ina)),
             *self._pay(),
         ]
@@ -225,15 +232,23 @@ class SharingParticipant:
     def _unlock(self) -> list[ParticipantAction]:
         """The round is decided."""
         self._phase, self._deadline = Phase.FREE, None
-        return self._start_held()
+        decision = self._decision if self._voted == self._decided else None
+        return [*self._peers.pay(self._voted, decision), *self._start_held()]
 
     def _too_late(self, said: object, now: Instant) -> list[ParticipantAction]:
         return [self._note(Mark.STALE)]
 
     # --- doubt
 
-    def _nothing_due(self, said: Woke, now: Instant) -> list[ParticipantAction]:
+    def _nothing_due(self, said: Woke | CoordinatorLost, now: Instant) -> list[ParticipantAction]:
         return []
+
+    def _lost(self, said: CoordinatorLost, now: Instant) -> list[ParticipantAction]:
+        """What it has told one of them it need not tell the others; what it has told none may take long."""
+        if self._phase is not Phase.IN_DOUBT and self._deadline is not None:
+            self._deadline = min(self._deadline, Instant(now + self._config.ask_ns))
+        self._asked += 1
+        return [*self._peers.ask(self._round)]
 
     def _lease_over(self, said: Woke, now: Instant) -> list[ParticipantAction]:
         if self._deadline is None or now < self._deadline:
@@ -249,26 +264,32 @@ class SharingParticipant:
     def _ask(self, now: Instant) -> list[ParticipantAction]:
         """The coordinator first, then all."""
         self._deadline = Instant(now + self._config.ask_ns)
-        peers = () if self._round is None or not self._asked else self._round.peers
+        peers = self._peers.ask(self._round) if self._asked else []
         self._asked += 1
-        return [
-            TellCoordinator(Ask(self._seat, self._voted)),
-            *(TellPeer(one, AskPeer(one, self._seat, self._voted)) for one in peers if one != self._seat),
-        ]
+        return [TellCoordinator(Ask(self._seat, self._voted)), *peers]
 
     def _asked_by_peer(self, said: AskPeer, now: Instant) -> list[ParticipantAction]:
-        actions: list[ParticipantAction] = []
+        actions = self._told_of_fallback(said)
         if said.version > max(self._voted, self._decided, self._promised):
             self._promised = said.version
-            actions = [self._note(Mark.PROMISED, said.version)]
+            actions.append(self._note(Mark.PROMISED, said.version))
         elif said.version == self._voted and self._phase is not Phase.FREE:
-            return []
+            self._peers.owe(said.sender, self._round)
+            return actions
         # A later round has begun, or the seat will never vote: so if the decision is not this one, none was.
         decision = self._decision if said.version == self._decided else None
-        return [
-            *actions,
-            TellPeer(said.sender, TellPeerDecision(said.sender, self._seat, said.version, decision)),
-        ]
+        return [*actions, self._peers.answer(said.sender, said.version, decision)]
+
+    def _told_of_fallback(self, said: AskPeer) -> list[ParticipantAction]:
+        index = said.fell_back
+        if index is None or said.sender.job != self._seat.job:
+            return []
+        if index >= self._next:
+            self._peers.told_of(index)
+            return []
+        if self._running.get(index) is None:
+            return []
+        return [self._note(Mark.DIFFERS), Differs(index, said.sender)]
 
     def _told_by_peer(self, said: TellPeerDecision, now: Instant) -> list[ParticipantAction]:
         round_ = self._round
@@ -354,8 +375,11 @@ class SharingParticipant:
         epoch = self._epoch_for(index)
         actions: list[ParticipantAction] = []
         if self._is_doubtful(index) and self._concerns_us(epoch):
-            actions = [self._note(Mark.FELL_BACK_IN_DOUBT, self._voted)]
-            epoch = None
+            actions, epoch = [self._note(Mark.FELL_BACK_IN_DOUBT, self._voted)], None
+            if self._phase is Phase.IN_DOUBT:  # else it need not have started now
+                actions += self._peers.ask(self._round, index)
+        if self._peers.runs(index) and epoch is not None:
+            actions, epoch = [self._note(Mark.FOLLOWED_PEER)], None
         self._next = OpIndex(index + 1)
         self._running[index] = epoch
         path = Path.FALLBACK if epoch is None else Path.INA
@@ -402,6 +426,7 @@ HANDLERS: Final[Mapping[tuple[Phase, type], Handler]] = {
     (Phase.FREE, OperationStarting): SharingParticipant._starting,
     (Phase.FREE, OperationEnded): SharingParticipant._ended,
     (Phase.FREE, Closing): SharingParticipant._close,
+    (Phase.FREE, CoordinatorLost): SharingParticipant._nothing_due,
     (Phase.FREE, Woke): SharingParticipant._nothing_due,
     (Phase.VOTED, Prepare): SharingParticipant._prepare,
     (Phase.VOTED, Commit): SharingParticipant._commit,
@@ -412,6 +437,7 @@ HANDLERS: Final[Mapping[tuple[Phase, type], Handler]] = {
     (Phase.VOTED, OperationStarting): SharingParticipant._starting,
     (Phase.VOTED, OperationEnded): SharingParticipant._ended,
     (Phase.VOTED, Closing): SharingParticipant._close,
+    (Phase.VOTED, CoordinatorLost): SharingParticipant._lost,
     (Phase.VOTED, Woke): SharingParticipant._lease_over,
     (Phase.LOCKED, Prepare): SharingParticipant._prepare,
     (Phase.LOCKED, Commit): SharingParticipant._commit,
@@ -422,6 +448,7 @@ HANDLERS: Final[Mapping[tuple[Phase, type], Handler]] = {
     (Phase.LOCKED, OperationStarting): SharingParticipant._hold,
     (Phase.LOCKED, OperationEnded): SharingParticipant._ended,
     (Phase.LOCKED, Closing): SharingParticipant._close,
+    (Phase.LOCKED, CoordinatorLost): SharingParticipant._lost,
     (Phase.LOCKED, Woke): SharingParticipant._lease_over,
     (Phase.IN_DOUBT, Prepare): SharingParticipant._prepare,
     (Phase.IN_DOUBT, Commit): SharingParticipant._commit,
@@ -432,5 +459,6 @@ HANDLERS: Final[Mapping[tuple[Phase, type], Handler]] = {
     (Phase.IN_DOUBT, OperationStarting): SharingParticipant._starting,
     (Phase.IN_DOUBT, OperationEnded): SharingParticipant._ended,
     (Phase.IN_DOUBT, Closing): SharingParticipant._close,
+    (Phase.IN_DOUBT, CoordinatorLost): SharingParticipant._lost,
     (Phase.IN_DOUBT, Woke): SharingParticipant._ask_again,
 }

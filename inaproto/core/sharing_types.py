@@ -244,6 +244,8 @@ class Mark(Enum):
     RESOLVED_BY_COORDINATOR = "doubt resolved by the coordinator"
     RESOLVED_BY_PEER = "doubt resolved by a peer"
     FELL_BACK_IN_DOUBT = "operation run by the fallback because of a doubt"
+    FOLLOWED_PEER = "operation run by the fallback because a peer runs it so"
+    DIFFERS = "operation under way in a turn that a peer runs by the fallback"
     HELD = "operation waits for a lock"
     PROMISED = "promised a peer never to vote"
     STALE = "message of an earlier term, round or life"
@@ -333,7 +335,14 @@ class Closing:
     """The job leaves the host: it starts no further operation."""
 
 
-ParticipantEvent = FromCoordinator | FromPeer | OperationStarting | OperationEnded | Closing | Woke
+@dataclass(frozen=True, slots=True)
+class CoordinatorLost:
+    """The connection to it has ended: what it has not said by now comes late, if ever."""
+
+
+ParticipantEvent = (
+    FromCoordinator | FromPeer | OperationStarting | OperationEnded | Closing | CoordinatorLost | Woke
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +371,15 @@ class TellPeer:
     message: PeerMessage
 
 
-ParticipantAction = StartOperation | HoldOperation | TellCoordinator | TellPeer | Noted | Blame
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """An operation that was started here in a turn runs by the fallback at another seat: all have to."""
+
+    index: OpIndex
+    peer: Seat
+
+
+ParticipantAction = StartOperation | HoldOperation | TellCoordinator | TellPeer | Differs | Noted | Blame
 
 
 @dataclass(frozen=True, slots=True)

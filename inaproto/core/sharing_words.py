@@ -198,19 +198,21 @@ SeatMessage = Vote | Refusal | Done | Drained | Ask
 
 @dataclass(frozen=True, slots=True)
 class AskPeer:
-    """The sender is in doubt, and does not hear from the coordinator."""
+    """The sender has voted, and does not hear from the coordinator."""
 
     seat: Seat
     """To whom."""
     sender: Seat
     version: Version
+    fell_back: OpIndex | None = None
+    """The operation that the sender has just started, by the fallback: it can end on no other path."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellPeerDecision:
     """What the sender knows of a round: it was committed, or (None) it never will be.
 
-    A seat that is in doubt itself does not answer.
+    A seat that has voted and knows no more itself answers when it does.
     """
 
     seat: Seat

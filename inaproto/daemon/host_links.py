@@ -171,6 +171,7 @@ class HostLinks(HostRingStatus):
             changed=self.binding_changed,
             pool=message.pool,
             stand=message.epoch,
+            differs=self.binding_differs,
         )
 
     def _engine_of(self, ina_ring_id: int) -> TwoPaths | None:

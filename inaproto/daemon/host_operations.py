@@ -365,6 +365,16 @@ class HostOperations:
         if self._engine is not None and self._has_started and not self._is_ended:
             self._step(Woke())
 
+    def binding_differs(self, op_index: OpIndex, host: str) -> None:
+        """The operation, which goes through the switches here, goes by the base ring at ``host``: all stalls.
+
+        The switch ends the ring for all, without waiting for that to show.
+        """
+        engine = self._engine
+        running = engine.operations.running if isinstance(engine, TwoPaths) else None
+        if running is not None and running.index == op_index:
+            self._ask_for_whom(unlike=host)
+
     def _transport_failed(self, reason: str) -> None:
         """The queue pairs of this ring are of no use any more."""
         if self._settings.recover_ms:
@@ -471,8 +481,11 @@ class HostOperations:
         else:
             self.lose(_job_error(code, message))
 
-    def _ask_for_whom(self) -> None:
-        """Tell the switch which ranks wait here, and in what: it knows of the others."""
+    def _ask_for_whom(self, *, unlike: str | None = None) -> None:
+        """Tell the switch which ranks wait here, and in what: it knows of the others.
+
+        ``unlike``: a host that has taken the other path.
+        """
         engine, path = self._engine, None
         if isinstance(engine, TwoPaths) and engine.operations.running is not None:
             path = engine.carrier
@@ -485,6 +498,7 @@ class HostOperations:
                     signature=operation.signature,
                     nbytes=operation.nbytes,
                     path=path,
+                    unlike=unlike,
                 )
             )
 

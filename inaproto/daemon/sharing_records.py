@@ -186,7 +186,7 @@ def peer_message(said: PeerMessage) -> PeerWord:
     seat, sender, version = seat_record(said.seat), seat_record(said.sender), _version_record(said.version)
     match said:
         case AskPeer():
-            return SharingAskPeer(seat=seat, sender=sender, version=version)
+            return SharingAskPeer(seat=seat, sender=sender, version=version, fell_back=said.fell_back)
         case TellPeerDecision():
             decision = None if said.decision is None else _decision_record(said.decision)
             return SharingTellPeer(seat=seat, sender=sender, version=version, decision=decision)
@@ -198,7 +198,8 @@ def peer_of(message: PeerWord) -> PeerMessage:
     seat, sender, version = seat_of(message.seat), seat_of(message.sender), _version_of(message.version)
     match message:
         case SharingAskPeer():
-            return AskPeer(seat, sender, version)
+            fell_back = None if message.fell_back is None else OpIndex(message.fell_back)
+            return AskPeer(seat, sender, version, fell_back)
         case SharingTellPeer():
             decision = None if message.decision is None else _decision_of(message.decision)
             return TellPeerDecision(seat, sender, version, decision)

@@ -38,6 +38,8 @@ from inaproto.core.ring_spec import SHARED_POOL
 from inaproto.core.sharing_participant import Phase, SharingParticipant
 from inaproto.core.sharing_types import (
     Closing,
+    CoordinatorLost,
+    Differs,
     FromCoordinator,
     FromPeer,
     HoldOperation,
@@ -132,6 +134,9 @@ class TurnSeats:
 
     def disconnected(self) -> None:
         self._send = None
+        for seat in self._seats.values():
+            seat.coordinator_lost()
+        self._changed.set()
 
     def tell(self, message: Message) -> None:
         """The controller, if there is one."""
@@ -235,6 +240,7 @@ class JobSeat(NoTurns):
         self._held: OpIndex | None = None
         """That a lock keeps from starting."""
         self._changed: Callable[[], None] = lambda: None
+        self._differs: Callable[[OpIndex, str], None] = lambda op_index, host: None
         self._watch = PatternWatch(seats.pattern)
         self._watched = Instant(0)
         self._step: Step | None = None
@@ -266,11 +272,12 @@ class JobSeat(NoTurns):
         changed: Callable[[], None],
         pool: str = SHARED_POOL,
         stand: int = 0,
+        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
     ) -> None:
         self.ring_ended()
         self._seat = Seat(self._seat.job, self._seat.host, self._seats.random_bits(62))
         self._core = SharingParticipant(ParticipantConfig(self._seat, next_operation))
-        self._next, self._changed = next_operation, changed
+        self._next, self._changed, self._differs = next_operation, changed, differs
         self.hold = SeatHold(
             pool=pool, job=self._job, life=self._seat.life, ring_id=ring_id, hosts=hosts, stand=stand
         )
@@ -384,6 +391,9 @@ class JobSeat(NoTurns):
     def told(self, said: PeerMessage) -> None:
         self._tell(FromPeer(said.sender, said))
 
+    def coordinator_lost(self) -> None:
+        self._tell(CoordinatorLost())
+
     def woke(self) -> None:
         self._tell(Woke())
 
@@ -402,6 +412,9 @@ class JobSeat(NoTurns):
                     self._seats.tell(answer_message(message))
                 case TellPeer(_, message):
                     self._seats.tell_peer(peer_message(message))
+                case Differs(index, peer):
+                    if self._running.get(index) == INA:
+                        self._differs(index, peer.host)
                 case Noted(mark):
                     log.debug("%s: %s", self._seat, mark.value)
                 case Blame():

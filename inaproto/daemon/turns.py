@@ -27,9 +27,11 @@ class Turns(Protocol):
         changed: Callable[[], None],
         pool: str = SHARED_POOL,
         stand: int = 0,
+        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
     ) -> None:
         """The ring through the switches stands. ``changed``: to be called when an answer may be another;
-        ``pool``: where it has its turns; ``stand``: of the wish for its tree."""
+        ``pool``: where it has its turns; ``stand``: of the wish for its tree; ``differs``: to be called when
+        an operation that goes through the switches here is known to go by the base ring at another host."""
 
     def park(self, parked: Callable[[], None]) -> None:
         """That ring is to leave its switches: ``parked`` is to be called, once, as soon as it has no turn,
@@ -72,6 +74,7 @@ class NoTurns:
         changed: Callable[[], None],
         pool: str = SHARED_POOL,
         stand: int = 0,
+        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
     ) -> None:
         return
 

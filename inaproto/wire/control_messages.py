@@ -268,6 +268,8 @@ class OpStarted(Message):
     nbytes: U64
     path: PathField | None = None
     """To which its host has bound the operation, where there are two; None: to none yet."""
+    unlike: Name | None = None
+    """A host that has bound it to the other one, as that has said itself: it can end on neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,8 @@ class SharingAskPeer(Message):
     seat: _Seat
     sender: _Seat
     version: _Version
+    fell_back: U32 | None = None
+    """Operation that the sender has started by the fallback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,7 @@ class Parking(Planned):
         changed: Callable[[], None],
         pool: str = "",
         stand: int = 0,
+        differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
     ) -> None:
         self.pools.append((pool, stand))
         self.stood.set()

@@ -9,11 +9,14 @@ import pytest
 
 from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_types import (
+    CoordinatorLost,
+    Differs,
     FromCoordinator,
     HoldOperation,
     Mark,
     OperationEnded,
     OperationStarting,
+    ParticipantConfig,
     PoolFree,
     SharingConfig,
     SharingRecord,
@@ -344,6 +347,104 @@ def test_a_peer_that_heard_the_commit_ends_the_doubt(rule: Rule) -> None:
     group.deliver(AskPeer, TellPeerDecision)
     assert Mark.RESOLVED_BY_PEER in group.marks()
     assert group.participants[in_doubt].view().turn == group.participants[told].view().turn
+
+
+def in_doubt_of(group: Group) -> tuple[Seat, Seat, FromCoordinator]:
+    """Job A's seats have voted, and only the first was told what was decided: that word, and the coordinator
+    is lost."""
+    group.tell(TurnWanted(A))
+    group.deliver(Prepare, Vote)
+    told, other = group.of("A")
+    commit = next(event for seat, event in group.under_way if seat == told)
+    assert isinstance(commit, FromCoordinator)
+    group.lose()
+    return told, other, commit
+
+
+@BOTH
+def test_who_loses_the_coordinator_takes_what_was_decided_from_its_peers_at_once(rule: Rule) -> None:
+    group = Group(rule)
+    told, other, commit = in_doubt_of(group)
+    group.at(told, commit)
+    group.lose()
+    for seat in (told, other):
+        group.at(seat, CoordinatorLost())
+    group.deliver()
+    assert Mark.RESOLVED_BY_PEER in group.marks()
+    assert Mark.IN_DOUBT not in group.marks(), "and no operation has waited"
+    assert group.participants[other].view().turn == group.participants[told].view().turn
+
+
+@BOTH
+def test_who_is_asked_too_early_answers_when_it_knows(rule: Rule) -> None:
+    group = Group(rule)
+    told, other, commit = in_doubt_of(group)
+    group.at(other, CoordinatorLost())
+    group.deliver(AskPeer)
+    assert not [one for one in group.delivered if isinstance(one, TellPeerDecision)]
+    group.at(told, commit)
+    group.deliver(TellPeerDecision)
+    assert group.participants[other].view().turn == group.participants[told].view().turn
+    group.at(other, CoordinatorLost())
+    assert not group.under_way or isinstance(group.under_way[-1][1].message, Done)
+
+
+@BOTH
+def test_who_is_asked_about_a_round_that_was_aborted_meanwhile_says_so(rule: Rule) -> None:
+    group = Group(rule)
+    told, other, _ = in_doubt_of(group)
+    version = group.participants[told].view().version
+    group.at(other, CoordinatorLost())
+    group.deliver(AskPeer)
+    group.at(told, FromCoordinator(Abort(told, 2, version)))
+    group.deliver(TellPeerDecision)
+    assert group.phases("A") == ["free", "free"]
+
+
+@BOTH
+def test_who_loses_the_coordinator_waits_no_longer_than_its_peers_take_to_answer(rule: Rule) -> None:
+    group = Group(rule)
+    _, other, _ = in_doubt_of(group)
+    lease, ask_ns = group.participants[other].deadline, ParticipantConfig(other).ask_ns
+    group.at(other, CoordinatorLost())
+    shorter = group.participants[other].deadline
+    assert lease is not None
+    assert shorter == group.now + ask_ns < lease
+    group.pass_time(ask_ns)
+    assert group.phases("A")[1] == "in doubt"
+    assert group.start(other) is None
+
+
+def test_what_a_seat_in_doubt_runs_by_the_fallback_others_that_have_yet_to_begin_run_so_too() -> None:
+    group = Group(Rule.BY_INDEX)
+    told, other, commit = in_doubt_of(group)
+    group.at(other, CoordinatorLost())
+    group.pass_time(S)
+    group.lose()
+    assert group.start(other) is None
+    group.deliver(AskPeer)
+    group.at(told, commit)
+    assert group.start(told) is None
+    assert group.marks()[-1] is Mark.FOLLOWED_PEER
+    group.deliver()
+    assert [group.start(seat) for seat in (told, other)] == [Epoch(1), Epoch(1)], "it had only to be said"
+
+
+def test_who_has_begun_by_ina_what_another_runs_by_the_fallback_hears_so_at_once() -> None:
+    """Neither can end it, so whoever owns the rings need not wait until it stalls."""
+    group = Group(Rule.BY_INDEX)
+    told, other, commit = in_doubt_of(group)
+    group.at(told, commit)
+    group.lose()
+    group.pass_time(S)
+    group.lose()
+    assert group.start(told) == Epoch(1)
+    assert group.start(other) is None
+    index = OpIndex(0)
+    group.deliver(AskPeer)
+    assert [one for one in group.actions if isinstance(one, Differs)] == [Differs(index, other)]
+    group.deliver()
+    assert group.start(other) == Epoch(1), "with the answer"
 
 
 @BOTH

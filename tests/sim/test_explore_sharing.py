@@ -21,7 +21,7 @@ from inaproto.sim.explore.sharing_variants import sharing_config, sharing_world
 from inaproto.sim.explore.sharing_world import SharingWorld
 from inaproto_hil.explore import explore as command
 
-STATES_MAX = 60_000
+STATES_MAX = 80_000
 
 
 def search(**options: Any) -> Verdict:

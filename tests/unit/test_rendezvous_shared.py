@@ -99,6 +99,18 @@ def stalled(world: World, host: int, op_index: int, path: RingPath | None) -> li
     return world.step(OperationStalled(world.session[host], told))
 
 
+def test_who_knows_that_another_host_has_taken_the_other_path_need_not_stall() -> None:
+    world = running()
+    told = OpStarted(job="train", rank=0, op_index=4, signature=1, nbytes=8, path="switch", unlike="h1")
+    actions = world.step(OperationStalled(world.session[0], told))
+    assert len(sent(actions, Halt)) == 3
+    assert world.job.phase == "halted"
+    [noted] = [one for one in actions if isinstance(one, Noted)]
+    assert "all-reduce 4 was bound to different paths: switch by rank 0" in noted.text
+    assert "not by host h1" in noted.text
+    assert stalled(world, 1, 4, "chain") == [], "that comes too late"
+
+
 def test_every_host_is_told_two_rings_and_the_switches_get_the_second() -> None:
     world, actions = joined()
     [install] = [action for action in actions if isinstance(action, InstallRing)]

@@ -58,7 +58,7 @@ ANSWERS = st.one_of(
     st.builds(words.Ask, SEATS, VERSIONS),
 )
 PEERS = st.one_of(
-    st.builds(words.AskPeer, SEATS, SEATS, VERSIONS),
+    st.builds(words.AskPeer, SEATS, SEATS, VERSIONS, st.none() | EPOCHS.map(OpIndex)),
     st.builds(words.TellPeerDecision, SEATS, SEATS, VERSIONS, st.none() | DECISIONS),
 )
 RECORDS = st.builds(

@@ -113,8 +113,6 @@ async def test_without_a_controller_a_doubt_is_ended_by_the_other_host() -> None
     for number, seats in enumerate(hosts.seats):
         seats.heard(hosts.prepare(number))
     hosts.seats[0].heard(hosts.commit(0))
-    for seats in hosts.seats:
-        seats.disconnected()
     doubtful = hosts.jobs[1]
     assert [hosts.run(doubtful, index) for index in range(2)] == [Binding(BASE)] * 2
     hosts.now = Instant((LEASE_MS + 1) * MS)
@@ -124,6 +122,60 @@ async def test_without_a_controller_a_doubt_is_ended_by_the_other_host() -> None
     assert [word.seat.host for word in hosts.words] == ["h0"]
     hosts.deliver()
     assert hosts.run(doubtful, 2) == Binding(INA, Epoch(1))
+
+
+async def test_when_the_controller_is_gone_the_other_host_is_asked_at_once() -> None:
+    hosts = Hosts()
+    for number, seats in enumerate(hosts.seats):
+        seats.heard(hosts.prepare(number))
+    hosts.seats[0].heard(hosts.commit(0))
+    doubtful = hosts.jobs[1]
+    assert [hosts.run(doubtful, index) for index in range(2)] == [Binding(BASE)] * 2
+    assert isinstance(hosts.run(doubtful, 2), Wait)
+    for seats in hosts.seats:
+        seats.disconnected()
+    hosts.deliver()
+    assert hosts.asked_again[1] >= 1
+    assert hosts.run(doubtful, 2) == Binding(INA, Epoch(1))
+
+
+async def test_when_the_controller_is_gone_and_nobody_knows_no_operation_waits_for_the_lease() -> None:
+    hosts = Hosts()
+    for number, seats in enumerate(hosts.seats):
+        seats.heard(hosts.prepare(number))
+        assert [hosts.run(hosts.jobs[number], index) for index in range(2)] == [Binding(BASE)] * 2
+        assert hosts.run(hosts.jobs[number], 2) == Wait(Instant(LEASE_MS * MS))
+        seats.disconnected()
+    assert hosts.asked_again == [1, 1]
+    for job in hosts.jobs:
+        assert hosts.run(job, 2) == Wait(Instant(LEASE_MS * MS // 2))
+    hosts.now = Instant(LEASE_MS * MS // 2)
+    assert [hosts.run(job, 2) for job in hosts.jobs] == [Binding(BASE)] * 2
+
+
+async def test_a_host_whose_operation_is_on_the_switches_says_so_when_another_s_is_not() -> None:
+    hosts = Hosts()
+    differing: list[tuple[int, str]] = []
+    sure, doubtful = hosts.jobs
+    sure.begin(
+        ring_id=6,
+        hosts=2,
+        next_operation=OpIndex(0),
+        changed=lambda: None,
+        differs=lambda index, host: differing.append((index, host)),
+    )
+    for number, seats in enumerate(hosts.seats):
+        seats.heard(hosts.prepare(number))
+        assert [hosts.run(hosts.jobs[number], index) for index in range(2)] == [Binding(BASE)] * 2
+    hosts.seats[0].heard(hosts.commit(0))
+    assert sure.bind(OpIndex(2), hosts.now) == Binding(INA, Epoch(1))
+    sure.bound(OpIndex(2), INA)
+    hosts.now = Instant((LEASE_MS + 1) * MS)
+    assert hosts.run(doubtful, 2) == Binding(BASE)
+    assert differing == []
+    hosts.deliver()
+    assert differing == [(2, "h1")]
+    assert hosts.run(doubtful, 3) == Binding(INA, Epoch(1)), "it was answered as well"
 
 
 async def test_who_has_no_seat_in_the_round_ends_no_doubt() -> None:

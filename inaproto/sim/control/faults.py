@@ -50,6 +50,8 @@ class Faults:
         match fault.kind:
             case FaultKind.CONTROLLER_CRASH:
                 struck = self._crash(world.controller, duration)
+                for host in world.hosts if struck else ():
+                    host.lost_controller()
             case FaultKind.HOST_CRASH:
                 struck = self._crash(world.hosts[fault.target % len(world.hosts)], duration)
             case FaultKind.SWITCH_RESTART:

@@ -44,6 +44,11 @@ class ControlHost(Node):
             seat.close()
         self.seats = {}
 
+    def lost_controller(self) -> None:
+        """It crashed, which ends its connections."""
+        for seat in list(self.seats.values()):
+            seat.lost_controller()
+
     def _beat(self) -> None:
         self._say_heartbeat()
         self.after(self.world.config.heartbeat_ns, self._beat)

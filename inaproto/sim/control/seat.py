@@ -15,6 +15,8 @@ from zlib import crc32
 
 from inaproto.core.sharing_participant import SharingParticipant
 from inaproto.core.sharing_types import (
+    CoordinatorLost,
+    Differs,
     FromCoordinator,
     FromPeer,
     HoldOperation,
@@ -117,6 +119,8 @@ class Membership:
                 seat.host.tell_coordinator(self.lease.tree, message)
             case TellPeer(to, word):
                 seat.host.tell_peer(to, self.id, word)
+            case Differs(index):
+                seat.differs(index)
             case Noted(mark):
                 seat.world.noted(mark)
             case Blame():
@@ -183,6 +187,16 @@ class SimSeat:
         """A switch of the tree says that the job has no slot there."""
         if self.member is not None and self.member.lease == lease and self.path is Path.INA:
             self._rescue(self.operation, "a slot was lost under an operation")
+
+    def lost_controller(self) -> None:
+        """Its connection to the controller has ended."""
+        if self.member is not None:
+            self.member.step(CoordinatorLost())
+
+    def differs(self, operation: int) -> None:
+        """Another seat says that it runs the operation by the chain."""
+        if operation == self.operation and self.path is Path.INA:
+            self._rescue(operation, "an operation was rescued before it stalled")
 
     def close(self) -> None:
         """Its connections are gone, and nothing is told to anybody any more."""

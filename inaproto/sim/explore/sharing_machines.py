@@ -19,6 +19,7 @@ from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import SharingParticipant
 from inaproto.core.sharing_rounds import Rounds
 from inaproto.core.sharing_types import (
+    Differs,
     FromCoordinator,
     FromPeer,
     FromSeat,
@@ -167,7 +168,7 @@ def perform_seat(
                 sent.append(letters.sent_by_seat(seat, action))
             case Blame():
                 wrong = f"seat {seat.job}/{seat.host} blames {action}"
-            case StartOperation() | HoldOperation() | Noted():
+            case StartOperation() | HoldOperation() | Differs() | Noted():
                 pass
     return tuple(sent), wrong
 

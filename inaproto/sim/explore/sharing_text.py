@@ -51,6 +51,8 @@ def _event(world: SharingWorld, before: State, step: Step) -> str:
             return f"the timer of seat {names[step.where]} expires"
         case words.LEASE_EARLY:
             return f"the timer of seat {names[step.where]} expires EARLY"
+        case words.LOST:
+            return f"seat {names[step.where]} notices that the coordinator is gone"
         case words.TIMER_EARLY:
             return "the coordinator's timer expires EARLY"
         case words.TIMER | words.RESEND:

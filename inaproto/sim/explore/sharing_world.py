@@ -34,6 +34,7 @@ from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import SharingParticipant
 from inaproto.core.sharing_types import (
     Closing,
+    CoordinatorLost,
     OperationEnded,
     OperationStarting,
     ParticipantConfig,
@@ -74,6 +75,7 @@ from inaproto.sim.explore.sharing_states import (
     LEASE,
     LEASE_EARLY,
     LOSE,
+    LOST,
     REPEAT,
     RESEND,
     RESTART,
@@ -168,6 +170,11 @@ class SharingWorld:
         self._operations(found, state)
         self._seat_timers(found, state, extra)
         if state[0] == DOWN:
+            found += [
+                (Step(LOST, seat), self._to_seat(state, seat, "lost", CoordinatorLost()))
+                for seat, at in enumerate(state[4:])
+                if at != DOWN and self.local(seat, at).phase in ("voted", "locked")
+            ]
             found.append((Step(RESTART, 0), self._restarted(state)))
         else:
             self._coordinator_steps(found, state, extra)

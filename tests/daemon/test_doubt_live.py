@@ -1,0 +1,60 @@
+"""Hosts that disagree on an all-reduce's path, for one of them is in doubt: how long training stands still.
+
+Real daemons in virtual time, without a controller; what it had said before it died is put to hosts by hand.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from inaproto.core.sharing_participant import Phase
+from inaproto.core.sharing_words import Commit, Decision, Prepare, Rule, Seat, Turn, Version
+from inaproto.daemon.host import HostDaemon
+from inaproto.daemon.sharing_records import order_message
+from inaproto.units import MS, Epoch, JobId, OpIndex
+from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.daemon.sharing_cluster import AGENTS, Training, seats_of
+
+JOB = JobId("train")
+LEASE_MS = 200
+STALL_MS = 5000
+VERSION = Version(1, 1)
+FIRST = OpIndex(30)
+
+
+def prepare(seat: Seat, peers: tuple[Seat, ...], lease_ms: int) -> Prepare:
+    return Prepare(seat, 1, VERSION, Rule.BY_INDEX, JOB, None, Epoch(1), 2, lease_ms * MS, peers, first=FIRST)
+
+
+def test_a_doubt_of_one_host_costs_no_stall_of_the_others() -> None:
+    """It hears of the decision the moment after the other has given it up: they start on different paths."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        job = Training(cluster, JOB, (0, 1), steps=20)
+
+        async def doubt() -> None:
+            await job.past(3)
+            daemons: list[HostDaemon] = []
+            for host in range(2):
+                daemon = cluster.hosts[host].daemon
+                assert daemon is not None
+                daemons.append(daemon)
+            lives = [seats_of(daemon)[0]["life"] for daemon in daemons]
+            sure, doubtful = (Seat(JOB, f"h{host}", lives[host]) for host in range(2))
+            daemons[0]._turn_seats.heard(order_message(prepare(sure, (sure, doubtful), 10_000)))
+            daemons[1]._turn_seats.heard(order_message(prepare(doubtful, (sure, doubtful), LEASE_MS)))
+            await job.past(FIRST)
+            began = trio.current_time()
+            while seats_of(daemons[1])[0]["phase"] != Phase.IN_DOUBT.value:  # noqa: ASYNC110
+                await trio.sleep(0.0001)
+            turn = Turn(JOB, Epoch(1), FIRST, OpIndex(FIRST + 6))
+            daemons[0]._turn_seats.heard(order_message(Commit(sure, 1, VERSION, Decision(turn))))
+            await job.past(FIRST + 1)
+            assert trio.current_time() - began < (LEASE_MS + 100) / 1000
+            assert [daemon.status()["totals"]["recoveries"] for daemon in daemons] == [1, 1]
+
+        async with trio.open_nursery() as running:
+            running.start_soon(job.run)
+            running.start_soon(doubt)
+
+    run_world("sharing/doubt", scenario, hosts=2, stall_ms=STALL_MS, controller=[AGENTS])
