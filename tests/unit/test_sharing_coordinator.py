@@ -12,6 +12,7 @@ from inaproto.core.sharing_participant import Phase as SeatPhase
 from inaproto.core.sharing_rounds import HANDLERS, Phase
 from inaproto.core.sharing_types import (
     Closing,
+    CoordinatorLost,
     JobDrained,
     JobHeld,
     JobReleased,
@@ -53,7 +54,7 @@ BOTH = pytest.mark.parametrize("rule", list(Rule), ids=lambda rule: rule.value)
 def test_the_tables_are_complete() -> None:
     assert set(HANDLERS) == set(itertools.product(Phase, (Woke, Persisted, Vote, Refusal, Done, Ask)))
     said = (Prepare, Commit, Abort, EndTurn, AskPeer, TellPeerDecision)
-    own = (OperationStarting, OperationEnded, Closing, Woke)
+    own = (OperationStarting, OperationEnded, Closing, CoordinatorLost, Woke)
     assert set(SEAT_HANDLERS) == set(itertools.product(SeatPhase, (*said, *own)))
 
 
