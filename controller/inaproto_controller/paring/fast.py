@@ -17,7 +17,7 @@ from inaproto_controller.paring.slot_greedy import greedy_tree
 from inaproto_controller.paring.slot_problem import RackTree, SlotProblem
 
 STARTS_MAX: Final = 8
-CHANGES_PER_ELEMENT: Final = 2000
+CHANGES_PER_ELEMENT: Final = 4000
 """That are drawn, by worker or switch that could be in the tree, over all starts."""
 
 
