@@ -84,7 +84,7 @@ class ClusterLayout:
 
     def __init__(self, topology: GraphTopology) -> None:
         self._topology = topology
-        self._layers = _layers(topology)
+        self._layers = layers_of(topology)
         self._ends = {
             name: (link.one, link.other)
             for name, link in zip(topology.link_names, topology.links, strict=True)
@@ -207,7 +207,7 @@ def _jobs_at(jobs: Sequence[Job]) -> dict[str, list[Job]]:
     return at
 
 
-def _layers(topology: GraphTopology) -> list[list[int]]:
+def layers_of(topology: GraphTopology) -> list[list[int]]:
     """Nodes, hosts first. Switches that no host reaches are left out; there are no jobs on them."""
     neighbours: dict[int, list[int]] = {node: [] for node in range(topology.nodes)}
     for link in topology.links:

@@ -1,0 +1,280 @@
+"""Several tasks on one network: they come, take what they need, and give it back when they end.
+
+PARING section IV-C.1, 2, 3, 5 and 6, as a pure state: no clock, no I/O. What a task takes: its servers, which
+are its own; of each switch that adds up for it, rate times load of the capacity; and memory.
+
+- *Memory* (2): a switch that has none left adds nothing up. A gradient that does not fit is cut into subtasks
+  of the least free memory of the tree's switches, which go one after the other along the same tree, so that a
+  switch holds one of them at a time. Where no switch has memory, all is sent straight to the PS. P4 switches
+  (5) have no bound on their rate, and little memory.
+- *Several parameter servers* (3): the gradient is cut into equal parts, each with a PS and a tree of its own.
+  The workers are those of the first. As in print, each tree is planned on what those before left; further PSs
+  are the idle servers of most capacity, of these the nearest to the workers. The paper does not say how a
+  worker's rate is shared: all parts are sent at once here, each with an equal part of it, so that the last
+  one done is when all is done.
+- *Replanning* (1): servers stay, trees are planned anew on what is free now; they are taken if they are
+  better.
+- *A scheduler* (6) says which fractions of the gradient go first. That changes no tree: ``schedule`` says
+  when each is done.
+
+Invariants: of no switch more is taken than it has, of capacity and of memory; no server is taken twice; when
+a task ends, all that it took is free again, exactly. What a switch has left is worked out anew from what is
+taken each time, so nothing can drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from inaproto.errors import Infeasible, InvariantBroken, LocalMisuse
+from inaproto_controller.paring.model import ZERO, Capacity, Node, ProgrammableNetwork, Task
+from inaproto_controller.paring.planner import Fixed, Plan, plan
+
+STRAIGHT: Final = "no switch has memory: gradients go straight to the parameter server"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a gradient: with one parameter server, along one tree."""
+
+    plan: Plan
+    """Its task has the bytes of the part."""
+    subtask_bytes: tuple[int, ...]
+    """One after the other; several where memory is short."""
+
+    @property
+    def held_bytes(self) -> dict[Node, int]:
+        """Of the memory of each of its switches."""
+        return dict.fromkeys(self.plan.tree.switches(self.plan.network), max(self.subtask_bytes))
+
+
+@dataclass(frozen=True)
+class Admitted:
+    task: Task
+    parts: tuple[Part, ...]
+    reason: str = ""
+    """Why it is not as it could be; empty: nothing is short."""
+
+    @property
+    def workers(self) -> tuple[Node, ...]:
+        return self.parts[0].plan.tree.workers(self.parts[0].plan.network)
+
+    @property
+    def servers(self) -> tuple[Node, ...]:
+        """Workers and parameter servers."""
+        return (*self.workers, *(part.plan.tree.ps for part in self.parts))
+
+    @property
+    def rate(self) -> Fraction:
+        """Gbit/s of gradient that a worker sends, all parts at once, until the last is done."""
+        return self.task.gradient_bytes * 8 / (self.seconds * 10**9)
+
+    @property
+    def hops(self) -> Fraction:
+        """Links per byte of gradient."""
+        return Fraction(self.traffic_bytes, self.task.gradient_bytes)
+
+    @property
+    def traffic_bytes(self) -> int:
+        return sum(part.plan.traffic_bytes for part in self.parts)
+
+    @property
+    def seconds(self) -> Fraction:
+        return max(part.plan.seconds for part in self.parts)
+
+
+class Sent(NamedTuple):
+    """A fraction of a gradient, by a communication scheduler."""
+
+    fraction: Fraction
+    priority: int
+    ends: Fraction
+    """Seconds after the first is begun."""
+
+
+def schedule(admitted: Admitted, fractions: Sequence[tuple[Fraction, int]]) -> tuple[Sent, ...]:
+    """When each is aggregated, of a higher priority first, else in order. Raises ``LocalMisuse`` unless they
+    are the whole."""
+    if any(fraction <= 0 for fraction, _ in fractions) or sum(one for one, _ in fractions) != 1:
+        raise LocalMisuse("the fractions of a gradient are more than 0 and together 1")
+    done, sent = ZERO, []
+    for fraction, priority in sorted(fractions, key=lambda one: -one[1]):
+        done += fraction
+        sent.append(Sent(fraction, priority, done * admitted.seconds))
+    return tuple(sent)
+
+
+@dataclass(frozen=True)
+class Tenants:
+    """A network and the tasks on it. ``admitted``, ``left`` and ``replanned`` give the state after."""
+
+    network: ProgrammableNetwork
+    memory: Mapping[Node, int] = field(default_factory=dict)
+    """Bytes for gradients, of the switches that have a limit."""
+    running: Mapping[str, Admitted] = field(default_factory=dict)
+    """By name of the task, in order of arrival."""
+    others: frozenset[Node] = frozenset()
+    """Servers that are taken by something else."""
+
+    def __post_init__(self) -> None:
+        hosts = self.network.topology.hosts
+        for node, nbytes in self.memory.items():
+            if not hosts <= node < self.network.topology.nodes or nbytes < 0:
+                raise LocalMisuse(f"memory of node {node}, {nbytes} bytes: of a switch, 0 or more")
+
+    # -- what is taken, and what is free
+
+    @property
+    def busy(self) -> frozenset[Node]:
+        return self.others.union(*(task.servers for task in self.running.values()))
+
+    def taken(self, node: Node) -> Fraction:
+        """Of a switch's capacity, in Gbit/s."""
+        return sum((part.plan.held.get(node, ZERO) for part in self._parts()), ZERO)
+
+    def taken_bytes(self, node: Node) -> int:
+        return sum(part.held_bytes.get(node, 0) for part in self._parts())
+
+    @property
+    def free(self) -> ProgrammableNetwork:
+        """What is left of capacities; none where no memory is."""
+        held: dict[Node, Fraction] = {}
+        filled: dict[Node, int] = {}
+        for part in self._parts():
+            for node, rate in part.plan.held.items():
+                held[node] = held.get(node, ZERO) + rate
+            for node, nbytes in part.held_bytes.items():
+                filled[node] = filled.get(node, 0) + nbytes
+        capacities: list[Capacity] = []
+        for node, capacity in enumerate(self.network.capacities):
+            left = capacity if capacity is None else capacity - held.get(node, ZERO)
+            room = self.memory[node] - filled.get(node, 0) if node in self.memory else 1
+            if (left is not None and left < 0) or room < 0:
+                raise InvariantBroken(f"more is taken of {self.network.topology.name(node)} than it has")
+            capacities.append(left if room else ZERO)
+        return replace(self.network, capacities=tuple(capacities))
+
+    def free_bytes(self, node: Node) -> int | None:
+        """None: without limit."""
+        return self.memory[node] - self.taken_bytes(node) if node in self.memory else None
+
+    def _parts(self) -> Iterator[Part]:
+        for task in self.running.values():
+            yield from task.parts
+
+    # -- tasks come and go
+
+    def admitted(self, name: str, task: Task, *, servers: int = 1, **options: Any) -> Tenants | Infeasible:
+        """With the task placed; ``servers``: parameter servers; ``options``: as ``plan`` takes them."""
+        if name in self.running:
+            raise LocalMisuse(f"task {name} runs already")
+        if not 1 <= servers <= task.gradient_bytes:
+            raise LocalMisuse(f"{servers} parameter servers for {task.gradient_bytes} bytes")
+        found = self._placed(task, servers, options)
+        return found if isinstance(found, Infeasible) else self._with(name, found)
+
+    def left(self, name: str) -> Tenants:
+        """Without it. Raises ``LocalMisuse`` for a task that does not run."""
+        self._known(name)
+        return replace(self, running={other: one for other, one in self.running.items() if other != name})
+
+    def replanned(self, name: str, **options: Any) -> Tenants:
+        """Workers and parameter servers stay; ``self`` if no better trees are found."""
+        old = self._known(name)
+        parts: list[Part] = []
+        others = self.left(name)
+        for part in old.parts:
+            fixed = Fixed(part.plan.tree.ps, old.workers)
+            busy = (others.busy | set(old.servers)) - {fixed.ps, *fixed.workers}
+            found = others._part(part.plan.task, parts, {"fixed": fixed, "busy": busy} | options)
+            if isinstance(found, Infeasible):
+                return self
+            parts.append(found)
+        new = replace(old, parts=tuple(parts), reason=_reason(parts))
+        if (new.seconds, new.traffic_bytes) >= (old.seconds, old.traffic_bytes):
+            return self
+        return replace(self, running={**self.running, name: new})
+
+    def _known(self, name: str) -> Admitted:
+        if name not in self.running:
+            raise LocalMisuse(f"no task {name} runs")
+        return self.running[name]
+
+    def _with(self, name: str, admitted: Admitted) -> Tenants:
+        return replace(self, running={**self.running, name: admitted})
+
+    def _placed(self, task: Task, servers: int, options: Mapping[str, Any]) -> Admitted | Infeasible:
+        shares = _shares(task.gradient_bytes, servers)
+        parts: list[Part] = []
+        for share in shares:
+            own = replace(task, gradient_bytes=share, rate_cap=task.rate_cap / servers)
+            where: dict[str, Any] = {"busy": self.busy}
+            if parts:
+                ps = self._next_server(parts)
+                if isinstance(ps, Infeasible):
+                    return ps
+                tree = parts[0].plan.tree
+                workers = tree.workers(self.network)
+                where = {"fixed": Fixed(ps, workers)}
+                options = {name: value for name, value in options.items() if name != "ps"}
+            found = self._part(own, parts, where | dict(options))
+            if isinstance(found, Infeasible):
+                return found
+            parts.append(found)
+        return Admitted(task, tuple(parts), _reason(parts))
+
+    def _part(self, task: Task, parts: Sequence[Part], options: Mapping[str, Any]) -> Part | Infeasible:
+        """On what the other tasks, and the parts before, leave."""
+        now = self
+        if parts:
+            now = self._with("", Admitted(task, tuple(parts)))
+        found = plan(now.free, task, **options)
+        if isinstance(found, Infeasible):
+            return found
+        switches = found.tree.switches(self.network)
+        room = min((room for one in switches if (room := now.free_bytes(one)) is not None), default=None)
+        return Part(found, _cut(task.gradient_bytes, room))
+
+    def _next_server(self, parts: Sequence[Part]) -> Node | Infeasible:
+        network, workers = self.network, parts[0].plan.tree.workers(self.network)
+        taken = {*self.busy, *workers, *(part.plan.tree.ps for part in parts)}
+        idle = [server for server in range(network.topology.hosts) if server not in taken]
+        able = [server for server in idle if network.capacities[server] != 0]
+        if not able:
+            return Infeasible(
+                "no further idle server can add gradients up",
+                {"parameter servers": len(parts), "idle": len(idle)},
+            )
+
+        def order(server: Node) -> tuple[bool, Fraction, int, Node]:
+            capacity = network.capacities[server]
+            return capacity is not None, -(capacity or ZERO), _distance(network, server, workers), server
+
+        return min(able, key=order)
+
+
+def _distance(network: ProgrammableNetwork, server: Node, workers: Sequence[Node]) -> int:
+    to_all = network.topology.all_distances
+    return sum(1 + min(int(to_all[switch, worker]) for switch in network.homes[server]) for worker in workers)
+
+
+def _shares(nbytes: int, count: int) -> list[int]:
+    """As equal as bytes allow, the larger ones first."""
+    each, more = divmod(nbytes, count)
+    return [each + (number < more) for number in range(count)]
+
+
+def _cut(nbytes: int, room: int | None) -> tuple[int, ...]:
+    if room is None or room >= nbytes:
+        return (nbytes,)
+    whole, rest = divmod(nbytes, room)
+    return (room,) * whole + ((rest,) if rest else ())
+
+
+def _reason(parts: Sequence[Part]) -> str:
+    network = parts[0].plan.network
+    is_straight = not any(part.plan.tree.switches(network) for part in parts)
+    return STRAIGHT if is_straight and not network.programmable else ""
