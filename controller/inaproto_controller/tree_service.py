@@ -53,7 +53,7 @@ from inaproto.errors import Blame, DecodeError
 from inaproto.units import MS, Instant, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.slot_messages import SlotHint, SlotReport
-from inaproto.wire.tree_messages import TreeReport, TreeWishes
+from inaproto.wire.tree_messages import TreeRecord, TreeReport, TreeWishes
 from inaproto_controller.core_runner import CoreRunner, PutRecord, ToPersist
 from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.sharing_service import SharingService
@@ -70,6 +70,8 @@ TERMS_MAX: Final = 1 << 32
 """No switch has heard of a term so far above ours: ours would begin after it, and run out of numbers."""
 REVISIONS_MAX: Final = 1 << 32
 """No root has taken one so far above ours."""
+REPORTED_MAX: Final = 1 << 14
+"""Jobs of a report, but for its last page."""
 LOOK_S: Final = 0.5
 """Everything is looked at so often, if nothing happens."""
 JITTERS: Final = 64
@@ -104,6 +106,8 @@ class TreeService:
         """That has a session, and has reported."""
         self._states: dict[str, TreeState] | None = None
         """By job, as it has reported last; None: it has not since this controller leads."""
+        self._pages: dict[str, tuple[TreeRecord, ...]] = {}
+        """By agent: what it has begun to report."""
         self._taken = (0, 0)
         """Term and revision of the wishes that it took."""
         self.migrates = migrates
@@ -142,6 +146,7 @@ class TreeService:
         self._reset(*found, {} if pins is None else decode_pins(pins))
         self._term, self._put_record = term, put_record
         self._states, self._root = None, ""
+        self._pages.clear()
 
     async def run(self) -> None:
         """While this controller leads, until cancelled."""
@@ -196,6 +201,7 @@ class TreeService:
         return agent == self._only_root if self._only_root else True
 
     def departed(self, agent: str) -> None:
+        self._pages.pop(agent, None)
         if agent == self._root:
             self._root, self._sent = "", False
         if agent in self._trees.slots:
@@ -219,12 +225,18 @@ class TreeService:
         if not self.hears_trees_of(agent) or (self._root and self._root != agent):
             root = self._only_root or self._root
             raise DecodeError("control", f"{report.TYPE}: trees are reported by {root!r}, not by {agent!r}")
+        records = (*self._pages.pop(agent, ()), *report.trees)
+        if report.more:
+            if len(records) > REPORTED_MAX:
+                raise DecodeError("control", f"{report.TYPE}: more than {REPORTED_MAX} jobs")
+            self._pages[agent] = records
+            return
         if self._core is None:
             return
         if report.term == self._term and report.revision > self._revision:
             self._go_on_after(report)
         self._root = agent
-        self._states = {one.job: state_of(one) for one in report.trees}
+        self._states = {one.job: state_of(one) for one in records}
         self._taken = report.term, report.revision
         if self._taken < (self._term, self._revision) and not self._sent:
             self._send_wishes()

@@ -19,7 +19,7 @@ import trio
 
 from inaproto.daemon.control_address import Door, TlsDoor
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.errors import DecodeError
+from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.controller_messages import (
     AgentHello,
@@ -228,6 +228,8 @@ def _send(stream: ControlStream, message: Message) -> None:
         stream.send_nowait(message)
     except EndOfChannel:
         return  # whoever listens hears of it, too
+    except LocalMisuse as error:  # it is too long, say: what it is about goes on without a controller
+        log.error("the controller is not told: %s", error)
 
 
 async def _heard(stream: ControlStream) -> Message:

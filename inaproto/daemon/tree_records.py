@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.wire.tree_messages import AboveRecord, AssignedTree, TreeRecord, TreeWish
+
+REASON_CHARACTERS: Final = 1024
+"""Of why a ring is where it is, for people."""
 
 
 def wish_record(wish: TreeWished) -> TreeWish:
@@ -32,7 +37,7 @@ def state_record(state: TreeState) -> TreeRecord:
         epoch=state.epoch,
         phase=state.phase,
         pool=state.pool,
-        reason=state.reason,
+        reason=state.reason[:REASON_CHARACTERS],
     )
 
 

@@ -13,9 +13,16 @@ from typing import Any, Final
 
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.daemon.tree_records import state_record, wish_of
+from inaproto.wire.control import MESSAGE_BYTES_MAX
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome
-from inaproto.wire.tree_messages import TREES_MAX, TreeReport, TreeWishes
+from inaproto.wire.tree_messages import TREES_MAX, TreeRecord, TreeReport, TreeWishes
+
+PAGE_BYTES: Final = MESSAGE_BYTES_MAX // 2
+FIELD_BYTES: Final = 8
+"""More than the length and the kind of a text take."""
+RECORD_BYTES: Final = 128
+"""More than the names of the fields of a record, and its numbers, take."""
 
 
 class WishedTrees:
@@ -31,8 +38,8 @@ class WishedTrees:
         self._taken = (0, 0)
         """Term and revision."""
         self._wishes: tuple[TreeWished, ...] = ()
-        self._told: TreeReport | None = None
-        """In this session, last."""
+        self._told: tuple[int, int, tuple[TreeRecord, ...]] | None = None
+        """In this session, last: with the term and the revision."""
 
     def connected(self, welcome: AgentWelcome, send: Callable[[Message], None]) -> None:
         if welcome.trees:
@@ -55,11 +62,14 @@ class WishedTrees:
         if self._send is None:
             return
         term, revision = self._taken
-        states = tuple(state_record(state) for state in self._states())[:TREES_MAX]
-        report = TreeReport(term=term, revision=revision, trees=states)
-        if report != self._told:
-            self._told = report
-            self._send(report)
+        records = tuple(map(state_record, self._states()))
+        if (term, revision, records) == self._told:
+            return
+        self._told = term, revision, records
+        *first, last = _pages(records)
+        for page in first:
+            self._send(TreeReport(term=term, revision=revision, trees=page, more=True))
+        self._send(TreeReport(term=term, revision=revision, trees=last))
 
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""
@@ -72,3 +82,18 @@ class WishedTrees:
                 for one in self._wishes
             ],
         }
+
+
+def _pages(records: Sequence[TreeRecord]) -> list[tuple[TreeRecord, ...]]:
+    """Each fits in a message; one at least."""
+    pages: list[list[TreeRecord]] = [[]]
+    left = PAGE_BYTES
+    for record in records:
+        texts = (record.job, record.pool, record.reason, *record.hosts)
+        nbytes = RECORD_BYTES + sum(FIELD_BYTES + len(text.encode()) for text in texts)
+        if pages[-1] and (nbytes > left or len(pages[-1]) >= TREES_MAX):
+            pages.append([])
+            left = PAGE_BYTES
+        pages[-1].append(record)
+        left -= nbytes
+    return [tuple(page) for page in pages]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
 from inaproto.wire.control_fields import Integer, Many, OneOf, Record
-from inaproto.wire.control_types import U32, U64, Explanation, Message, Name, Names, Secret
+from inaproto.wire.control_types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
 
 TREES_MAX: Final = 1 << 12
 """Jobs in a message."""
@@ -75,12 +75,17 @@ class TreeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeReport(Message):
-    """All jobs on the path ``shared``. ``term``, ``revision``: of the wishes taken last; 0: none were."""
+    """All jobs on the path ``shared``. ``term``, ``revision``: of the wishes taken last; 0: none were.
+
+    What does not fit in one message is told in several, in order, on one connection.
+    """
 
     TYPE: ClassVar[str] = "tree_report"
     term: U64
     revision: U64
     trees: Annotated[tuple[TreeRecord, ...], Many(Record(TreeRecord), TREES_MAX)]
+    more: Flag = False
+    """The next one goes on with this."""
 
 
 TREE_MESSAGES: Final[tuple[type[Message], ...]] = (TreeWishes, TreeReport)

@@ -12,7 +12,7 @@ import trio.testing
 from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message
 from inaproto.wire.slot_messages import SlotReport
-from inaproto.wire.tree_messages import TreeReport, TreeWishes
+from inaproto.wire.tree_messages import TreeRecord, TreeReport, TreeWishes
 from inaproto_controller.controller import NotLeading
 from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.sharing_service import SharingService
@@ -86,6 +86,32 @@ async def test_a_store_that_begins_anew_goes_on_where_the_root_has_heard_the_las
     assert (found.term, found.revision) == (1, 41)
     found = await wishes_told(TreeReport(term=0, revision=40, trees=()))
     assert (found.term, found.revision) == (1, 1)
+
+
+async def test_a_report_of_several_messages_counts_when_its_last_has_come() -> None:
+    its = service()
+    leading(its)
+    pages = [
+        tuple(TreeRecord(job=job, hosts=("h0", "h2"), epoch=0, phase="standing") for job in of)
+        for of in ("ab", "c", "d")
+    ]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(its.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for at, page in enumerate(pages):
+            assert its.jobs == []
+            its.heard("spine0", TreeReport(term=0, revision=0, trees=page, more=at < 2))
+        assert its.jobs == ["a", "b", "c", "d"]
+        its.heard("spine0", TreeReport(term=0, revision=0, trees=pages[0], more=True))
+        its.departed("spine0")
+        its.heard("spine0", TreeReport(term=0, revision=0, trees=pages[1]))
+        assert its.jobs == ["c"], "what it had begun to say in an earlier session"
+        many = TreeReport(term=0, revision=0, trees=pages[0] * 2000, more=True)
+        for _ in range(4):
+            its.heard("spine0", many)
+        with pytest.raises(DecodeError, match="more than 16384 jobs"):
+            its.heard("spine0", many)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_root_cannot_use_up_the_revisions() -> None:
