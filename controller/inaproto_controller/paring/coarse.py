@@ -25,6 +25,7 @@ from fractions import Fraction
 from inaproto.errors import Infeasible
 from inaproto_controller.paring.baselines.delivery_tree import neighbours
 from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwork, Task, measure
+from inaproto_controller.paring.rates import best_rate
 from inaproto_controller.paring.tree_edits import is_below, without_idle_switches
 
 
@@ -43,21 +44,24 @@ def made_coarse(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> C
 def plan_coarse(
     network: ProgrammableNetwork, task: Task, plan: Callable[[Task], PlacedTree | Infeasible]
 ) -> CoarsePlan | Infeasible:
-    """Of the trees of ``plan`` at this cap of the rate and at lower ones, the best when adjusted: that of the
-    highest rate, of those the one of fewest links. A cap that is no higher than what was reached ends it."""
+    """Of the trees of ``plan`` at the highest rate of any tree and at lower caps, the best when adjusted: of
+    highest rate, then of fewest links. A cap that is no higher than what was reached ends it."""
+    highest = best_rate(network, task)
+    if isinstance(highest, Infeasible):
+        return highest
+    cap: Fraction | None = highest.rate
     best: tuple[tuple[Fraction, int], CoarsePlan] | None = None
-    while best is None or task.rate_cap > best[0][0]:
-        tree = plan(task)
+    while cap is not None and (best is None or cap > best[0][0]):
+        capped = replace(task, rate_cap=cap)
+        tree = plan(capped)
         if isinstance(tree, Infeasible):
             return tree if best is None else best[1]
-        found = made_coarse(network, task, tree)
-        told = measure(network, task, found.tree)
+        found = made_coarse(network, capped, tree)
+        told = measure(network, capped, found.tree)
         if best is None or (told.rate, -told.hops) > best[0]:
             best = (told.rate, -told.hops), found
-        lower = _next_rate(network, task, measure(network, task, tree).rate)
-        if lower is None:
-            break
-        task = replace(task, rate_cap=lower)
+        cap = _next_rate(network, task, cap)
+    assert best is not None, "the first cap was tried"
     return best[1]
 
 
