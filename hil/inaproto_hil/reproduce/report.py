@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from inaproto_hil.reproduce.tables import Cells, as_json
+from inaproto_hil.reproduce.tables import PROSE, Cells, as_json
 
 Picture = Callable[[Mapping[str, Any]], str | None]
 """Of a figure, an ``<svg>`` element; None for one that is better read as a table."""
@@ -32,7 +32,8 @@ def render_report(
         }
         for figure in report["figures"]
     ]
-    return pages.get_template(template).render(report=report, figures=figures, columns=columns)
+    prose = [place for place, name in enumerate(columns) if name in PROSE]
+    return pages.get_template(template).render(report=report, figures=figures, columns=columns, prose=prose)
 
 
 def write_page(folder: Path, report: dict[str, Any], page: str) -> Path:

@@ -17,6 +17,9 @@ from inaproto_controller.reproduce.rows import Row
 _WIDTH: Final = 132
 """Of tables that no terminal bounds."""
 
+PROSE: Final = ("why",)
+"""Columns of words that may wrap."""
+
 Cells = Callable[[Mapping[str, Any]], Sequence[str]]
 """Of a row of a figure; what is not there is a dash."""
 
@@ -81,7 +84,8 @@ def show_figure(console: Console, figure: Mapping[str, Any], columns: Sequence[s
     table = Table(box=None, pad_edge=False)
     table.add_column("")  # long names wrap, so that figures do not
     for place in there:
-        table.add_column(columns[place], justify="right", no_wrap=True)
+        is_prose = columns[place] in PROSE
+        table.add_column(columns[place], justify="left" if is_prose else "right", no_wrap=not is_prose)
     for row, shown in rows:
         style = "red" if row["inside"] is False else None
         table.add_row(row["what"], *(shown[place] for place in there), style=style)

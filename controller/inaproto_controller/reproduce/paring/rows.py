@@ -1,0 +1,293 @@
+"""The rows of PARING's figures: what the paper prints, ours beside it, and what may be asked of ours.
+
+Three kinds. Where nothing depends on which switches add up, or the paper says enough, a row is exact. Where
+several readings are left, the tolerance is what they differ by. All else cannot be reproduced, and the row
+says why; it is there to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from inaproto_controller.reproduce.paring import published, runs
+from inaproto_controller.reproduce.paring.published import GB_PER_HOP, SLIPS, Experiment
+from inaproto_controller.reproduce.paring.runs import ExactRun, Found, Outcome, Planned, PlanRun, Proved, Run
+from inaproto_controller.reproduce.paring.settings import grid, setting_at
+from inaproto_controller.reproduce.rows import Row
+from inaproto_controller.reproduce.spread import spread
+
+Outcomes = Mapping[Run, Found]
+
+UNKNOWN: Final = "which switches add up is not said"
+FREE: Final = "one input of a switch free"
+_OURS: Final[Mapping[str, tuple[str, ...]]] = {
+    published.PARING: (runs.FAST, runs.PRINTED_INNER, runs.PRINTED_LEAF),
+    published.SOAR: (published.SOAR,),
+    published.ATP: (published.ATP, runs.ATP_FIRST),
+    published.DEEPSYS: (published.DEEPSYS,),
+    published.MARINA: (published.MARINA,),
+    published.PANAMA: (published.PANAMA,),
+}
+"""By system of the paper, which of ours are set beside it."""
+_BOLD: Final = ((2, Fraction(12)), (3, Fraction(6)))
+"""Experiments and points where the algorithm as printed gives what is printed: 44 links at 10/3 Gbit/s, on
+the switches of the first two pods."""
+_EXACT: Final = (0.0, 0.0)
+_LESS: Final = 60.0
+"""Percent: PARING's traffic below DeepSys' with 35 workers."""
+_READINGS: Final = (15.0, 5.0)
+"""How far that of any reading of the algorithm, and of any switches, may be below and above."""
+_PERCENT: Final = (0.05, 0.05)
+"""Of what is printed with one digit after the point."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRow(Row):
+    """``ours`` is a mean over draws of the switches that add up."""
+
+    least: float | None = None
+    most: float | None = None
+    """Of any draw."""
+    first_pods: float | None = None
+    """Where the switches of the first two pods add up."""
+    why: str | None = None
+    """It cannot be reproduced; None where it can."""
+
+
+def drawn_row(
+    what: str,
+    values: Sequence[float],
+    first_pods: float,
+    paper: float | None,
+    *,
+    off: tuple[float, float] | None = None,
+    why: str | None = None,
+) -> DrawnRow:
+    """``values``: by draw; ``off``: how far their mean may be below the paper's and above it."""
+    found, (below, above) = spread(values), off or (None, None)
+    return DrawnRow(
+        what,
+        found.mean,
+        paper,
+        below,
+        above,
+        found.half_width,
+        found.runs,
+        None,
+        min(values),
+        max(values),
+        first_pods,
+        why,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What one system comes to at one point: over draws, and where the first two pods' switches add up."""
+
+    draws: Sequence[Outcome]
+    fixed: Outcome
+
+    def row(self, what: str, measure: str, paper: float, why: str) -> DrawnRow:
+        values = [value_of(one, measure) for one in self.draws]
+        return drawn_row(what, values, value_of(self.fixed, measure), paper, why=why)
+
+
+def value_of(found: Outcome, measure: str) -> float:
+    """GB, Gbit/s or seconds."""
+    if measure == "traffic":
+        return float(found.hops * GB_PER_HOP)
+    if measure == "rate":
+        return float(found.rate)
+    return float(runs.GRADIENT_BYTES * 8 / (found.rate * 10**9))
+
+
+def drawn(outcomes: Outcomes, experiment: Experiment, point: Fraction, system: str, draws: int) -> Drawn:
+    found = [_planned(outcomes, experiment, point, draw).by_system[system] for draw in range(draws)]
+    return Drawn(found, _planned(outcomes, experiment, point, None).by_system[system])
+
+
+def _planned(outcomes: Outcomes, experiment: Experiment, point: Fraction, draw: int | None) -> Planned:
+    found = outcomes[PlanRun(setting_at(experiment, point), experiment.is_coarse, draw)]
+    assert isinstance(found, Planned)
+    return found
+
+
+def _at(experiment: Experiment, point: Fraction) -> str:
+    """Says which point a row is of, where an experiment has several."""
+    letter = {"workers": "n", "switches": "S", "cap": "R"}[experiment.axis]
+    return f"{letter} = {float(point):g}"
+
+
+# -- traffic
+
+
+def traffic_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Row]:
+    rows: list[Row] = []
+    for point, systems in experiment.points.items():
+        for system, printed in systems.items():
+            paper = float(Fraction(str(printed.hops)) * GB_PER_HOP)
+            unknown = _unknown(experiment) if system == published.PARING else UNKNOWN
+            why = SLIPS.get(("traffic", experiment.number, point, system), unknown)
+            for ours in _OURS[system]:
+                what = f"{_at(experiment, point)}: {_named(system, ours)}"
+                found = drawn(outcomes, experiment, point, ours, draws)
+                if system == published.DEEPSYS:
+                    rows.append(Row(what, value_of(found.fixed, "traffic"), paper, *_EXACT))
+                else:
+                    rows.append(found.row(what, "traffic", paper, why))
+            if system == published.PARING:
+                rows += _exact_mode(outcomes, experiment, point, paper)
+        rows += _readings(outcomes, experiment, point, draws)
+    return rows
+
+
+def _named(system: str, ours: str) -> str:
+    return f"PARING, {ours}" if system == published.PARING else ours
+
+
+def _exact_mode(outcomes: Outcomes, experiment: Experiment, point: Fraction, paper: float) -> list[Row]:
+    """None where it was not run."""
+    found = outcomes.get(ExactRun(setting_at(experiment, point)))
+    if not isinstance(found, Proved):
+        return []
+    what = f"{_at(experiment, point)}: PARING, exact, two pods" + ("" if found.is_proved else ", no proof")
+    told = found.coarse if experiment.is_coarse else found.fine
+    return [DrawnRow(what, value_of(told, "traffic"), paper, why=_unknown(experiment))]
+
+
+def _unknown(experiment: Experiment) -> str:
+    """Of PARING."""
+    return f"{UNKNOWN}, nor how trees are adjusted" if experiment.is_coarse else UNKNOWN
+
+
+def _readings(outcomes: Outcomes, experiment: Experiment, point: Fraction, draws: int) -> list[Row]:
+    """Where a reading of the paper gives what it prints."""
+    at, rows = _at(experiment, point), list[Row]()
+    fixed = _planned(outcomes, experiment, point, None).by_system
+    printed = experiment.points[point]
+    if (experiment.number, point) in _BOLD:
+        what = f"{at}: PARING, {runs.PRINTED_INNER}, two pods"
+        paper = float(Fraction(str(printed[published.PARING].hops)) * GB_PER_HOP)
+        rows.append(Row(what, value_of(fixed[runs.PRINTED_INNER], "traffic"), paper, *_EXACT))
+    if experiment.number == 5:
+        what = f"{at}: {runs.PANAMA_TO_SERVER}, two pods"
+        paper = float(Fraction(str(printed[published.PANAMA].hops)) * GB_PER_HOP)
+        rows.append(Row(what, value_of(fixed[runs.PANAMA_TO_SERVER], "traffic"), paper, *_EXACT))
+    if experiment.number == 1:
+        star = fixed[published.DEEPSYS].hops
+        for ours in _OURS[published.PARING]:
+            found = drawn(outcomes, experiment, point, ours, draws)
+            *less, of_fixed = [float(100 - 100 * one.hops / star) for one in (*found.draws, found.fixed)]
+            what = f"{at}: PARING, {ours}, % less than DeepSys"
+            rows.append(drawn_row(what, less, of_fixed, _LESS, off=_READINGS))
+    return rows
+
+
+# -- sending rate
+
+
+def rate_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Row]:
+    rows: list[Row] = []
+    for point, systems in experiment.points.items():
+        for system, printed in systems.items():
+            if printed.rate is None:
+                continue
+            paper = float(printed.rate)
+            if system == published.PARING:
+                rows += _highest(outcomes, experiment, point, printed.rate)
+            for ours in _OURS[system]:
+                what = f"{_at(experiment, point)}: {_named(system, ours)}"
+                found = drawn(outcomes, experiment, point, ours, draws)
+                if system == published.DEEPSYS:
+                    rows.append(Row(what, value_of(found.fixed, "rate"), paper, *_EXACT))
+                else:
+                    why = _beyond(experiment, point, printed.rate) if ours in _STRICT else None
+                    unknown = _unknown(experiment) if system == published.PARING else UNKNOWN
+                    slip = SLIPS.get(("rate", experiment.number, point, system), unknown)
+                    rows.append(found.row(what, "rate", paper, why or slip))
+        if (experiment.number, point) in _BOLD:
+            inner = _planned(outcomes, experiment, point, None).by_system[runs.PRINTED_INNER]
+            what = f"{_at(experiment, point)}: PARING, {runs.PRINTED_INNER}, two pods"
+            rows.append(Row(what, float(inner.rate), float(runs.CAPACITY / 3), *_EXACT))
+    if experiment.axis == "cap":
+        rows += _over_the_cap(outcomes, experiment, draws)
+    return rows
+
+
+_STRICT: Final = (runs.FAST, runs.PRINTED_LEAF)
+
+
+def bound_of_rate(workers: int, switches: int) -> Fraction:
+    """No tree is faster whose workers are leaves, if all that a switch receives counts: n + S gradients share
+    S + 1 capacities. Even where gradients might be split."""
+    return runs.CAPACITY * (switches + 1) / (workers + switches)
+
+
+def _beyond(experiment: Experiment, point: Fraction, paper: Fraction) -> str | None:
+    setting = setting_at(experiment, point)
+    bound = bound_of_rate(setting.workers, setting.switches)
+    if paper <= bound:
+        return None
+    return f"above {float(bound):.3f}, which no tree exceeds"
+
+
+def _highest(outcomes: Outcomes, experiment: Experiment, point: Fraction, paper: Fraction) -> list[Row]:
+    found = _planned(outcomes, experiment, point, None)
+    what = f"{_at(experiment, point)}: PARING, {FREE}: highest rate"
+    slip = SLIPS.get(("rate", experiment.number, point, published.PARING))
+    if slip is not None:
+        return [DrawnRow(what, float(found.highest_paper), float(paper), why=slip)]
+    return [Row(what, float(found.highest_paper), float(paper), *_EXACT)]
+
+
+def _over_the_cap(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Row]:
+    """With the cap, rates rise and then are level, as the text says: the share of draws where they do."""
+    rows: list[Row] = []
+    for system in (*_OURS[published.PARING], *(s for s in published.SYSTEMS if s in _systems(experiment))):
+        lines = [
+            [_planned(outcomes, experiment, cap, draw).by_system[system].rate for cap in grid(experiment)]
+            for draw in range(draws)
+        ]
+        count = sum(line == sorted(line) and line[-1] == line[-2] for line in lines)
+        rows.append(Row(f"{system}: rises with R, then is level", count / draws, 1.0, *_EXACT))
+    return rows
+
+
+def _systems(experiment: Experiment) -> tuple[str, ...]:
+    points = next(iter(experiment.points.values()))
+    return tuple(system for system in points if system != published.PARING)
+
+
+# -- communication time
+
+
+def time_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Row]:
+    """By how much PARING's time is less than others', in percent: times themselves are not printed."""
+    rows: list[Row] = []
+    for point, systems in experiment.saved.items():
+        free = _planned(outcomes, experiment, point, None).highest_paper
+        for system, paper in systems.items():
+            at = f"{_at(experiment, point)}: % less than {system}"
+            other = drawn(outcomes, experiment, point, system, draws)
+            if system == published.DEEPSYS:
+                rows.append(_less_than_deepsys(experiment, point, at, paper, other.fixed.rate / free))
+            fast = drawn(outcomes, experiment, point, runs.FAST, draws)
+            pairs = zip([*fast.draws, fast.fixed], [*other.draws, other.fixed], strict=True)
+            *less, fixed = [float(100 - 100 * theirs.rate / ours.rate) for ours, theirs in pairs]
+            why = f"the paper has {FREE}" if system == published.DEEPSYS else UNKNOWN
+            rows.append(drawn_row(f"{at}, fast", less, fixed, paper, why=why))
+    return rows
+
+
+def _less_than_deepsys(
+    experiment: Experiment, point: Fraction, what: str, paper: float, share: Fraction
+) -> Row:
+    ours, what = float(100 - 100 * share), f"{what}, {FREE}"
+    slip = SLIPS.get(("rate", experiment.number, point, published.PARING))
+    if slip is not None:
+        return DrawnRow(what, ours, paper, why=slip)
+    return Row(what, ours, paper, *_PERCENT)
