@@ -65,6 +65,12 @@ def _decision() -> click.Command:
     return decision
 
 
+def _plan() -> click.Command:
+    from inaproto_hil.bench.plan import plan_bench
+
+    return plan_bench
+
+
 def _simulate() -> click.Command:
     from inaproto_hil.bench.simulate import simulate_bench
 
@@ -84,13 +90,13 @@ bench = LazyGroup(
         "decision": _decision,
         "migration": _migration,
         "pairs": _pairs,
+        "plan": _plan,
         "sharing": _sharing,
         "simulate": _simulate,
         "yardsticks": _yardsticks,
     },
     name="bench",
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, the rules by "
-    "which jobs share switches, what two of them gain by it, what a host decides for an operation, simulated "
-    "clusters, or how far "
-    "planning is from the best there is.",
+    "which jobs share switches, what two of them gain by it, what a host decides for an operation, PARING's "
+    "planners, simulated clusters, or how far planning is from the best there is.",
 )

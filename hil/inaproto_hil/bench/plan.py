@@ -1,0 +1,206 @@
+"""``inaproto bench plan``: how long PARING's planners take, and how far from the best their trees are.
+
+One request of the evaluation (PARING, section V), at k = 6: 20 workers, 8 programmable switches. Planned by
+fast mode, and by the printed algorithm with its spiders found in three ways: by the star rule (ours), by
+minimum-cost flows on the logical graph of 62 vertices, and by the flows that are printed: line 2 of
+Algorithm 3 puts a vertex on each of its 1,891 edges first. All three give the same tree. A round plans once
+each way, one after the other; a row is the median over rounds.
+
+With ``--masks`` further requests, drawn from seeds, are planned by all modes: fast mode beside the proved
+optimum.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import partial
+from time import perf_counter, process_time
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from inaproto.errors import Infeasible, InvariantBroken
+from inaproto.option_types import ReportFile, write_report
+from inaproto_controller.paring.comparison import Compared, comparisons
+from inaproto_controller.paring.fast import plan_fast
+from inaproto_controller.paring.fat_tree_names import fat_tree_network
+from inaproto_controller.paring.flow_spiders import FlowSpiders
+from inaproto_controller.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
+from inaproto_controller.paring.printed import plan_printed
+from inaproto_hil import environment
+
+VERSION: Final = 1
+GOAL: Final = 500
+"""So many times as long as fast mode the printed algorithm takes, at least."""
+FAST, STAR = "fast", "printed, star rule"
+FLOW, FLOW_AS_PRINTED = "printed, flows", "printed, flows as printed"
+_REPEATS: Final = {FAST: 5, STAR: 5}
+"""In a round: the quick ones, whose time is divided by it."""
+_SWITCHES: Final = "e0.* e1.* a0.0 a1.0"
+
+Planner = Callable[[], PlacedTree | Infeasible]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    degree: int
+    switches: str
+    workers: int
+    rate_cap: int
+    rounds: int
+    masks: int
+
+
+def planners(network: ProgrammableNetwork, task: Task) -> dict[str, Planner]:
+    as_printed = partial(FlowSpiders, is_as_printed=True)
+    return {
+        FAST: lambda: plan_fast(network, task),
+        STAR: lambda: plan_printed(network, task),
+        FLOW: lambda: plan_printed(network, task, spiders=FlowSpiders),
+        FLOW_AS_PRINTED: lambda: plan_printed(network, task, spiders=as_printed),
+    }
+
+
+def measured(config: Config, rounds: Iterator[int]) -> dict[str, Any]:
+    """The whole measurement as the JSON document of the command, less the masks."""
+    network = fat_tree_network(config.degree, config.switches, capacity=Fraction(10))
+    task = Task(config.workers, 1, Fraction(config.rate_cap))
+    ways = planners(network, task)
+    ways[FAST]()  # compiles
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    trees: dict[str, PlacedTree] = {}
+    for _ in rounds:
+        for name, planner in ways.items():
+            repeats = _REPEATS.get(name, 1)
+            began, began_cpu = perf_counter(), process_time()
+            found = planner()
+            for _ in range(1, repeats):
+                planner()
+            cpu[name].append((process_time() - began_cpu) / repeats)
+            seconds[name].append((perf_counter() - began) / repeats)
+            if isinstance(found, Infeasible):
+                raise InvariantBroken(f"a fat tree that holds all workers has a tree: {found}")
+            trees[name] = found
+    if not trees[STAR] == trees[FLOW] == trees[FLOW_AS_PRINTED]:
+        raise InvariantBroken("the star rule and flows gave different trees")
+    medians = {name: statistics.median(found) for name, found in cpu.items()}
+    return {
+        "version": VERSION,
+        "benchmark": "plan",
+        "config": asdict(config),
+        "env": environment.describe(),
+        "goal_ratio": GOAL,
+        "ratio": medians[FLOW_AS_PRINTED] / medians[FAST],
+        "within_goal": medians[FLOW_AS_PRINTED] >= GOAL * medians[FAST],
+        "rows": [
+            {
+                "row": name,
+                "rate_gbit_s": str(measure(network, task, tree).rate),
+                "hops": measure(network, task, tree).hops,
+                "cpu_s": medians[name],
+                "cpu_s_spread": [min(cpu[name]), max(cpu[name])],
+                "wall_s": statistics.median(seconds[name]),
+                "times_fast": medians[name] / medians[FAST],
+                "samples_cpu_s": cpu[name],
+            }
+            for name, tree in trees.items()
+        ],
+    }
+
+
+def of_masks(found: list[Compared]) -> dict[str, Any]:
+    """Of all masks together, and each."""
+    return {
+        "proved": sum(one.is_proved for one in found),
+        "fast_reaches_the_highest_rate": sum(one.fast_rate == one.rate for one in found),
+        "fast_gap_mean": statistics.mean(one.fast_gap for one in found),
+        "fast_gap_max": max(one.fast_gap for one in found),
+        "fast_cpu_s_max": max(one.fast.cpu_seconds for one in found),
+        "exact_cpu_s_max": max(one.exact.cpu_seconds for one in found),
+        "printed_rate_share_mean": statistics.mean(one.printed_rate_share for one in found),
+        "printed_gap_mean": statistics.mean(one.printed_gap for one in found),
+        "rows": [
+            {
+                name: str(value) if isinstance(value, Fraction) else value
+                for name, value in asdict(one).items()
+            }
+            for one in found
+        ],
+    }
+
+
+@click.command("plan")
+@click.option(
+    "--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="Each plans once each way."
+)
+@click.option(
+    "--masks",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 1000),
+    help="Drawn requests that all modes plan, too.",
+)
+@click.option(
+    "--json",
+    "json_at",
+    type=ReportFile(),
+    metavar="FILE",
+    help="Report file; - is stdout (the tables: stderr).",
+)
+def plan_bench(rounds: int, masks: int, json_at: str | None) -> None:
+    """Time PARING's planners on one request: fast mode, and the printed algorithm.
+
+    Examples: inaproto bench plan --json -; inaproto bench plan --rounds 1 --masks 40
+
+    CPU time of one core, medians over interleaved rounds with their spread. The flows that are printed take
+    some half a minute a round; a drawn request takes a few seconds, most of them for two proved optima.
+    """
+    console = Console(stderr=json_at == "-")
+    config = Config(6, _SWITCHES, 20, 5, rounds, masks)
+    report = measured(config, iter(track(range(rounds), "planning", console=console, transient=True)))
+    console.print(_times(report))
+    if masks:
+        drawn = track(comparisons(range(masks)), "masks", total=masks, console=console, transient=True)
+        report["masks"] = of_masks(list(drawn))
+        console.print(_gaps(report["masks"], masks))
+    write_report(report, json_at)
+
+
+def _times(report: dict[str, Any]) -> Table:
+    verdict = "met" if report["within_goal"] else "missed"
+    table = Table(
+        title="20 workers, 8 of 45 switches: CPU time of a plan",
+        caption=f"flows as printed: {report['ratio']:.0f} times as long as fast; goal {GOAL}, {verdict}",
+    )
+    for column in ("planner", "Gbit/s", "links", "ms", "least", "most", "times fast"):
+        table.add_column(column, justify="left" if column == "planner" else "right")
+    for row in report["rows"]:
+        figures = [f"{1e3 * value:.2f}" for value in (row["cpu_s"], *row["cpu_s_spread"])]
+        rate = f"{float(Fraction(row['rate_gbit_s'])):.4g}"
+        table.add_row(row["row"], rate, str(row["hops"]), *figures, f"{row['times_fast']:.1f}")
+    return table
+
+
+def _gaps(found: dict[str, Any], masks: int) -> Table:
+    table = Table(title=f"{masks} drawn requests at k = 6")
+    table.add_column("what")
+    table.add_column("found", justify="right")
+    for what, value in (
+        ("optimum proved", f"{found['proved']} of {masks}"),
+        ("  CPU seconds, most", f"{found['exact_cpu_s_max']:.2f}"),
+        ("fast: highest rate reached", f"{found['fast_reaches_the_highest_rate']} of {masks}"),
+        ("  links above the optimum, mean", f"{found['fast_gap_mean']:.1%}"),
+        ("  links above the optimum, most", f"{found['fast_gap_max']:.1%}"),
+        ("  CPU milliseconds, most", f"{1e3 * found['fast_cpu_s_max']:.1f}"),
+        ("printed: share of the highest rate, mean", f"{found['printed_rate_share_mean']:.1%}"),
+        ("  links above the optimum of its rate, mean", f"{found['printed_gap_mean']:.1%}"),
+    ):
+        table.add_row(what, value)
+    return table
