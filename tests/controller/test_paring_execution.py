@@ -25,7 +25,7 @@ from tests.controller.paring_trees import draw_network, draw_tree
 from tests.seeds import seeds
 from tests.sim.worlds import make_nic
 
-UNEVEN = Path(__file__).resolve().parents[2] / "docs" / "examples" / "uneven.json"
+UNEVEN = Path(__file__).resolve().parents[2] / "examples" / "uneven.json"
 
 
 def uneven() -> GraphTopology:

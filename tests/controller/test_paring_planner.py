@@ -19,7 +19,7 @@ from inaproto_controller.paring.network_file import read_network
 from inaproto_controller.paring.planner import Fixed, Mode, Plan, plan
 from tests.sim.worlds import make_nic
 
-UNEVEN = Path(__file__).resolve().parents[2] / "docs" / "examples" / "uneven.json"
+UNEVEN = Path(__file__).resolve().parents[2] / "examples" / "uneven.json"
 MASK = "e0.* e1.* a0.0 a1.0"
 
 

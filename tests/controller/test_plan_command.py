@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from inaproto_controller.paring.command import plan
 
-UNEVEN = Path(__file__).resolve().parents[2] / "docs" / "examples" / "uneven.json"
+UNEVEN = Path(__file__).resolve().parents[2] / "examples" / "uneven.json"
 FAT = ("--topology", "fat-tree:6", "--programmable", "e0.* e1.* a0.0 a1.0", "--workers", "20", "--rate", "5")
 SVG = "{http://www.w3.org/2000/svg}"
 
