@@ -71,23 +71,34 @@ class CoreRunner(Generic[E, A]):
         self._perform = perform
         self._now = now
         self._send, self._receive = trio.open_memory_channel[E](EVENTS_MAX)
+        self._untold = 0
+        """Events that the core has not heard, or not done with."""
+
+    @property
+    def is_idle(self) -> bool:
+        """The core has heard of all that it was told, and what follows from that is done."""
+        return self._untold == 0
 
     def tell(self, event: E) -> None:
         """Raises ``trio.WouldBlock`` when so many events wait that one more would be growth without bound."""
         self._send.send_nowait(event)
+        self._untold += 1
 
     async def run(self) -> None:
         """Until cancelled. Errors of the store go on to the caller: this controller leads no more."""
         while True:
-            await self._step(await self._next())
+            event = await self._next()
+            await self._step(self._woke if event is None else event)
+            self._untold -= event is not None
 
-    async def _next(self) -> E:
+    async def _next(self) -> E | None:
+        """None: the core's deadline has come."""
         deadline = self._core.deadline
         if deadline is None:
             return await self._receive.receive()
         with trio.move_on_after(max(0, deadline - self._now()) / 1e9):
             return await self._receive.receive()
-        return self._woke
+        return None
 
     async def _step(self, event: E) -> None:
         events = [event]

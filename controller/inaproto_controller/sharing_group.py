@@ -52,7 +52,7 @@ from inaproto.units import Epoch, Instant, JobId, S
 from inaproto.wire.sharing_messages import SEATS_MAX, SeatHold
 from inaproto_controller.core_runner import CoreRunner, PutRecord, ToPersist
 from inaproto_controller.sharing_planner import PlannerConfig, SeatNews, TurnPlanner
-from inaproto_controller.sharing_store import decode_record, encode_record
+from inaproto_controller.sharing_store import Floor, decode_record, encode_record
 
 log = logging.getLogger("inaproto.controller")
 
@@ -127,12 +127,24 @@ class SharingGroup:
         """Jobs that have no turns, as the coordinator was told."""
         self._over: dict[_Ring, None] = {}
         """Rings of jobs that have ended at one host at least, and have seats yet."""
+        self._scope = trio.CancelScope()
         if found is not None:
             self._holds |= _seats_of(found)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        await self._runner.run()
+        """Until cancelled, or ended."""
+        with self._scope:
+            await self._runner.run()
+
+    def end(self) -> None:
+        self._scope.cancel()
+
+    @property
+    def floor(self) -> Floor | None:
+        """Below which one in its place must not begin, once nothing is left of it; None: something is."""
+        view = self._core.view()
+        is_over = view.phase == Phase.IDLE.value and not view.turns and self._runner.is_idle
+        return Floor(view.term, self._stood) if is_over and not (self._holds or self._gone_untold) else None
 
     # --- seats
 

@@ -2,7 +2,8 @@
 
 There is a group for each pool: that of the fabric's root, and of each other root that a tree can have, by the
 cluster file. What a group has decided is in the store, as long as there is one; all else is what hosts have
-reported since this controller leads.
+reported since this controller leads. A group without seats is forgotten after the lease: of all that were,
+one record keeps the greatest term and epoch, and a group that begins anew goes on from these.
 
 Invariants: a host speaks for its own seats only; groups and seats are bounded, and what a host calls a pool
 does not make it one; only a leader decides.
@@ -11,6 +12,7 @@ does not make it one; only a leader decides.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -35,9 +37,11 @@ from inaproto.wire.sharing_messages import (
 from inaproto_controller.core_runner import PutRecord
 from inaproto_controller.sharing_group import OWNER, SharingGroup
 from inaproto_controller.sharing_planner import Place, PlannerConfig, SeatNews, pattern_of
+from inaproto_controller.sharing_store import Floor, decode_floor, encode_floor, encode_record
 
 log = logging.getLogger("inaproto.controller")
 
+FLOOR: Final = "sharing-floor"
 NO_POOLS_MAX: Final = 64
 """Names that are no pool's and were warned of; there may be more of them."""
 PLAN_S: Final = 0.0002
@@ -73,6 +77,11 @@ class SharingService:
         self._lost_at: dict[str, float] = {}
         """Of hosts that are not connected: when their seats are given up."""
         self._put_record: PutRecord | None = None
+        self._floor = Floor()
+        self._idle_since: dict[str, float] = {}
+        """Groups of which nothing is left."""
+        self._forgotten: dict[str, trio.Event] = {}
+        """Owners of records that are to go from the store: when they have."""
         self._nursery: trio.Nursery | None = None
         self._look = trio.Event()
         self._held: frozenset[str] = frozenset()
@@ -88,8 +97,12 @@ class SharingService:
         self._connected.clear()  # their sessions were of the term before
         self._held = frozenset()
         self._put_record = put_record
+        self._idle_since.clear()
+        self._forgotten.clear()
+        floor = records.get(FLOOR)
+        self._floor = Floor() if floor is None else decode_floor(floor)
         for owner, body in records.items():
-            if owner.startswith(OWNER):
+            if owner.startswith(OWNER) and "\0" not in owner:  # as a store once took it from a host
                 self._new_group(owner.removeprefix(OWNER), body)
         at = trio.current_time() + self._lease_s
         hosts = {host for group in self._groups.values() for host in group.hosts}
@@ -108,13 +121,12 @@ class SharingService:
             self._nursery = None
             self._put_record = None
 
-    def _new_group(self, name: str, record: bytes | None) -> SharingGroup:
-        assert self._put_record is not None, "only a leader has groups"
+    def _new_group(self, name: str, record: bytes) -> SharingGroup:
         group = self._groups[name] = SharingGroup(
             replace(self._config, group=name),
             self._planning,
             record,
-            put_record=self._put_record,
+            put_record=self._put,
             send=self._order,
             look=self._look_soon,
             is_connected=self._connected.__contains__,
@@ -125,6 +137,38 @@ class SharingService:
         if self._nursery is not None:
             self._nursery.start_soon(group.run)
         return group
+
+    async def _put(self, owner: str, body: bytes | None) -> None:
+        """After what is still to be done of the group of that name before."""
+        if (gone := self._forgotten.get(owner)) is not None:
+            await gone.wait()
+        assert self._put_record is not None, "only a leader has groups"
+        await self._put_record(owner, body)
+
+    def _end_idle(self, now: float) -> float:
+        """Groups of which nothing has been left for the lease are forgotten; when to look again."""
+        again_at = math.inf
+        for name, group in list(self._groups.items()):
+            floor = group.floor
+            if floor is None:
+                self._idle_since.pop(name, None)
+                continue
+            over_at = self._idle_since.setdefault(name, now) + self._lease_s
+            if over_at > now or self._nursery is None:
+                again_at = min(again_at, over_at)
+                continue
+            del self._groups[name], self._idle_since[name]
+            group.end()
+            self._floor = self._floor.above(floor)
+            self._forgotten[OWNER + name] = trio.Event()
+            self._nursery.start_soon(self._forget, OWNER + name)
+        return again_at
+
+    async def _forget(self, owner: str) -> None:
+        assert self._put_record is not None, "only a leader has groups"
+        await self._put_record(FLOOR, encode_floor(self._floor))
+        await self._put_record(owner, None)
+        self._forgotten.pop(owner).set()
 
     def _order(self, action: Tell) -> None:
         self._send(action.seat.host, order_message(action.message))
@@ -143,9 +187,9 @@ class SharingService:
                 del self._lost_at[host]
                 for group in self._groups.values():
                     group.lost(host)
-            again = [group.plan() for group in self._groups.values()]
+            again = [self._end_idle(now), *(group.plan() for group in self._groups.values())]
             await trio.sleep(max(PLAN_S, trio.current_time() - now))
-            with trio.move_on_at(min([*again, *self._lost_at.values()], default=float("inf"))):
+            with trio.move_on_at(min([*again, *self._lost_at.values()])):
                 await self._look.wait()
 
     # --- hosts
@@ -193,7 +237,7 @@ class SharingService:
             pools.setdefault(hold.pool, {})[Seat(JobId(hold.job), host, hold.life)] = hold
         for name in pools:
             if name not in self._groups and self._is_pool(name, host):
-                self._new_group(name, None)
+                self._new_group(name, encode_record(self._floor.record))
         for name, group in self._groups.items():
             group.reported(host, pools.get(name, {}))
 

@@ -1,9 +1,9 @@
-"""What the coordinator of a sharing group must find again, as bytes of a record in the store."""
+"""What the coordinators of sharing groups must find again, as bytes of records in the store."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from inaproto.core.sharing_types import SharingRecord, TurnRecord
 from inaproto.core.sharing_words import Decision, Seat, Turn, Version
@@ -11,6 +11,21 @@ from inaproto.errors import ConfigError
 from inaproto.units import Epoch, JobId, OpIndex
 
 FORMAT = 1
+
+
+class Floor(NamedTuple):
+    """What groups whose records are gone have used: one that begins anew goes on from here, for switches and
+    hosts may have heard of them, and take what is older for stale."""
+
+    term: int = 0
+    epoch: Epoch = Epoch(0)
+
+    def above(self, other: Floor) -> Floor:
+        return Floor(max(self.term, other.term), max(self.epoch, other.epoch))
+
+    @property
+    def record(self) -> SharingRecord:
+        return SharingRecord(self.term, self.epoch)
 
 
 def encode_record(record: SharingRecord) -> bytes:
@@ -50,6 +65,19 @@ def decode_record(body: bytes) -> SharingRecord:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"record of a sharing group cannot be read: {error!r}") from None
+
+
+def encode_floor(floor: Floor) -> bytes:
+    return json.dumps({"format": FORMAT, "term": floor.term, "epoch": floor.epoch}).encode()
+
+
+def decode_floor(body: bytes) -> Floor:
+    """Raises ``ConfigError`` for what this program did not write."""
+    try:
+        fields = json.loads(body)
+        return Floor(int(fields["term"]), Epoch(int(fields["epoch"])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"record of the epochs of sharing groups cannot be read: {error!r}") from None
 
 
 def _seat(seat: Seat) -> list[Any]:

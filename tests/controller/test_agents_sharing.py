@@ -96,8 +96,10 @@ class Controlled:
         self._path = directory / "agents.sock"
 
     async def put(self, owner: str, body: bytes | None) -> None:
-        assert body is not None
-        self.records[owner] = body
+        if body is None:
+            self.records.pop(owner, None)
+        else:
+            self.records[owner] = body
 
     async def host(self, name: str) -> Host:
         host = Host(name, UNIX.dial(self._path))

@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from inaproto.core.ring_spec import SHARED_POOL
-from inaproto.core.sharing_types import SharingConfig
+from inaproto.core.sharing_types import SharingConfig, SharingRecord
 from inaproto.core.sharing_words import Seat
 from inaproto.daemon.sharing_records import seat_record
 from inaproto.errors import LocalMisuse
-from inaproto.units import JobId, S
+from inaproto.units import Epoch, JobId, S
 from inaproto.wire.control_messages import Message, encode_message
 from inaproto.wire.sharing_messages import (
     SeatHold,
@@ -32,15 +32,19 @@ from inaproto.wire.sharing_messages import (
     VersionRecord,
 )
 from inaproto_controller.core_runner import EVENTS_MAX
-from inaproto_controller.sharing_service import NO_POOLS_MAX, SharingService
+from inaproto_controller.sharing_group import OWNER
+from inaproto_controller.sharing_service import FLOOR, NO_POOLS_MAX, SharingService
+from inaproto_controller.sharing_store import encode_record
+
+ROOTS = [f"spine{number}" for number in range(100)]
 
 
 class Service:
     """A leader's, with a store in memory; ``said`` has what it says, by host."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: dict[str, bytes] | None = None) -> None:
         self.said: list[tuple[str, Message]] = []
-        self.records: dict[str, bytes] = {}
+        self.records = records or {}
         self.news = trio.Event()
         self.disk = trio.Event()
         self.disk.set()
@@ -48,7 +52,7 @@ class Service:
         self.service = SharingService(
             self._send,
             lease_s=30.0,
-            roots=["spine1"],
+            roots=ROOTS,
             config=SharingConfig("", margin=0, vote_ns=60 * S),
         )
 
@@ -59,8 +63,10 @@ class Service:
 
     async def put_record(self, owner: str, body: bytes | None) -> None:
         await self.disk.wait()
-        assert body is not None
-        self.records[owner] = body
+        if body is None:
+            self.records.pop(owner, None)
+        else:
+            self.records[owner] = body
 
     def of(self, host: str, kind: type[Message]) -> list[Any]:
         return [message for at, message in self.said if at == host and isinstance(message, kind)]
@@ -118,7 +124,9 @@ async def test_another_pool_s_group_says_nothing_of_a_round_that_is_not_its_own(
         assert {commit.version for commit in here.of("h0", SharingCommit)} == {prepare.version}
 
 
-@pytest.mark.parametrize("pool", ["a\0", "shared\0", "shared@", "shared@spine2", "shared@spine1@", "spine1"])
+@pytest.mark.parametrize(
+    "pool", ["a\0", "shared\0", "shared@", "shared@spine100", "shared@spine1@", "spine1"]
+)
 async def test_a_pool_that_no_switch_has_is_none(pool: str, caplog: pytest.LogCaptureFixture) -> None:
     """A host that names it would make a group of it, and a record in the store: as many as it likes, with
     names that not every database takes."""
@@ -227,6 +235,85 @@ async def test_a_turn_goes_on_while_its_job_does(autojump_clock: object, is_runn
             await trio.sleep(1.0)
         ends = [one for one in here.of("h0", SharingEnd) if one.epoch == epoch]
         assert not any(one.until == 0 for one in ends)
+
+
+async def leaves(here: Service, host: str) -> None:
+    """Of its job's turn, nothing is left."""
+    here.report(host)
+    await settled()
+
+
+async def test_pools_come_and_go_and_no_epoch_comes_again(autojump_clock: object) -> None:
+    """A switch has heard of the epochs of a group that is gone, and takes what is older for stale."""
+    async with leading() as here:
+        epoch = 0
+        for root in ROOTS[:80]:
+            here.said.clear()
+            here.report("h0", "train", pool=f"shared@{root}")
+            epoch = max(epoch, await granted(here, "h0"))
+            epoch = max(epoch, await granted_again(here, "h0", "h1", pool=f"shared@{root}"))
+            await leaves(here, "h0")
+            await leaves(here, "h1")
+        assert len(here.service.status()) == 80
+        await trio.sleep(31)
+        assert here.service.status() == []
+        assert list(here.records) == [FLOOR]
+        here.said.clear()
+        here.report("h0", "train", pool=f"shared@{ROOTS[0]}")
+        epoch_after = await granted(here, "h0")
+        assert epoch_after > epoch
+        await leaves(here, "h0")
+        await trio.sleep(31)
+    async with leading(Service(here.records)) as later:
+        later.report("h0", "train", pool=f"shared@{ROOTS[80]}")
+        assert await granted(later, "h0") > epoch_after
+
+
+async def granted_again(here: Service, host: str, other: str, *, pool: str) -> int:
+    """The turn of the host's job goes to one at the other host."""
+    here.report(other, "next", pool=pool)
+    await here.hears(host, SharingPrepare)
+    here.report(host, pool=pool)
+    return await granted(here, other)
+
+
+async def test_a_group_that_comes_again_while_it_is_forgotten_keeps_what_it_decides(
+    autojump_clock: object,
+) -> None:
+    """That the old record goes is written before the new one, however slow the disk is."""
+    async with leading() as here:
+        here.report("h0", "train")
+        epoch = await granted(here, "h0")
+        await leaves(here, "h0")
+        here.disk = trio.Event()
+        await trio.sleep(31)
+        assert here.service.status() == []
+        here.said.clear()
+        here.report("h0", "train")
+        await settled()
+        assert not here.said, "its term is not durable yet"
+        here.disk.set()
+        assert await granted(here, "h0") == epoch + 1
+        assert sorted(here.records) == [FLOOR, OWNER + SHARED_POOL]
+
+
+async def test_a_group_is_not_forgotten_while_something_is_left_of_it(autojump_clock: object) -> None:
+    """A host that is away may come back with its seat; one that is lost had a turn which has yet to drain."""
+    async with leading() as here:
+        here.report("h0", "train")
+        await granted(here, "h0")
+        here.service.departed("h0")
+        await trio.sleep(29)
+        assert here.service.status()[0]["turns"]
+        here.service.arrived("h0")
+        await trio.sleep(100)
+        assert here.service.status()[0]["turns"]
+
+
+async def test_a_record_of_a_name_that_no_database_takes_is_passed_over() -> None:
+    record = encode_record(SharingRecord(3, Epoch(4)))
+    async with leading(Service({OWNER + "a\0": record})) as here:
+        assert here.service.status() == []
 
 
 async def test_a_job_that_is_alone_may_pause(autojump_clock: object) -> None:

@@ -44,8 +44,10 @@ class Disk:
 
     async def put(self, owner: str, body: bytes | None) -> None:
         await trio.sleep(DISK_S)
-        assert body is not None
-        self.records[owner] = body
+        if body is None:
+            self.records.pop(owner, None)
+        else:
+            self.records[owner] = body
 
 
 class LiveController:

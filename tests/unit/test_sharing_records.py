@@ -22,7 +22,7 @@ from inaproto.errors import ConfigError
 from inaproto.units import Epoch, JobId, OpIndex
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, decode_message, encode_message
-from inaproto_controller.sharing_store import decode_record, encode_record
+from inaproto_controller.sharing_store import Floor, decode_floor, decode_record, encode_floor, encode_record
 
 NAMES = st.text(min_size=1, max_size=20)
 NUMBERS = st.integers(0, 1 << 60)
@@ -102,3 +102,12 @@ def test_what_is_in_the_store(record: SharingRecord) -> None:
 def test_a_record_that_is_none_is_refused(body: bytes) -> None:
     with pytest.raises(ConfigError, match="record of a sharing group"):
         decode_record(body)
+
+
+def test_the_floor_of_groups_that_are_gone_is_found_again() -> None:
+    floor = Floor(7, Epoch(1 << 31))
+    assert decode_floor(encode_floor(floor)) == floor
+    assert floor.above(Floor(9, Epoch(1))) == Floor(9, Epoch(1 << 31))
+    for body in (b"", b"[]", b'{"term": 1}', b'{"term": "x", "epoch": 1}', b'{"term": 1, "epoch": null}'):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            decode_floor(body)
