@@ -6,6 +6,10 @@ for by the next look. After its changes are made, the same ``observed`` gives no
 Jobs get hosts in the order of their submission; one that cannot be placed holds up all behind it (MINA,
 section V-A). What a job had is freed only when its agent cannot still hold it, so a slot never has two jobs,
 however late messages come (``tests/controller/test_controller_plan.py``).
+
+An agent that the cluster file has no more is lost at once. Nothing that it had is given to others while the
+file lacks its name; and if it has that again, the agent gets nothing new before it has said that it holds
+nothing that is not known here. So what it had is freed without its word, which never comes.
 """
 
 from __future__ import annotations
@@ -90,6 +94,9 @@ class _Plan:
         phases = []
         for grant in seats:
             name, agent = grant.agent, self._observed.agent(grant.agent)
+            if name not in self._planner.hosts:
+                self._lose(job, f"host {name} is lost: the cluster file has it no more")
+                return
             if agent.presence is Presence.GONE:
                 self._lose(job, f"host {name} is lost: nothing was heard of it for longer than its lease")
                 return
@@ -138,9 +145,11 @@ class _Plan:
 
     def free(self) -> None:
         for grant in list(self.draft.grants.values()):
-            if grant.released is not None and _is_rid(
-                self._observed.agent(grant.agent), grant.number, grant.released
-            ):
+            if grant.released is None:
+                continue
+            of_kind = self._planner.hosts if grant.kind is GrantKind.SEATS else self._planner.summing
+            agent = self._observed.agent(grant.agent)
+            if grant.agent not in of_kind or _is_rid(agent, grant.number, grant.released):
                 self.draft.make(Free(grant.number))
 
     def forget(self, history_max: int) -> None:
@@ -157,6 +166,11 @@ class _Plan:
         is_held_up = False
         for job in self._live():
             if job.state not in (JobState.SUBMITTED, JobState.QUEUED):
+                continue
+            if job.spec.hosts > len(self._planner.hosts):  # there were more when it was submitted
+                self._queue(
+                    job, f"waits for {job.spec.hosts} hosts: the cluster has {len(self._planner.hosts)}"
+                )
                 continue
             hosts = None if is_held_up else self._planner.place(free, job.spec.hosts)
             if hosts is None:

@@ -37,6 +37,20 @@ def racks(
     return GraphTopology(names, tuple(switches), tuple(links))
 
 
+def without(topology: GraphTopology, *hosts: str) -> GraphTopology:
+    """A cluster file that an operator has taken them out of."""
+    names = tuple(name for name in topology.host_names if name not in hosts)
+    kept = [node for node, name in enumerate(topology.host_names) if name not in hosts]
+    kept += range(topology.hosts, topology.hosts + len(topology.switches))
+    number = {node: place for place, node in enumerate(kept)}
+    links = [
+        GraphLink(number[link.one], number[link.other])
+        for link in topology.links
+        if link.one in number and link.other in number
+    ]
+    return GraphTopology(names, topology.switches, tuple(links))
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     revision: int
@@ -83,6 +97,7 @@ class PlannedCluster:
     def __init__(self, topology: GraphTopology, seed: int) -> None:
         self.random = Random(f"{seed}/planned cluster")
         self.planner = ClusterPlanner(topology)
+        self.topology = topology
         self.desired = Desired()
         self.observed: dict[str, Agent] = {}
         names = [*topology.host_names, *sorted(self.planner.summing)]
@@ -122,7 +137,7 @@ class PlannedCluster:
             self._run,
             *[self._send, self._deliver, self._report, self.look] * 4,
         ]
-        rare = [self._crash, self._reboot, self._lose]
+        rare = [self._crash, self._reboot, self._lose, self._edit]
         self.random.choice(rare if self.random.random() < 0.02 else often)()
 
     def _submit(self) -> None:
@@ -154,7 +169,7 @@ class PlannedCluster:
                 agent.give_up()
             if self.random.random() < 0.5:
                 agent.outbox.append(agent.report())
-            if agent.outbox:
+            if agent.outbox and self._is_known(name):
                 self.observed[name] = agent.outbox.popleft()
 
     def _run(self) -> None:
@@ -193,7 +208,22 @@ class PlannedCluster:
             name, agent = self._any()
             agent.is_up = False
             agent.disconnect()
-            self.observed[name] = Agent(Presence.GONE)
+            if self._is_known(name):
+                self.observed[name] = Agent(Presence.GONE)
+
+    def _edit(self) -> None:
+        """The controller is started with a cluster file that lacks some host, or lacks none any more."""
+        missing = [name for name in self.topology.host_names if name not in self.planner.hosts]
+        gone = [] if missing else [self.random.choice(self.topology.host_names)]
+        self.edit(*gone)
+
+    def edit(self, *gone: str) -> None:
+        self.planner = ClusterPlanner(without(self.topology, *gone))
+        self._crash()
+
+    def _is_known(self, name: str) -> bool:
+        """Others have no sessions."""
+        return name in self.planner.hosts or name in self.planner.summing
 
     # -- laws
 
@@ -206,7 +236,9 @@ class PlannedCluster:
                     assert owner.setdefault(slot, grant.job) == grant.job, (slot, grant)
 
     def settle(self) -> None:
-        """All are up, and every message arrives, until nothing changes."""
+        """All are up, and in the file, and every message arrives, until nothing changes."""
+        if any(not self._is_known(name) for name in self.agents):
+            self.edit()
         for agent in self.agents.values():
             agent.is_up = True
             agent.disconnect()

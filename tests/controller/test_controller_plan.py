@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -181,6 +182,78 @@ def test_a_running_job_is_lost_with_a_host() -> None:
     cluster.observed["h1"] = cluster.agents["h1"].report()
     cluster.look()
     assert "h0" in {grant.agent for grant in cluster.desired.grants.values()}  # it may still run its ranks
+
+
+def test_a_running_job_is_lost_with_a_host_that_the_cluster_file_has_no_more() -> None:
+    """It died, and was taken out: nobody will ever hear of it again."""
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(3)
+    cluster.settle()
+    set_phase(cluster, number, Phase.RUNNING)
+    cluster.settle()
+    cluster.edit("h1")
+    cluster.look()
+    job = cluster.desired.jobs[number]
+    assert (job.state, job.why) == (JobState.FAILED, "host h1 is lost: the cluster file has it no more")
+    assert "h1" not in {grant.agent for grant in cluster.desired.grants.values()}
+    assert "h0" in {grant.agent for grant in cluster.desired.grants.values()}, "it may still run its ranks"
+
+
+def test_a_job_that_was_only_placed_goes_elsewhere_than_a_host_that_was_taken_out() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(2)
+    cluster.settle()
+    cluster.edit("h0")
+    for name in ("h1", "h2", "h3"):
+        cluster.observed[name] = cluster.agents[name].report()
+    cluster.look()
+    job = cluster.desired.jobs[number]
+    assert (job.state, job.hosts) == (JobState.PLACED, ("h2", "h3"))
+
+
+def test_a_host_that_is_put_into_the_file_again_gets_nothing_before_it_is_rid_of_what_it_had() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(4)
+    cluster.settle()
+    set_phase(cluster, number, Phase.RUNNING)
+    cluster.settle()
+    cluster.edit("h1")
+    cluster.look()
+    cluster.edit()
+    second = cluster.submit(1)
+    cluster.observed["h1"] = cluster.agents["h1"].report()
+    cluster.look()
+    assert cluster.desired.jobs[second].state is JobState.QUEUED
+    cluster.check()
+    assert settled(cluster).desired.jobs[second].state is JobState.PLACED
+
+
+def test_slots_of_a_switch_that_the_cluster_file_has_no_more_are_freed() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    number = cluster.submit(4)
+    settled(cluster)
+    topology = cluster.topology
+    plain = [replace(one, jobs=None) if one.name == "leaf0" else one for one in topology.switches]
+    cluster.topology = replace(topology, switches=tuple(plain))
+    cluster.edit()
+    cluster.look()
+    assert all(
+        grant.kind is GrantKind.SEATS or grant.agent != "leaf0" for grant in cluster.desired.grants.values()
+    )
+    assert cluster.desired.jobs[number].state is JobState.PLACED
+
+
+def test_a_job_for_which_the_cluster_has_become_too_small_holds_nobody_up() -> None:
+    cluster = PlannedCluster(racks(), 0)
+    large, small = cluster.submit(4), cluster.submit(2)
+    cluster.edit("h0")
+    for name in ("h1", "h2", "h3"):
+        cluster.observed[name] = cluster.agents[name].report()
+    cluster.look()
+    jobs = cluster.desired.jobs
+    assert (jobs[large].state, jobs[large].why) == (JobState.QUEUED, "waits for 4 hosts: the cluster has 3")
+    assert jobs[small].state is JobState.PLACED
+    assert cluster.look() == ()
 
 
 def test_a_host_that_was_started_anew_has_lost_its_ranks() -> None:
