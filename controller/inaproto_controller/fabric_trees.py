@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from inaproto.core.fabric_tree import FabricTree
+from inaproto.daemon.tree_records import TOLD_SWITCHES_MAX
 from inaproto_controller.graph_network import GraphNetwork, GraphTree
 from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.trees.shared_roots import Option
@@ -49,7 +50,7 @@ class FabricTrees:
         """Of each switch that sums."""
 
     def options(self, hosts: Sequence[str]) -> tuple[FabricOption, ...]:
-        """Nearest roots first; none for hosts that the cluster file has not."""
+        """Nearest roots first; none for hosts that the cluster file has not, nor what no message can say."""
         key = tuple(hosts)
         found = self._known.get(key)
         if found is None:
@@ -62,7 +63,8 @@ class FabricTrees:
         numbers = sorted({self._hosts[host] for host in hosts if host in self._hosts})
         if len(numbers) < 2 or len(numbers) < len(set(hosts)):
             return ()
-        return tuple(map(self._option, self._network.candidates(numbers)))
+        found = map(self._option, self._network.candidates(numbers))
+        return tuple(one for one in found if len(one.tree.above) <= TOLD_SWITCHES_MAX)
 
     def _option(self, tree: GraphTree) -> FabricOption:
         """The links of a candidate are a tree: each switch is above those that are farther from the root."""

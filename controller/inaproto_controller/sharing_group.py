@@ -45,7 +45,7 @@ from inaproto.core.sharing_types import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing_words import AT_ONCE, Seat, SeatMessage
+from inaproto.core.sharing_words import AT_ONCE, Rule, Seat, SeatMessage
 from inaproto.core.step_times import StepTimes
 from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, JobId, S
@@ -57,6 +57,9 @@ from inaproto_controller.sharing_store import Floor, decode_record, encode_recor
 log = logging.getLogger("inaproto.controller")
 
 OWNER: Final = "sharing/"
+EQUAL_SEATS_MAX: Final = 128
+"""By equal indices each seat of a group is told of all others, not only of those of its job: what there is to
+say grows by the square, and more than ``SEATS_MAX`` no message names."""
 RETRY_S: Final = 0.05
 """After which a coordinator that had too much to do is told again."""
 ROUNDS: Final = frozenset({Phase.PREPARING.value, Phase.DECIDING.value})
@@ -91,7 +94,8 @@ class SharingGroup:
         now: Callable[[], Instant],
     ) -> None:
         self.name = config.group
-        self._seats_max = config.seats_max
+        is_told_all = config.rule is Rule.EQUAL_INDEX
+        self._seats_max = min(config.seats_max, EQUAL_SEATS_MAX) if is_told_all else config.seats_max
         found = None if record is None else decode_record(record)
         self._core = SharingCoordinator(config, found)
         self._runner: CoreRunner[SharingEvent, SharingAction] = CoreRunner(
@@ -185,6 +189,8 @@ class SharingGroup:
         self._tell_of_gone()
         rings = {_ring(hold) for hold in self._holds.values() if hold is not None}
         self._over = {ring: None for ring in self._over if ring in rings}
+        names = {seat.job for seat in self._holds}
+        self._granted = Counter({job: turns for job, turns in self._granted.items() if job in names})
         if None in self._holds.values():
             return
         seats = tuple(sorted(seat for job in self._jobs().values() for seat in job))

@@ -99,7 +99,8 @@ class Moves:
         views = {one.job: one for one in jobs}
         for name, state in states.items():
             self._see(name, state, views.get(name), wishes.get(name), targets.get(name, ""), now, measured)
-        for name in [name for name in self._roots if name not in states and name not in views]:
+        known = states.keys() | views.keys()
+        for name in sorted((self._roots.keys() | self._last_operation.keys()) - known):
             self._over(name)
         self._count()
 
@@ -191,6 +192,8 @@ class Moves:
         move = replace(move, install_s=now - max(acquired, parked))
         self._under_way.pop(move.job, None)
         self._told(move.job, move.old, move.new, STABLE)
+        if len(self._done) == MOVES_MAX:
+            self._counted.pop(self._done[0].number, None)
         self._done.append(move)
         if move.operation is not None:
             self._counted[move.number] = None
@@ -206,6 +209,9 @@ class Moves:
     def _over(self, name: str) -> None:
         self._roots.pop(name, None)
         self._last_operation.pop(name, None)
+        for done in self._done:
+            if done.job == name:
+                self._counted.pop(done.number, None)
         move = self._under_way.pop(name, None)
         if move is not None:
             self._told(name, move.old, move.new, JOB_OVER)

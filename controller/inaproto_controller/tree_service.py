@@ -21,7 +21,6 @@ from typing import Any, Final, assert_never
 
 import trio
 
-from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.core.slot_ledger import SlotAnswer, SlotsChanged
 from inaproto.core.tree_migration import TreeMigration
@@ -48,24 +47,24 @@ from inaproto.core.tree_migration_types import (
     Woke,
 )
 from inaproto.daemon.slot_records import order_message, switch_said
-from inaproto.daemon.tree_records import state_of, wish_record
+from inaproto.daemon.tree_records import state_of, wish_messages
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import MS, Instant, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.slot_messages import SlotHint, SlotReport
-from inaproto.wire.tree_messages import TreeRecord, TreeReport, TreeWishes
+from inaproto.wire.tree_messages import TreeRecord, TreeReport
 from inaproto_controller.core_runner import CoreRunner, PutRecord, ToPersist
 from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.sharing_service import SharingService
 from inaproto_controller.tree_moves import Moves
+from inaproto_controller.tree_numbers import TreeNumbers
+from inaproto_controller.tree_pins import PINS, TreePins
 from inaproto_controller.tree_plans import TreePlans
-from inaproto_controller.tree_store import decode_pins, decode_record, encode_pins, encode_record
+from inaproto_controller.tree_store import StoredTrees, decode_pins, decode_record, encode_record, numbers_in
 
 log = logging.getLogger("inaproto.controller")
 
 OWNER: Final = "trees"
-PINS: Final = "tree-roots"
-PINS_MAX: Final = 1024
 TERMS_MAX: Final = 1 << 32
 """No switch has heard of a term so far above ours: ours would begin after it, and run out of numbers."""
 REVISIONS_MAX: Final = 1 << 32
@@ -78,7 +77,9 @@ JITTERS: Final = 64
 TRIES_MAX: Final = 50
 """So long, 10 s, a switch that has no session is waited for before it counts as lost: after a restart of the
 controller all have to find it, and who counts as lost costs its jobs their trees."""
-NO_RECORD: Final = MigrationRecord(term=0, plan=0, epoch=0)
+RESEND_S: Final = 5.0
+"""After which wishes that the root has not taken are sent again."""
+NOTHING_STORED: Final = StoredTrees(MigrationRecord(term=0, plan=0, epoch=0), {}, 1)
 MOVING: Final = ("parking", "parked", "moving")
 """Phases of a job that has no turn."""
 
@@ -118,23 +119,22 @@ class TreeService:
         self._look = trio.Event()
         self._news = trio.Event()
         self._deposed = trio.Event()
-        self._one_pin = trio.Lock()
-        self._reset(NO_RECORD, {}, {})
+        self._reset(NOTHING_STORED, {})
 
-    def _reset(
-        self, record: MigrationRecord, trees: Mapping[int, FabricTree], pins: Mapping[str, str]
-    ) -> None:
-        self._record = record
-        self._numbers = {tree: number for number, tree in trees.items()}
-        self._pins = dict(pins)
+    def _reset(self, stored: StoredTrees, pins: Mapping[str, str]) -> None:
+        self._record = stored.record
+        self._numbers = TreeNumbers(stored.trees, stored.next_number)
+        self._pins = TreePins(pins)
         self._wishes: dict[str, TreeWished] = {}
         self._revision = 0
         self._told: tuple[TreeWished, ...] | None = None
         """The wishes of this revision."""
-        self._sent = False
-        """To the root's present session."""
+        self._sent_at: float | None = None
+        """To the root's present session, last."""
         self._asked = 0
         """Version of the last plan."""
+        self._asked_trees: tuple[Tree, ...] = ()
+        """Of it."""
         self._core: TreeMigration | None = None
 
     # --- leading
@@ -142,8 +142,8 @@ class TreeService:
     def lead(self, term: int, records: Mapping[str, bytes], put_record: PutRecord) -> None:
         """Nothing is known of switches yet. Raises ``ConfigError`` for records that are not ours."""
         body, pins = records.get(OWNER), records.get(PINS)
-        found = (NO_RECORD, {}) if body is None else decode_record(body)
-        self._reset(*found, {} if pins is None else decode_pins(pins))
+        stored = NOTHING_STORED if body is None else decode_record(body)
+        self._reset(stored, {} if pins is None else decode_pins(pins))
         self._term, self._put_record = term, put_record
         self._states, self._root = None, ""
         self._pages.clear()
@@ -179,6 +179,7 @@ class TreeService:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._runner.run)
             nursery.start_soon(self._keep_looking)
+            nursery.start_soon(self._pins.forget_jobs, lambda: self._states, self._put_record)
             await self._deposed.wait()
             nursery.cancel_scope.cancel()
 
@@ -186,10 +187,8 @@ class TreeService:
         if not isinstance(action, Persist):
             return None
         self._record = action.record
-        return ToPersist(encode_record(action.record, self._trees_by_number()), action.token)
-
-    def _trees_by_number(self) -> dict[int, FabricTree]:
-        return {number: tree for tree, number in self._numbers.items()}
+        body = encode_record(action.record, self._numbers.trees, self._numbers.next)
+        return ToPersist(body, action.token)
 
     # --- agents
 
@@ -203,7 +202,7 @@ class TreeService:
     def departed(self, agent: str) -> None:
         self._pages.pop(agent, None)
         if agent == self._root:
-            self._root, self._sent = "", False
+            self._root, self._sent_at = "", None
         if agent in self._trees.slots:
             self._tell(SwitchLost(agent))
 
@@ -238,8 +237,7 @@ class TreeService:
         self._root = agent
         self._states = {one.job: state_of(one) for one in records}
         self._taken = report.term, report.revision
-        if self._taken < (self._term, self._revision) and not self._sent:
-            self._send_wishes()
+        self._send_wishes()
         self._look_soon()
 
     def _go_on_after(self, report: TreeReport) -> None:
@@ -272,7 +270,7 @@ class TreeService:
                 self._wishes[job] = TreeWished(job, epoch, None)
                 self._sharing.hold(self._held())
             case TreeStands(job, tree, epoch):
-                self._wishes[job] = TreeWished(job, epoch, self._trees_by_number()[tree.tree_id])
+                self._wishes[job] = TreeWished(job, epoch, self._numbers.trees[tree.tree_id])
                 log.info("job %s has its slots at %s, epoch %d", job, ", ".join(tree.switches), epoch)
             case Deposed(newest_term):
                 # Who leads is for the store to say, and it says that it is this controller.
@@ -338,7 +336,7 @@ class TreeService:
             if state.epoch == 0 and state.phase == "standing" and name not in self._wishes:
                 roots[name] = roots[name] or self._root_by_pool(state.pool)
                 self._moves.stands(name, roots[name])
-        trees = self._trees_by_number()
+        trees = self._numbers.trees
         had = {its.job: trees.get(its.target.tree_id) for its in view.jobs if its.target is not None}
         plan = self._plans.plan(
             states,
@@ -346,7 +344,7 @@ class TreeService:
             held=frozenset(its.job for its in view.jobs if its.is_held),
             roots=roots,
             steps=self._sharing.steps(),
-            pins=self._pins,
+            pins=self._pins.roots,
             away=frozenset(one.switch for one in view.switches if one.is_lost),
             wishes=self._wishes,
             now=trio.current_time(),
@@ -358,6 +356,7 @@ class TreeService:
             self._asked = view.plan + 1
             if not self._tell(PlanWanted(self._asked, tuple(sorted(wanted.items())))):
                 self._asked = view.plan
+            self._asked_trees = tuple(tree for tree in wanted.values() if tree is not None)
         for name in plan.unserved:
             if name not in known and name not in self._wishes:
                 self._wishes[name] = TreeWished(name, 1, None)
@@ -368,15 +367,17 @@ class TreeService:
         return pool.partition("@")[2] or self._root
 
     def _tree(self, found: Any) -> Tree:
-        number = self._numbers.get(found.tree)
-        if number is None:
-            number = self._numbers[found.tree] = max(self._numbers.values(), default=0) + 1
-        return Tree(number, found.option.switches)
+        return Tree(self._numbers.of(found.tree), found.option.switches)
 
     def _forget(self, view: MigrationView, states: Mapping[str, TreeState]) -> None:
         """Wishes of jobs that nobody knows any more, and trees that none has."""
         known = {its.job for its in view.jobs}
         self._wishes = {job: wish for job, wish in self._wishes.items() if job in states or job in known}
+        numbers = {tree.tree_id for tree in self._asked_trees}.union(numbers_in(self._record))
+        for its in view.jobs:
+            numbers |= {its.target.tree_id} if its.target is not None else set()
+            numbers |= {its.lease.tree} if its.lease is not None else set()
+        self._numbers.keep(numbers)
 
     # --- the root
 
@@ -392,17 +393,19 @@ class TreeService:
             return
         wishes = tuple(self._wishes[name] for name in sorted(self._wishes))
         if wishes != self._told:
-            self._told, self._sent = wishes, False
+            self._told, self._sent_at = wishes, None
             self._revision += 1
-        if not self._sent:
-            self._send_wishes()
+        self._send_wishes()
 
     def _send_wishes(self) -> None:
-        if self._told is None or not self._root:
+        """Unless the root has taken them, or may be about to."""
+        if self._told is None or not self._root or self._taken >= (self._term, self._revision):
             return
-        self._sent = True
-        trees = tuple(map(wish_record, self._told))
-        self._send(self._root, TreeWishes(term=self._term, revision=self._revision, trees=trees))
+        now = trio.current_time()
+        if self._sent_at is None or now - self._sent_at >= RESEND_S:
+            self._sent_at = now
+            for message in wish_messages(self._term, self._revision, self._told):
+                self._send(self._root, message)
 
     # --- people
 
@@ -420,14 +423,7 @@ class TreeService:
 
         Nobody waits for a leader that is none any more: what ``put_record`` raises goes on to the caller.
         """
-        async with self._one_pin:
-            pins = {name: at for name, at in self._pins.items() if name != job}
-            if root:
-                pins[job] = root
-            while len(pins) > PINS_MAX:
-                del pins[next(iter(pins))]
-            await put_record(PINS, encode_pins(pins))
-            self._pins = pins
+        await self._pins.put(job, root, put_record)
         self._look_soon()
 
     async def until_at(self, job: str, root: str, wait_s: float) -> bool:
@@ -439,7 +435,7 @@ class TreeService:
 
     def _is_at(self, job: str, root: str) -> bool:
         state, wish = (self._states or {}).get(job), self._wishes.get(job)
-        if state is None or state.phase != "standing" or (self._pins.get(job, root) != root):
+        if state is None or state.phase != "standing" or (self._pins.roots.get(job, root) != root):
             return False
         if wish is None:
             return self._root_by_pool(state.pool) == root
@@ -473,7 +469,7 @@ class TreeService:
                     "epoch": state.epoch,
                     "reason": state.reason,
                     "slots": phases[name].phase.value if name in phases else "none",
-                    "wished": self._pins.get(name, ""),
+                    "wished": self._pins.roots.get(name, ""),
                     "refusals": phases[name].refusals if name in phases else 0,
                 }
                 for name, state in sorted(states.items())

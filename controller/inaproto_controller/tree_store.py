@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.tree_migration_types import JobRecord, MigrationRecord, Tree
@@ -16,20 +16,35 @@ from inaproto.errors import ConfigError, LocalMisuse
 FORMAT: Final = 1
 
 
-def encode_record(record: MigrationRecord, trees: Mapping[int, FabricTree]) -> bytes:
-    """``trees``: by number, all that were ever given one and may still be had."""
+class StoredTrees(NamedTuple):
+    record: MigrationRecord
+    trees: Mapping[int, FabricTree]
+    """Of the record, by number."""
+    next_number: int
+    """Above all that were ever given."""
+
+
+def encode_record(record: MigrationRecord, trees: Mapping[int, FabricTree], next_number: int) -> bytes:
+    """``trees``: by number, those of the record at least."""
     fields = {
         "format": FORMAT,
         "term": record.term,
         "plan": record.plan,
         "epoch": record.epoch,
         "jobs": [[one.job, _tree(one.tree), one.epoch, _tree(one.target)] for one in record.jobs],
-        "trees": [[number, tree.root, tree.above] for number, tree in sorted(trees.items())],
+        "trees": [[number, trees[number].root, trees[number].above] for number in numbers_in(record)],
+        "next": next_number,
     }
     return json.dumps(fields).encode()
 
 
-def decode_record(body: bytes) -> tuple[MigrationRecord, dict[int, FabricTree]]:
+def numbers_in(record: MigrationRecord) -> list[int]:
+    """Of trees that some job has, or is to have."""
+    trees = [tree for one in record.jobs for tree in (one.tree, one.target) if tree is not None]
+    return sorted({tree.tree_id for tree in trees})
+
+
+def decode_record(body: bytes) -> StoredTrees:
     """Raises ``ConfigError`` for what this program did not write."""
     try:
         fields = json.loads(body)
@@ -47,17 +62,17 @@ def decode_record(body: bytes) -> tuple[MigrationRecord, dict[int, FabricTree]]:
             number: FabricTree(root, tuple((one, over) for one, over in above))
             for number, root, above in fields["trees"]
         }
+        next_number = max([int(fields.get("next", 1)), *(number + 1 for number in trees)])
     except (ValueError, KeyError, TypeError, LocalMisuse) as error:
         raise ConfigError(f"record of trees cannot be read: {error!r}") from None
-    named = [tree.tree_id for one in record.jobs for tree in (one.tree, one.target) if tree is not None]
-    if missing := [number for number in named if number not in trees]:
+    if missing := [number for number in numbers_in(record) if number not in trees]:
         raise ConfigError(f"record of trees: tree {missing[0]} is not in it")
-    return record, trees
+    return StoredTrees(record, trees, next_number)
 
 
 def encode_pins(pins: Mapping[str, str]) -> bytes:
-    """``pins``: the root that each job is to have, by wish of a person."""
-    return json.dumps({"format": FORMAT, "roots": dict(sorted(pins.items()))}).encode()
+    """``pins``: the root that each job is to have, by wish of a person; their order is kept."""
+    return json.dumps({"format": FORMAT, "roots": dict(pins)}).encode()
 
 
 def decode_pins(body: bytes) -> dict[str, str]:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.wire.tree_messages import AboveRecord, AssignedTree, TreeRecord, TreeWish
+from inaproto.wire.control import MESSAGE_BYTES_MAX
+from inaproto.wire.tree_messages import AboveRecord, AssignedTree, TreeRecord, TreeWish, TreeWishes
+
+NAME_BYTES: Final = 128 + 3
+"""Encoded, at most, as are those that follow."""
+HEAD_BYTES: Final = 256
+"""Of a message, without its wishes."""
+WISH_BYTES: Final = 2 * NAME_BYTES + 64
+"""Without the switches of its tree."""
+ABOVE_BYTES: Final = 2 * NAME_BYTES + 16
+"""Of each of them but the root."""
+TOLD_SWITCHES_MAX: Final = (MESSAGE_BYTES_MAX - HEAD_BYTES - WISH_BYTES) // ABOVE_BYTES
+"""Above the leaves of a tree that a message can carry."""
 
 REASON_CHARACTERS: Final = 1024
 """Of why a ring is where it is, for people."""
@@ -20,6 +33,23 @@ def wish_record(wish: TreeWished) -> TreeWish:
         epoch=wish.epoch,
         tree=None if tree is None else AssignedTree(root=tree.root, above=above),
     )
+
+
+def wish_messages(term: int, revision: int, wishes: Sequence[TreeWished]) -> list[TreeWishes]:
+    """All wishes, in as many messages as they need. ``wishes``: trees of at most ``TOLD_SWITCHES_MAX``."""
+    parts: list[list[TreeWish]] = [[]]
+    room = MESSAGE_BYTES_MAX - HEAD_BYTES
+    for wish in wishes:
+        nbytes = WISH_BYTES + ABOVE_BYTES * (0 if wish.tree is None else len(wish.tree.above))
+        if parts[-1] and nbytes > room:
+            parts.append([])
+            room = MESSAGE_BYTES_MAX - HEAD_BYTES
+        parts[-1].append(wish_record(wish))
+        room -= nbytes
+    return [
+        TreeWishes(term=term, revision=revision, trees=tuple(one), part=number, parts=len(parts))
+        for number, one in enumerate(parts)
+    ]
 
 
 def wish_of(record: TreeWish) -> TreeWished:

@@ -3,7 +3,8 @@
 Both ways all of it is told, always (:mod:`inaproto.wire.tree_messages`); the rendezvous does what is wished.
 While no controller is there, what was wished last goes on to be so.
 
-Invariant: wishes older than those taken, by term or revision, change nothing.
+Invariants: wishes older than those taken, by term or revision, change nothing; nor does a part of some before
+all parts of its revision are there.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class WishedTrees:
         self._send: Callable[[Message], None] | None = None
         self._taken = (0, 0)
         """Term and revision."""
+        self._coming = (0, 0)
+        self._parts: dict[int, TreeWishes] = {}
+        """Of those, by number."""
         self._wishes: tuple[TreeWished, ...] = ()
         self._told: tuple[int, int, tuple[TreeRecord, ...]] | None = None
         """In this session, last: with the term and the revision."""
@@ -50,10 +54,18 @@ class WishedTrees:
         self._send = None
 
     def heard(self, message: TreeWishes) -> None:
-        if (message.term, message.revision) < self._taken:
+        version = message.term, message.revision
+        if version < max(self._taken, self._coming) or message.part >= message.parts:
             return
-        self._taken = message.term, message.revision
-        self._wishes = tuple(map(wish_of, message.trees))
+        if version != self._coming:
+            self._coming, self._parts = version, {}
+        self._parts[message.part] = message
+        if any(number not in self._parts for number in range(message.parts)):
+            return
+        self._taken = version
+        parts = [self._parts[number] for number in range(message.parts)]
+        self._parts = {}
+        self._wishes = tuple(wish_of(wish) for part in parts for wish in part.trees)
         self._wish(self._wishes)
         self.changed()
 

@@ -4,7 +4,8 @@ controller -> root of a fabric: TreeWishes. root of a fabric -> controller: Tree
 
 Both say the whole of it, always: the controller which job shall be on which tree, the root where every job on
 the path ``shared`` is. So any message may be lost, and a later one takes the place of those before it. A job
-that is in no wish goes as it would without a controller.
+that is in no wish goes as it would without a controller. Wishes that are too many for a message come in
+parts, which count once all are there.
 
 Checks are of form alone. That only a fabric's root reports trees is for the controller to make sure of.
 """
@@ -20,6 +21,8 @@ from inaproto.wire.control_types import U32, U64, Explanation, Flag, Message, Na
 TREES_MAX: Final = 1 << 12
 """Jobs in a message."""
 TREE_SWITCHES_MAX: Final = 1 << 12
+PARTS_MAX: Final = 1 << 10
+"""Messages that say all wishes, where one cannot carry them."""
 TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
 _PHASES: Final = ("standing", "parking", "parked", "moving", "refused")
 
@@ -57,6 +60,9 @@ class TreeWishes(Message):
     revision: U64
     """Grows within a term."""
     trees: Annotated[tuple[TreeWish, ...], Many(Record(TreeWish), TREES_MAX)]
+    part: Annotated[int, Integer(0, PARTS_MAX - 1)] = 0
+    """From 0; all parts of a revision together are the wishes."""
+    parts: Annotated[int, Integer(1, PARTS_MAX)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

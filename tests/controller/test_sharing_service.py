@@ -12,7 +12,7 @@ import trio.testing
 
 from inaproto.core.ring_spec import SHARED_POOL
 from inaproto.core.sharing_types import SharingConfig, SharingRecord
-from inaproto.core.sharing_words import Seat
+from inaproto.core.sharing_words import Rule, Seat
 from inaproto.daemon.sharing_records import seat_record
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, JobId, S
@@ -32,7 +32,7 @@ from inaproto.wire.sharing_messages import (
     VersionRecord,
 )
 from inaproto_controller.core_runner import EVENTS_MAX
-from inaproto_controller.sharing_group import OWNER
+from inaproto_controller.sharing_group import EQUAL_SEATS_MAX, OWNER
 from inaproto_controller.sharing_service import FLOOR, NO_POOLS_MAX, SharingService
 from inaproto_controller.sharing_store import encode_record
 
@@ -42,7 +42,7 @@ ROOTS = [f"spine{number}" for number in range(100)]
 class Service:
     """A leader's, with a store in memory; ``said`` has what it says, by host."""
 
-    def __init__(self, records: dict[str, bytes] | None = None) -> None:
+    def __init__(self, records: dict[str, bytes] | None = None, rule: Rule = Rule.BY_INDEX) -> None:
         self.said: list[tuple[str, Message]] = []
         self.records = records or {}
         self.news = trio.Event()
@@ -53,7 +53,7 @@ class Service:
             self._send,
             lease_s=30.0,
             roots=ROOTS,
-            config=SharingConfig("", margin=0, vote_ns=60 * S),
+            config=SharingConfig("", rule=rule, margin=0, vote_ns=60 * S),
         )
 
     def _send(self, host: str, message: Message) -> None:
@@ -314,6 +314,27 @@ async def test_a_record_of_a_name_that_no_database_takes_is_passed_over() -> Non
     record = encode_record(SharingRecord(3, Epoch(4)))
     async with leading(Service({OWNER + "a\0": record})) as here:
         assert here.service.status() == []
+
+
+async def test_of_a_job_that_is_over_no_turns_are_counted() -> None:
+    async with leading() as here:
+        for number in range(20):
+            here.said.clear()
+            here.report("h0", f"train~{number}")
+            await granted(here, "h0")
+            assert here.service.status()[0]["jobs"][f"train~{number}"]["turns"] == 1
+        (group,) = here.service._groups.values()
+        assert len(group._granted) == 1
+
+
+@pytest.mark.parametrize(("rule", "jobs"), [(Rule.EQUAL_INDEX, EQUAL_SEATS_MAX), (Rule.BY_INDEX, 200)])
+async def test_a_group_has_as_many_seats_as_its_messages_name(rule: Rule, jobs: int) -> None:
+    """By equal indices each is told of all others; one that cannot be told of them would hold up the rest."""
+    async with leading(Service(rule=rule)) as here:
+        for host in ("h0", "h1"):
+            here.report(host, *(f"{host}-{number:04}" for number in range(100)))
+        await here.hears("h0", SharingPrepare)
+        assert len(here.service.status()[0]["jobs"]) == jobs
 
 
 async def test_a_job_that_is_alone_may_pause(autojump_clock: object) -> None:

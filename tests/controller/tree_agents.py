@@ -51,8 +51,8 @@ class Rings:
         """Job and pool, of each ring that came to stand somewhere."""
         self.changed: Callable[[], None] = lambda: None
 
-    def begins(self, job: str) -> None:
-        self.states[job] = TreeState(job, HOSTS, 0, "standing", "shared")
+    def begins(self, job: str, hosts: tuple[str, ...] = HOSTS) -> None:
+        self.states[job] = TreeState(job, hosts, 0, "standing", "shared")
         self._follow()
 
     def ends(self, job: str) -> None:
@@ -82,15 +82,15 @@ class Rings:
                     self.states[job] = replace(state, phase="parking")
                 continue
             if wish.tree is None:
-                self.states[job] = TreeState(job, HOSTS, wish.epoch, "parked")
+                self.states[job] = TreeState(job, state.hosts, wish.epoch, "parked")
             elif wish.tree.root in self.refuses:
-                self.states[job] = TreeState(job, HOSTS, wish.epoch, "refused", "", "no way")
+                self.states[job] = TreeState(job, state.hosts, wish.epoch, "refused", "", "no way")
             else:
                 root = wish.tree.root
                 pool = "shared" if root == ROOT else f"shared@{root}"
                 if pool != state.pool:
                     self.moves.append((job, pool))
-                self.states[job] = TreeState(job, HOSTS, wish.epoch, "standing", pool)
+                self.states[job] = TreeState(job, state.hosts, wish.epoch, "standing", pool)
         self.changed()
 
 
