@@ -10,7 +10,7 @@ from math import log
 
 import pytest
 
-from inaproto.errors import Infeasible
+from inaproto.errors import Infeasible, LocalMisuse
 from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.paring.baselines.atp import AtpRule, plan_atp
 from inaproto_controller.paring.baselines.deepsys import plan_deepsys
@@ -286,6 +286,45 @@ def test_requests_without_an_answer_have_a_reason_and_a_witness(name: str) -> No
     assert busy.witness == {"server": "host-4"}
     weak = fat_tree_network(6, "e0.*", capacity=TEN, server=Fraction(0))
     assert isinstance(plan(weak, Task(3, GB, Fraction(5))), Infeasible)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_servers_and_switches_that_no_path_leads_to_are_left_out(name: str) -> None:
+    """Two racks of three servers, apart; each of the three switches adds up."""
+    links = [(0, 6), (1, 6), (2, 6), (3, 7), (4, 7), (5, 7), (7, 8)]
+    topology = GraphTopology(
+        tuple(f"h{number}" for number in range(6)),
+        tuple(GraphSwitch(f"s{number}") for number in range(6, 9)),
+        tuple(GraphLink(*ends) for ends in links),
+        may_be_apart=True,
+    )
+    network = ProgrammableNetwork.uniform(topology, dict.fromkeys((6, 7, 8), TEN), TEN)
+    plan = PLANNERS[name]
+    found = plan(network, Task(2, GB, Fraction(5)))
+    if isinstance(found, SpreadTrees):
+        assert (found.workers, [root for root, _ in found.trees]) == ((1, 2), [6])
+    else:
+        assert tree_of(found).workers(network) == (1, 2)
+    many = plan(network, Task(3, GB, Fraction(5)))
+    assert isinstance(many, Infeasible)
+    assert many.witness == {"server": "h0", "needed": 3, "reach it": 2}
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_parameter_server_that_is_no_server_is_a_mistake(name: str) -> None:
+    network, task = evaluated("e0.*", 3)
+    for node in (-1, 54):
+        with pytest.raises(LocalMisuse, match="no server"):
+            PLANNERS[name](network, task, ps=node)
+
+
+def test_a_root_that_is_no_node_or_adds_nothing_is_none() -> None:
+    network, task = evaluated("e0.*", 3)
+    with pytest.raises(LocalMisuse, match="none of the network"):
+        plan_panama(network, task, roots=[1000])
+    found = plan_panama(network, task, roots=switches_named(6, "c0"))
+    assert isinstance(found, Infeasible)
+    assert found.reason == "a root cannot add gradients up"
 
 
 @pytest.mark.parametrize("name", [name for name in PLANNERS if name != "panama"])

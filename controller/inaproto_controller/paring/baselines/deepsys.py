@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from inaproto.errors import Infeasible
+from inaproto.errors import Infeasible, LocalMisuse
 from inaproto_controller.graph_topology import UNREACHABLE
 from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwork, Task
 
@@ -19,8 +19,10 @@ from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwo
 def plan_deepsys(
     network: ProgrammableNetwork, task: Task, busy: Collection[Node] = (), *, ps: Node | None = None
 ) -> PlacedTree | Infeasible:
-    """``busy``: servers that are not to be had. Deterministic."""
+    """``busy``: servers that are not to be had. Raises ``LocalMisuse`` for a ``ps`` that is no server."""
     topology = network.topology
+    if ps is not None and not 0 <= ps < topology.hosts:
+        raise LocalMisuse(f"node {ps} is no server: it cannot be the parameter server")
     taken = set(busy)
     idle = [host for host in range(topology.hosts) if host not in taken]
     if len(idle) < task.workers + 1:

@@ -17,7 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from inaproto.errors import Infeasible
+from inaproto.errors import Infeasible, LocalMisuse
+from inaproto_controller.graph_topology import UNREACHABLE
 from inaproto_controller.paring.baselines.deepsys import plan_deepsys
 from inaproto_controller.paring.baselines.delivery_tree import DeliveryTree
 from inaproto_controller.paring.model import Node, ProgrammableNetwork, Task
@@ -61,11 +62,17 @@ def plan_panama(
     ps: Node | None = None,
     roots: Sequence[Node] | None = None,
 ) -> SpreadTrees | Infeasible:
-    """``ps``: only says where DeepSys begins, so that all benchmarks have the same workers."""
+    """``ps``: only says where DeepSys begins, so that all benchmarks have the same workers.
+
+    Raises ``LocalMisuse`` for roots that are no nodes, or that no path leads to.
+    """
     placed = plan_deepsys(network, task, busy, ps=ps)
     if isinstance(placed, Infeasible):
         return placed
-    found = tuple(roots) if roots is not None else _farthest(network)
+    found = tuple(roots) if roots is not None else _farthest(network, placed.ps)
+    for root in found:
+        if not 0 <= root < network.topology.nodes:
+            raise LocalMisuse(f"node {root} is none of the network: it cannot be a root")
     if not found:
         return Infeasible("no switch adds gradients up, so nobody has the sum", {"programmable": 0})
     unable = [network.topology.name(root) for root in found if network.capacities[root] == 0]
@@ -80,9 +87,13 @@ def plan_panama(
     return SpreadTrees(workers, trees)
 
 
-def _farthest(network: ProgrammableNetwork) -> tuple[Node, ...]:
-    """The programmable switches that are as far from their nearest server as any."""
+def _farthest(network: ProgrammableNetwork, server: Node) -> tuple[Node, ...]:
+    """The programmable switches that are as far from their nearest server as any; others are out of reach."""
     hosts = network.topology.hosts
     distances = network.topology.all_distances
-    away = {switch: int(distances[switch - hosts, :hosts].min()) for switch in network.programmable}
+    away = {
+        switch: int(distances[switch - hosts, :hosts].min())
+        for switch in network.programmable
+        if distances[switch - hosts, server] < UNREACHABLE
+    }
     return tuple(switch for switch in away if away[switch] == max(away.values()))
