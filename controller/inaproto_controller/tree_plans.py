@@ -49,6 +49,10 @@ class TreePlans:
     _bars: dict[tuple[str, FabricTree], _Bar] = field(default_factory=dict)
     _gains: dict[str, Gain] = field(default_factory=dict)
     """Of jobs whose step was known once."""
+    _steps: dict[str, StepTimes] = field(default_factory=dict)
+    """From which their gains are."""
+    _placed: tuple[list[SharedJob], dict[str, int | None]] | None = None
+    """The last jobs that were planned for, and what came of it: the same again does."""
 
     def plan(
         self,
@@ -67,8 +71,7 @@ class TreePlans:
         that tree, by all that is known; ``roots``: where those are that have none; ``steps``: what is
         measured; ``away``: switches that cannot lend slots now."""
         self._bar(states, wishes, now)
-        self._gains = {job: gain for job, gain in self._gains.items() if job in states}
-        self._gains |= {job: Gain.of(times) for job, times in steps.items() if job in states}
+        self._measured(states, steps)
         options: dict[str, tuple[FabricOption, ...]] = {}
         jobs = []
         for name in sorted(states)[:JOBS_MAX]:
@@ -91,12 +94,25 @@ class TreePlans:
                     is_settled=name in had,
                 )
             )
-        placed = assign_roots(jobs, self.known.slots, self.config)
+        placed = self._place(jobs)
         trees = {name: None if index is None else options[name][index] for name, index in placed.items()}
         unserved = tuple(
             job.name for job in jobs if placed[job.name] is None and len(job.barred) < len(job.options)
         )
         return TreePlan(trees, unserved)
+
+    def _measured(self, states: Mapping[str, TreeState], steps: Mapping[str, StepTimes]) -> None:
+        self._gains = {job: gain for job, gain in self._gains.items() if job in states}
+        for job, times in steps.items():
+            if job in states and (job not in self._gains or self._steps.get(job) is not times):
+                self._gains[job] = Gain.of(times)
+        self._steps = {job: times for job, times in steps.items() if job in states}
+
+    def _place(self, jobs: list[SharedJob]) -> dict[str, int | None]:
+        """It is asked after all that happens, and seldom does that make a difference."""
+        if self._placed is None or self._placed[0] != jobs:
+            self._placed = jobs, assign_roots(jobs, self.known.slots, self.config)
+        return self._placed[1]
 
     def _bar(self, states: Mapping[str, TreeState], wishes: Mapping[str, TreeWished], now: float) -> None:
         """Trees that are refused, until their time is over."""

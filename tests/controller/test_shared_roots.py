@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from inaproto_controller.trees.shared_roots import (
     Option,
     RootConfig,
     SharedJob,
+    _Draft,
     assign_roots,
 )
 from inaproto_controller.trees.sticky import TURNS
@@ -104,6 +106,33 @@ def test_a_person_s_wish_counts_and_a_barred_tree_is_not_had() -> None:
     assert assign_roots([SharedJob("a", SPINES, 0, barred=frozenset({0, 1}))], ROOM) == {"a": None}
     full = {**ROOM, "spine1": 0}
     assert assign_roots([job("a", 0, pinned="spine1")], full) == {"a": 0}, "it keeps what it has"
+
+
+@pytest.mark.parametrize("roots", [2, 16])
+@pytest.mark.parametrize("room", [4096, 4])
+def test_what_jobs_lose_is_computed_in_proportion_to_their_number(
+    monkeypatch: pytest.MonkeyPatch, roots: int, room: int
+) -> None:
+    """Not once for each two of them: the controller does nothing else meanwhile."""
+    computed: list[int] = []
+    loss = _Draft.loss
+
+    def counted(draft: _Draft, name: str, index: int) -> float:
+        computed[-1] += 1
+        return loss(draft, name, index)
+
+    monkeypatch.setattr(_Draft, "loss", counted)
+    options = tuple(Option(f"s{root}", ("leaf", f"s{root}")) for root in range(roots))
+    slots = {"leaf": 4096} | {one.root: room for one in options}
+    for jobs in (64, 128, 256):
+        computed.append(0)
+        draws = random.Random(7)
+        some = [
+            SharedJob(f"j{number}", options, draws.choice([None, 0, 1]), Gain(draws.random(), draws.random()))
+            for number in range(jobs)
+        ]
+        assign_roots(some, slots)
+        assert computed[-1] < 10 * jobs * (roots + 2)
 
 
 GAINS = st.builds(Gain, st.floats(0, 3), st.floats(0, 1))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
+
+import pytest
 
 from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.core.step_times import StepTimes
 from inaproto_controller.fabric_trees import FabricTrees
+from inaproto_controller.model import CLUSTER, measured
 from inaproto_controller.tree_plans import TreePlan, TreePlans
+from inaproto_controller.trees.shared_roots import SharedJob, assign_roots
 from tests.controller.planned_cluster import racks
 
 HOSTS: Final = ("h0", "h2")
@@ -50,6 +56,32 @@ def test_a_job_on_its_way_to_a_switch_that_dies_goes_elsewhere() -> None:
 
 def test_a_tree_that_is_held_is_kept_while_a_switch_of_it_is_away() -> None:
     assert root(planned(held=frozenset({"a"}), away=frozenset({"spine1"}))) == "spine1"
+
+
+def test_what_is_asked_again_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked after whatever is heard of a switch."""
+    asked: list[int] = []
+
+    def counted(jobs: Sequence[SharedJob], *others: Any) -> dict[str, int | None]:
+        asked.append(len(jobs))
+        return assign_roots(jobs, *others)
+
+    monkeypatch.setattr("inaproto_controller.tree_plans.assign_roots", counted)
+    plans = TreePlans(TREES)
+    times = StepTimes(measured("opt-125m-4"), CLUSTER, hosts=4)
+    for change, place, count in (
+        ({}, "spine1", 1),
+        ({"now": 5.0}, "spine1", 1),
+        ({"wishes": {}}, "spine1", 1),
+        ({"pins": {"a": "spine0"}}, "spine0", 2),
+        ({"away": frozenset({"spine1"})}, "spine0", 3),
+        ({}, "spine1", 4),
+        ({"steps": {"a": times}}, "spine1", 5),
+        ({"steps": {"a": times}, "now": 6.0}, "spine1", 5),
+        ({}, "spine1", 5),
+    ):
+        assert root(planned(plans, **change)) == place
+        assert len(asked) == count
 
 
 def test_where_every_tree_needs_a_switch_that_is_away_there_is_none() -> None:

@@ -13,15 +13,19 @@ among such jobs groups of equal sizes lose least. A plan keeps what there is, an
 - who has one exchanges it, alone, with another, or to make room for who has none, only where that is worth
   more, in ``horizon`` seconds, than the seconds without INA that each move costs; of equals, fewest move.
 
-Pure, and the same for the same jobs in whatever order they come. Its time grows with the square of the jobs.
+Pure, and the same for the same jobs in whatever order they come. What is lost at a root follows from the sums
+of rates and duties there, so a move is judged at once, and pairs are judged all together, as matrices.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inaproto.core.step_times import StepTimes
 from inaproto_controller.trees.sticky import DOWNTIME_S, TURNS
@@ -30,6 +34,9 @@ HORIZON_S: Final = 30.0
 ROUNDS_MAX: Final = 8
 _NOTHING: Final = 1e-9
 """Less is no difference."""
+_DIGITS: Final = 10
+_FITS_MAX: Final = 1024
+"""Exchanges of two roots, best first, of which it is looked whether there is room for them."""
 
 
 class Option(NamedTuple):
@@ -95,38 +102,80 @@ class _Step(NamedTuple):
     moves: tuple[tuple[str, int], ...]
 
 
-@dataclass
+class _Movers(NamedTuple):
+    """From one root to another: places of jobs in a list, and what each would do."""
+
+    numbers: list[int]
+    moves: list[tuple[str, int]]
+
+    def add(self, number: int, move: tuple[str, int]) -> None:
+        self.numbers.append(number)
+        self.moves.append(move)
+
+
 class _Draft:
-    jobs: dict[str, SharedJob]
-    room: Counter[str]
-    config: RootConfig
-    trees: dict[str, int] = field(default_factory=dict)
-    """Those that have one."""
+    """Jobs on their trees, room at switches, and what the jobs of each root have of INA in all."""
+
+    def __init__(self, jobs: Mapping[str, SharedJob], room: Mapping[str, int], config: RootConfig) -> None:
+        self.jobs, self.room, self.config = jobs, Counter(room), config
+        self.trees: dict[str, int] = {}
+        """Of those that have one."""
+        self.allowed = {name: job.allowed() for name, job in jobs.items()}
+        self._rate: defaultdict[str, float] = defaultdict(float)
+        self._duty: defaultdict[str, float] = defaultdict(float)
+        self._crowd: Counter[str] = Counter()
+        self._in_vain: set[frozenset[str]] = set()
+        """Switches that are full, of which no single move frees all, as things are."""
 
     def option(self, name: str) -> Option:
         return self.jobs[name].options[self.trees[name]]
 
     def has_room(self, name: str, index: int) -> bool:
         """For one more; a job that has a tree gives its slots up first."""
-        own = Counter(self.option(name).switches if name in self.trees else ())
-        return all(self.room[at] + own[at] > 0 for at in self.jobs[name].options[index].switches)
+        own = self.option(name).switches if name in self.trees else ()
+        return all(self.room[at] + (at in own) > 0 for at in self.jobs[name].options[index].switches)
 
     def put(self, name: str, index: int | None) -> None:
+        self._in_vain.clear()
         if name in self.trees:
             self.room.update(self.option(name).switches)
-            del self.trees[name]
         if index is not None:
             self.room.subtract(self.jobs[name].options[index].switches)
+        self._count(name, index)
+
+    def _count(self, name: str, index: int | None) -> None:
+        """It is on that tree, as far as losses go."""
+        gain = self.jobs[name].gain
+        if name in self.trees:
+            root = self.option(name).root
+            self._rate[root] -= gain.rate
+            self._duty[root] -= gain.duty
+            self._crowd[root] -= 1
+            del self.trees[name]
+        if index is not None:
+            root = self.jobs[name].options[index].root
+            self._rate[root] += gain.rate
+            self._duty[root] += gain.duty
+            self._crowd[root] += 1
             self.trees[name] = index
+
+    def recount(self) -> None:
+        """So that rounding does not add up."""
+        placed, self.trees = dict(sorted(self.trees.items())), {}
+        self._rate.clear()
+        self._duty.clear()
+        self._crowd.clear()
+        for name, index in placed.items():
+            self._count(name, index)
 
     def loss(self, name: str, index: int) -> float:
         """What the job and those of that root lose by each other; seconds a second."""
-        root, gain = self.jobs[name].options[index].root, self.jobs[name].gain
-        return sum(
-            TURNS * (gain.rate * other.duty + other.rate * gain.duty)
-            for one, other in ((one, self.jobs[one].gain) for one in self.trees if one != name)
-            if self.option(one).root == root
-        )
+        job = self.jobs[name]
+        root, gain = job.options[index].root, job.gain
+        rate, duty = self._rate[root], self._duty[root]
+        if name in self.trees and self.option(name).root == root:
+            rate, duty = rate - gain.rate, duty - gain.duty
+        return TURNS * (gain.rate * duty + rate * gain.duty)
 
     def cost(self, name: str) -> float:
         """Of a move of it, seconds a second."""
@@ -139,78 +188,90 @@ class _Draft:
 
     def place(self, name: str) -> bool:
         """Where it costs least, if there is room; of equals where fewest are, then the nearest root."""
-        job = self.jobs[name]
-        found = [index for index in job.allowed() if self.has_room(name, index)]
+        options = self.jobs[name].options
+        found = [index for index in self.allowed[name] if self.has_room(name, index)]
         if not found:
             return False
-        crowd = Counter(self.option(one).root for one in self.trees)
-        self.put(name, min(found, key=lambda one: (self.loss(name, one), crowd[job.options[one].root], one)))
+        self.put(
+            name,
+            min(found, key=lambda one: (_even(self.loss(name, one)), self._crowd[options[one].root], one)),
+        )
         return True
 
-    def steps(self) -> Iterator[_Step]:
-        """All exchanges that could be made now."""
-        names = sorted(self.trees)
-        for name in names:
-            for index in self.jobs[name].allowed():
-                if index != self.trees[name] and self.has_room(name, index):
-                    yield self._worth((name, index))
-        for place, one in enumerate(names):
-            for other in names[place + 1 :]:
-                yield from self._swaps(one, other)
+    def best(self) -> _Step | None:
+        """Of all exchanges that could be made now; of equals the one that moves fewest."""
+        self.recount()
+        found = [*self._moves(), *self._swaps()]
+        return max(found, key=lambda step: (_even(step.worth), -len(step.moves)), default=None)
 
-    def _swaps(self, one: str, other: str) -> Iterator[_Step]:
-        """Each goes to the root of the other."""
-        root, other_root = self.option(one).root, self.option(other).root
-        if root == other_root:
+    def _moves(self) -> Iterator[_Step]:
+        """Of one job alone, each its best."""
+        for name in sorted(self.trees):
+            most = self.loss(name, self.trees[name]) - self.cost(name)
+            if most <= _NOTHING:
+                continue
+            best: tuple[float, int] | None = None
+            for index in self.allowed[name]:
+                worth = _even(most - self.loss(name, index))
+                is_better = worth > (_NOTHING if best is None else best[0])
+                if is_better and index != self.trees[name] and self.has_room(name, index):
+                    best = worth, index
+            if best is not None:
+                yield _Step(best[0], ((name, best[1]),))
+
+    def _swaps(self) -> Iterator[_Step]:
+        """Of two jobs, each of which goes to the root of the other: the best of each two roots."""
+        names = sorted(self.trees)
+        movers: dict[tuple[str, str], _Movers] = {}
+        for number, name in enumerate(names):
+            options = self.jobs[name].options
+            at = options[self.trees[name]].root
+            for index in self.allowed[name]:
+                if (root := options[index].root) != at:
+                    movers.setdefault((at, root), _Movers([], [])).add(number, (name, index))
+        gains = [self.jobs[name].gain for name in names]
+        rate, duty = np.array([gain.rate for gain in gains]), np.array([gain.duty for gain in gains])
+        before = np.array([self.loss(name, self.trees[name]) - self.cost(name) for name in names])
+        roots = {root: number for number, root in enumerate(sorted({root for _, root in movers}))}
+        met = np.outer(rate, [self._duty[root] for root in roots])
+        met += np.outer(duty, [self._rate[root] for root in roots])
+        alone = before[:, None] - TURNS * met
+        for (root, other), ones in movers.items():
+            theirs = movers.get((other, root))
+            if root > other or theirs is None:
+                continue
+            here, there = ones.numbers, theirs.numbers
+            # What two are worth is what each is alone, and that neither meets the other.
+            apart = rate[here][:, None] * duty[there] + duty[here][:, None] * rate[there]
+            worth = alone[here, roots[other]][:, None] + alone[there, roots[root]] + 2 * TURNS * apart
+            yield from self._best_swap(worth.round(_DIGITS), ones.moves, theirs.moves)
+
+    def _best_swap(
+        self, worth: NDArray[np.float64], ones: Sequence[tuple[str, int]], others: Sequence[tuple[str, int]]
+    ) -> Iterator[_Step]:
+        """The one that is worth most of those for which there is room."""
+        if worth.max() <= _NOTHING:
             return
-        ways = [
-            (index, other_index)
-            for index in self.jobs[one].allowed()
-            if self.jobs[one].options[index].root == other_root
-            for other_index in self.jobs[other].allowed()
-            if self.jobs[other].options[other_index].root == root
-        ]
-        for index, other_index in ways:
-            step = self._worth((one, index), (other, other_index))
-            if step.worth > _NOTHING and self._fits(step.moves):
-                yield step
+        for place in np.argsort(-worth, axis=None, kind="stable")[:_FITS_MAX].tolist():
+            one, other = divmod(place, len(others))
+            if worth[one, other] <= _NOTHING:
+                return
+            if self._fits((ones[one], others[other])):
+                yield _Step(float(worth[one, other]), (ones[one], others[other]))
+                return
 
     def _fits(self, moves: Iterable[tuple[str, int]]) -> bool:
-        room = self.room.copy()
+        change: Counter[str] = Counter()
         for name, index in moves:
-            room.update(self.option(name).switches)
-            room.subtract(self.jobs[name].options[index].switches)
-        return min(room.values(), default=0) >= 0
-
-    def _worth(self, *moves: tuple[str, int]) -> _Step:
-        before = {name: self.trees[name] for name, _ in moves}
-        worth = -sum(self.cost(name) for name, _ in moves)
-        for name, index in moves:
-            worth += self.loss(name, self.trees[name])
-            self.trees[name] = index
-            worth -= self.loss(name, index)
-        self.trees.update(before)
-        return _Step(worth, moves)
+            change.update(self.option(name).switches)
+            change.subtract(self.jobs[name].options[index].switches)
+        return all(self.room[at] + by >= 0 for at, by in change.items())
 
     def make_room(self, name: str) -> bool:
         """Move one other job so that this one has a place; the cheapest such move."""
         found: list[tuple[float, str, int, int]] = []
-        for index in self.jobs[name].allowed():
-            needed = self.jobs[name].options[index].switches
-            for other in sorted(self.trees):
-                job, old = self.jobs[other], self.trees[other]
-                for way in job.allowed():
-                    if way == old or (job.pinned and job.options[old].root == job.pinned):
-                        continue
-                    if not self.has_room(other, way):
-                        continue
-                    cost = self.cost(other)
-                    self.put(other, way)
-                    if all(self.room[at] > 0 for at in needed):
-                        found.append(
-                            (cost + self.loss(other, way) + self.loss(name, index), other, way, index)
-                        )
-                    self.put(other, old)
+        for index in self.allowed[name]:
+            found += self._makes_room(name, index)
         if not found:
             return False
         _, other, way, index = min(found)
@@ -218,15 +279,48 @@ class _Draft:
         self.put(name, index)
         return True
 
+    def _makes_room(self, name: str, index: int) -> Iterator[tuple[float, str, int, int]]:
+        needed = self.jobs[name].options[index].switches
+        full = frozenset(at for at in needed if self.room[at] <= 0)
+        if full in self._in_vain:
+            return
+        is_freed = False
+        for other in sorted(self.trees):
+            job, old = self.jobs[other], self.trees[other]
+            had = job.options[old].switches
+            if not full.issubset(had) or (job.pinned and job.options[old].root == job.pinned):
+                continue
+            for way in self.allowed[other]:
+                gets = job.options[way].switches
+                if way == old or not full.isdisjoint(gets) or not self.has_room(other, way):
+                    continue
+                is_freed = True
+                if all(self.room[at] + (at in had) - (at in gets) > 0 for at in needed):
+                    cost = self.cost(other)
+                    self._count(other, way)
+                    yield cost + self.loss(other, way) + self.loss(name, index), other, way, index
+                    self._count(other, old)
+        if not is_freed:
+            self._in_vain.add(full)
+
+
+def _even(value: float) -> float:
+    """What differs by less is equal, in whatever order it was added up."""
+    return round(value, _DIGITS)
+
 
 def assign_roots(
     jobs: Sequence[SharedJob], room: Mapping[str, int], config: RootConfig | None = None
 ) -> dict[str, int | None]:
     """The index of each job's tree; None: there is none that it can have. ``room``: slots of each switch."""
-    draft = _Draft({job.name: job for job in jobs}, Counter(room), config or RootConfig())
+    draft = _Draft({job.name: job for job in jobs}, room, config or RootConfig())
     order = sorted(jobs, key=lambda job: (not job.pinned, -job.gain.rate, job.name))
     for job in order:
-        if job.current is not None and job.current in job.allowed() and draft.has_room(job.name, job.current):
+        if (
+            job.current is not None
+            and job.current in draft.allowed[job.name]
+            and draft.has_room(job.name, job.current)
+        ):
             draft.put(job.name, job.current)
     for job in order:
         if job.name in draft.trees or draft.place(job.name) or draft.make_room(job.name):
@@ -235,7 +329,7 @@ def assign_roots(
         if old is not None and old not in job.barred and draft.has_room(job.name, old):
             draft.put(job.name, old)  # it is to be elsewhere, where there is no room
     for _ in range(ROUNDS_MAX):
-        best = max(draft.steps(), key=lambda step: (step.worth, -len(step.moves)), default=None)
+        best = draft.best()
         if best is None or best.worth <= _NOTHING:
             break
         for name, _index in best.moves:
