@@ -97,6 +97,20 @@ def test_memory_and_several_servers_make_parts_and_subtasks() -> None:
     assert found["parts"][0]["subtasks_bytes"] == [10_000_000] * 5 + [500_000]
 
 
+def test_coarse_routing_leads_nothing_past_a_switch_that_adds_up() -> None:
+    large = (*FAT[:4], "--workers", "35", "--rate", "5", "--mode", "printed", "--beta", "1")
+
+    def told(*more: str) -> tuple[bool, str, int, int]:
+        """Whether it is coarse, its rate and links, and how many gradients pass such a switch."""
+        (part,) = reported(*large, *more)["parts"]
+        ways = [way for way in part["routes"].values() if not {*way[1:-1]}.isdisjoint(part["switches"])]
+        return part["is_coarse"], part["rate_gbit_s"]["exact"], part["hops"], len(ways)
+
+    assert told() == (False, "2", 114, 2)
+    assert told("--coarse") == (True, "5/3", 110, 0)
+    assert "routing  coarse" in called(*large, "--coarse").stdout
+
+
 def test_servers_that_are_busy_or_wanted() -> None:
     found = reported(*FAT, "--busy", "h0 h1", "--ps", "h40", "--mode", "printed")
     assert found["parts"][0]["parameter_server"] == "h40"
@@ -149,6 +163,7 @@ def test_a_network_that_is_apart(tmp_path: Path) -> None:
         (("--topology", "fat-tree:4", "--fee", "2"), "switches, =, and what each has"),
         (("--topology", "fat-tree:4", "--fee", "c9=2"), "9 is not below 4"),
         (("--topology", "fat-tree:4", "--fee", "c1=2", "--mode", "exact"), "plans without fees"),
+        (("--topology", "fat-tree:4", "--fee", "c1=2", "--coarse"), "planned without fees"),
         (("--topology", "fat-tree:4", "--budget", "2"), "--budget limits fees"),
         (("--topology", "fat-tree:4", "--beta", "1/2"), "--beta: 1 or more"),
         (("--topology", "fat-tree:4", "--worker-capacity", "2"), "only --mode printed"),

@@ -13,6 +13,7 @@ from inaproto_controller.paring.baselines.atp import plan_atp
 from inaproto_controller.paring.coarse import CoarsePlan, made_coarse, plan_coarse
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
 from inaproto_controller.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
+from inaproto_controller.paring.routes import Routes
 from tests.controller.paring_networks import random_network
 
 GB = 10**9
@@ -29,6 +30,8 @@ def judge(network: ProgrammableNetwork, task: Task, found: CoarsePlan) -> None:
         assert all(step in near or step[::-1] in near for step in pairwise(way))
         assert all(node >= hosts and node not in adds for node in way[1:-1])
     assert sum(len(way) - 1 for way in found.routes.values()) == told.hops
+    installed = Routes(network.topology, found.tree).paths
+    assert all(adds.isdisjoint(way[1:-1]) for way in installed.values())
 
 
 def random_tree(network: ProgrammableNetwork, task: Task, seed: int) -> PlacedTree:

@@ -168,6 +168,7 @@ _GBIT: Final = "GBIT/S"
     show_default=True,
     help="paper: one input of a switch is free.",
 )
+@click.option("--coarse", is_flag=True, help="A switch adds up all that passes it, or nothing.")
 @click.option("--busy", metavar="NAMES", default="", help="Servers that are taken: h0 h4.")
 @click.option("--ps", metavar="NAME", help="The server that is to be the PS.")
 @click.option(
@@ -223,6 +224,8 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
         raise ConfigError("--budget limits fees: say them with --fee")
     if fees and mode is Mode.EXACT:
         raise ConfigError("--fee: --mode exact plans without fees; fast and printed with them")
+    if fees and options["coarse"]:
+        raise ConfigError("--coarse: trees for it are planned without fees")
     if options["beta"] < 1:
         raise ConfigError("--beta: 1 or more")
     task = Task(
@@ -243,6 +246,7 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
         "seconds": options["seconds"],
         "fees": fees,
         "budget": options["budget"],
+        "is_coarse": options["coarse"],
     }
     if options["ps"] is not None:
         (given["ps"],) = named.servers([options["ps"]])

@@ -49,6 +49,7 @@ def _part(part: Part, name_of: NameOf) -> dict[str, Any]:
     routes = Routes(topology, tree)
     return {
         "mode": plan.mode.value,
+        "is_coarse": plan.is_coarse,
         "parameter_server": name_of(tree.ps),
         "gradient_bytes": plan.task.gradient_bytes,
         "subtasks_bytes": list(part.subtask_bytes),
@@ -86,6 +87,8 @@ def lines(admitted: Admitted, name_of: NameOf) -> Iterator[str]:
         least = "fewest possible" if plan.is_proved else f"at least {plan.bound} at this rate"
         yield f"rate     {_said(plan.rate)} Gbit/s; highest of any tree {_said(plan.best_rate)}"
         yield f"links    {plan.hops}; {least}"
+        if plan.is_coarse:
+            yield "routing  coarse: a switch adds up all that passes it, or nothing"
         if plan.fees:
             yield f"fees     {_said(plan.fee)}"
         if len(part.subtask_bytes) > 1:

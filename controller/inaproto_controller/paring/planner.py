@@ -12,6 +12,8 @@ Section IV-C.4, fees: ``printed`` has them in its spiders, as the paper says; of
 ``fees``.
 
 Section IV-C.1, replanning: ``fixed`` says where a task is already. Then the tree alone is planned.
+
+Section V-C.3, coarse routing: trees of any mode, adjusted (``coarse``).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from functools import partial
 from typing import Final
 
 from inaproto.errors import Infeasible, LocalMisuse
+from inaproto_controller.paring.coarse import plan_coarse
 from inaproto_controller.paring.exact import plan_exact
 from inaproto_controller.paring.fast import plan_fast
 from inaproto_controller.paring.fees import Fees, Thrift, fee_of
@@ -71,6 +74,8 @@ class Plan:
     bound: int
     """Of hops: no tree at the plan's rate has fewer. By the program of exact mode, else by counting."""
     fees: Fees = field(default_factory=dict)
+    is_coarse: bool = False
+    """No gradient passes a switch that adds up others."""
 
     @property
     def rate(self) -> Fraction:
@@ -119,10 +124,14 @@ def plan(
     budget: Fraction | None = None,
     ps: Node | None = None,
     fixed: Fixed | None = None,
+    is_coarse: bool = False,
 ) -> Plan | Infeasible:
     """``busy``: servers that are taken; ``ps``: the server that has to be the parameter server; ``beta``: of
-    printed mode; ``seconds``: of exact mode. Raises ``LocalMisuse`` for nodes that are none."""
+    printed mode; ``seconds``: of exact mode, for each tree that it plans; ``is_coarse``: a switch adds up all
+    that passes it, or nothing. Raises ``LocalMisuse`` for nodes that are none."""
     fees = _checked(network, fees or {}, mode, budget)
+    if fees and is_coarse:
+        raise LocalMisuse("coarse routing is planned without fees")
     asked = network
     network, busy = _confined(network, task, busy, ps, fixed)
     graph = LogicalGraph.of(network, busy)
@@ -130,7 +139,7 @@ def plan(
     if isinstance(best, Infeasible):
         return best
     planner = partial(_planned, task=task, busy=busy, mode=mode, beta=beta, seconds=seconds, fees=fees)
-    found = planner(network)
+    found = _coarse(network, task, planner) if is_coarse else planner(network)
     if isinstance(found, Infeasible):
         return found
     tree, bound = found
@@ -145,7 +154,7 @@ def plan(
         tree = _at(tree, fixed.ps if fixed is not None else ps)
     measures = measure(asked, task, tree)
     bound = bound or fewest_hops(network, task, measures.rate, graph)
-    return Plan(asked, task, mode, tree, measures, best.rate, bound, fees)
+    return Plan(asked, task, mode, tree, measures, best.rate, bound, fees, is_coarse)
 
 
 def fewest_hops(network: ProgrammableNetwork, task: Task, rate: Fraction, graph: LogicalGraph) -> int:
@@ -239,6 +248,16 @@ def _planned(
     else:
         found = plan_printed(network, task, busy, beta=beta, fees=fees)
     return found if isinstance(found, Infeasible) else (found, 0)
+
+
+def _coarse(
+    network: ProgrammableNetwork,
+    task: Task,
+    planner: Callable[..., tuple[PlacedTree, int] | Infeasible],
+) -> tuple[PlacedTree, int] | Infeasible:
+    """Section V-C.3. What is fewest where switches may add partly bounds nothing here."""
+    found = plan_coarse(network, task, lambda asked: _tree(partial(planner, task=asked), network))
+    return found if isinstance(found, Infeasible) else (found.tree, 0)
 
 
 def _tree(
