@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from inaproto.errors import Infeasible, InvariantBroken, LocalMisuse
@@ -45,7 +46,7 @@ class Part:
     subtask_bytes: tuple[int, ...]
     """One after the other; several where memory is short."""
 
-    @property
+    @cached_property
     def held_bytes(self) -> dict[Node, int]:
         """Of the memory of each of its switches."""
         return dict.fromkeys(self.plan.tree.switches(self.plan.network), max(self.subtask_bytes))
@@ -127,7 +128,7 @@ class Tenants:
 
     # -- what is taken, and what is free
 
-    @property
+    @cached_property
     def busy(self) -> frozenset[Node]:
         return self.others.union(*(task.servers for task in self.running.values()))
 
@@ -138,7 +139,7 @@ class Tenants:
     def taken_bytes(self, node: Node) -> int:
         return sum(part.held_bytes.get(node, 0) for part in self._parts())
 
-    @property
+    @cached_property
     def free(self) -> ProgrammableNetwork:
         """What is left of capacities; none where no memory is."""
         held: dict[Node, Fraction] = {}
@@ -148,13 +149,14 @@ class Tenants:
                 held[node] = held.get(node, ZERO) + rate
             for node, nbytes in part.held_bytes.items():
                 filled[node] = filled.get(node, 0) + nbytes
-        capacities: list[Capacity] = []
-        for node, capacity in enumerate(self.network.capacities):
+        capacities: list[Capacity] = list(self.network.capacities)
+        for node in held.keys() | self.memory.keys():
+            capacity = capacities[node]
             left = capacity if capacity is None else capacity - held.get(node, ZERO)
             room = self.memory[node] - filled.get(node, 0) if node in self.memory else 1
             if (left is not None and left < 0) or room < 0:
                 raise InvariantBroken(f"more is taken of {self.network.topology.name(node)} than it has")
-            capacities.append(left if room else ZERO)
+            capacities[node] = left if room else ZERO
         return replace(self.network, capacities=tuple(capacities))
 
     def free_bytes(self, node: Node) -> int | None:

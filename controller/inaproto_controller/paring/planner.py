@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from inaproto.errors import Infeasible, LocalMisuse
@@ -105,7 +105,7 @@ class Plan:
         """Of all trees of leaf workers at this rate none has less traffic."""
         return self.hops == self.bound
 
-    @property
+    @cached_property
     def held(self) -> dict[Node, Fraction]:
         """By switch: what the task takes of its capacity, in Gbit/s."""
         hosts = self.network.topology.hosts
