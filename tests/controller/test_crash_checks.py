@@ -6,10 +6,12 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import closing
+from io import StringIO
 from typing import Any
 
 import pytest
 import trio
+from rich.console import Console
 from trio.testing import MockClock
 
 from inaproto.wire.controller_messages import (
@@ -35,10 +37,13 @@ from inaproto.wire.sharing_messages import (
 )
 from inaproto.wire.slot_messages import LeaseRecord, SlotReport
 from inaproto.wire.tree_messages import AssignedTree, TreeWish, TreeWishes
+from inaproto_hil.crashes.campaign import Findings, Phase, Plan
 from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.leader import Leader
+from inaproto_hil.crashes.leases import SEAT_LEASE_S, Leases
 from inaproto_hil.crashes.moments import WEIGHTS, Aim, Gun, Moment, draw
 from inaproto_hil.crashes.promises import Promises
+from inaproto_hil.crashes.report import HOST, SEAT, SEAT_THEN, document, shortfalls, show, verdict
 from inaproto_hil.crashes.stops import Operations, row
 from inaproto_hil.crashes.witness import Witness
 
@@ -226,6 +231,21 @@ def test_what_was_committed_is_aborted_for_nobody_who_waits() -> None:
     assert story.faults == ["round Version(term=1, number=1) is aborted for a@h1, and was committed for a@h0"]
 
 
+def test_what_was_aborted_is_committed_for_nobody() -> None:
+    story = Story()
+    story.prepare(1, "a")
+    story.abort(1, "a", "h1")
+    story.commit(1, "a", 1)
+    assert story.faults == ["round Version(term=1, number=1) is committed for a@h0, and was aborted for a@h1"]
+    story.prepare(2, "a")
+    story.abort(2, "a", "h1")  # and nothing else: the next one may be committed
+    assert len(story.faults) == 2, "the round before it had not been applied"
+    story.done(1, "a")
+    story.drained("a", 1)
+    story.turn(3, "b", 2)
+    assert len(story.faults) == 2
+
+
 def test_terms_are_of_one_life_and_grow() -> None:
     story = Story()
     story.life = 2
@@ -392,6 +412,105 @@ def test_a_stop_begins_when_something_is_due_and_nothing_ends() -> None:
     found = row(length for _, length in operations.stops())
     assert (found["count"], found["p50"], found["max"]) == (3, 1.5, 1.5)
     assert row([]) == {"count": 0, "p50": None, "p95": None, "p99": None, "p99.9": None, "max": None}
+
+
+KILLS = 100
+SEEN = {
+    "welcomes": 500,
+    "rounds": 40,
+    "turns": 30,
+    "decisions": 30,
+    "leases": 9,
+    "wishes of trees": 9,
+    "promises checked": 99,
+}
+
+
+def campaign(
+    *, kills: dict[float, int], decoy: dict[float, int] | None = None, lease_s: float = 0.0
+) -> Findings:
+    """Stops by their lengths; ``lease_s``: that the job's seats were told once, before all else."""
+    found = Findings(Plan(stop=KILLS), seen=dict(SEEN), paths={"chain": 9, "switch": 9})
+    now = 1000.0
+    if lease_s:
+        found.leases.told("a.1", now, lease_s)
+    stops = found.stops["a.1"] = []
+    for name, its in (("decoy", decoy), ("kills", kills)):
+        if its is not None:
+            phase = Phase(name, now)
+            for length, count in its.items():
+                for _ in range(count):
+                    now += 10
+                    stops.append((now, length))
+            now += 10
+            phase.ended = now
+            found.phases.append(phase)
+    found.gaps = dict(found.stops)
+    return found
+
+
+def test_a_stop_is_judged_by_the_lease_that_was_in_force_then() -> None:
+    leases = Leases()
+    leases.told("a", 100.0, 0.4)
+    leases.told("a", 200.0, 0.2)
+    assert leases.in_force("a", 100.3, 101.0) == 0.4
+    assert leases.in_force("a", 99.0, 100.1) == 0.4
+    assert leases.in_force("a", 101.0, 102.0) == SEAT_LEASE_S
+    assert leases.in_force("a", 199.0, 201.0) == SEAT_LEASE_S
+    assert leases.in_force("b", 100.0, 101.0) == SEAT_LEASE_S
+    assert (leases.longest_s, Leases().longest_s) == (0.4, SEAT_LEASE_S)
+
+
+def test_one_lease_that_was_stretched_excuses_no_stop_but_its_own() -> None:
+    found = campaign(kills={0.05: 1000, 3.0: 100}, lease_s=3.2)
+    assert verdict(found) == "no"
+    report = document(found)
+    assert report["training"][-1]["stops_beyond"] == {
+        SEAT: 100,
+        SEAT_THEN: 100,
+        "2 times the lease of a seat in force then": 100,
+        "4 times the lease of a seat in force then": 100,
+        "8 times the lease of a seat in force then": 100,
+        HOST: 0,
+    }
+    assert report["leases"] == {SEAT: 0.2, "lease of a seat, longest told": 3.2, HOST: 3.0}
+    told = StringIO()
+    show(report, Console(file=told, width=120))
+    assert "0.2 s" in told.getvalue()
+    assert "of a host 3 s" in told.getvalue()
+    assert "of 1,100 stops 100 were longer than that, 100 than 0.2 s, 0 than 3 s" in told.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kills", "decoy", "said"),
+    [
+        ({0.19: 100}, None, "yes"),
+        ({}, {0.1: 9}, "not judged"),
+        ({0.1: 99, 0.3: 1}, None, "no"),
+        ({0.1: 99, 0.3: 1}, {0.1: 98, 0.25: 2}, "as without kills"),
+        ({0.1: 90, 0.3: 10}, {0.1: 98, 9.0: 2}, "no"),  # the longest of all is without kills
+        ({0.1: 99, 1.3: 1}, {0.1: 90, 0.3: 10}, "no"),  # and here more are long, but not so long
+        ({0.1: 99, 3.1: 1}, {0.1: 90, 1.7: 10}, "no"),
+    ],
+)
+def test_stops_are_compared_by_how_many_are_long(
+    kills: dict[float, int], decoy: dict[float, int] | None, said: str
+) -> None:
+    assert verdict(campaign(kills=kills, decoy=decoy)) == said
+
+
+def test_a_campaign_that_has_seen_nothing_proves_nothing() -> None:
+    """A planner that never wishes for a turn, and aims that never come, would break no promise."""
+    found = campaign(kills={0.1: 9})
+    assert shortfalls(found) == []
+    found.seen["turns"] = KILLS // 10 - 1
+    assert shortfalls(found) == ["9 turns were seen, not 10"]
+    found.seen["turns"] = KILLS
+    found.kills = {"any": 50, "commit": 30, "commit (not seen)": 10, "vote (not seen)": 10}
+    assert shortfalls(found) == []
+    found.kills["vote (not seen)"] = 25
+    assert shortfalls(found) == ["of 65 kills that were aimed at something 35 did not see it"]
+    assert len(shortfalls(Findings(Plan(stop=1)))) == len(SEEN) + 1
 
 
 def test_moments_are_those_of_the_seed_and_the_number() -> None:

@@ -32,4 +32,5 @@ def test_a_controller_that_is_killed_in_the_midst_of_things_keeps_its_word(tmp_p
     assert found["seen"]["welcomes"] > 5
     assert found["seen"]["promises checked"] > 0
     assert found["training"][-1]["stop"]["count"] > 0
+    assert found["too_little"] == []
     assert done.returncode == int(found["training_stops"] == "no")

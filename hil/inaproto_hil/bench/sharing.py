@@ -176,35 +176,52 @@ def sharing_bench(
 
         report["rows"] += measure_live(live, steps, slower, shown)
         report["config"]["live"] = {"runs": live, "steps": steps, "slower": slower}
-    _show(Console(stderr=json_at == "-", highlight=False), report)
+    console = Console(stderr=json_at == "-", highlight=False)
+    _show(console, report)
     write_report(report, json_at)
+    wrong = [text for row in report["rows"] for text in wrong_with(row)]
+    for text in wrong:
+        console.print(text, style="red")
+    if wrong:
+        raise SystemExit(1)
+
+
+def wrong_with(row: dict[str, Any]) -> list[str]:
+    """Of a live one: results that are not numpy's, or that nothing can be said of it."""
+    if row["weather"] != "live":
+        return []
+    of = f"{row['rule']}, {row['weather']}"
+    found = [f"{of}: {row['wrong']} results are wrong"] if row["wrong"] else []
+    return found + [f"{of}: no {name} were seen" for name in ("operations", "rounds") if not row[name]]
 
 
 _COLUMNS: Final = {
-    "worlds": "{:,}",
-    "rounds": "{:,}",
-    "abort_rate": "{:.1%}",
-    "rounds_per_turn": "{:.2f}",
-    "doubts": "{:,}",
-    "lock_stalls": "{:,}",
-    "lock_stalled_ms": "{:,.1f}",
-    "lock_stall_mean_us": "{:,.0f}",
-    "lock_stall_us_per_operation": "{:,.1f}",
-    "ina_share": "{:.1%}",
-    "rescued": "{:,}",
-    "wrong": "{:,}",
-    "job_median_ms": "{:.1f}",
-    "step_median_ms": "{:.1f}",
+    "worlds": ("worlds", "{:,}"),
+    "rounds": ("rounds", "{:,}"),
+    "abort_rate": ("aborted", "{:.1%}"),
+    "rounds_per_turn": ("rounds per turn", "{:.2f}"),
+    "doubts": ("doubts", "{:,}"),
+    "lock_stalls": ("stalls by locks", "{:,}"),
+    "lock_stalled_ms": ("all stalls, ms", "{:,.1f}"),
+    "lock_stall_mean_us": ("mean stall, us", "{:,.0f}"),
+    "lock_stall_us_per_operation": ("stall/all-reduce, us", "{:,.1f}"),
+    "ina_share": ("by INA", "{:.1%}"),
+    "rescued": ("rescued", "{:,}"),
+    "wrong": ("wrong results", "{:,}"),
+    "job_median_ms": ("median of jobs, ms", "{:.1f}"),
+    "step_median_ms": ("median of steps, ms", "{:.1f}"),
 }
+"""What people read, for each name in the report."""
 
 
 def _show(console: Console, report: dict[str, Any]) -> None:
-    """A column for each row of the report: there are more figures than rows."""
+    """A column for each row of the report: there are more figures than rows, and lines have 80 characters."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for row in report["rows"]:
-        table.add_column(f"{row['rule']}\n{row['weather']}", justify="right")
-    for name, form in _COLUMNS.items():
+        heading = "\n".join([*row["rule"].split("-"), row["weather"]])
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, (text, form) in _COLUMNS.items():
         values = [row.get(name) for row in report["rows"]]
-        table.add_row(name, *("-" if value is None else form.format(value) for value in values))
+        table.add_row(text, *("-" if value is None else form.format(value) for value in values))
     console.print(table)

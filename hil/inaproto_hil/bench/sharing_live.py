@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -39,6 +39,16 @@ class RuleCluster(SharingCluster):
 
     def _controller_argv(self) -> list[str]:
         return [*super()._controller_argv(), "--sharing-rule", self._rule]
+
+
+class Paced(Protocol):
+    """A job that does one step after the other."""
+
+    steps_done: list[int]
+    """By rank."""
+
+    async def past(self, steps: int) -> None:
+        """Until all its ranks have done so many."""
 
 
 @dataclass(slots=True)
@@ -72,16 +82,14 @@ def run_live(rule: Rule, steps: int, slower: float) -> Run:
 async def _play(cluster: SharingCluster, config: Config) -> Run:
     tally, run = Tally(), Run()
     jobs = [Job(cluster, model, config, tally) for model in JOBS]
-    began: dict[str, float] = {}
+
+    async def pace(job: Job) -> None:
+        run.step_ms.append(await step_ms(job, config.steps))
 
     async def judge() -> None:
-        for job in jobs:
-            await job.past(1)
-            began[job.name] = trio.current_time()
-        for job in jobs:
-            await job.past(config.steps)
-            spent = trio.current_time() - began[job.name]
-            run.step_ms.append(1e3 * spent / max(1, min(job.steps_done) - 1))
+        async with trio.open_nursery() as paced:
+            for job in jobs:
+                paced.start_soon(pace, job)
         await _count(cluster, run)
         for job in jobs:
             job.finish()
@@ -94,6 +102,14 @@ async def _play(cluster: SharingCluster, config: Config) -> Run:
         nursery.start_soon(judge)
     run.differs, run.paths = tally.differs, tally.paths
     return run
+
+
+async def step_ms(job: Paced, steps: int) -> float:
+    """Mean of those that it does until it has done ``steps``, from when one is seen to end: not the first."""
+    await job.past(max(1, min(job.steps_done) + 1))
+    began, first = trio.current_time(), min(job.steps_done)
+    await job.past(max(steps, first + 1))
+    return 1e3 * (trio.current_time() - began) / (min(job.steps_done) - first)
 
 
 async def _hosts_known(cluster: SharingCluster) -> None:

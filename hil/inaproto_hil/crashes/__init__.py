@@ -90,8 +90,8 @@ def crashes(
     between controllers and daemons, every result against numpy, how long training stood still against the
     same with nobody's controller killed, and that nothing is anybody's when all jobs are over.
 
-    Exit status 1: a promise was broken, or training stood still for longer than the lease of a seat and for
-    longer than without kills.
+    Exit status 1: a promise was broken; training stood still for longer than the lease of its seats that was
+    in force then, and did so more often than without kills; or too little was seen for that to say anything.
     """
     from inaproto_hil.crashes.campaign import Plan
 
@@ -164,9 +164,12 @@ def _told(found: Findings, json_at: str | None) -> None:
         console.print(
             f"seed {plan.seed}, kill {one.kill}: {one.text}\n  {rerun(found, one.kill)}", markup=False
         )
+    for text in report["too_little"]:
+        console.print(f"seed {plan.seed}: this proves too little: {text}", style="red", markup=False)
     if not found.violations:
         console.print(
-            f"{plan.stop - plan.first} kills, seed {plan.seed}: no promise was broken", style="green"
+            f"{plan.stop - plan.first} kills, seed {plan.seed}: no promise was broken",
+            style="" if report["too_little"] else "green",
         )
-    if found.violations or report["training_stops"] == "no":
+    if found.violations or report["too_little"] or report["training_stops"] == "no":
         raise SystemExit(1)

@@ -22,6 +22,7 @@ from inaproto_hil.cluster import ClusterError
 from inaproto_hil.crashes import leftovers
 from inaproto_hil.crashes.clients import Clients
 from inaproto_hil.crashes.cluster import CrashCluster
+from inaproto_hil.crashes.leases import Leases
 from inaproto_hil.crashes.moments import draw
 from inaproto_hil.crashes.promises import Promises
 from inaproto_hil.crashes.strikes import Strikes
@@ -89,7 +90,8 @@ class Findings:
     seen: dict[str, int] = field(default_factory=dict)
     """On the ways between controllers and agents, and by clients."""
     paths: dict[str, int] = field(default_factory=dict)
-    seat_lease_s: float = 0.0
+    leases: Leases = field(default_factory=Leases)
+    """Of seats."""
 
 
 class Campaign:
@@ -124,6 +126,8 @@ class Campaign:
                     running.start_soon(self._clients.tenant, number)
                 running.start_soon(self._clients.keep_auditing)
                 await until("the jobs are at work", lambda: training.steps() >= WARM_STEPS)
+                await until("a job has a turn", lambda: self._witness.counts["turns"] > 0)
+                await until("its all-reduces use it", lambda: training.paths["switch"] > 0)
                 await self._kill_all()
                 training.finish()
                 self._clients.stop = True
@@ -256,7 +260,7 @@ class Campaign:
         found.seen = {**self._witness.counts, **self._promises.counts}
         found.paths = dict(self._training.paths)
         found.start_s = self._cluster.start_s
-        found.seat_lease_s = self._witness.seat_lease_s
+        found.leases = self._witness.leases
         conflicts = sum(
             cluster.switch_status(name)["accelerator"]["counters"]["pool_conflicts"]
             for name in cluster.config.switches

@@ -36,6 +36,8 @@ class Aim(StrEnum):
     """A host or switch was told what it shall hold."""
 
 
+NOT_SEEN: Final = " (not seen)"
+"""Of a kill whose moment did not come."""
 WEIGHTS: Final[dict[Aim, int]] = {
     Aim.ANY: 20,
     Aim.AT_WORK: 20,

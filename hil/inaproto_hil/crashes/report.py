@@ -2,30 +2,52 @@
 
 Times of a job are told in three ways, over the kills of nobody's controller (``decoy``) and over the others
 (``kills``): how long training stood still (``stop``), which the lease of a seat should bound; the same for
-the whole time between two all-reduces (``gap``); and how many stops were longer than that lease.
+the whole time between two all-reduces (``gap``); and how many stops were longer than the lease of a seat as
+it is configured, as it was in force then (:mod:`inaproto_hil.crashes.leases`), and than the lease of a host.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from inaproto_hil import environment
 from inaproto_hil.crashes.campaign import Findings, Phase
+from inaproto_hil.crashes.leases import SEAT_LEASE_S
+from inaproto_hil.crashes.moments import NOT_SEEN, Aim
 from inaproto_hil.crashes.stops import row
 
-VERSION: Final = 1
+VERSION: Final = 2
 LONGEST: Final = 10
 ALL: Final = "all"
+SEAT: Final = "lease of a seat"
+SEAT_THEN: Final = "lease of a seat in force then"
+HOST: Final = "lease of a host"
+TIMES: Final = (1, 2, 4, 8)
+"""Where kills cost few stops, but long ones, many short ones of the machine's would hide them."""
+KILLS_A_TURN: Final = 10
+"""A campaign sees a turn and a decision for so many kills at least, or is none."""
+AIMS_JUDGED: Final = 10
+"""So many kills that are aimed at something say how often it is seen."""
+
+Samples = Mapping[str, Sequence[tuple[float, float]]]
+"""By job: when each began, and how long it was, seconds."""
+
+
+class Stop(NamedTuple):
+    job: str
+    began: float
+    length: float
 
 
 def document(found: Findings) -> dict[str, Any]:
     """The whole report for ``json.dump``."""
-    plan, lease_s = found.plan, found.seat_lease_s
+    plan = found.plan
     return {
         "version": VERSION,
         "benchmark": "crashes",
@@ -35,7 +57,11 @@ def document(found: Findings) -> dict[str, Any]:
         "controller_starts_in_s": found.start_s,
         "kills": found.kills,
         "seen": found.seen,
-        "seat_lease_s": lease_s,
+        "leases": {
+            SEAT: SEAT_LEASE_S,
+            f"{SEAT}, longest told": found.leases.longest_s,
+            HOST: plan.lease_ms / 1000,
+        },
         "phases": [asdict(phase) | {"seconds": phase.ended - phase.began} for phase in found.phases],
         "training": [
             training
@@ -45,6 +71,8 @@ def document(found: Findings) -> dict[str, Any]:
         ],
         "longest_stops": _longest(found),
         "training_stops": verdict(found),
+        "judged_by": SEAT_THEN,
+        "too_little": shortfalls(found),
         "violations": [asdict(one) | {"rerun": rerun(found, one.kill)} for one in found.violations],
     }
 
@@ -53,15 +81,28 @@ def _model(job: str) -> str:
     return job.rpartition(".")[0]
 
 
-def _within(samples: dict[str, list[tuple[float, float]]], phase: Phase, model: str) -> list[float]:
+def _within(samples: Samples, phase: Phase, model: str = ALL) -> list[Stop]:
     """Those that ended in that phase."""
     return [
-        length
+        Stop(job, began, length)
         for job, found in samples.items()
         if model in (ALL, _model(job))
         for began, length in found
         if phase.began <= began + length <= phase.ended
     ]
+
+
+def _beyond(found: Findings, stops: Sequence[Stop]) -> dict[str, int]:
+    """How many were longer than each lease."""
+    then = [found.leases.in_force(one.job, one.began, one.began + one.length) for one in stops]
+    long = {
+        f"{times} times the {SEAT_THEN}" if times > 1 else SEAT_THEN: sum(
+            one.length > times * lease_s for one, lease_s in zip(stops, then, strict=True)
+        )
+        for times in TIMES
+    }
+    host = sum(one.length > found.plan.lease_ms / 1000 for one in stops)
+    return {SEAT: sum(one.length > SEAT_LEASE_S for one in stops), **long, HOST: host}
 
 
 def _training(found: Findings, phase: Phase) -> list[dict[str, Any]]:
@@ -73,9 +114,9 @@ def _training(found: Findings, phase: Phase) -> list[dict[str, Any]]:
             {
                 "phase": phase.name,
                 "job": model,
-                "stop": row(stops),
-                "gap": row(_within(found.gaps, phase, model)),
-                "stops_beyond_lease": sum(stop > found.seat_lease_s for stop in stops),
+                "stop": row(one.length for one in stops),
+                "gap": row(one.length for one in _within(found.gaps, phase, model)),
+                "stops_beyond": _beyond(found, stops),
             }
         )
     return rows
@@ -106,13 +147,43 @@ def _longest(found: Findings) -> list[dict[str, Any]]:
 
 
 def verdict(found: Findings) -> str:
-    """``yes``: no stop was longer than the lease. ``as without kills``: some were, and as long without."""
-    longest = {phase.name: max(_within(found.stops, phase, ALL), default=0.0) for phase in found.phases}
-    if "kills" not in longest or not found.seat_lease_s:
+    """Of stops of training in the phase of kills, by the lease of the job's seats that was in force then.
+
+    ``yes``: none was longer. ``as without kills``: some were, but of those without kills no smaller share
+    was, nor was longer than twice that lease, or as in :data:`TIMES`, or than the lease of a host.
+    """
+    shares: dict[str, dict[str, float]] = {}
+    for phase in found.phases:
+        stops = _within(found.stops, phase)
+        if stops:
+            beyond = _beyond(found, stops)
+            shares[phase.name] = {lease: count / len(stops) for lease, count in beyond.items()}
+    if "kills" not in shares:
         return "not judged"
-    if longest["kills"] <= found.seat_lease_s:
+    kills, decoy = shares["kills"], shares.get("decoy")
+    if not kills[SEAT_THEN]:
         return "yes"
-    return "as without kills" if longest["kills"] <= longest.get("decoy", 0.0) else "no"
+    is_alike = decoy is not None and all(kills[lease] <= decoy[lease] for lease in kills if lease != SEAT)
+    return "as without kills" if is_alike else "no"
+
+
+def shortfalls(found: Findings) -> list[str]:
+    """What was hardly seen: controllers that have nothing to do break no promise, and prove nothing."""
+    kills = found.plan.stop - found.plan.first
+    least = {name: max(1, kills // KILLS_A_TURN) for name in ("turns", "decisions")}
+    least |= dict.fromkeys(("welcomes", "rounds", "wishes of trees", "leases", "promises checked"), 1)
+    said = [
+        f"{found.seen.get(name, 0)} {name} were seen, not {count}"
+        for name, count in least.items()
+        if found.seen.get(name, 0) < count
+    ]
+    if not found.paths.get("switch"):
+        said.append("no all-reduce went through the switches")
+    missed = sum(count for aim, count in found.kills.items() if aim.endswith(NOT_SEEN))
+    aimed = sum(count for aim, count in found.kills.items() if aim not in (Aim.ANY, Aim.AT_WORK))
+    if aimed >= AIMS_JUDGED and 2 * missed > aimed:
+        said.append(f"of {aimed} kills that were aimed at something {missed} did not see it")
+    return said
 
 
 def rerun(found: Findings, kill: int) -> str:
@@ -127,9 +198,10 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _tables(report: dict[str, Any]) -> RenderableType:
-    times = Table(box=None, pad_edge=False, title="seconds", title_justify="left")
-    columns = ("", "job", "stops", "p50", "p99", "p99.9", "max", "> lease", "gaps p50", "max")
-    for name in columns:
+    times = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title="seconds", title_justify="left")
+    leases = report["leases"]
+    columns = ("", "job", "stops", "p50", "p99", "p99.9", "max", f">{leases[SEAT]:g}", ">then")
+    for name in (*columns, f">{leases[HOST]:g}", "gap", "max"):
         times.add_column(name, justify="left" if name in ("", "job") else "right", no_wrap=True)
     for one in report["training"]:
         stop, gap = one["stop"], one["gap"]
@@ -139,7 +211,7 @@ def _tables(report: dict[str, Any]) -> RenderableType:
             one["job"],
             f"{stop['count']:,}",
             *map(_s, figures),
-            str(one["stops_beyond_lease"]),
+            *(f"{one['stops_beyond'][lease]:,}" for lease in (SEAT, SEAT_THEN, HOST)),
             _s(gap["p50"]),
             _s(gap["max"]),
         )
@@ -153,14 +225,28 @@ def _tables(report: dict[str, Any]) -> RenderableType:
         )
     facts.add_row("aimed at", ", ".join(f"{name} {count}" for name, count in report["kills"].items()))
     facts.add_row("seen", ", ".join(f"{count} {name}" for name, count in report["seen"].items()))
-    lease = (
-        f"lease of a seat {report['seat_lease_s']:g} s, of a host {report['config']['lease_ms'] / 1000:g} s"
-    )
-    facts.add_row("training", f"stops no longer than the lease: {report['training_stops']} ({lease})")
+    facts.add_row("training", _judged(report))
     for one in report["longest_stops"][:3]:
         after = f"{one['began_after_it_s']:.3f} s after kill {one['kill']}"
         facts.add_row("", f"{one['stop_s']:.3f} s of {one['job']}, begun {after}")
     return Group(times, facts)
+
+
+def _judged(report: dict[str, Any]) -> str:
+    """By which leases, and how many stops were longer than each."""
+    leases = report["leases"]
+    longest_s = leases[f"{SEAT}, longest told"]
+    said = f"stops no longer than the lease of the job's seats in force then: {report['training_stops']}"
+    whose = f"lease of a seat {leases[SEAT]:g} s, while votes were late up to {longest_s:g} s"
+    lines = [said, f"{whose}; of a host {leases[HOST]:g} s"]
+    for one in report["training"]:
+        if one["job"] == ALL:
+            beyond, count = one["stops_beyond"], one["stop"]["count"]
+            lines.append(
+                f"{one['phase']}: of {count:,} stops {beyond[SEAT_THEN]:,} were longer than that, "
+                f"{beyond[SEAT]:,} than {leases[SEAT]:g} s, {beyond[HOST]:,} than {leases[HOST]:g} s"
+            )
+    return "\n".join(lines)
 
 
 def _s(value: float | None) -> str:

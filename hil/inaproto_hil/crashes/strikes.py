@@ -24,7 +24,7 @@ from inaproto.wire.sharing_messages import (
 )
 from inaproto_hil.crashes.cluster import DECOY, CrashCluster
 from inaproto_hil.crashes.leader import Leader
-from inaproto_hil.crashes.moments import Aim, Gun, Moment
+from inaproto_hil.crashes.moments import NOT_SEEN, Aim, Gun, Moment
 from inaproto_hil.crashes.relay import AgentRelay
 from inaproto_hil.crashes.witness import Witness
 
@@ -114,7 +114,7 @@ class Strikes:
         fire()
         self._gun = Gun(lambda: None)
         self._killed_at = trio.current_time()
-        self.counts[f"{moment.aim}{'' if is_seen else ' (not seen)'}"] += 1
+        self.counts[f"{moment.aim}{'' if is_seen else NOT_SEEN}"] += 1
         if not decoy:
             self._leader.killed(name)
         return name

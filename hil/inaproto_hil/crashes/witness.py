@@ -5,7 +5,8 @@ and with nothing that a controller says of itself. It holds that over all lives 
 
 - a term has one life, and a later life a higher term; revisions of what agents shall hold never go back;
 - a round has one decision: what was told to one seat as committed is told to no other as something else, nor
-  to one that has not applied it as aborted, and no round begins while a seat has not heard of it;
+  to one that has not applied it as aborted, what was told as aborted is never committed, and no round begins
+  while a seat has not heard of it;
 - an epoch is one turn, of one job from one operation on, and a new one is higher than all before; a pool has
   no more turns at once than places;
 - a grant is of one job for ever, and no slot is of two jobs at once, in the eyes of its agent;
@@ -43,6 +44,7 @@ from inaproto.wire.sharing_messages import (
 )
 from inaproto.wire.slot_messages import LeaseRecord, SlotReport
 from inaproto.wire.tree_messages import TreeWishes
+from inaproto_hil.crashes.leases import Leases
 
 
 class Version(NamedTuple):
@@ -56,6 +58,10 @@ class _Round:
     """That were asked."""
     decision: DecisionRecord | None = None
     told: dict[SeatRecord, None] = field(default_factory=dict)
+    aborted: dict[SeatRecord, None] = field(default_factory=dict)
+    """To whom it was told that it never will be committed, before it was."""
+    jobs: dict[str, None] = field(default_factory=dict)
+    """Whose seats were asked."""
     done: dict[SeatRecord, None] = field(default_factory=dict)
 
 
@@ -89,7 +95,7 @@ class Witness:
         self.faults: list[str] = []
         self.counts: Counter[str] = Counter()
         """Of what it has seen, by kind: a story of nothing is no proof."""
-        self.seat_lease_s = 0.0
+        self.leases = Leases()
         """That seats were told with the rounds."""
         self._lives: dict[int, int] = {}
         """By term."""
@@ -161,7 +167,9 @@ class Witness:
             self._no_open_round(version, now)
         one = self._rounds.setdefault(version, _Round())
         one.seats = said.peers
-        self.seat_lease_s = max(self.seat_lease_s, said.lease_ns / 1e9)
+        if said.seat.job not in one.jobs:
+            one.jobs[said.seat.job] = None
+            self.leases.told(said.seat.job, now, said.lease_ns / 1e9)
 
     def _no_open_round(self, next_one: Version, now: float) -> None:
         for version in list(self._open):
@@ -179,6 +187,11 @@ class Witness:
         one = self._rounds.setdefault(version, _Round())
         if one.decision is None:
             one.decision = said.decision
+            if one.aborted:
+                self._fault(
+                    f"round {version} is committed for {_names([said.seat])}, and was aborted for "
+                    f"{_names(one.aborted)}"
+                )
             self._open[version] = None
             self.counts["decisions"] += 1
             if said.decision.granted is not None:
@@ -218,7 +231,9 @@ class Witness:
         version = _version(said.version)
         one = self._rounds.setdefault(version, _Round())
         self.counts["aborts"] += 1
-        if one.decision is not None and said.seat not in one.done and said.seat in one.seats:
+        if one.decision is None:
+            one.aborted[said.seat] = None
+        elif said.seat not in one.done and said.seat in one.seats:
             self._fault(
                 f"round {version} is aborted for {_names([said.seat])}, and was committed for "
                 f"{_names(one.told)}"
