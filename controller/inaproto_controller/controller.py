@@ -40,6 +40,8 @@ LOOK_S: Final = 1.0
 """Everything is looked at so often, if nothing happens; leadership, too, is made sure of."""
 HISTORY_S: Final = 1.0
 """A controller that is killed forgets as much of what people see of the past, and of nothing else."""
+HISTORY_ROWS: Final = 64
+"""That are written at once. For so long a promise may have to wait."""
 LEAD_RETRY_S: Final = 0.25
 JOBS_MAX: Final = 4096
 """That are not over."""
@@ -220,15 +222,17 @@ class Controller:
             await self._keep_history()
 
     async def _keep_history(self) -> None:
-        """What has happened since the last time goes to the store, behind what is promised."""
-        async with self._one_commit:
-            unsaved = self.history.unsaved() if self.term else None
-            if unsaved is None or not (unsaved.rows or unsaved.gone):
-                return
-            try:
-                await self._call(self._store.keep_events, unsaved.rows, unsaved.gone)
-            except StoreLost as error:
-                self._follow(str(error))
+        """What has happened since the last time goes to the store, behind what is promised: a few rows at a
+        time, and in between whatever waits to be promised."""
+        while True:
+            async with self._one_commit:
+                unsaved = self.history.unsaved(HISTORY_ROWS) if self.term else None
+                if unsaved is None or not (unsaved.rows or unsaved.gone):
+                    return
+                try:
+                    await self._call(self._store.keep_events, unsaved.rows, unsaved.gone)
+                except StoreLost as error:
+                    self._follow(str(error))
 
     async def _keep_looking(self) -> None:
         while True:

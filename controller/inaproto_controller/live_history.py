@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from inaproto.core.sharing_types import Mark, Noted, PoolFree, SharingAction, TurnStands
@@ -137,12 +138,14 @@ class LiveHistory:
             self._unsaved[number] = event
         return number
 
-    def unsaved(self) -> Unsaved:
-        """What has to be written so that the store has all of this. It is given once."""
-        found = Unsaved([(n, encode_event(event)) for n, event in self._unsaved.items()], list(self._gone))
-        self._unsaved.clear()
-        self._gone.clear()
-        return found
+    def unsaved(self, most: int) -> Unsaved:
+        """Of what has to be written so that the store has all of this, the next ``most`` rows. It is given
+        once."""
+        gone = list(islice(self._gone, most))
+        numbers = list(islice(self._unsaved, most - len(gone)))
+        for number in gone:
+            del self._gone[number]
+        return Unsaved([(number, encode_event(self._unsaved.pop(number))) for number in numbers], gone)
 
     # -- what happens
 

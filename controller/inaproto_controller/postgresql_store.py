@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,15 +115,26 @@ class _Postgresql(Session):
             )
         except psycopg.Error as error:
             raise StoreLost(f"{where}: {_line(error)}") from None
+        self._watch = _Watch(answer_s, self._cut)
 
     def has_tables(self) -> bool:
         return self.run("SELECT to_regclass('control') IS NOT NULL") == [(True,)]
 
     def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        try:
-            with self._answered():
-                cursor = self._connection.execute(sql.replace("?", "%s").encode(), values)
+        with self._asked(sql):
+            cursor = self._connection.execute(_asked(sql), values)
             return cursor.fetchall() if cursor.description is not None else []
+
+    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """The server hears all of them before the first is answered, so one answer is waited for."""
+        with self._asked(sql), self._connection.cursor() as cursor:
+            cursor.executemany(_asked(sql), rows)
+
+    @contextmanager
+    def _asked(self, sql: str) -> Iterator[None]:
+        try:
+            with self._watch.answered():
+                yield
         except self._broken as error:
             raise InvariantBroken(f"{self._where}: {_line(error)}: {sql}") from None
         except self._errors as error:
@@ -130,17 +142,6 @@ class _Postgresql(Session):
                 f"the server has not answered for {self._answer_s:g} s" if self._is_silent else _line(error)
             )
             raise StoreLost(f"{self._where}: {told}") from None
-
-    @contextmanager
-    def _answered(self) -> Iterator[None]:
-        """What waits for the server in it ends by ``answer_s``, with an error of the connection."""
-        watch = threading.Timer(self._answer_s, self._cut)
-        watch.daemon = True
-        watch.start()
-        try:
-            yield
-        finally:
-            watch.cancel()
 
     def _cut(self) -> None:
         """In another thread: who waits reads the end of the connection."""
@@ -152,12 +153,58 @@ class _Postgresql(Session):
             connection.shutdown(socket.SHUT_RDWR)
 
     def roll_back(self) -> None:
-        with suppress(self._errors), self._answered():
+        with suppress(self._errors), self._watch.answered():
             self._connection.rollback()
 
     def close(self) -> None:
+        self._watch.end()
         with suppress(self._errors):
             self._connection.close()
+
+
+class _Watch:
+    """One thread of a connection, which cuts it where an answer takes longer than ``answer_s``: what waits
+    for the server then ends with an error of the connection."""
+
+    def __init__(self, answer_s: float, cut: Callable[[], None]) -> None:
+        self._answer_s, self._cut = answer_s, cut
+        self._state = threading.Condition()
+        self._late_at: float | None = None
+        """When what is waited for now is late."""
+        self._is_idle = self._is_over = False
+        threading.Thread(target=self._run, name="store watch", daemon=True).start()
+
+    @contextmanager
+    def answered(self) -> Iterator[None]:
+        with self._state:
+            self._late_at = time.monotonic() + self._answer_s
+            if self._is_idle:  # else it sleeps for no longer than that
+                self._state.notify()
+        try:
+            yield
+        finally:
+            with self._state:
+                self._late_at = None
+
+    def end(self) -> None:
+        with self._state:
+            self._is_over = True
+            self._state.notify()
+
+    def _run(self) -> None:
+        with self._state:
+            while not self._is_over:
+                left = None if self._late_at is None else self._late_at - time.monotonic()
+                if left is not None and left <= 0:
+                    self._late_at = None
+                    self._cut()
+                    continue
+                self._is_idle = left is None
+                self._state.wait(left)
+
+
+def _asked(sql: str) -> bytes:
+    return sql.replace("?", "%s").encode()
 
 
 def _line(error: Exception) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -94,8 +94,17 @@ class _Sqlite(Session):
         return bool(names)
 
     def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        try:
+        with self._asked(sql):
             return self._connection.execute(sql, values).fetchall()
+
+    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        with self._asked(sql):
+            self._connection.executemany(sql, rows)
+
+    @contextmanager
+    def _asked(self, sql: str) -> Iterator[None]:
+        try:
+            yield
         except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError) as error:
             raise InvariantBroken(f"store {self._path}: {error}: {sql}") from None
         except sqlite3.Error as error:

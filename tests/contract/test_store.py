@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -207,6 +208,48 @@ def test_events_are_kept_by_number(opened: OpenStore) -> None:
     store.resign()
     lead(store)
     assert list(store.events()) == [(1, "one"), (2, "two again")]
+
+
+def test_many_events_are_kept_whole_or_not_at_all(opened: OpenStore) -> None:
+    store = opened()
+    lead(store)
+    rows = [(number, f"event {number}") for number in range(1000)]
+    store.keep_events(rows, [])
+    store.keep_events([(1, "again")], list(range(500, 1000)))
+    assert list(store.events()) == [(0, "event 0"), (1, "again"), *rows[2:500]]
+    with pytest.raises(InvariantBroken):
+        store.keep_events([(2, "again"), (3, cast("str", None))], [0])
+    store.keep_events([], [])
+    assert list(store.events()) == [(0, "event 0"), (1, "again"), *rows[2:500]]
+
+
+def test_a_connection_has_one_watch_however_much_is_asked(postgresql: str) -> None:  # noqa: F811
+    """A thread for each statement is more work than the statement."""
+    others = set(threading.enumerate())
+    store = open_store(postgresql)
+    lead(store)
+    started = {one for one in threading.enumerate() if one not in others}
+    for number in range(50):
+        store.keep_events([(number, "event")], [])
+        assert {one for one in threading.enumerate() if one not in others} == started
+    store.resign()
+    for one in started:
+        one.join(HANDOVER_S)
+        assert not one.is_alive()
+
+
+def test_a_server_that_does_not_answer_many_is_given_up(postgresql: str) -> None:  # noqa: F811
+    """While another session holds the row."""
+    import psycopg
+
+    store = PostgresqlStore(postgresql, answer_s=0.5)
+    lead(store)
+    store.keep_events([(1, "one")], [])
+    with psycopg.connect(postgresql) as connection:
+        connection.execute("SELECT * FROM events FOR UPDATE")
+        with pytest.raises(StoreLost, match=r"has not answered for 0\.5 s"):
+            store.keep_events([(number, "again") for number in range(100)], [])
+    store.resign()
 
 
 def test_a_deposed_leader_writes_nothing(postgresql: str) -> None:  # noqa: F811

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,15 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer
 from inaproto.errors import InvariantBroken
 from inaproto_controller.agents import Agents
 from inaproto_controller.cluster_planner import ClusterPlanner
-from inaproto_controller.controller import Controller, JobRefused, NotLeading
+from inaproto_controller.controller import HISTORY_ROWS, Controller, JobRefused, NotLeading
 from inaproto_controller.desired import JobSpec, JobState
+from inaproto_controller.live_history import STABLE
 from inaproto_controller.metrics import controller_metrics
 from inaproto_controller.sqlite_store import SqliteStore
 from tests.controller.planned_cluster import racks
@@ -30,7 +33,7 @@ SUBMISSION = "t" * 40
 async def leading(path: Path, **options: Any) -> AsyncIterator[Controller]:
     planner = ClusterPlanner(racks())
     controller = Controller(
-        SqliteStore(path),
+        options.pop("store", None) or SqliteStore(path),
         planner,
         lambda changed: Agents({}, lease_s=1, report_s=1, sessions_max=1, changed=changed),
         wall_clock=lambda: 0.0,
@@ -59,6 +62,41 @@ async def test_records_of_cores_are_there_for_the_next_leader(tmp_path: Path) ->
         await first.put_record("core/1", b"late")
     async with leading(tmp_path / "store") as second:
         assert second.records == {"core/2": b"two"}
+
+
+class SlowStore(SqliteStore):
+    """Events take as long to keep as the test likes; ``calls`` has who wrote what."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.calls: list[str] = []
+        self.is_keeping, self.may_keep = threading.Event(), threading.Event()
+
+    def keep_events(self, rows: Sequence[tuple[int, str]], gone: Sequence[int]) -> None:
+        self.calls.append("events")
+        self.is_keeping.set()
+        assert self.may_keep.wait(DEADLINE_S)
+        super().keep_events(rows, gone)
+
+    def put_record(self, owner: str, body: bytes | None) -> None:
+        self.calls.append(owner)
+        super().put_record(owner, body)
+
+
+async def test_a_promise_waits_for_a_few_events_not_for_all(tmp_path: Path) -> None:
+    store = SlowStore(tmp_path / "store")
+    async with leading(tmp_path / "store", store=store) as controller:
+        for number in range(10 * HISTORY_ROWS):
+            controller.history.migrates(f"job{number}", "spine", "spine1", STABLE)
+        while not store.is_keeping.is_set():  # noqa: ASYNC110  of another thread
+            await trio.sleep(0.01)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(controller.put_record, "sharing/shared", b"promise")
+            await trio.testing.wait_all_tasks_blocked()
+            store.may_keep.set()
+        assert store.calls[1:3] == ["events", "sharing/shared"], "behind the secret of tokens"
+        while len(store.calls) < 12:  # noqa: ASYNC110  of another thread
+            await trio.sleep(0.01)
 
 
 async def test_who_was_overtaken_reads_everything_anew(tmp_path: Path) -> None:

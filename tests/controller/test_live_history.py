@@ -14,7 +14,7 @@ from inaproto.core.sharing_words import Version
 from inaproto.units import Epoch, JobId, OpIndex
 from inaproto_controller.desired import Desired, Job, JobSpec, JobState, SetJob, TreeNames, applied
 from inaproto_controller.history_records import Fallback, TreeMove, TurnSeen, decode_event, encode_event
-from inaproto_controller.live_history import EVENTS_MAX, ROUNDS_MAX, STABLE, TURNS_MAX, LiveHistory
+from inaproto_controller.live_history import EVENTS_MAX, ROUNDS_MAX, STABLE, TURNS_MAX, LiveHistory, Unsaved
 from tests.controller.live_controllers import live_controller, turn
 
 
@@ -77,10 +77,11 @@ class Rows:
         self.rows: dict[int, str] = {}
 
     def keep(self, history: LiveHistory) -> None:
-        unsaved = history.unsaved()
-        self.rows.update(unsaved.rows)
-        for number in unsaved.gone:
-            self.rows.pop(number, None)
+        while (unsaved := history.unsaved(3)) != Unsaved([], []):
+            assert len(unsaved.rows) + len(unsaved.gone) <= 3
+            self.rows.update(unsaved.rows)
+            for number in unsaved.gone:
+                self.rows.pop(number, None)
 
     def next_leader(self, clock: Clock, term: int = 2) -> LiveHistory:
         history = LiveHistory(clock)
