@@ -134,7 +134,7 @@ class TurnSeats:
 
     def disconnected(self) -> None:
         self._send = None
-        for seat in self._seats.values():
+        for seat in list(self._seats.values()):  # one may go meanwhile
             seat.coordinator_lost()
         self._changed.set()
 
@@ -410,8 +410,9 @@ class JobSeat(NoTurns):
                     self._waits, self._held = True, index
                 case TellCoordinator(message):
                     self._seats.tell(answer_message(message))
-                case TellPeer(_, message):
-                    self._seats.tell_peer(peer_message(message))
+                case TellPeer(to, message):
+                    if to.job == self._job:  # the control plane carries no other words
+                        self._seats.tell_peer(peer_message(message))
                 case Differs(index, peer):
                     if self._running.get(index) == INA:
                         self._differs(index, peer.host)

@@ -153,6 +153,16 @@ async def test_when_the_controller_is_gone_and_nobody_knows_no_operation_waits_f
     assert [hosts.run(job, 2) for job in hosts.jobs] == [Binding(BASE)] * 2
 
 
+async def test_seats_of_other_jobs_are_not_asked() -> None:
+    """MINA section IV-B, all of a group vote; but nobody carries a word from one job to another."""
+    hosts = Hosts()
+    peers = (*hosts.peers(), Seat(JobId("other"), "h1", 7))
+    said = Prepare(peers[0], 1, Version(1, 1), Rule.EQUAL_INDEX, JOB, None, Epoch(1), 2, LEASE_MS * MS, peers)
+    hosts.seats[0].heard(order_message(said))
+    hosts.seats[0].disconnected()
+    assert [(word.seat.job, word.seat.host) for word in hosts.words] == [(JOB, "h1")]
+
+
 async def test_a_host_whose_operation_is_on_the_switches_says_so_when_another_s_is_not() -> None:
     hosts = Hosts()
     differing: list[tuple[int, str]] = []
