@@ -7,14 +7,18 @@ pool: then the next turn's epoch takes the slots from it (:mod:`inaproto.core.sl
 stale, and its job goes on by the ring of its hosts.
 
 After a restart nothing is decided before all seats of turns that stood have said that they are there, or are
-known to be gone.
+known to be gone, for as long as the lease.
+
+A seat that is heard of and does not answer, or does not go on, keeps the pool for a while only: a turn whose
+job stands ends where it is, and who does not drain then is given up (:mod:`inaproto.core.sharing_patience`).
+Its session goes on: other jobs have it, too, and a new one would not be of another seat.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple, assert_never
 
@@ -24,6 +28,7 @@ from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_rounds import Phase
 from inaproto.core.sharing_types import (
     FromSeat,
+    JobBarred,
     JobDrained,
     JobHeld,
     JobReleased,
@@ -32,6 +37,7 @@ from inaproto.core.sharing_types import (
     Persist,
     Persisted,
     PoolFree,
+    SeatGivenUp,
     SeatGone,
     SeatsChanged,
     SharingAction,
@@ -42,6 +48,7 @@ from inaproto.core.sharing_types import (
     Tell,
     TurnRevoked,
     TurnStands,
+    TurnView,
     TurnWanted,
     Woke,
 )
@@ -51,7 +58,7 @@ from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, JobId, S
 from inaproto.wire.sharing_messages import SEATS_MAX, SeatHold
 from inaproto_controller.core_runner import CoreRunner, PutRecord, ToPersist
-from inaproto_controller.sharing_planner import PlannerConfig, SeatNews, TurnPlanner
+from inaproto_controller.sharing_planner import PAUSE_S, PlannerConfig, SeatNews, TurnPlanner
 from inaproto_controller.sharing_store import Floor, decode_record, encode_record
 
 log = logging.getLogger("inaproto.controller")
@@ -123,6 +130,10 @@ class SharingGroup:
         """Turns, by job."""
         self._stood = Epoch(0 if found is None else found.epoch)
         """The newest turn."""
+        self._past: dict[tuple[Epoch, Seat], float] = {}
+        """Since when seats are past the end of their turn, and have not said that they have drained."""
+        self._stood_at: dict[Epoch, float] = {}
+        """Of turns that stand."""
         self._gone_untold: dict[Seat, str] = {}
         """Seats that are gone, and why: the coordinator has so much to do that it has not been told yet."""
         self._is_behind = False
@@ -169,7 +180,7 @@ class SharingGroup:
                 self._gone(seat, "its host has it no more")
         for seat, hold in seats.items():
             self._holds[seat] = hold
-            self.news.setdefault(seat, SeatNews())
+            self.news.setdefault(seat, SeatNews(since=self._now() / S))
         self.settle()
 
     def lost(self, host: str) -> None:
@@ -289,6 +300,12 @@ class SharingGroup:
                 self._look()
             case Blame():
                 log.warning("sharing group %s: %s", self.name, action)
+            case SeatGivenUp(seat):
+                where = f"job {seat.job} on {seat.host}"
+                log.warning("pool %s: %s owes an answer, and is not waited for", self.name, where)
+            case JobBarred(job, bar):
+                seconds = (bar - self._now()) / S
+                log.warning("pool %s: job %s does not answer: no turn for %.0f s", self.name, job, seconds)
             case JobDrained() | Persist():
                 pass
             case _:
@@ -303,38 +320,61 @@ class SharingGroup:
             return at_latest
         view = self._core.view()
         standing = {one.turn.job for one in view.turns}
-        # Who cannot be asked gets no turn, and others need not wait for its votes.
+        now = self._now() / S
+        # Who cannot be asked gets no turn, and others need not wait for its votes; nor who would not use it.
         news = {
             job: [self.news[seat] for seat in seats]
             for job, seats in self._jobs().items()
             if job not in self._held
-            and (all(self._is_connected(seat.host) for seat in seats) or job in standing)
+            and job not in view.barred
+            and (job in standing or (self._are_connected(seats) and not self._stands_still(seats, now)))
         }
-        wish = self._planner.wish(news, view.turns, self._now() / S)
-        at_latest = min(at_latest, self._revoke_of_pausing(news, view))
+        wish = self._planner.wish(news, view.turns, now)
+        at_latest = min(at_latest, self._revoke(news, view, now))
         # Another wish would end a round that is under way; so it waits until that is decided.
         is_new = wish.wanted is not None and wish.wanted != self._wanted
         if is_new and wish.wanted is not None and view.phase not in ROUNDS and self._tell(wish.wanted):
             self._wanted = wish.wanted
         return min(wish.again_at, at_latest)
 
-    def _revoke_of_pausing(self, news: Mapping[JobId, Sequence[SeatNews]], view: SharingView) -> float:
-        """End the turns of jobs that pause in them, where others could have one; when to look again."""
+    def _are_connected(self, seats: Iterable[Seat]) -> bool:
+        return all(self._is_connected(seat.host) for seat in seats)
+
+    def _stands_still(self, seats: Iterable[Seat], now: float) -> bool:
+        """In an all-reduce that comes to no end."""
+        news = [self.news[seat] for seat in seats]
+        is_running = any(one.place is not None and one.place.is_running for one in news)
+        return is_running and all(one.stops_at(now) <= now for one in news)
+
+    def _revoke(self, news: Mapping[JobId, Sequence[SeatNews]], view: SharingView, now: float) -> float:
+        """End the turns of jobs that do not go on, where others could have one; when to look again."""
+        epochs = {one.turn.epoch for one in view.turns}
+        self._stood_at = {epoch: self._stood_at.get(epoch, now) for epoch in sorted(epochs)}
+        self._past = {key: at for key, at in self._past.items() if key[0] in epochs}
         standing = {one.turn.job for one in view.turns}
-        if len(standing) < self._capacity or not any(job not in standing for job in news):
-            return inf
-        again_at, now = inf, self._now() / S
+        is_wanted = len(standing) >= self._capacity and any(job not in standing for job in news)
+        again_at = inf
         for one in view.turns:
-            pauses_at = max((seat.pauses_at() for seat in news.get(one.turn.job, ())), default=inf)
-            if one.turn.until == AT_ONCE or pauses_at == inf:
+            if one.turn.until == AT_ONCE or not (is_wanted or one.turn.job in self._held):
                 continue
-            if pauses_at > now:
-                again_at = min(again_at, pauses_at)
-            elif all(self._is_connected(seat.host) for seat in one.undrained):
+            stops_at = max((self._stops_at(one, seat, now) for seat in one.undrained), default=inf)
+            if stops_at > now:
+                again_at = min(again_at, stops_at)
+            elif self._are_connected(one.undrained):
                 job, epoch = one.turn.job, one.turn.epoch
-                log.info("pool %s: job %s pauses, and its turn %d ends", self.name, job, epoch)
+                log.info("pool %s: job %s does not go on, and its turn %d ends", self.name, job, epoch)
                 self._tell(TurnRevoked(epoch))
         return again_at
+
+    def _stops_at(self, one: TurnView, seat: Seat, now: float) -> float:
+        """When it does not go on in its turn; infinite for one that was not heard of since a restart."""
+        news = self.news.get(seat)
+        if news is None:
+            return inf
+        turn, place = one.turn, news.place
+        if place is not None and turn.until is not None and place.operation >= turn.until:
+            return self._past.setdefault((turn.epoch, seat), now) + PAUSE_S
+        return news.stops_at(self._stood_at[turn.epoch])
 
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""
@@ -357,6 +397,7 @@ class SharingGroup:
             "wanted": view.wanted,
             "round_trip_s": self._planner.round_trip,
             "missing": [f"{seat.job}@{seat.host}" for seat in view.missing],
+            "barred": list(view.barred),
             "jobs": {
                 job: {
                     "hosts": [seat.host for seat in seats],

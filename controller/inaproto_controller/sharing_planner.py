@@ -46,6 +46,10 @@ PAUSE_STEPS: Final = 2.0
 PLANNED_OPERATIONS_MAX: Final = 8_192
 """Of one step each of all jobs that turns are planned for. A plan takes some microseconds for each."""
 PLANNED_JOBS_MAX: Final = 64
+STALL_S: Final = 5.0
+STALL_RATIO: Final = 8.0
+"""An all-reduce that takes so long, and so many times as long as the greatest one of its step without INA,
+stands: a process of its job was stopped, or a host."""
 AGE_MAX: Final = 10.0
 """Seconds; a job that was not heard of for so long is not where it would be by its step."""
 
@@ -78,12 +82,23 @@ class SeatNews:
     pattern: Pattern | None = None
     bandwidth: int = 0
 
-    def pauses_at(self) -> float:
-        """From when on it pauses, if it begins nothing until then; infinite in an all-reduce."""
-        if self.place is None or self.place.is_running:
-            return inf
+    since: float = 0.0
+    """When it was heard of first."""
+
+    def stops_at(self, stood: float) -> float:
+        """From when on it does not go on, if nothing is heard of it until then. ``stood``: since when its
+        turn does."""
+        place = self.place
+        if place is None:
+            return max(self.since, stood) + STALL_S
+        if place.is_running:
+            return place.at + max(STALL_S, STALL_RATIO * self._longest())
         step = 0.0 if self.pattern is None else self.pattern.duration_ns / S
-        return self.place.at + max(PAUSE_S, PAUSE_STEPS * step)
+        return place.at + max(PAUSE_S, PAUSE_STEPS * step)
+
+    def _longest(self) -> float:
+        """All-reduce of a step, seconds; 0 if that is not known."""
+        return max(self.pattern.nbytes) / self.bandwidth if self.pattern and self.bandwidth else 0.0
 
 
 class Wish(NamedTuple):

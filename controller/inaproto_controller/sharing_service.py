@@ -20,7 +20,7 @@ from typing import Any, Final
 import trio
 
 from inaproto.core.ring_spec import SHARED_POOL
-from inaproto.core.sharing_types import SharingAction, SharingConfig, Tell
+from inaproto.core.sharing_types import PatienceConfig, SharingAction, SharingConfig, Tell
 from inaproto.core.sharing_words import Seat
 from inaproto.core.step_times import StepTimes
 from inaproto.daemon.sharing_records import answer_of, order_message, seat_of
@@ -71,11 +71,15 @@ class SharingService:
         self._no_pools: dict[str, None] = {}
         self._lease_s = lease_s
         self._config = config or SharingConfig("")
+        if self._config.patience is None:
+            patience = PatienceConfig(mute_ns=max(1, round(lease_s * S)))
+            self._config = replace(self._config, patience=patience)
         self._planning = planning or PlannerConfig()
         self._groups: dict[str, SharingGroup] = {}
         self._connected: dict[str, None] = {}
         self._lost_at: dict[str, float] = {}
-        """Of hosts that are not connected: when their seats are given up."""
+        """Of hosts that have not said what they have since they, or this controller, came or went: when their
+        seats are given up. To connect is not enough."""
         self._put_record: PutRecord | None = None
         self._floor = Floor()
         self._idle_since: dict[str, float] = {}
@@ -197,7 +201,6 @@ class SharingService:
     def arrived(self, host: str) -> None:
         """It has a session, and will say what it has."""
         self._connected[host] = None
-        self._lost_at.pop(host, None)
 
     @property
     def connected(self) -> list[str]:
@@ -206,7 +209,7 @@ class SharingService:
 
     def departed(self, host: str) -> None:
         self._connected.pop(host, None)
-        self._lost_at[host] = trio.current_time() + self._lease_s
+        self._lost_at.setdefault(host, trio.current_time() + self._lease_s)
         for group in self._groups.values():
             group.settle()
         self._look_soon()
@@ -232,6 +235,7 @@ class SharingService:
                 group.said(seat, answer_of(message))
 
     def _reported(self, host: str, report: SharingSeats) -> None:
+        self._lost_at.pop(host, None)
         pools: dict[str, dict[Seat, SeatHold]] = {}
         for hold in report.seats:
             pools.setdefault(hold.pool, {})[Seat(JobId(hold.job), host, hold.life)] = hold

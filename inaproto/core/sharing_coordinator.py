@@ -24,6 +24,9 @@ when no switch takes its packets any more, when its job pauses (``TurnRevoked``:
 ours as well, when seats of equal indices outside INA have been waited for in vain (``objections_max``): to
 stop using INA needs nobody's consent.
 
+Who is waited for and does not answer is given up in the end, and its job left out for a while
+(:mod:`inaproto.core.sharing_patience`).
+
 After a restart the planner and the shell say again: the seats, the wish, who is held, which seats are gone.
 Rounds and their phases are in :mod:`inaproto.core.sharing_rounds`; what concerns turns, seats and wishes is
 the same in all phases.
@@ -33,15 +36,18 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+from inaproto.core.sharing_patience import Owed, Patience
 from inaproto.core.sharing_rounds import Phase, Rounds
 from inaproto.core.sharing_types import (
     FromSeat,
+    JobBarred,
     JobHeld,
     JobReleased,
     Mark,
     Persisted,
     PoolFree,
     RingRemoved,
+    SeatGivenUp,
     SeatGone,
     SeatsChanged,
     SharingAction,
@@ -49,16 +55,26 @@ from inaproto.core.sharing_types import (
     SharingEvent,
     SharingRecord,
     SharingView,
+    Tell,
     TurnRevoked,
     TurnStands,
     TurnWanted,
     Woke,
 )
 from inaproto.core.sharing_wishes import Wishes
-from inaproto.core.sharing_words import AT_ONCE, NO_VERSION, Drained, Seat, SeatMessage
+from inaproto.core.sharing_words import (
+    AT_ONCE,
+    NO_VERSION,
+    Drained,
+    EndTurn,
+    Refusal,
+    Seat,
+    SeatMessage,
+    Vote,
+)
 from inaproto.core.standing_turns import end_for, stands
 from inaproto.errors import Blame
-from inaproto.units import Instant
+from inaproto.units import Epoch, Instant, JobId
 
 NOT_ITS_SEAT: Final = "speaks for another seat"
 """Rule of the blame of a seat."""
@@ -74,11 +90,12 @@ class SharingCoordinator:
         self._rounds = Rounds(config, record)
         self._poll: Instant | None = None
         """When seats that have not drained are asked again."""
+        self._patience = Patience(config.patience)
 
     @property
     def deadline(self) -> Instant | None:
-        armed = [one for one in (self._rounds.deadline, self._poll) if one is not None]
-        return min(armed, default=None)
+        deadlines = (self._rounds.deadline, self._poll, self._patience.deadline)
+        return min((one for one in deadlines if one is not None), default=None)
 
     def step(self, event: SharingEvent, now: Instant) -> list[SharingAction]:
         """Raises ``LocalMisuse``, unchanged, for wishes and seats that are out of bounds."""
@@ -108,7 +125,7 @@ class SharingCoordinator:
                     if isinstance(one, TurnStands):
                         wishes.stands(one.job)
             case Woke():
-                actions = [*rounds.step(event, now), *self._poll_drains(now)]
+                actions = [*self._round_woke(event, now), *self._poll_drains(now), *self._lose_patience(now)]
             case _:
                 assert_never(event)
         return [*actions, *self._settle(now)]
@@ -122,6 +139,7 @@ class SharingCoordinator:
             turns=rounds.turns.view(),
             wanted=None if wish is None else wish.job,
             missing=rounds.waited_for(),
+            barred=self._patience.barred,
             counters=dict(rounds.counters),
         )
 
@@ -129,14 +147,86 @@ class SharingCoordinator:
         if message.seat != seat:
             return [Blame(str(seat), NOT_ITS_SEAT, str(message.seat))]
         if isinstance(message, Drained):
+            self._patience.heard(message)
             self._rounds.turns.drained(seat, message.epoch)
             return []
-        return self._rounds.step(message, now)
+        preparing = self._rounds.preparing
+        self._patience.heard(message)
+        actions = self._rounds.step(message, now)
+        if preparing is not None and self._rounds.phase is Phase.DECIDING:
+            self._patience.voted(one.job for one in preparing.change.seats)
+        elif preparing is not None and isinstance(message, Refusal) and self._has_failed:
+            actions += self._failed([seat.job], now)
+        elif preparing is not None and isinstance(message, Vote) and self._has_failed:
+            places = {one: vote.index for one, vote in preparing.votes.items() if one.job == seat.job}
+            if len(set(places.values())) > 1:
+                actions += self._told_of_bars(self._patience.apart(seat.job, places, now))
+        return actions
+
+    # --- patience
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._rounds.phase is Phase.BACKING_OFF
+
+    def _round_woke(self, event: Woke, now: Instant) -> list[SharingAction]:
+        preparing, late = self._rounds.preparing, self._rounds.waited_for()
+        actions = self._rounds.step(event, now)
+        if preparing is not None and self._has_failed:
+            actions += self._failed(list(dict.fromkeys(seat.job for seat in late)), now)
+        return actions
+
+    def _failed(self, jobs: list[JobId], now: Instant) -> list[SharingAction]:
+        """A round, because of these."""
+        return self._told_of_bars(self._patience.failed(jobs, now))
+
+    def _told_of_bars(self, jobs: list[JobId]) -> list[SharingAction]:
+        actions: list[SharingAction] = []
+        for job in jobs:
+            actions += [self._rounds.note(Mark.BARRED), JobBarred(job, self._patience.until(job))]
+        if jobs and self._rounds.phase is Phase.BACKING_OFF:
+            self._rounds.forget()  # others need not wait for that
+        return actions
+
+    def _lose_patience(self, now: Instant) -> list[SharingAction]:
+        """Give up who has owed an answer for too long, and end bars."""
+        rounds, patience = self._rounds, self._patience
+        actions: list[SharingAction] = []
+        for seat in patience.mute(now):
+            turns = [one.turn.epoch for one in rounds.turns if one.turn.job == seat.job]
+            epoch = patience.given_up[seat] = max(turns, default=Epoch(0))
+            rounds.seat_gone(seat)
+            actions += [rounds.note(Mark.GIVEN_UP), SeatGivenUp(seat, epoch), self._end_for_ever(seat, epoch)]
+            if seat.job not in patience.barred:
+                patience.bar(seat.job, now)
+                actions += self._told_of_bars([seat.job])
+        for job in patience.lift(now):
+            late = [(seat, epoch) for seat, epoch in patience.given_up.items() if seat.job == job]
+            actions += [rounds.note(Mark.TAKEN_BACK), *(self._end_for_ever(*one) for one in late)]
+        return actions
+
+    def _end_for_ever(self, seat: Seat, epoch: Epoch) -> SharingAction:
+        """Nobody waits for what it says to that."""
+        return Tell(seat, EndTurn(seat, self._rounds.term, epoch, AT_ONCE))
+
+    def _owed(self) -> list[Owed]:
+        """What seats can say at once, and have not said."""
+        rounds = self._rounds
+        if not rounds.has_started:
+            return []
+        owed: list[Owed] = []
+        if rounds.phase is Phase.COMMITTING:
+            owed = [(seat, rounds.decided) for seat in rounds.missing]
+        for one in rounds.turns:
+            if one.turn.until == AT_ONCE:
+                owed += [(seat, one.turn.epoch) for seat in one.undrained]
+        return owed
 
     def _settle(self, now: Instant) -> list[SharingAction]:
         """After each event: what it makes possible, or pointless."""
         rounds = self._rounds
         actions: list[SharingAction] = [PoolFree(epoch) for epoch in rounds.turns.remove_drained()]
+        self._wishes.barred = self._patience.barred
         actions += self._end_turns_that_cannot_go_on()
         change = self._wishes.change(rounds.turns, self._config)
         if rounds.preparing is not None and rounds.preparing.change != change:
@@ -150,6 +240,8 @@ class SharingCoordinator:
             self._poll = None
         elif self._poll is None:
             self._poll = Instant(now + self._config.resend_ns)
+        self._patience.owes(self._owed(), now)
+        self._patience.keep((seat.job for seat in self._wishes.said or ()), now)
         granted = None if rounds.undecided is None else rounds.undecided.change.granted
         return [*actions, *self._wishes.drained(rounds.turns, granted)]
 

@@ -100,6 +100,11 @@ class Rounds:
         return self.phase not in (Phase.NEW, Phase.STARTING)
 
     @property
+    def decided(self) -> Version:
+        """Of the last round that was committed."""
+        return self._record.version
+
+    @property
     def preparing(self) -> Round | None:
         """That votes are waited for."""
         return self.round if self.phase is Phase.PREPARING else None

@@ -32,6 +32,23 @@ FIRST_OPERATION: Final = OpIndex(0)
 
 
 @dataclass(frozen=True, slots=True)
+class PatienceConfig:
+    """See :mod:`inaproto.core.sharing_patience`."""
+
+    mute_ns: int = 30 * S
+    """For which a seat may owe what it can say at once."""
+    failed_max: int = 8
+    """Rounds in a row that one job's seats may let fail; by index they take 7 s by then."""
+    bar_ns: int = 2 * S
+    """For which a job has no turn the first time."""
+    bar_doublings_max: int = 6
+
+    def __post_init__(self) -> None:
+        if min(self.mute_ns, self.failed_max, self.bar_ns) < 1 or self.bar_doublings_max < 0:
+            raise LocalMisuse(f"a sharing group's patience: a number that is too small: {self}")
+
+
+@dataclass(frozen=True, slots=True)
 class SharingConfig:
     group: str
     rule: Rule = Rule.BY_INDEX
@@ -64,6 +81,8 @@ class SharingConfig:
     it ends without a round. None: never. As the paper has it, a job that calls one all-reduce after the other
     can keep INA for ever."""
     seats_max: int = 4096
+    patience: PatienceConfig | None = None
+    """None: a seat is waited for until its owner says that it is gone."""
 
     def __post_init__(self) -> None:
         limit = 1 if self.objections_max is None else self.objections_max
@@ -220,6 +239,23 @@ class PoolFree:
 
 
 @dataclass(frozen=True, slots=True)
+class SeatGivenUp:
+    """The seat owes an answer for too long, and is not waited for any more."""
+
+    seat: Seat
+    epoch: Epoch
+    """Of the newest turn of its job: it may still use the pool in that one, or an older one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobBarred:
+    """Its seats do not answer: it has no turn until then."""
+
+    job: JobId
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
 class JobDrained:
     """A job that is held has no turn, and gets none."""
 
@@ -248,6 +284,9 @@ class Mark(Enum):
     DIFFERS = "operation under way in a turn that a peer runs by the fallback"
     HELD = "operation waits for a lock"
     PROMISED = "promised a peer never to vote"
+    GIVEN_UP = "seat given up: it owed an answer"
+    BARRED = "job left out: its seats do not answer"
+    TAKEN_BACK = "job taken in again"
     STALE = "message of an earlier term, round or life"
 
 
@@ -257,7 +296,7 @@ class Noted:
     version: Version = NO_VERSION
 
 
-SharingAction = Tell | Persist | TurnStands | PoolFree | JobDrained | Noted | Blame
+SharingAction = Tell | Persist | TurnStands | PoolFree | SeatGivenUp | JobBarred | JobDrained | Noted | Blame
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +315,8 @@ class SharingView:
     wanted: JobId | None
     missing: tuple[Seat, ...]
     """Whose votes, or whose word that it is done, are waited for."""
+    barred: tuple[JobId, ...] = ()
+    """Jobs that get no turn now, whoever wishes for one."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """By the value of each :class:`Mark`."""
 

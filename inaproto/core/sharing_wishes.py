@@ -17,11 +17,20 @@ from inaproto.units import JobId
 
 @dataclass(slots=True)
 class Wishes:
-    seats: tuple[Seat, ...] | None = None
-    """None: nobody has said."""
+    said: tuple[Seat, ...] | None = None
+    """All seats of the group; None: nobody has said."""
+    barred: tuple[JobId, ...] = ()
+    """Jobs whose seats do not count now."""
     wish: TurnWanted | None = None
     held: dict[JobId, bool] = field(default_factory=dict)
     """Whether it was said that they have drained."""
+
+    @property
+    def seats(self) -> tuple[Seat, ...] | None:
+        """Those that may be asked."""
+        if self.said is None or not self.barred:
+            return self.said
+        return tuple(seat for seat in self.said if seat.job not in self.barred)
 
     def want(self, wish: TurnWanted) -> None:
         """Raises ``LocalMisuse``, unchanged, for a turn that cannot be."""
@@ -40,11 +49,11 @@ class Wishes:
         """Raises ``LocalMisuse``, unchanged, for seats that are too many, or twice there."""
         if len(seats) > seats_max or len(dict.fromkeys(seats)) < len(seats):
             raise LocalMisuse(f"{len(seats)} seats are too many, or one is there twice")
-        self.seats = seats
+        self.said = seats
 
     def seat_gone(self, seat: Seat) -> None:
-        if self.seats is not None:
-            self.seats = tuple(one for one in self.seats if one != seat)
+        if self.said is not None:
+            self.said = tuple(one for one in self.said if one != seat)
 
     def change(self, turns: StandingTurns, config: SharingConfig) -> Change | None:
         """None: all is as it should be, or can be now."""

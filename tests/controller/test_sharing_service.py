@@ -42,7 +42,13 @@ ROOTS = [f"spine{number}" for number in range(100)]
 class Service:
     """A leader's, with a store in memory; ``said`` has what it says, by host."""
 
-    def __init__(self, records: dict[str, bytes] | None = None, rule: Rule = Rule.BY_INDEX) -> None:
+    def __init__(
+        self,
+        records: dict[str, bytes] | None = None,
+        rule: Rule = Rule.BY_INDEX,
+        *,
+        vote_ns: int = 60 * S,
+    ) -> None:
         self.said: list[tuple[str, Message]] = []
         self.records = records or {}
         self.news = trio.Event()
@@ -53,7 +59,7 @@ class Service:
             self._send,
             lease_s=30.0,
             roots=ROOTS,
-            config=SharingConfig("", rule=rule, margin=0, vote_ns=60 * S),
+            config=SharingConfig("", rule=rule, margin=0, vote_ns=vote_ns),
         )
 
     def _send(self, host: str, message: Message) -> None:
@@ -306,6 +312,7 @@ async def test_a_group_is_not_forgotten_while_something_is_left_of_it(autojump_c
         await trio.sleep(29)
         assert here.service.status()[0]["turns"]
         here.service.arrived("h0")
+        here.report("h0", "train")
         await trio.sleep(100)
         assert here.service.status()[0]["turns"]
 

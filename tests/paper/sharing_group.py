@@ -18,6 +18,7 @@ from inaproto.core.sharing_types import (
     ParticipantAction,
     ParticipantConfig,
     ParticipantEvent,
+    PatienceConfig,
     Persist,
     Persisted,
     SeatsChanged,
@@ -46,10 +47,13 @@ class Group:
         hosts: int = 2,
         capacity: int = 1,
         objections_max: int | None = 3,
+        patience: PatienceConfig | None = None,
         make: Callable[[SharingConfig, SharingRecord | None], SharingCoordinator] = SharingCoordinator,
     ) -> None:
         self.make = make
-        self.config = SharingConfig("g", rule, capacity=capacity, objections_max=objections_max)
+        self.config = SharingConfig(
+            "g", rule, capacity=capacity, objections_max=objections_max, patience=patience
+        )
         self.seats = [Seat(JobId(job), f"h{host}") for job in jobs for host in range(hosts)]
         self.now = Instant(0)
         self.record: SharingRecord | None = None
@@ -111,6 +115,21 @@ class Group:
                 assert not isinstance(event, FromSeat)
                 self.at(receiver, event)
         self.under_way = kept
+
+    def deliver_but(self, seat: Seat, *kinds: type) -> None:
+        """All, but what the seat says; only these kinds of it, if any."""
+        while self.under_way:
+            receiver, event = self.under_way.popleft()
+            is_muted = isinstance(event, FromSeat) and event.seat == seat
+            if is_muted and (not kinds or isinstance(event.message, kinds)):
+                continue
+            self.delivered.append(event.message)
+            if receiver is None:
+                assert isinstance(event, FromSeat)
+                self.tell(event)
+            else:
+                assert not isinstance(event, FromSeat)
+                self.at(receiver, event)
 
     def lose(self) -> None:
         self.under_way.clear()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_participant import SharingParticipant
+from inaproto.core.sharing_patience import Patience
 from inaproto.core.sharing_round import Round
 from inaproto.core.sharing_rounds import Rounds
 from inaproto.core.sharing_wishes import Wishes
@@ -83,6 +85,36 @@ _FAULTS: Final = (
         SHARING,
         "knows of no turn after a restart",
         (Change(Rounds.__init__, "StandingTurns(self._record.turns)", "StandingTurns(())"),),
+    ),
+    PlantedFault(
+        "drains_waited_for_ever",
+        SHARING,
+        "waits for a seat to drain for as long as it is heard of",
+        (
+            Change(
+                SharingCoordinator._owed,
+                "owed += [(seat, one.turn.epoch) for seat in one.undrained]",
+                "pass",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "done_waited_for_ever",
+        SHARING,
+        "waits for a seat to do what was decided for as long as it is heard of",
+        (
+            Change(
+                SharingCoordinator._owed,
+                "owed = [(seat, rounds.decided) for seat in rounds.missing]",
+                "pass",
+            ),
+        ),
+    ),
+    PlantedFault(
+        "left_out_for_ever",
+        SHARING,
+        "never takes a job in again",
+        (Change(Patience.lift, "bar.until <= now", "False"),),
     ),
     PlantedFault(
         "slots_asked_for_before_written",

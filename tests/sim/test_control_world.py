@@ -323,12 +323,12 @@ def test_a_campaign_of_control_worlds_reports(tmp_path: Path) -> None:
 
 def test_a_campaign_that_fails_says_how_to_run_it_again(tmp_path: Path) -> None:
     variant = "tests.planted.sharing_faults:granted_without_room"
-    asked = ("--seeds", "2:3", "--jobs", "1", "--with", variant, "--out", str(tmp_path), "--no-shrink")
+    asked = ("--seeds", "4:5", "--jobs", "1", "--with", variant, "--out", str(tmp_path), "--no-shrink")
     status, said = run("soak", "--world", "control", *asked)
     assert status == 1
-    assert f"inaproto soak --world control --seed 2 --with {variant}    # a decision is kept" in said
-    assert run("replay", str(tmp_path / "seed-2.jsonl"))[0] == 1
-    assert run("replay", str(tmp_path / "seed-2.jsonl"), "--with", variant)[0] == 0
+    assert f"inaproto soak --world control --seed 4 --with {variant}    # a decision is kept" in said
+    assert run("replay", str(tmp_path / "seed-4.jsonl"))[0] == 1
+    assert run("replay", str(tmp_path / "seed-4.jsonl"), "--with", variant)[0] == 0
 
 
 def test_marks_and_rules_of_control_worlds_are_their_own() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from inaproto.core.sharing_words import Path
+from inaproto.core.sharing_words import Path, Seat, Version
 from inaproto.core.slot_ledger import Lease
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class ControlChecker:
 
     def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
         """A switch takes nothing more of it, for a reason or because it has restarted."""
+
+    def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
+        """A coordinator does not wait for what it owes of turns, or rounds, up to that epoch and version."""
 
     def sample(self) -> None:
         """Now and then, between two events."""

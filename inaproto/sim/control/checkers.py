@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.sharing_words import Path, Version
+from inaproto.core.sharing_words import AT_ONCE, Path, Seat, Version
 from inaproto.core.slot_ledger import Lease, Order, SlotRequest
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.checker import ControlChecker
 from inaproto.sim.control.wish_checker import WishesServed
 from inaproto.sim.control.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.recorder import say_time
+from inaproto.units import JobId
 
 if TYPE_CHECKING:
     from inaproto.sim.control.seat import Membership, SimSeat
@@ -60,20 +61,25 @@ class OneDecision(ControlChecker):
 
 
 class PoolApart(ControlChecker):
-    """Never more jobs use a pool at once than it is for, from a first operation until all drained."""
+    """Never more jobs use a pool at once than it is for, from a first operation to its drain or give-up."""
 
     name = "pool never shared"
 
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
-        self._using: dict[int, dict[Lease, dict[tuple[SimSeat, int], None]]] = {}
-        """By tree, leases with the operations that have not drained."""
+        self._using: dict[int, dict[Lease, dict[tuple[SimSeat, int], int]]] = {}
+        """By tree, leases with the operations that have not drained, and their epochs."""
+        self._given_up: dict[Seat, int] = {}
+        """Up to which epoch: what they put into the pool is stale, once another turn is there."""
 
     def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
-        if lease is None or not self._is_installed(lease):
+        if lease is None or epoch is None or not self._is_installed(lease):
+            return
+        if epoch <= self._given_up.get(_member(seat, lease), -1):
+            self.world.mark("a seat that was given up used the pool")
             return
         users = self._using.setdefault(lease.tree, {})
-        users.setdefault(lease, {})[seat, index] = None
+        users.setdefault(lease, {})[seat, index] = epoch
         jobs = {user.job: None for user in users}
         if len(jobs) > self.world.config.pools[lease.tree]:
             others = "; ".join(
@@ -100,6 +106,15 @@ class PoolApart(ControlChecker):
                     del users[lease][use]
                 self._tidy(users, lease)
 
+    def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
+        self._given_up[seat] = epoch
+        for users in self._using.values():
+            for lease in list(users):
+                uses = users[lease]
+                for use in [use for use in uses if _member(use[0], lease) == seat and uses[use] <= epoch]:
+                    del uses[use]
+                self._tidy(users, lease)
+
     def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
         if not self._is_installed(lease, without=switch):
             self._using.get(lease.tree, {}).pop(lease, None)
@@ -111,7 +126,7 @@ class PoolApart(ControlChecker):
         return any(lease in switch.rings for switch in switches if switch is not without)
 
     @staticmethod
-    def _tidy(users: dict[Lease, dict[tuple[SimSeat, int], None]], lease: Lease) -> None:
+    def _tidy(users: dict[Lease, dict[tuple[SimSeat, int], int]], lease: Lease) -> None:
         if not users[lease]:
             del users[lease]
 
@@ -215,13 +230,22 @@ class SlotsKept(ControlChecker):
 
 
 class DrainedFirst(ControlChecker):
-    """A slot that is taken back from a job has no operation of it: all seats have drained, and stay so."""
+    """A slot that is taken back from a job has no operation of it: who was not given up has drained."""
 
     name = "drained before released"
 
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._released: dict[Lease, None] = {}
+        self._epochs: dict[tuple[SimSeat, int], int] = {}
+        """Of operations by the switches."""
+        self._given_up: dict[Seat, int] = {}
+
+    def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
+        self._given_up[seat] = epoch
+
+    def _is_given_up(self, seat: SimSeat, lease: Lease, index: int) -> bool:
+        return self._epochs.get((seat, index), 0) <= self._given_up.get(_member(seat, lease), -1)
 
     def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
         self._released.pop(lease, None)  # what was given back because another switch refused, tried again
@@ -232,13 +256,54 @@ class DrainedFirst(ControlChecker):
             return
         self._released[lease] = None
         for seat in job.seats.values():
-            running = [index for index, of in seat.in_ina.items() if of == lease]
+            running = [
+                index
+                for index, of in seat.in_ina.items()
+                if of == lease and not self._is_given_up(seat, lease, index)
+            ]
             if running:
                 raise Violated(self.name, f"{switch.name} loses {lease}, {seat} runs {running} there")
 
     def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
-        if lease in self._released:
+        if lease is None or epoch is None:
+            return
+        self._epochs[seat, index] = epoch
+        if lease in self._released and not self._is_given_up(seat, lease, index):
             raise Violated(self.name, f"{seat} begins operation {index} by {lease}, which was released")
+
+
+class NoPoolForEver(ControlChecker):
+    """What seats owe is waited for no longer than a controller that is up has patience."""
+
+    name = "no pool for ever"
+
+    def begin(self, world: ControlWorld) -> None:
+        super().begin(world)
+        self._since: dict[tuple[object, ...], int] = {}
+        """Of rounds that are not done, and turns that have not drained."""
+
+    def sample(self) -> None:
+        world, before, self._since = self.world, self._since, {}
+        controller = world.controller
+        if world.config.mute_ns < 0 or not (controller.is_up and controller.is_ready):
+            return
+        for group in controller.groups:
+            view = group.core.view()
+            owed: list[tuple[object, ...]] = [
+                (group.tree, view.term, turn.turn.epoch) for turn in view.turns if turn.turn.until == AT_ONCE
+            ]
+            if view.phase == "committing":
+                owed.append((group.tree, view.version))
+            for one in owed:
+                since = self._since[one] = before.get(one, world.agenda.now)
+                if world.agenda.now - since > world.config.mute_ns:
+                    waited = say_time(world.agenda.now - since)
+                    raise Violated(self.name, f"{group.name} has waited for {waited}: {view}")
+
+
+def _member(seat: SimSeat, lease: Lease) -> Seat:
+    """Of the sharing group of that tree."""
+    return Seat(JobId(seat.job.name), seat.host.name, life=lease.epoch)
 
 
 def all_checkers() -> list[ControlChecker]:
@@ -252,4 +317,5 @@ def all_checkers() -> list[ControlChecker]:
         DecisionsKept(),
         TurnsObeyed(),
         WishesServed(),
+        NoPoolForEver(),
     ]

@@ -35,6 +35,12 @@ class FaultKind(StrEnum):
     """All messages have the weather ``weather``."""
     CLOCK_JUMP = "clock jump"
     """The controller's clock is ``duration_ns`` ahead from then on."""
+    MUTE_SEATS = "mute seats"
+    """What the seats of host ``target`` say to the controller does not get there; all else does."""
+    DEAF_SEATS = "deaf seats"
+    """Likewise what they are told, as if their program could not read it."""
+    PROCESS_STOPS = "process stops"
+    """The processes of jobs on host ``target`` begin no operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,12 @@ class ControlConfig:
     heartbeat_ns: int = 10 * MS
     silent_ns: int = 150 * MS
     """Without a word for so long, a host is taken for dead."""
+    mute_ns: int = -1
+    """For which a seat may owe an answer, see :class:`~inaproto.core.sharing_types.PatienceConfig`; -1: for
+    ever."""
+    failed_max: int = 8
+    stuck_ns: int = -1
+    """A turn in which nothing goes on for so long is ended where it is, if others wait; -1: it is not."""
     weather_until_ns: int = S
     heal_ns: int = 30 * S
     events_max: int = 400_000

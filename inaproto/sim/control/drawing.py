@@ -55,6 +55,10 @@ def draw_control(seed: Seed) -> ControlConfig:
     jobs = tuple(_with_tree(job, tree) for job, tree in zip(jobs, first, strict=True))
     lease = draws.magnitude(8 * delay_max + MS, 40 * MS)
     faulty = draws.chance(4, 5)
+    faults = _draw_faults(draws, hosts + len(switches), weather_until) if faulty else ()
+    patience = Draws(seed, "swarm/control/patience")
+    if patience.chance(1, 2):
+        faults += _draw_silences(patience, hosts, weather_until)
     return ControlConfig(
         seed=str(seed),
         rule=draws.choice(RULES),
@@ -64,7 +68,7 @@ def draw_control(seed: Seed) -> ControlConfig:
         pools=tuple(draws.choice((1, 1, 1, 1, 2)) for _ in trees),
         jobs=jobs,
         plan=plan,
-        faults=_draw_faults(draws, hosts + len(switches), weather_until) if faulty else (),
+        faults=faults,
         weather=_draw_weather(draws, delay_max) if draws.chance(2, 3) else _CLEAR,
         delay_min_ns=delay_min,
         delay_max_ns=delay_max,
@@ -81,7 +85,19 @@ def draw_control(seed: Seed) -> ControlConfig:
         end_margin=draws.choice((0, 1, 2, 3, 5, 8)),
         objections_max=draws.choice((1, 2, 3, 3, None)),
         **_draw_planner(Draws(seed, "swarm/control/planner")),
+        **_draw_patience(patience),
     )
+
+
+def _draw_patience(draws: Draws) -> dict[str, int]:
+    """Likewise."""
+    if draws.chance(1, 4):
+        return {}
+    return {
+        "mute_ns": draws.magnitude(4 * MS, 30 * MS),
+        "failed_max": draws.choice((1, 2, 3, 5)),
+        "stuck_ns": draws.magnitude(3 * MS, 20 * MS),
+    }
 
 
 def _draw_planner(draws: Draws) -> dict[str, int]:
@@ -169,6 +185,21 @@ def _draw_weather(draws: Draws, delay: int) -> Weather:
         delay_min_ns=delay,
         delay_max_ns=draws.magnitude(delay, 40 * delay),
     )
+
+
+def _draw_silences(draws: Draws, hosts: int, weather_until: int) -> tuple[ControlFault, ...]:
+    """Hosts that are heard of, and do not answer or go on."""
+    kinds = (FaultKind.MUTE_SEATS, FaultKind.DEAF_SEATS, FaultKind.PROCESS_STOPS)
+    found = []
+    for _ in range(draws.choice((1, 1, 2, 3))):
+        kind = draws.choice(kinds)
+        moment = draws.choice(MOMENTS) if draws.chance(3, 5) else ""
+        at = draws.magnitude(2 * US, 3 * MS) if moment else draws.below(weather_until)
+        duration = draws.magnitude(MS, weather_until)
+        occurrence = draws.magnitude(1, 24) if moment and draws.chance(2, 3) else 1
+        target = draws.below(hosts)
+        found.append(ControlFault(at, kind, target, duration, moment=moment, occurrence=occurrence))
+    return tuple(found)
 
 
 def _draw_faults(draws: Draws, targets: int, weather_until: int) -> tuple[ControlFault, ...]:

@@ -6,8 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 from inaproto.sim.control.config import ControlFault, FaultKind
+from inaproto.sim.control.words import SeatSays, ToSeat
 
 if TYPE_CHECKING:
+    from inaproto.sim.control.host import ControlHost
     from inaproto.sim.control.node import Node
     from inaproto.sim.control.world import ControlWorld
 
@@ -58,6 +60,10 @@ class Faults:
                 struck = self._crash(world.switches[fault.target % len(world.switches)], duration)
             case FaultKind.PARTITION | FaultKind.ONE_WAY_PARTITION | FaultKind.PEER_PARTITION:
                 struck = self._partition(fault, duration)
+            case FaultKind.MUTE_SEATS | FaultKind.DEAF_SEATS:
+                struck = self._silence(fault, duration)
+            case FaultKind.PROCESS_STOPS:
+                struck = self._stop(world.hosts[fault.target % len(world.hosts)], duration)
             case FaultKind.BURST:
                 struck = self._burst(fault, duration)
             case FaultKind.CLOCK_JUMP:
@@ -97,6 +103,23 @@ class Faults:
     def _join(self, target: Node, directions: list[tuple[int, int]], _: Any) -> None:
         self._world.note(target, "reachable again", "")
         self._world.network.join(directions)
+
+    def _silence(self, fault: ControlFault, duration: int) -> bool:
+        world = self._world
+        host = world.hosts[fault.target % len(world.hosts)]
+        what = SeatSays if fault.kind is FaultKind.MUTE_SEATS else ToSeat
+        world.note(host, str(fault.kind), duration)
+        world.network.silence(host, what)
+        world.agenda.after(duration, lambda _: world.network.unsilence(host, what))
+        return True
+
+    def _stop(self, host: ControlHost, duration: int) -> bool:
+        world = self._world
+        if not host.is_up or not host.seats:
+            return False
+        world.note(host, "is stopped", duration)
+        host.stopped_until = max(host.stopped_until, world.agenda.now + duration)
+        return True
 
     def _burst(self, fault: ControlFault, duration: int) -> bool:
         world = self._world

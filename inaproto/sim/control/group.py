@@ -8,15 +8,18 @@ from inaproto.core.sharing_coordinator import SharingCoordinator
 from inaproto.core.sharing_rounds import Phase
 from inaproto.core.sharing_types import (
     FromSeat,
+    JobBarred,
     JobDrained,
     JobHeld,
     JobReleased,
     Mark,
     Noted,
+    PatienceConfig,
     Persist,
     Persisted,
     PoolFree,
     RingRemoved,
+    SeatGivenUp,
     SeatGone,
     SeatsChanged,
     SharingAction,
@@ -28,7 +31,7 @@ from inaproto.core.sharing_types import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing_words import Rule, Seat, SeatMessage
+from inaproto.core.sharing_words import AT_ONCE, Rule, Seat, SeatMessage
 from inaproto.core.slot_ledger import Lease
 from inaproto.errors import Blame
 from inaproto.sim.checkers.checker import Violated
@@ -37,6 +40,7 @@ from inaproto.sim.control.words import ToSeat
 from inaproto.units import Epoch, JobId, OpIndex
 
 if TYPE_CHECKING:
+    from inaproto.sim.control.config import ControlConfig
     from inaproto.sim.control.controller import Controller
 
 _JITTERS: Final = 8
@@ -69,6 +73,7 @@ class Group:
                 retry_ns=config.retry_ns,
                 objections_max=config.objections_max,
                 retry_jitter_ns=tuple(controller.draws.below(config.retry_ns) for _ in range(_JITTERS)),
+                patience=_patience(config),
             ),
             self.world.store.disk.get(self.name),
         )
@@ -85,6 +90,8 @@ class Group:
         self._wish: TurnWanted | None = None
         self._has_aborted = False
         """The last round."""
+        self._went_on: dict[Epoch, tuple[object, int]] = {}
+        """Where the seats of turns are, and since when."""
 
     # --- who is in it
 
@@ -122,7 +129,7 @@ class Group:
         return [turn.turn.job for turn in self.core.view().turns]
 
     def may_have_turn(self, job: str | None) -> bool:
-        return job in self._members and job not in self._draining
+        return job in self._members and job not in self._draining and job not in self.core.view().barred
 
     def ring_removed(self, job: JobId) -> None:
         epochs = [turn.turn.epoch for turn in self.core.view().turns if turn.turn.job == job]
@@ -135,7 +142,9 @@ class Group:
         if not self.controller.knows_members:
             return
         config = self.world.config
-        jobs = [job for job in self._members if job not in self._draining]
+        self._end_what_stands()
+        barred = self.core.view().barred
+        jobs = [job for job in self._members if job not in self._draining and job not in barred]
         waiting = [job for job in jobs if job != self._last] or jobs
         if not waiting:
             self._want(TurnWanted(None))
@@ -150,6 +159,29 @@ class Group:
             return
         after = [job for job in waiting if job > self._last]
         self._want_turn(min(after or waiting), operations)
+
+    def _end_what_stands(self) -> None:
+        """Turns in which nothing goes on, where others wait for that."""
+        stuck_ns, now = self.world.config.stuck_ns, self.world.agenda.now
+        view = self.core.view()
+        before, self._went_on = self._went_on, {}
+        standing = [one.turn.job for one in view.turns]
+        others = any(job not in standing for job in self._members)
+        for one in view.turns if stuck_ns >= 0 else ():
+            turn, seats = one.turn, self.world.jobs[one.turn.job].seats.values()
+            undrained = [seat.host for seat in one.undrained]
+            ahead = turn.until or self.world.jobs[turn.job].config.operations
+            where = tuple(
+                (min(seat.operation, ahead), seat.operation < ahead and seat.path)
+                for seat in seats
+                if seat.host.name in undrained
+            )
+            known = before.get(turn.epoch)
+            self._went_on[turn.epoch] = known if known is not None and known[0] == where else (where, now)
+            is_wanted = others or turn.job in self._draining
+            if is_wanted and turn.until != AT_ONCE and now - self._went_on[turn.epoch][1] >= stuck_ns:
+                self.world.mark("a turn was ended in which nothing went on")
+                self.step(TurnRevoked(turn.epoch))
 
     def _want_turn(self, job: str, operations: int | None) -> None:
         ahead = self.world.config.ahead
@@ -196,10 +228,18 @@ class Group:
                 controller.after(0, lambda: self._drained(job))
             case Noted(mark):
                 world.noted(mark)
+                if mark is Mark.TAKEN_BACK:
+                    controller.after(0, self.look)
                 if mark is Mark.ROUND_BEGUN and self._has_aborted:
                     world.mark("a round was tried again")
                 if mark is Mark.ROUND_BEGUN or mark is Mark.COMMITTED or mark in ABORTS:
                     self._has_aborted = mark in ABORTS
+            case SeatGivenUp(seat, epoch):
+                world.note(controller, "gives up", f"{self.tree} {seat} {epoch}")
+                world.given_up(seat, epoch, self.core.view().version)
+            case JobBarred(job):
+                world.note(controller, "leaves out", f"{self.tree} {job}")
+                controller.after(0, self.look)
             case Blame():
                 raise Violated("nobody is to blame", f"{self.name}: {action}")
             case _:
@@ -226,3 +266,9 @@ class Group:
         epoch = self._draining.get(job)
         if epoch is not None:
             self.controller.drained(job, epoch)
+
+
+def _patience(config: ControlConfig) -> PatienceConfig | None:
+    if config.mute_ns < 0:
+        return None
+    return PatienceConfig(config.mute_ns, config.failed_max, bar_ns=config.mute_ns // 4 + 1)

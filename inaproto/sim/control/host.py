@@ -31,6 +31,8 @@ class ControlHost(Node):
         self.index = index
         self.seats: dict[str, SimSeat] = {}
         """By job."""
+        self.stopped_until = 0
+        """Its processes begin nothing until then."""
 
     def begin(self) -> None:
         self.seats = {}

@@ -17,6 +17,9 @@ DECLARED: Final[dict[str, str]] = {
     "fault: peer partition": "a node was cut off from all but the controller",
     "fault: burst": "all messages had much worse weather for a while",
     "fault: clock jump": "the controller's clock jumped ahead",
+    "fault: mute seats": "a host was heard of, and its seats were not",
+    "fault: deaf seats": "a host was heard of, and its seats heard nothing",
+    "fault: process stops": "a host's processes began no operation",
     "a message was lost": "by the weather",
     "a message was cut off": "by a partition",
     "a message was late": "so that others overtook it",
@@ -53,6 +56,12 @@ DECLARED: Final[dict[str, str]] = {
     "sharing: decision of an earlier term sent again": "the coordinator found it in its log",
     "sharing: a seat asked about a round that is not in the log": "so it was aborted",
     "sharing: message of an earlier term, round or life": "refused",
+    # patience
+    "sharing: seat given up: it owed an answer": "so that others could use the pool",
+    "sharing: job left out: its seats do not answer": "so that others could use the pool",
+    "sharing: job taken in again": "after a while",
+    "a seat that was given up used the pool": "nobody had reached it; the next turn made it stale",
+    "a turn was ended in which nothing went on": "a process stood, or its host had not been heard",
     # turns and operations
     "a turn stands": "a job may use a pool",
     "a turn was revoked": "it was open, or its job was to drain, and now has an end",

@@ -45,6 +45,8 @@ class Network:
         self._paths: dict[tuple[int, int], Path] = {}
         self._cuts: dict[tuple[int, int], int] = {}
         """How many partitions stop that direction now."""
+        self._silent: dict[tuple[int, type], int] = {}
+        """How many faults keep that kind of message of a host from getting through."""
         self.messages = 0
 
     @property
@@ -64,6 +66,16 @@ class Network:
         for each in directions:
             self._cuts[each] -= 1
 
+    def silence(self, host: Node, what: type) -> None:
+        self._silent[host.number, what] = self._silent.get((host.number, what), 0) + 1
+
+    def unsilence(self, host: Node, what: type) -> None:
+        self._silent[host.number, what] -= 1
+
+    def _is_silenced(self, source: Node, target: Node, message: Any) -> bool:
+        kind = type(message)
+        return any(self._silent.get((node.number, kind), 0) > 0 for node in (source, target))
+
     def is_cut(self, source: Node, target: Node) -> bool:
         return self._cuts.get((source.number, target.number), 0) > 0
 
@@ -78,7 +90,8 @@ class Network:
         path = self._path(source, target)
         delay = path.delays.between(world.config.delay_min_ns, world.config.delay_max_ns)
         fate = path.fates.next(_MESSAGE_BYTES) or _HARMLESS
-        lost = "lost" if fate.drop else "cut off" if self.is_cut(source, target) else ""
+        is_cut = self.is_cut(source, target) or self._is_silenced(source, target, message)
+        lost = "lost" if fate.drop else "cut off" if is_cut else ""
         world.sent(path, message, fate, lost)
         if lost:
             world.mark("a message was lost" if fate.drop else "a message was cut off")

@@ -236,6 +236,10 @@ class SimSeat:
         """Nothing but a path is missing for the next operation."""
         if self.is_closed:
             return
+        stopped = self.host.stopped_until - self.world.agenda.now
+        if stopped > 0:
+            self.host.after(stopped, self._ready)
+            return
         self._ready_at = self.world.agenda.now
         following = self.operation + 1
         if self.member is None:

@@ -69,7 +69,13 @@ class DecisionsKept(ControlChecker):
         self._turns: dict[str, dict[int, tuple[Seat, ...]]] = {}
         """By group, seats of turns by their epochs."""
         self._drained: dict[Seat, int] = {}
-        """Up to which epoch each seat has said so."""
+        """Up to which epoch each seat has said so, or was given up."""
+        self._given_up: dict[Seat, Version] = {}
+        """Up to which round: it may be told anything of these."""
+
+    def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
+        self._drained[seat] = max(epoch, self._drained.get(seat, 0))
+        self._given_up[seat] = version
 
     def said(self, message: Any) -> None:
         match message:
@@ -103,7 +109,10 @@ class DecisionsKept(ControlChecker):
                 continue
             for seat in record.told:
                 round_ = self._rounds.get((seat, record.version))
-                if round_ is not None and seat not in round_.done and _is_there(self.world, seat):
+                is_late = record.version <= self._given_up.get(seat, NO_VERSION)
+                if round_ is None or is_late or seat in round_.done:
+                    continue
+                if _is_there(self.world, seat):
                     raise Violated(self.name, f"{seat} was not heard to have done {record.version}")
 
     def _asked(self, seat: Seat, prepare: Prepare) -> None:
@@ -133,7 +142,8 @@ class DecisionsKept(ControlChecker):
     def _must_not_be_committed(self, seat: Seat, version: Version, who: str) -> None:
         round_ = self._rounds.get((seat, version))
         is_committed = round_ is not None and round_.decision is not None and seat not in round_.done
-        if is_committed and _is_there(self.world, seat):
+        is_given_up = version <= self._given_up.get(seat, NO_VERSION)
+        if is_committed and not is_given_up and _is_there(self.world, seat):
             raise Violated(self.name, f"{who} tells {seat} that {version} was aborted, and it was committed")
 
     def _committed(self, round_: _Round, version: Version, decision: Decision) -> None:
@@ -346,7 +356,7 @@ class TurnsObeyed(ControlChecker):
     def _look_for_drained(self, seat: Seat, following: int) -> None:
         known = self._of(seat)
         epoch = max(known.turns, default=-1)
-        if epoch < known.floor or epoch in known.running.values():
+        if epoch < known.floor or any(of <= epoch for of in known.running.values()):
             return
         _, until = known.turns[epoch]
         if until is not None and until <= following:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.core.sharing_types import Mark
-from inaproto.core.sharing_words import Path
+from inaproto.core.sharing_words import Path, Seat, Version
 from inaproto.core.slot_ledger import Lease
 from inaproto.sim.agenda import Agenda
 from inaproto.sim.checkers.checker import Violated
@@ -284,6 +284,10 @@ class ControlWorld:
     def participant_stepped(self, member: Membership) -> None:
         for checker in self.checkers:
             checker.participant_stepped(member)
+
+    def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
+        for checker in self.checkers:
+            checker.given_up(seat, epoch, version)
 
     def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
         for checker in self.checkers:

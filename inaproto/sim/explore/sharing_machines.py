@@ -24,11 +24,13 @@ from inaproto.core.sharing_types import (
     FromPeer,
     FromSeat,
     HoldOperation,
+    JobBarred,
     JobDrained,
     Noted,
     ParticipantEvent,
     Persist,
     PoolFree,
+    SeatGivenUp,
     SharingAction,
     SharingEvent,
     StartOperation,
@@ -152,7 +154,7 @@ def perform_coordinator(
                 persist = action
             case Blame():
                 wrong = f"the coordinator blames {action}"
-            case TurnStands() | PoolFree() | JobDrained() | Noted():
+            case TurnStands() | PoolFree() | SeatGivenUp() | JobBarred() | JobDrained() | Noted():
                 pass
     return (tuple(sent), persist), wrong
 
