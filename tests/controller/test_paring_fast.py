@@ -9,7 +9,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +52,7 @@ TASKS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(networks(), TASKS, st.sets(st.integers(0, 23), max_size=4))
 def test_the_highest_rate_is_always_reached(
     network: ProgrammableNetwork, task: Task, taken: set[int]
@@ -68,7 +67,7 @@ def test_the_highest_rate_is_always_reached(
     assert not {found.ps, *found.workers(network)} & busy
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(networks(), TASKS)
 def test_every_start_reaches_it_and_is_only_improved(network: ProgrammableNetwork, task: Task) -> None:
     """Whatever the rack of the parameter server; hops are as ``measure`` counts them."""
@@ -123,27 +122,28 @@ def test_interior_workers_are_not_used() -> None:
 
 _SMALL = """
 from fractions import Fraction
-from inaproto_controller.paring.fast import plan_fast
+from inaproto_controller.paring import fast
 from inaproto_controller.paring.fat_tree_names import fat_tree_network
 from inaproto_controller.paring.model import Task
-tree = plan_fast(fat_tree_network(4, "e0.0 a1.1 c2 e3.*", capacity=Fraction(10)), Task(6, 1, Fraction(1000)))
-print(tree)
+fast.CHANGES_MIN, fast.CHANGES_PER_ELEMENT = 0, 500
+network = fat_tree_network(4, "e0.0 a1.1 c2 e3.*", capacity=Fraction(10))
+print(fast.plan_fast(network, Task(6, 1, Fraction(1000))))
 """
 
 
-@pytest.mark.parametrize("disabled", ["0", "1"])
-def test_the_tree_is_the_same_compiled_or_not(disabled: str) -> None:
-    here = plan_fast(fat_tree_network(4, "e0.0 a1.1 c2 e3.*", capacity=TEN), Task(6, 1, MANY))
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": disabled, "PYTHONHASHSEED": "7"}
-    done = subprocess.run(
-        [sys.executable, "-c", _SMALL], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == str(here)
+def test_the_tree_is_the_same_compiled_or_not() -> None:
+    found = set()
+    for disabled in ("0", "1"):
+        environment = {**os.environ, "NUMBA_DISABLE_JIT": disabled, "PYTHONHASHSEED": f"{disabled}7"}
+        done = subprocess.run(
+            [sys.executable, "-c", _SMALL], env=environment, capture_output=True, text=True, check=True
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
 
 
 def test_a_tree_of_a_thousand_servers() -> None:
-    """Every other edge switch adds up: 64 switches, 500 workers; no more hops than one a worker and those
-    between switches could explain."""
+    """Every other edge switch adds up: 64 switches, 500 workers."""
     network = fat_tree_network(16, " ".join(f"e*.{number}" for number in (0, 2, 4, 6)), capacity=TEN)
     task = Task(500, 1, MANY)
     problem = SlotProblem.of(network, task)

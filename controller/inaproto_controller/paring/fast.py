@@ -16,9 +16,11 @@ from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwo
 from inaproto_controller.paring.slot_greedy import greedy_tree
 from inaproto_controller.paring.slot_problem import RackTree, SlotProblem
 
-STARTS_MAX: Final = 8
+STARTS_MAX: Final = 12
 CHANGES_PER_ELEMENT: Final = 4000
-"""That are drawn, by worker or switch that could be in the tree, over all starts."""
+"""That are drawn, over all starts, by worker or switch that could be in the tree."""
+CHANGES_MIN: Final = 300_000
+"""At least: some 20 ms. Small trees are hard: one hop is several per cent."""
 
 
 def plan_fast(
@@ -35,5 +37,5 @@ def fast_tree(problem: SlotProblem) -> RackTree:
 
     grown = sorted((greedy_tree(problem, alike[0]) for alike in problem.ps_rack_classes), key=cost)
     starts = grown[:STARTS_MAX]
-    changes = CHANGES_PER_ELEMENT * (problem.workers + len(problem.switches)) // len(starts)
-    return min((improved(problem, tree, changes) for tree in starts), key=cost)
+    changes = max(CHANGES_MIN, CHANGES_PER_ELEMENT * (problem.workers + len(problem.switches)))
+    return min((improved(problem, tree, changes // len(starts)) for tree in starts), key=cost)

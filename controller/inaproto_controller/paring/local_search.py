@@ -30,7 +30,7 @@ _STEPS: Final = 1024
 _ROUNDS: Final = 64
 """In each of which the temperature is the same; in the last ones it is 0."""
 _COLD_ROUNDS: Final = 4
-_WARMEST, _COLDEST = 0.8, 0.12
+_WARMEST, _COLDEST = 0.8, 0.2
 """Temperatures in hops."""
 _HOPS, _PS_RACK, _RANDOM = 0, 1, 2
 
