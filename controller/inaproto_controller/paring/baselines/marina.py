@@ -38,7 +38,7 @@ def plan_marina(
     workers = placed.workers(network)
     links = steiner_tree(network.topology, _costs(network), {placed.ps, *workers}, placed.ps)
     parents = DeliveryTree(placed.ps, workers, links).contracted(links.keys() & set(network.programmable))
-    while (move := _relief(network, placed.ps, parents)) is not None:
+    while (move := _relief(network, parents)) is not None:
         child, taker = move
         parents[child] = taker
     return PlacedTree(placed.ps, without_idle_switches(network.topology.hosts, parents))
@@ -58,7 +58,7 @@ def _costs(network: ProgrammableNetwork) -> dict[Node, int]:
     return {switch: found.get(switch, dearer) for switch in range(hosts, network.topology.nodes)}
 
 
-def _relief(network: ProgrammableNetwork, ps: Node, parents: Mapping[Node, Node]) -> tuple[Node, Node] | None:
+def _relief(network: ProgrammableNetwork, parents: Mapping[Node, Node]) -> tuple[Node, Node] | None:
     """A child of the most loaded switch, and who is to have it; None where no move helps.
 
     A move leaves the taker less loaded than the giver was, so the sorted loads fall with each.
@@ -72,14 +72,14 @@ def _relief(network: ProgrammableNetwork, ps: Node, parents: Mapping[Node, Node]
 
     switches = sorted(node for node in loads if node >= hosts)
     most = max(map(burden, switches), default=Fraction(0))
+    givers = {switch for switch in switches if burden(switch) == most > 0}
+    takers = [switch for switch in switches if burden(switch, 1) < most]
     moves = [
         (network.hops(child, taker) - network.hops(child, giver), giver, child, taker)
-        for giver in switches
-        if burden(giver) == most > 0
-        for child in sorted(parents)
-        if parents[child] == giver
-        for taker in switches
-        if burden(taker, 1) < most and not is_below(parents, taker, child)
+        for child, giver in parents.items()
+        if giver in givers
+        for taker in takers
+        if child < hosts or not is_below(parents, taker, child)
     ]
     if not moves:
         return None

@@ -87,6 +87,8 @@ def _cheapest_spider(
         legs = sorted((way.cost[centre], place) for place, way in enumerate(ways) if centre in way.cost)
         cost, links = 0 if centre in members else costs[centre], 0
         for count, (leg, _) in enumerate(legs, start=1):
+            if count > 2 and leg[0] * (count - 1) > cost:
+                break  # dearer than those before it are on average, as all that follow are
             cost, links = cost + leg[0], links + leg[1]
             if count == 1:
                 continue
