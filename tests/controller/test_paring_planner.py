@@ -170,6 +170,13 @@ def test_a_budget_is_kept_or_the_least_fees_are_told() -> None:
     assert slower.fee == 12
 
 
+def test_fees_of_leaf_workers_are_counted_for_leaves_though_workers_could_add_up() -> None:
+    network = fat_tree_network(6, MASK, capacity=Fraction(10))
+    task = Task(20, 10**6, Fraction(5), worker_capacity=Fraction(10))
+    answer = refused(network, task, fees=fees(network, 3), budget=Fraction(14))
+    assert (answer.witness["least fees"], answer.witness["rate"]) == ("18", "5/2")
+
+
 def test_fees_that_are_none() -> None:
     network, task = uneven(), Task(3, 8, Fraction(1))
     with pytest.raises(LocalMisuse, match="only switches have fees"):

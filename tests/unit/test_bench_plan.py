@@ -23,6 +23,12 @@ def test_all_ways_of_the_printed_algorithm_give_its_tree(small: dict[str, object
     assert [row["row"] for row in rows] == [FAST, STAR, FLOW, FLOW_AS_PRINTED]
     assert len({(row["rate_gbit_s"], row["hops"]) for row in rows[1:]}) == 1
     assert all(len(row["samples_cpu_s"]) == 2 for row in rows)
+    for row in rows:
+        assert row["executed"]["is_as_planned"]
+        assert (row["executed"]["rate_gbit_s"], row["executed"]["hops"]) == (
+            row["rate_gbit_s"],
+            str(row["hops"]),
+        )
     assert small["ratio"] == rows[-1]["times_fast"]
     assert small["goal_ratio"] == GOAL
 

@@ -144,8 +144,10 @@ def plan(
         return found
     tree, bound = found
     if fees:
-        reached = best.rate if mode is Mode.PRINTED else _of_leaves(network, task, busy, graph)
-        thrift = Thrift(network, task, graph, fees, partial(_tree, planner), reached)
+        own = task if mode is Mode.PRINTED else replace(task, worker_capacity=ZERO)
+        reached = best_rate(network, own, busy, graph=graph)
+        assert not isinstance(reached, Infeasible), "there is a tree"
+        thrift = Thrift(network, own, graph, fees, partial(_tree, planner), reached.rate)
         cheap = thrift.within(budget, tree if mode is Mode.PRINTED else thrift.thinned(tree))
         if isinstance(cheap, Infeasible):
             return cheap
@@ -266,10 +268,3 @@ def _tree(
 ) -> PlacedTree | Infeasible:
     found = planner(network)
     return found if isinstance(found, Infeasible) else found[0]
-
-
-def _of_leaves(
-    network: ProgrammableNetwork, task: Task, busy: Collection[Node], graph: LogicalGraph
-) -> Fraction:
-    best = best_rate(network, replace(task, worker_capacity=ZERO), busy, graph=graph)
-    return Fraction(0) if isinstance(best, Infeasible) else best.rate
