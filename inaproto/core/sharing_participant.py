@@ -246,7 +246,7 @@ class SharingParticipant:
     def _lost(self, said: CoordinatorLost, now: Instant) -> list[ParticipantAction]:
         """What it has told one of them it need not tell the others; what it has told none may take long."""
         if self._phase is not Phase.IN_DOUBT and self._deadline is not None:
-            self._deadline = min(self._deadline, Instant(now + self._config.ask_ns))
+            self._deadline = min(self._deadline, Instant(now + self._config.answer_ns))
         self._asked += 1
         return [*self._peers.ask(self._round)]
 

@@ -331,13 +331,18 @@ class ParticipantConfig:
     """That it starts next."""
     ask_ns: int = 100 * MS
     """Between two questions of a seat that is in doubt."""
+    answer_ns: int = 50 * MS
+    """That operations wait for answers of peers once the coordinator is lost."""
     operations_max: int = 4096
     """Started and not ended: as many as messages may be without an acknowledgement, which are two windows."""
     lease_max_ns: int = 10 * S
     """Whatever a coordinator asks for."""
 
     def __post_init__(self) -> None:
-        if self.operations_max < 1 or min(self.ask_ns, self.lease_max_ns, self.first_operation) < 0:
+        if (
+            self.operations_max < 1
+            or min(self.ask_ns, self.answer_ns, self.lease_max_ns, self.first_operation) < 0
+        ):
             raise LocalMisuse(f"seat {self.seat}: a number that is too small: {self}")
 
 

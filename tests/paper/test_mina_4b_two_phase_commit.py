@@ -405,12 +405,12 @@ def test_who_is_asked_about_a_round_that_was_aborted_meanwhile_says_so(rule: Rul
 def test_who_loses_the_coordinator_waits_no_longer_than_its_peers_take_to_answer(rule: Rule) -> None:
     group = Group(rule)
     _, other, _ = in_doubt_of(group)
-    lease, ask_ns = group.participants[other].deadline, ParticipantConfig(other).ask_ns
+    lease, answer_ns = group.participants[other].deadline, ParticipantConfig(other).answer_ns
     group.at(other, CoordinatorLost())
     shorter = group.participants[other].deadline
     assert lease is not None
-    assert shorter == group.now + ask_ns < lease
-    group.pass_time(ask_ns)
+    assert shorter == group.now + answer_ns < lease
+    group.pass_time(answer_ns)
     assert group.phases("A")[1] == "in doubt"
     assert group.start(other) is None
 

@@ -148,8 +148,8 @@ async def test_when_the_controller_is_gone_and_nobody_knows_no_operation_waits_f
         seats.disconnected()
     assert hosts.asked_again == [1, 1]
     for job in hosts.jobs:
-        assert hosts.run(job, 2) == Wait(Instant(LEASE_MS * MS // 2))
-    hosts.now = Instant(LEASE_MS * MS // 2)
+        assert hosts.run(job, 2) == Wait(Instant(LEASE_MS * MS // 4))
+    hosts.now = Instant(LEASE_MS * MS // 4)
     assert [hosts.run(job, 2) for job in hosts.jobs] == [Binding(BASE)] * 2
 
 

@@ -93,7 +93,12 @@ class Membership:
         self.id = Seat(JobId(seat.job.name), seat.host.name, life=lease.epoch)
         config = seat.world.config
         self.core = SharingParticipant(
-            ParticipantConfig(self.id, first_operation=OpIndex(first), ask_ns=config.lease_ns)
+            ParticipantConfig(
+                self.id,
+                first_operation=OpIndex(first),
+                ask_ns=config.lease_ns,
+                answer_ns=config.lease_ns,
+            )
         )
         self.timer = Timer(seat.host, lambda: self.core.deadline, lambda: self.step(Woke()))
 
