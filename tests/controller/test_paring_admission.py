@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.paring.admission import STRAIGHT, Tenants, schedule
+from inaproto_controller.paring.admission import CHUNK_BYTES, STRAIGHT, Subtasks, Tenants, schedule
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
 from inaproto_controller.paring.model import Accounting, Task
 from inaproto_controller.paring.planner import Mode
@@ -107,9 +107,23 @@ def test_section_4_c_2_what_does_not_fit_goes_in_subtasks() -> None:
     (part,) = state.running["a"].parts
     least = min(state.memory[node] for node in part.plan.tree.switches(state.network))
     whole, rest = divmod(10 * MB, least)
-    assert part.subtask_bytes == (least,) * whole + (rest,)
-    assert sum(part.subtask_bytes) == task.gradient_bytes
+    assert part.subtasks == Subtasks(least, whole, rest)
+    assert part.subtasks.count == whole + 1
+    assert part.subtasks.nbytes == task.gradient_bytes
     assert set(part.held_bytes.values()) == {least}
+
+
+def test_section_4_c_2_what_is_left_of_a_memory_cuts_no_gradient_into_crumbs() -> None:
+    state = admitted(tenants("e0.0", e0_0=2 * MB), "a", Task(3, 2 * MB - 1, Fraction(1)))
+    crumb = admitted(state, "b", Task(3, 2 * MB, Fraction(1)))
+    assert crumb.running["b"].reason == STRAIGHT
+    assert crumb.running["b"].parts[0].subtasks.count == 1
+    fits = admitted(state, "b", Task(3, 1, Fraction(1)))
+    assert fits.running["b"].reason == "", "all of it has room"
+    small = admitted(tenants("e0.0", e0_0=CHUNK_BYTES), "a", Task(3, 10**15, Fraction(1)))
+    assert small.running["a"].parts[0].subtasks == Subtasks(CHUNK_BYTES, *divmod(10**15, CHUNK_BYTES))
+    full = admitted(tenants("e0.0", e0_0=CHUNK_BYTES - 1), "a", Task(3, 2 * 10**9, Fraction(1)))
+    assert full.running["a"].reason == STRAIGHT
 
 
 def test_section_4_c_2_without_memory_anywhere_gradients_go_straight_to_the_server() -> None:
@@ -118,7 +132,7 @@ def test_section_4_c_2_without_memory_anywhere_gradients_go_straight_to_the_serv
     assert [one.reason for one in state.running.values()] == ["", STRAIGHT]
     (part,) = state.running["b"].parts
     assert set(part.plan.tree.parents.values()) == {part.plan.tree.ps}
-    assert part.subtask_bytes == (MB,)
+    assert part.subtasks == Subtasks(MB, 1, 0)
     again = state.left("a").replanned("b", mode=Mode.PRINTED)
     assert again.running["b"].traffic_bytes <= state.running["b"].traffic_bytes
 
@@ -134,6 +148,19 @@ def test_section_4_c_3_several_parameter_servers_have_the_same_workers() -> None
     answer = tenants().admitted("a", Task(15, MB, Fraction(5)), servers=2, mode=Mode.PRINTED)
     assert isinstance(answer, Infeasible)
     assert answer.witness == {"parameter servers": 1, "idle": 0}
+
+
+def test_section_4_c_4_a_budget_is_that_of_all_parts_and_a_switch_has_its_fee_once() -> None:
+    fees = {node: Fraction(2) for node in switches_named(4, "e*.* a*.* c*")}
+    asked: dict[str, object] = {"servers": 2, "fees": fees, "mode": Mode.FAST}
+    state = tenants("e*.* a*.* c*")
+    found = admitted(state, "a", Task(7, MB, Fraction(3)), budget=Fraction(4), **asked).running["a"]
+    used = {node for part in found.parts for node in part.plan.tree.switches(part.plan.network)}
+    assert found.fee == 2 * len(used) <= 4
+    answer = state.admitted("a", Task(7, MB, Fraction(3)), budget=Fraction(1), **asked)  # type: ignore[arg-type]
+    assert isinstance(answer, Infeasible)
+    again = Tenants(state.network, running={"a": found}).replanned("a", fees=fees, budget=Fraction(4))
+    assert again.running["a"].fee <= 4
 
 
 def test_section_4_c_6_a_scheduler_says_what_goes_first_and_changes_no_tree() -> None:

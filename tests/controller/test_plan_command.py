@@ -94,7 +94,8 @@ def test_memory_and_several_servers_make_parts_and_subtasks() -> None:
         *("--servers", "2", "--gradient", "101MB", "--mode", "printed"),
     )
     assert [part["gradient_bytes"] for part in found["parts"]] == [50_500_000, 50_500_000]
-    assert found["parts"][0]["subtasks_bytes"] == [10_000_000] * 5 + [500_000]
+    cut = {"count": 6, "each_bytes": 10_000_000, "whole": 5, "rest_bytes": 500_000}
+    assert found["parts"][0]["subtasks"] == cut
 
 
 def test_coarse_routing_leads_nothing_past_a_switch_that_adds_up() -> None:

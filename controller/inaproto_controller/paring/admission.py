@@ -6,7 +6,9 @@ are its own; of each switch that adds up for it, rate times load of the capacity
 - *Memory* (2): a switch that has none left adds nothing up. A gradient that does not fit is cut into subtasks
   of the least free memory of the tree's switches, which go one after the other along the same tree, so that a
   switch holds one of them at a time. Where no switch has memory, all is sent straight to the PS. P4 switches
-  (5) have no bound on their rate, and little memory.
+  (5) have no bound on their rate, and little memory. The paper says nothing of what is left over: here a
+  switch with less than ``CHUNK_BYTES`` counts as full for what is larger, since between two subtasks lies a
+  round trip, which its rate leaves out, and the smallest chunk would be that of the whole tree.
 - *Several parameter servers* (3): the gradient is cut into equal parts, each with a PS and a tree of its own.
   The workers are those of the first. As in print, each tree is planned on what those before left; further PSs
   are the idle servers of most capacity, of these the nearest to the workers. The paper does not say how a
@@ -34,7 +36,28 @@ from inaproto.errors import Infeasible, InvariantBroken, LocalMisuse
 from inaproto_controller.paring.model import ZERO, Capacity, Node, ProgrammableNetwork, Task
 from inaproto_controller.paring.planner import Fixed, Plan, plan
 
+CHUNK_BYTES: Final = 64 << 10
+"""Of the subtasks of a gradient the least: what 10 Gbit/s carry in 52 microseconds, many round trips."""
 STRAIGHT: Final = "no switch has memory: gradients go straight to the parameter server"
+
+
+@dataclass(frozen=True, slots=True)
+class Subtasks:
+    """Of a part, one after the other; several where memory is short."""
+
+    each_bytes: int
+    whole: int
+    """So many of ``each_bytes``."""
+    rest_bytes: int
+    """Of one more at the end; 0: there is none."""
+
+    @property
+    def count(self) -> int:
+        return self.whole + (self.rest_bytes > 0)
+
+    @property
+    def nbytes(self) -> int:
+        return self.whole * self.each_bytes + self.rest_bytes
 
 
 @dataclass(frozen=True)
@@ -43,13 +66,12 @@ class Part:
 
     plan: Plan
     """Its task has the bytes of the part."""
-    subtask_bytes: tuple[int, ...]
-    """One after the other; several where memory is short."""
+    subtasks: Subtasks
 
     @cached_property
     def held_bytes(self) -> dict[Node, int]:
         """Of the memory of each of its switches."""
-        return dict.fromkeys(self.plan.tree.switches(self.plan.network), max(self.subtask_bytes))
+        return dict.fromkeys(self.plan.tree.switches(self.plan.network), self.subtasks.each_bytes)
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,11 @@ class Admitted:
     @property
     def traffic_bytes(self) -> int:
         return sum(part.plan.traffic_bytes for part in self.parts)
+
+    @property
+    def fee(self) -> Fraction:
+        """Of all switches, each once, in links."""
+        return sum((part.plan.fee for part in self.parts), ZERO)
 
     @property
     def seconds(self) -> Fraction:
@@ -142,21 +169,26 @@ class Tenants:
     @cached_property
     def free(self) -> ProgrammableNetwork:
         """What is left of capacities; none where no memory is."""
+        return self.free_for(1)
+
+    def free_for(self, gradient_bytes: int) -> ProgrammableNetwork:
+        """What is left of capacities to a gradient; none where memory is for no subtask of it."""
+        least = min(gradient_bytes, CHUNK_BYTES)
         held: dict[Node, Fraction] = {}
         filled: dict[Node, int] = {}
         for part in self._parts():
             for node, rate in part.plan.held.items():
                 held[node] = held.get(node, ZERO) + rate
-            for node, nbytes in part.held_bytes.items():
-                filled[node] = filled.get(node, 0) + nbytes
+            for node, kept in part.held_bytes.items():
+                filled[node] = filled.get(node, 0) + kept
         capacities: list[Capacity] = list(self.network.capacities)
         for node in held.keys() | self.memory.keys():
             capacity = capacities[node]
             left = capacity if capacity is None else capacity - held.get(node, ZERO)
-            room = self.memory[node] - filled.get(node, 0) if node in self.memory else 1
+            room = self.memory[node] - filled.get(node, 0) if node in self.memory else least
             if (left is not None and left < 0) or room < 0:
                 raise InvariantBroken(f"more is taken of {self.network.topology.name(node)} than it has")
-            capacities[node] = left if room else ZERO
+            capacities[node] = left if room >= least else ZERO
         return replace(self.network, capacities=tuple(capacities))
 
     def free_bytes(self, node: Node) -> int | None:
@@ -233,8 +265,12 @@ class Tenants:
         now = self
         if parts:
             now = self._with("", Admitted(task, tuple(parts)))
-        found = plan(now.free, task, **options)
+            options = _fees_left(parts, options)
+        found = plan(now.free_for(task.gradient_bytes), task, **options)
         if isinstance(found, Infeasible):
+            if parts and "budget" in found.witness:
+                spent = str(sum(part.plan.fee for part in parts))
+                return replace(found, witness={**found.witness, "fees of the parts before": spent})
             return found
         switches = found.tree.switches(self.network)
         room = min((room for one in switches if (room := now.free_bytes(one)) is not None), default=None)
@@ -258,6 +294,16 @@ class Tenants:
         return min(able, key=order)
 
 
+def _fees_left(parts: Sequence[Part], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the next part: switches of those before have had their fee, which is off the budget."""
+    used = {node for part in parts for node in part.plan.tree.switches(part.plan.network)}
+    fees = {node: fee for node, fee in (options.get("fees") or {}).items() if node not in used}
+    budget = options.get("budget")
+    if budget is not None:
+        budget = budget - sum(part.plan.fee for part in parts) if fees else None
+    return {**options, "fees": fees, "budget": budget}
+
+
 def _distance(network: ProgrammableNetwork, server: Node, workers: Sequence[Node]) -> int:
     to_all = network.topology.all_distances
     return sum(1 + min(int(to_all[switch, worker]) for switch in network.homes[server]) for worker in workers)
@@ -269,11 +315,9 @@ def _shares(nbytes: int, count: int) -> list[int]:
     return [each + (number < more) for number in range(count)]
 
 
-def _cut(nbytes: int, room: int | None) -> tuple[int, ...]:
-    if room is None or room >= nbytes:
-        return (nbytes,)
-    whole, rest = divmod(nbytes, room)
-    return (room,) * whole + ((rest,) if rest else ())
+def _cut(nbytes: int, room: int | None) -> Subtasks:
+    each = nbytes if room is None else min(room, nbytes)
+    return Subtasks(each, *divmod(nbytes, each))
 
 
 def _reason(parts: Sequence[Part]) -> str:

@@ -6,6 +6,7 @@ Rates and other fractions are text, exactly ("10/3"), with a number beside them 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from fractions import Fraction
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from inaproto_controller.paring.execution import Unfolded
 from inaproto_controller.paring.model import Node
 from inaproto_controller.paring.routes import Routes
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 NameOf = Callable[[Node], str]
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
@@ -27,6 +28,7 @@ def document(admitted: Admitted, asked: Mapping[str, Any], name_of: NameOf) -> d
         "asked": dict(asked),
         "rate_gbit_s": _exact(admitted.rate),
         "seconds": _exact(admitted.seconds),
+        "fees": _exact(admitted.fee),
         "traffic_bytes": admitted.traffic_bytes,
         "workers": [name_of(worker) for worker in admitted.workers],
         "reason": admitted.reason,
@@ -52,7 +54,7 @@ def _part(part: Part, name_of: NameOf) -> dict[str, Any]:
         "is_coarse": plan.is_coarse,
         "parameter_server": name_of(tree.ps),
         "gradient_bytes": plan.task.gradient_bytes,
-        "subtasks_bytes": list(part.subtask_bytes),
+        "subtasks": {"count": part.subtasks.count, **asdict(part.subtasks)},
         "rate_gbit_s": _exact(plan.rate),
         "highest_rate_gbit_s": _exact(plan.best_rate),
         "seconds": _exact(plan.seconds),
@@ -91,8 +93,8 @@ def lines(admitted: Admitted, name_of: NameOf) -> Iterator[str]:
             yield "routing  coarse: a switch adds up all that passes it, or nothing"
         if plan.fees:
             yield f"fees     {_said(plan.fee)}"
-        if len(part.subtask_bytes) > 1:
-            yield f"subtasks {len(part.subtask_bytes)}, of {size(max(part.subtask_bytes))} at most"
+        if part.subtasks.count > 1:
+            yield f"subtasks {part.subtasks.count}, of {size(part.subtasks.each_bytes)} at most"
         yield from _branch(part, name_of)
 
 
