@@ -158,6 +158,12 @@ def test_a_network_that_is_apart(tmp_path: Path) -> None:
         (("--topology", "fat-tree:4", "--busy", "h16"), "server h16: there is none"),
         (("--topology", "fat-tree:4", "--ps", "h1", "--busy", "h1"), "it is --busy"),
         (("--topology", "fat-tree:4", "--rate", "0"), "a number above 0"),
+        (("--topology", "fat-tree:4", "--rate", "1e999999999"), "a number above 0"),
+        (("--topology", "fat-tree:4", "--rate", "1e-400"), "of 0.000001 to 1000000000"),
+        (("--topology", "fat-tree:4", "--rate", "1/0"), "a number above 0"),
+        (("--topology", "fat-tree:4", "--capacity", "1e99999999"), "Gbit/s, 0 or more"),
+        (("--topology", "fat-tree:4", "--capacity", "1/10000000"), "of 0.000001 to 1000000000"),
+        (("--topology", "fat-tree:4", "--fee", "*=1e99999999"), "a number above 0"),
         (("--topology", "fat-tree:4", "--gradient", "many"), "bytes, such as"),
         (("--topology", "fat-tree:4", "--gradient", "1B", "--servers", "2"), "at least a byte"),
         (("--topology", "fat-tree:4", "--capacity", "-1"), "Gbit/s, 0 or more"),
@@ -180,13 +186,26 @@ def test_options_that_are_wrong_say_what_to_write(arguments: tuple[str, ...], wo
     assert words in result.output
 
 
-def test_a_capacity_in_a_file_that_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [('"much"', "much"), ('"1e99999999"', "1e99999999"), ("1e99", "1" + 39 * "0"), ("NaN", "nan")],
+)
+def test_a_capacity_in_a_file_that_is_none(written: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.json"
-    text = UNEVEN.read_text().replace('"10/3"', '"much"')
+    text = UNEVEN.read_text().replace('"10/3"', written)
     file.write_text(text)
     result = called("--topology", str(file), "--workers", "3")
     assert result.exit_code == 2
-    assert "node leaf-c: capacity 'much'" in result.output
+    assert f"node leaf-c: capacity '{said}'" in result.output
+
+
+def test_the_least_and_the_most_that_numbers_may_be_are_planned(tmp_path: Path) -> None:
+    file = tmp_path / "small.json"
+    file.write_text(UNEVEN.read_text().replace('"10/3"', "1e-6"))
+    for rate in ("0.000001", "1000000000"):
+        found = reported("--topology", str(file), "--workers", "3", "--rate", rate, "--gradient", "1TB")
+        assert 0 < found["rate_gbit_s"]["value"] <= 10**9
+        assert found["seconds"]["value"] > 0
 
 
 def test_node_link_json_and_graphml_may_give_servers_a_capacity(tmp_path: Path) -> None:

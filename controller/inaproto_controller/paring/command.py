@@ -75,12 +75,11 @@ def _capacity(text: str) -> Any:
 
 def parse_fraction(text: str) -> Fraction:
     """``5``, ``2.5``, ``10/3``; more than 0. Raises ``ConfigError``."""
-    try:
-        found = Fraction(text) if len(text) <= 40 else Fraction(0)
-    except (ValueError, ZeroDivisionError):
-        found = Fraction(0)
-    if found <= 0:
-        raise ConfigError(f"{text[:40]!r}: a number above 0, such as 5, 2.5 or 10/3")
+    from inaproto_controller.paring.exact_numbers import BOUNDS, parse_exact
+
+    found = parse_exact(text)
+    if not found:
+        raise ConfigError(f"{text[:40]!r}: a number above 0, such as 5, 2.5 or 10/3, {BOUNDS}")
     return found
 
 

@@ -22,6 +22,7 @@ from inaproto.errors import ConfigError
 from inaproto_controller import graph_file
 from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.input_file import read_bounded
+from inaproto_controller.paring.exact_numbers import BOUNDS, parse_exact, plain
 from inaproto_controller.paring.model import Capacity, ProgrammableNetwork
 
 UNBOUNDED: Final = "unbounded"
@@ -56,13 +57,11 @@ def parse_capacity(text: str) -> Capacity:
     """Of an option, or a file. Raises ``ConfigError``."""
     if text == UNBOUNDED:
         return None
-    try:
-        found = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        found = Fraction(-1)
-    if found < 0 or len(text) > _NAMES_MAX:
+    found = parse_exact(text)
+    if found is None:
         raise ConfigError(
-            f"capacity {text[:_NAMES_MAX]!r}: Gbit/s, 0 or more, as 10, 2.5, 10/3 or {UNBOUNDED}"
+            f"capacity {text[:_NAMES_MAX]!r}: Gbit/s, 0 or more, as 10, 2.5, 10/3 or {UNBOUNDED}; "
+            f"if more, {BOUNDS}"
         )
     return found
 
@@ -71,7 +70,7 @@ def _parsed(where: str, value: object) -> Capacity:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ConfigError(f"{where}: capacity {value!r}: a number, or text such as 10/3 or {UNBOUNDED}")
     try:
-        return parse_capacity(str(value))
+        return parse_capacity(value if isinstance(value, str) else plain(value))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
