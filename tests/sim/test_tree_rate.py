@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.errors import LocalMisuse
+from inaproto.errors import LocalMisuse, Unsupported
 from inaproto.sim.timed.tree_rate import Adder, steady_rate
 
 RACK = TreeSwitch("rack", (0, 1, 2))
@@ -35,6 +35,21 @@ def test_a_window_of_one_waits_for_every_result() -> None:
     slow = steady_rate(TREE, adders, Fraction(3), window=1)
     assert slow.rate < steady_rate(TREE, adders, Fraction(3)).rate == 1
     assert slow.rate == 1 / (Fraction(1, 3) + 1 + Fraction(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "free", "rate"), [(1000, 1001, 1, 1000), (1000, 999, 0, Fraction(999, 2))]
+)
+def test_adders_that_are_nearly_alike_take_long_to_fall_in_step(
+    one: int, other: int, free: int, rate: Fraction
+) -> None:
+    tree = TreeSwitch("ps", (TreeSwitch("a", (0, 1)), TreeSwitch("b", (2, 3))))
+    adders = {"a": Adder(Fraction(one), free), "b": Adder(Fraction(other), free), "ps": Adder(Fraction(3001))}
+    found = steady_rate(tree, adders, Fraction(10**6))
+    assert found.rate == rate
+    assert found.period > 256
+    with pytest.raises(Unsupported, match="3000 rounds of a tree of 3 adders"):
+        steady_rate(tree, adders, Fraction(10**6), rounds_max=3000)
 
 
 def test_who_cannot_add_is_refused() -> None:

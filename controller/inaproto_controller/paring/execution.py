@@ -1,4 +1,4 @@
-"""A planned tree, executed: installed in the simulated world, its bytes counted and its rate measured.
+"""A planned tree, executed: its bytes counted in the simulated world, its rate measured in a world of adders.
 
 A tree of PARING says who sends to whom; the accelerators of this project are told of it as an aggregation
 tree (``inaproto.core.aggregation_tree``) with its reduction plan. Two worlds execute it:
@@ -6,7 +6,8 @@ tree (``inaproto.core.aggregation_tree``) with its reduction plan. Two worlds ex
 - the world of frames (``inaproto.sim.world``): training ranks, RDMA, accelerators that sum real frames. It
   says what passes on every link, and the sums are compared bit by bit with numpy's.
 - the world of adders (``inaproto.sim.timed.tree_rate``): the same tree in virtual time, where the capacities
-  of switches and servers are what limits. It says how fast the tree goes.
+  of switches and servers are what limits. It says how fast the tree goes. It is a model beside the first one:
+  links of the world of frames have no such capacities, and nothing that is installed there is timed.
 
 How a tree becomes one that switches execute, and what was decided for it:
 
@@ -254,7 +255,8 @@ def carry(
 
 
 def go(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> SteadyRate:
-    """The rate at which the tree goes, from a run in the world of adders."""
+    """The rate at which the tree goes in the world of adders, which is told of the capacities and of the tree
+    that switches are told of. Raises ``Unsupported`` where that does not become steady."""
     measure(network, task, tree)
     unfolded = Unfolded.of(network, tree)
     adder = partial(_adder, network, task, tree)

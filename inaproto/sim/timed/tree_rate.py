@@ -8,7 +8,9 @@ under way as a host keeps by its window of messages. Links take no time, as in t
 that steer pass on.
 
 Nothing here divides a capacity by a load. The rate is read off when it has become steady: rounds done by the
-time that they took, over a whole period of the run.
+time that they took, over a whole period of the run. It is steady if the times between rounds repeat over all
+of the run's second half, several times; else the run goes on until it is twice as long. Capacities that are
+nearly alike take long to fall in step: of 999 and 1000 Gbit/s one gains a round on the other in a thousand.
 
 Times are integers: multiples of the tick of which all services are a whole number. So two runs agree, and a
 rate is a fraction, exactly.
@@ -16,20 +18,24 @@ rate is a fraction, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import lcm
 from typing import Final, NamedTuple
 
 from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.errors import InvariantBroken, LocalMisuse
+from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
 
 WINDOW: Final = 64
 _WINDOWS: Final = 40
-"""That a run is given to become steady."""
+"""That a run has at least."""
+ROUNDS_MAX: Final = 1 << 17
+"""Of a run that does not become steady."""
+_REPEATS: Final = 3
+"""Of a period, in the second half of a run."""
 _SERVED: Final = -1
 
 
@@ -51,20 +57,40 @@ class SteadyRate:
 
 
 def steady_rate(
-    root: TreeSwitch, adders: Mapping[str, Adder], cap: Fraction, *, window: int = WINDOW
+    root: TreeSwitch,
+    adders: Mapping[str, Adder],
+    cap: Fraction,
+    *,
+    window: int = WINDOW,
+    rounds_max: int = ROUNDS_MAX,
 ) -> SteadyRate:
-    """``adders``: of every switch that aggregates. Raises ``LocalMisuse`` for one that cannot add."""
+    """``adders``: of every switch that aggregates. Raises ``LocalMisuse`` for one that cannot add, and
+    ``Unsupported`` where the rate has not become steady in ``rounds_max`` rounds."""
     if cap <= 0 or window < 1:
         raise LocalMisuse(f"a rate of {cap} Gbit/s, a window of {window}: both are more than 0")
     engine = _Engine(root, adders, cap, window)
-    done = engine.run(window * _WINDOWS)[:-window]  # less those behind which nothing comes any more
-    gaps = [after - before for before, after in pairwise(done)]
-    for period in range(1, 4 * window):
-        tail = gaps[-max(3 * period, 4 * window) :]
-        if all(one == other for one, other in zip(tail, tail[period:], strict=False)):
+    coming = engine.rounds_done()
+    done: list[int] = []
+    while len(done) < rounds_max:
+        done += islice(coming, min(rounds_max - len(done), max(len(done), window * _WINDOWS)))
+        gaps = [after - before for before, after in pairwise(done)]
+        period = _period(gaps[len(gaps) // 2 :])
+        if period:
             took = done[-1] - done[-1 - period]
             return SteadyRate(Fraction(period * engine.ticks, took), period, len(done))
-    raise InvariantBroken(f"no steady rate in {len(done)} rounds of a tree of {len(adders)} adders")
+    raise Unsupported(
+        "a rate that does not become steady",
+        f"{len(done)} rounds of a tree of {len(adders)} adders: some are nearly alike, but not quite",
+    )
+
+
+def _period(gaps: Sequence[int]) -> int:
+    """After which they repeat, ``_REPEATS`` times at least; 0: they do not."""
+    for period in range(1, len(gaps) // _REPEATS + 1):
+        is_likely = gaps[-1] == gaps[-1 - period] and gaps[period : 2 * period] == gaps[:period]
+        if is_likely and gaps[period:] == gaps[:-period]:
+            return period
+    return 0
 
 
 class _Engine:
@@ -113,17 +139,15 @@ class _Engine:
                 else:
                     ahead.append((child, number, one))
 
-    def run(self, rounds: int) -> list[int]:
-        """When each was done at the root, in ticks."""
+    def rounds_done(self) -> Iterator[int]:
+        """When each was done at the root, in ticks; without end."""
         heap = self._heap
         sent_at = dict.fromkeys(self._ranks, 0)
-        done: list[int] = []
 
         def send(number: int, now: int) -> None:
-            if number < rounds:
-                for rank in self._ranks:
-                    sent_at[rank] = ends = max(now, sent_at[rank]) + self._sending
-                    self._push(ends, *self._at[rank], number)
+            for rank in self._ranks:
+                sent_at[rank] = ends = max(now, sent_at[rank]) + self._sending
+                self._push(ends, *self._at[rank], number)
 
         for number in range(self._window):
             send(number, 0)
@@ -144,11 +168,9 @@ class _Engine:
             if adder:
                 self._push(now, *self._parent[adder], number)
             else:
-                done.append(now)
+                yield now
                 send(number + self._window, now)
-        if len(done) != rounds:
-            raise InvariantBroken(f"{len(done)} of {rounds} rounds were done")
-        return done
+        raise InvariantBroken("a tree has come to a stand: no segment is under way")
 
     def _push(self, when: int, adder: int, place: int, number: int) -> None:
         self._serial += 1
