@@ -113,14 +113,15 @@ def test_switches_without_capacity_leave_gradients_to_the_server() -> None:
 
 
 def test_servers_that_are_apart() -> None:
-    """Two racks without a link between them."""
+    """Two racks without a link between them: neither has room for all."""
     links = tuple(GraphLink(host, 4 + host // 2) for host in range(4))
     topology = GraphTopology(
         ("a", "b", "c", "d"), (GraphSwitch("s"), GraphSwitch("t")), links, may_be_apart=True
     )
     network = ProgrammableNetwork.uniform(topology, {4: Fraction(9)}, Fraction(9))
     answer = refused(network, Task(3, 8, Fraction(1)))
-    assert answer.witness == {"from": "a", "to": "c"}
+    assert answer.witness == {"needed": 4, "idle": 4, "of one plane": 2}
+    assert found(network, Task(1, 8, Fraction(1))).hops == 2
     assert found(network, Task(1, 8, Fraction(1)), busy=[2, 3]).hops == 2
 
 

@@ -33,6 +33,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from inaproto.errors import Infeasible, InvariantBroken, LocalMisuse
+from inaproto_controller.graph_topology import UNREACHABLE
 from inaproto_controller.paring.model import ZERO, Capacity, Node, ProgrammableNetwork, Task
 from inaproto_controller.paring.planner import Fixed, Plan, plan
 
@@ -279,7 +280,9 @@ class Tenants:
     def _next_server(self, parts: Sequence[Part]) -> Node | Infeasible:
         network, workers = self.network, parts[0].plan.tree.workers(self.network)
         taken = {*self.busy, *workers, *(part.plan.tree.ps for part in parts)}
-        idle = [server for server in range(network.topology.hosts) if server not in taken]
+        others = (server for server in range(network.topology.hosts) if server not in taken)
+        away = {server: _distance(network, server, workers) for server in others}
+        idle = [server for server, distance in away.items() if distance is not None]
         able = [server for server in idle if network.capacities[server] != 0]
         if not able:
             return Infeasible(
@@ -289,7 +292,7 @@ class Tenants:
 
         def order(server: Node) -> tuple[bool, Fraction, int, Node]:
             capacity = network.capacities[server]
-            return capacity is not None, -(capacity or ZERO), _distance(network, server, workers), server
+            return capacity is not None, -(capacity or ZERO), away[server] or 0, server
 
         return min(able, key=order)
 
@@ -304,9 +307,10 @@ def _fees_left(parts: Sequence[Part], options: Mapping[str, Any]) -> dict[str, A
     return {**options, "fees": fees, "budget": budget}
 
 
-def _distance(network: ProgrammableNetwork, server: Node, workers: Sequence[Node]) -> int:
-    to_all = network.topology.all_distances
-    return sum(1 + min(int(to_all[switch, worker]) for switch in network.homes[server]) for worker in workers)
+def _distance(network: ProgrammableNetwork, server: Node, workers: Sequence[Node]) -> int | None:
+    """To all of them together; None: one of them is out of reach."""
+    distances = [network.distance(server, worker) for worker in workers]
+    return None if max(distances) >= UNREACHABLE else sum(distances)
 
 
 def _shares(nbytes: int, count: int) -> list[int]:

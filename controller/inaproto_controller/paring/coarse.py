@@ -42,11 +42,14 @@ def made_coarse(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> C
 
 
 def plan_coarse(
-    network: ProgrammableNetwork, task: Task, plan: Callable[[Task], PlacedTree | Infeasible]
+    network: ProgrammableNetwork,
+    task: Task,
+    plan: Callable[[Task], PlacedTree | Infeasible],
+    busy: Collection[Node] = (),
 ) -> CoarsePlan | Infeasible:
     """Of the trees of ``plan`` at the highest rate of any tree and at lower caps, the best when adjusted: of
     highest rate, then of fewest links. A cap that is no higher than what was reached ends it."""
-    highest = best_rate(network, task)
+    highest = best_rate(network, task, busy)
     if isinstance(highest, Infeasible):
         return highest
     cap: Fraction | None = highest.rate

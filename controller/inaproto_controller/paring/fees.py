@@ -13,7 +13,7 @@ the rate that it would allow.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
@@ -41,6 +41,23 @@ Planner = Callable[[ProgrammableNetwork], PlacedTree | Infeasible]
 def fee_of(network: ProgrammableNetwork, tree: PlacedTree, fees: Fees) -> Fraction:
     """Of all switches of a tree, in links."""
     return sum((fees.get(switch, ZERO) for switch in tree.switches(network)), ZERO)
+
+
+def above_budget(answers: Sequence[Infeasible], rate: Fraction) -> Infeasible | None:
+    """Of the planes of a network: what is to be said if all that go faster than ``rate`` cost too much.
+
+    The least fees for the highest rate, and the highest rate that the budget allows in any plane.
+    """
+    dear = [answer for answer in answers if answer.reason == ABOVE_BUDGET]
+
+    def of(answer: Infeasible, what: str) -> Fraction:
+        return Fraction(str(answer.witness[what]))
+
+    if not dear or max(of(answer, "rate") for answer in dear) <= rate:
+        return None
+    first = min(dear, key=lambda answer: (-of(answer, "rate"), of(answer, "least fees")))
+    within = max([rate, *(of(answer, "highest rate within the budget") for answer in dear)])
+    return replace(first, witness={**first.witness, "highest rate within the budget": str(within)})
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,17 @@ The paper runs Floyd's algorithm over all nodes. Here:
 - distances come from the topology, which has them from every switch for its own checks, once for all plans.
 
 The graph must be complete, or counting places says nothing. Servers pass nothing on, so where they are linked
-to several switches those need not reach each other, as in a network of two planes. Then the switches are
-those of one plane, and of it those that all idle servers reach: that with the most of them, the first of
-several. Two idle servers between which there is no path are named by ``apart``; it is for the planner to say
-that there is no answer.
+to several switches those need not reach each other, as in a network of two planes. It is for ``planes`` to
+tell them apart and for the entrance (``planner``) to have each planned alone. If asked for several at once,
+``of`` keeps the switches of one plane, and of it those that all idle servers reach: that with the most of
+them, the first of several. Two idle servers between which there is no path are named by ``apart``. ``across``
+keeps all: no graph to plan on, but one to count on what any tree needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,11 +47,24 @@ class LogicalGraph:
     @classmethod
     def of(cls, network: ProgrammableNetwork, busy: Collection[Node] = ()) -> LogicalGraph:
         """``busy``: servers that are taken. Raises ``LocalMisuse`` for a node that is no server."""
-        topology, taken = network.topology, frozenset(busy)
-        hosts, distances = topology.hosts, topology.all_distances
-        for node in sorted(taken):
-            if not 0 <= node < hosts:
-                raise LocalMisuse(f"node {node} is no server: only servers are busy")
+        graph = cls.across(network, busy)
+        is_reached = (graph.rack_to_switch < UNREACHABLE).all(axis=0) & bool(graph.racks)
+        reached = np.flatnonzero(is_reached)
+        kept = reached[_most_of_one_plane(graph.between[np.ix_(reached, reached)])]
+        if len(kept) == len(graph.switches):
+            return graph
+        return replace(
+            graph,
+            switches=tuple(graph.switches[number] for number in kept.tolist()),
+            rack_to_switch=graph.rack_to_switch[:, kept],
+            between=graph.between[np.ix_(kept, kept)],
+        )
+
+    @classmethod
+    def across(cls, network: ProgrammableNetwork, busy: Collection[Node] = ()) -> LogicalGraph:
+        """With all switches that add up; what no path joins is ``UNREACHABLE``."""
+        taken, hosts = taken_servers(network, busy), network.topology.hosts
+        distances = network.topology.all_distances
         members: dict[tuple[int, ...], list[Node]] = {}
         for server, homes in enumerate(network.homes):
             if server not in taken:
@@ -60,15 +74,12 @@ class LogicalGraph:
         for number, homes in enumerate(members):
             racks[number] = np.minimum(distances[list(homes)][:, firsts].min(axis=0) + 1, UNREACHABLE)
         switches = np.array(network.programmable, dtype=np.intp)
-        to_switches = distances[switches - hosts][:, firsts].T
-        reached = switches[(to_switches < UNREACHABLE).all(axis=0) if firsts else []]
-        chosen = reached[_most_of_one_plane(distances[reached - hosts][:, reached])]
         return cls(
             tuple(tuple(rack) for rack in members.values()),
-            tuple(chosen.tolist()),
+            network.programmable,
             racks,
-            distances[chosen - hosts][:, firsts].T,
-            distances[chosen - hosts][:, chosen],
+            distances[switches - hosts][:, firsts].T,
+            distances[switches - hosts][:, switches],
         )
 
     @cached_property
@@ -100,6 +111,14 @@ class LogicalGraph:
     def cost(self, one: Node, other: Node) -> int:
         """Links between two vertices of the graph, ``UNREACHABLE`` where no path leads."""
         return 0 if one == other else self.distances[self.place_of[one]][self.place_of[other]]
+
+
+def taken_servers(network: ProgrammableNetwork, busy: Collection[Node]) -> frozenset[Node]:
+    """Raises ``LocalMisuse`` for a node that is no server."""
+    for node in sorted(busy):
+        if not 0 <= node < network.topology.hosts:
+            raise LocalMisuse(f"node {node} is no server: only servers are busy")
+    return frozenset(busy)
 
 
 def _most_of_one_plane(between: NDArray[np.int16]) -> NDArray[np.bool_]:

@@ -79,13 +79,14 @@ class ProgrammableNetwork:
 
     def hops(self, one: Node, other: Node) -> int:
         """Links on a shortest path; servers pass nothing on. Raises ``LocalMisuse`` where none leads."""
-        distance = self._distance(one, other)
+        distance = self.distance(one, other)
         if distance >= UNREACHABLE:
             names = self.topology.name(one), self.topology.name(other)
             raise LocalMisuse(f"no path leads from {names[0]} to {names[1]}")
         return distance
 
-    def _distance(self, one: Node, other: Node) -> int:
+    def distance(self, one: Node, other: Node) -> int:
+        """As ``hops``; ``UNREACHABLE`` or more where no path leads."""
         hosts, distances = self.topology.hosts, self.topology.all_distances
         if one == other:
             return 0

@@ -61,6 +61,7 @@ def _part(part: Part, name_of: NameOf) -> dict[str, Any]:
         "hops": plan.hops,
         "hops_at_least": plan.bound,
         "is_proved": plan.is_proved,
+        "is_one_plane_of_several": plan.is_one_plane_of_several,
         "fees": _exact(plan.fee),
         "traffic_bytes": plan.traffic_bytes,
         "switches": [name_of(switch) for switch in tree.switches(network)],
@@ -87,7 +88,8 @@ def lines(admitted: Admitted, name_of: NameOf) -> Iterator[str]:
         if len(admitted.parts) > 1:
             yield f"part {number + 1} of {len(admitted.parts)}, {size(plan.task.gradient_bytes)}:"
         least = "fewest possible" if plan.is_proved else f"at least {plan.bound} at this rate"
-        yield f"rate     {_said(plan.rate)} Gbit/s; highest of any tree {_said(plan.best_rate)}"
+        of_any = "any tree within one plane" if plan.is_one_plane_of_several else "any tree"
+        yield f"rate     {_said(plan.rate)} Gbit/s; highest of {of_any} {_said(plan.best_rate)}"
         yield f"links    {plan.hops}; {least}"
         if plan.is_coarse:
             yield "routing  coarse: a switch adds up all that passes it, or nothing"

@@ -5,8 +5,12 @@ rate, with little more traffic than need be. ``exact`` proves that none has less
 The last two plan workers as leaves: a task whose workers could add up has a highest rate that they need not
 reach.
 
-Whatever has no answer is a value, ``Infeasible``, with what proves it: too few servers, servers apart, none
-that can add up, fees above the budget. Callers' mistakes raise.
+Whatever has no answer is a value, ``Infeasible``, with what proves it: too few servers, or too few of any
+plane, none that can add up, fees above the budget. Callers' mistakes raise.
+
+Where not all switches reach each other (``planes``), each plane that has room is planned, and the best tree
+is the answer. Trees across planes that share servers are not looked for, and where they are possible nothing
+is said to be proved.
 
 Section IV-C.4, fees: ``printed`` has them in its spiders, as the paper says; of ``fast`` and of budgets see
 ``fees``.
@@ -18,18 +22,18 @@ Section V-C.3, coarse routing: trees of any mode, adjusted (``coarse``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, partial
 from typing import Final
 
-from inaproto.errors import Infeasible, LocalMisuse
+from inaproto.errors import Infeasible, InvariantBroken, LocalMisuse
 from inaproto_controller.paring.coarse import plan_coarse
 from inaproto_controller.paring.exact import plan_exact
 from inaproto_controller.paring.fast import plan_fast
-from inaproto_controller.paring.fees import Fees, Thrift, fee_of
+from inaproto_controller.paring.fees import Fees, Thrift, above_budget, fee_of
 from inaproto_controller.paring.logical_graph import LogicalGraph
 from inaproto_controller.paring.model import (
     ZERO,
@@ -39,6 +43,14 @@ from inaproto_controller.paring.model import (
     ProgrammableNetwork,
     Task,
     measure,
+)
+from inaproto_controller.paring.planes import (
+    Plane,
+    are_joined,
+    confined_to,
+    planes_of,
+    star_across,
+    with_room,
 )
 from inaproto_controller.paring.printed import PRINTED_BETA, plan_printed
 from inaproto_controller.paring.rates import best_rate, slots, switch_slots, worker_slots
@@ -70,12 +82,15 @@ class Plan:
     tree: PlacedTree
     measures: Measures
     best_rate: Fraction
-    """r*, that no tree of the task exceeds."""
+    """r*, that no tree of the task exceeds; but see ``is_one_plane_of_several``."""
     bound: int
     """Of hops: no tree at the plan's rate has fewer. By the program of exact mode, else by counting."""
     fees: Fees = field(default_factory=dict)
     is_coarse: bool = False
     """No gradient passes a switch that adds up others."""
+    is_one_plane_of_several: bool = False
+    """Trees with branches in several planes, which meet at a server, are possible and not looked for: the
+    highest rate is that of trees in one plane, and nothing is proved."""
 
     @property
     def rate(self) -> Fraction:
@@ -103,7 +118,7 @@ class Plan:
     @property
     def is_proved(self) -> bool:
         """Of all trees of leaf workers at this rate none has less traffic."""
-        return self.hops == self.bound
+        return self.hops == self.bound and not self.is_one_plane_of_several
 
     @cached_property
     def held(self) -> dict[Node, Fraction]:
@@ -133,30 +148,127 @@ def plan(
     if fees and is_coarse:
         raise LocalMisuse("coarse routing is planned without fees")
     asked = network
-    network, busy = _confined(network, task, busy, ps, fixed)
-    graph = LogicalGraph.of(network, busy)
-    best = best_rate(network, task, busy, graph=graph)
-    if isinstance(best, Infeasible):
-        return best
-    planner = partial(_planned, task=task, busy=busy, mode=mode, beta=beta, seconds=seconds, fees=fees)
-    found = _coarse(network, task, planner) if is_coarse else planner(network)
+    network, busy, ps = _confined(network, task, busy, ps, fixed)
+    planes = planes_of(network, busy)
+    fitting = with_room(network, task, planes, ps)
+    if isinstance(fitting, Infeasible):
+        star = star_across(network, task, busy, ps) if are_joined(network, task, planes) else None
+        if star is None:
+            return fitting
+        measures = measure(asked, task, star)
+        bound = fewest_hops(network, task, measures.rate, LogicalGraph.across(network, busy))
+        return Plan(asked, task, mode, star, measures, measures.rate, bound, fees, is_coarse, True)
+    request = _Request(task, mode, beta, seconds, fees, budget, ps, is_coarse)
+    found = _best(request, [_Ground.of(network, [plane]) for plane in fitting])
     if isinstance(found, Infeasible):
         return found
-    tree, bound = found
-    if fees:
-        own = task if mode is Mode.PRINTED else replace(task, worker_capacity=ZERO)
-        reached = best_rate(network, own, busy, graph=graph)
-        assert not isinstance(reached, Infeasible), "there is a tree"
-        thrift = Thrift(network, own, graph, fees, partial(_tree, planner), reached.rate)
-        cheap = thrift.within(budget, tree if mode is Mode.PRINTED else thrift.thinned(tree))
-        if isinstance(cheap, Infeasible):
-            return cheap
-        tree, bound = cheap, 0
-    if fixed is not None or ps is not None:
-        tree = _at(tree, fixed.ps if fixed is not None else ps)
+    rate, tree, bound = found
+    if ps is not None:
+        tree = _at(tree, ps)
     measures = measure(asked, task, tree)
-    bound = bound or fewest_hops(network, task, measures.rate, graph)
-    return Plan(asked, task, mode, tree, measures, best.rate, bound, fees, is_coarse)
+    is_one_of_several = are_joined(network, task, planes)
+    if is_one_of_several or not bound:
+        counted = _Ground.of(network, planes if is_one_of_several else fitting)
+        bound = fewest_hops(network, task, measures.rate, counted.across)
+    return Plan(asked, task, mode, tree, measures, rate, bound, fees, is_coarse, is_one_of_several)
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """A network with some of its planes alone."""
+
+    network: ProgrammableNetwork
+    busy: Collection[Node]
+
+    @classmethod
+    def of(cls, network: ProgrammableNetwork, planes: Collection[Plane]) -> _Ground:
+        return cls(*confined_to(network, planes))
+
+    @cached_property
+    def graph(self) -> LogicalGraph:
+        """Of one plane."""
+        return LogicalGraph.of(self.network, self.busy)
+
+    @property
+    def across(self) -> LogicalGraph:
+        """Of all of them, with distances that are none."""
+        return LogicalGraph.across(self.network, self.busy)
+
+    def best_rate(self, task: Task, ps: Node | None) -> Fraction:
+        """r*; the plane has room for the task."""
+        best = best_rate(self.network, task, graph=self.graph, ps=ps)
+        if isinstance(best, Infeasible):
+            raise InvariantBroken(f"a plane with room for a task has no rate for it: {best}")
+        return best.rate
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is to be planned, wherever."""
+
+    task: Task
+    mode: Mode
+    beta: Fraction
+    seconds: float
+    fees: Fees
+    budget: Fraction | None
+    ps: Node | None
+    is_coarse: bool
+
+    def on(self, ground: _Ground) -> tuple[PlacedTree, int] | Infeasible:
+        """Tree, and of exact mode a bound of hops."""
+        network, task, graph, fees = ground.network, self.task, ground.graph, self.fees
+        planner = partial(
+            _planned,
+            task=task,
+            busy=ground.busy,
+            mode=self.mode,
+            beta=self.beta,
+            seconds=self.seconds,
+            fees=fees,
+        )
+        found = _coarse(network, task, ground.busy, planner) if self.is_coarse else planner(network)
+        if isinstance(found, Infeasible) or not fees:
+            return found
+        own = task if self.mode is Mode.PRINTED else self.of_leaves
+        thrift = Thrift(network, own, graph, fees, partial(_tree, planner), ground.best_rate(own, self.ps))
+        tree = found[0] if self.mode is Mode.PRINTED else thrift.thinned(found[0])
+        cheap = thrift.within(self.budget, tree)
+        return cheap if isinstance(cheap, Infeasible) else (cheap, 0)
+
+    @property
+    def of_leaves(self) -> Task:
+        return replace(self.task, worker_capacity=ZERO)
+
+    def rank(self, network: ProgrammableNetwork, tree: PlacedTree) -> tuple[Fraction, Fraction]:
+        """The higher the better: of rate, then of links and fees."""
+        told = measure(network, self.task, tree)
+        return told.rate, -(told.hops + fee_of(network, tree, self.fees))
+
+
+def _best(request: _Request, grounds: Sequence[_Ground]) -> tuple[Fraction, PlacedTree, int] | Infeasible:
+    """The highest rate of any tree of a plane, the best tree, and a bound of its hops, 0 for none.
+
+    Where the tree of a plane costs more than the budget, that of another is an answer if it is no slower;
+    in printed mode, which need not reach the highest rate, if there is one.
+    """
+    highest = max(ground.best_rate(request.task, request.ps) for ground in grounds)
+    if request.mode is Mode.EXACT and not request.is_coarse and len(grounds) > 1:
+        reached = [ground.best_rate(request.of_leaves, request.ps) for ground in grounds]
+        grounds = [ground for ground, rate in zip(grounds, reached, strict=True) if rate == max(reached)]
+    answers = [request.on(ground) for ground in grounds]
+    ranked = [
+        (request.rank(ground.network, answer[0]), answer)
+        for ground, answer in zip(grounds, answers, strict=True)
+        if not isinstance(answer, Infeasible)
+    ]
+    best = max(ranked, key=lambda one: one[0], default=None)
+    dear = [answer for answer in answers if isinstance(answer, Infeasible)]
+    above = above_budget(dear, ZERO if best is None else best[0][0])
+    if best is None or (above is not None and request.mode is not Mode.PRINTED):
+        return above or dear[0]
+    (rate, _), (tree, _) = best
+    return highest, tree, min(bound for (reached_rate, _), (_, bound) in ranked if reached_rate == rate)
 
 
 def fewest_hops(network: ProgrammableNetwork, task: Task, rate: Fraction, graph: LogicalGraph) -> int:
@@ -208,7 +320,7 @@ def _confined(
     busy: Collection[Node],
     ps: Node | None,
     fixed: Fixed | None,
-) -> tuple[ProgrammableNetwork, Collection[Node]]:
+) -> tuple[ProgrammableNetwork, Collection[Node], Node | None]:
     """All other servers than the right one cannot be the PS, and those that are not fixed are busy."""
     hosts = network.topology.hosts
     if fixed is not None:
@@ -217,16 +329,16 @@ def _confined(
             raise LocalMisuse(f"{fixed}: {task.workers} idle servers and a parameter server, each once")
         ps, busy = fixed.ps, sorted(set(range(hosts)) - members)
     if ps is None:
-        return network, busy
+        return network, busy, None
     if not 0 <= ps < hosts or ps in set(busy):
         raise LocalMisuse(f"node {ps} is no idle server: it cannot be the parameter server")
     capacities = (
         capacity if node >= hosts or node == ps else ZERO for node, capacity in enumerate(network.capacities)
     )
-    return replace(network, capacities=tuple(capacities)), busy
+    return replace(network, capacities=tuple(capacities)), busy, ps
 
 
-def _at(tree: PlacedTree, ps: Node | None) -> PlacedTree:
+def _at(tree: PlacedTree, ps: Node) -> PlacedTree:
     """Planners choose the only server that is able; none other can be it."""
     if tree.ps != ps:
         raise LocalMisuse(f"server {ps} was to be the parameter server, and {tree.ps} is")
@@ -255,10 +367,11 @@ def _planned(
 def _coarse(
     network: ProgrammableNetwork,
     task: Task,
+    busy: Collection[Node],
     planner: Callable[..., tuple[PlacedTree, int] | Infeasible],
 ) -> tuple[PlacedTree, int] | Infeasible:
     """Section V-C.3. What is fewest where switches may add partly bounds nothing here."""
-    found = plan_coarse(network, task, lambda asked: _tree(partial(planner, task=asked), network))
+    found = plan_coarse(network, task, lambda asked: _tree(partial(planner, task=asked), network), busy)
     return found if isinstance(found, Infeasible) else (found.tree, 0)
 
 
