@@ -10,7 +10,9 @@ import pytest
 from inaproto.errors import Infeasible, LocalMisuse
 from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.paring.admission import Admitted, Part, Subtasks, Tenants
+from inaproto_controller.paring.coarse import CoarsePlan, plan_coarse
 from inaproto_controller.paring.execution import go
+from inaproto_controller.paring.fast import plan_fast
 from inaproto_controller.paring.model import Accounting, Capacity, ProgrammableNetwork, Task, measure
 from inaproto_controller.paring.plan_document import lines
 from inaproto_controller.paring.planner import Fixed, Mode, Plan, plan
@@ -174,3 +176,25 @@ def test_a_plane_of_switches_without_capacity_is_only_a_way(accounting: Accounti
     network = of_planes([(0, 2), (0, 2), (1, 2), (1, 2)], (20, 0, 0), [(0, 1)])
     planned = found(network, Task(3, 1, FAST, accounting=accounting), mode=Mode.EXACT)
     assert planned.is_proved
+
+
+# -- section V-C.3, coarse routing
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_section_5_c_3_ways_of_coarse_routing_stay_in_a_plane(mode: Mode) -> None:
+    """Each server is linked to s0, which adds nothing up, and to s1; no link joins them."""
+    network, task = of_planes([(0, 1)] * 4, (0, 100)), Task(3, 1, FAST)
+    planned = found(network, task, mode=mode, is_coarse=True)
+    assert [planned.rate, planned.hops] == [10, 4]
+    coarse = plan_coarse(network, task, lambda asked: plan_fast(network, asked))
+    assert isinstance(coarse, CoarsePlan)
+    assert {way[1] for way in coarse.routes.values()} <= {5, planned.tree.ps}
+
+
+def test_section_5_c_3_coarse_routing_where_an_island_is_cut_off() -> None:
+    network = of_planes([(0,)] * 4 + [(1,)], (100, 100))
+    planned = found(network, Task(3, 1, FAST), is_coarse=True)
+    assert [planned.rate, planned.hops] == [10, 4]
+    apart = of_planes([(0,), (0, 1), (1,)], (20, 20))
+    assert found(apart, Task(2, 1, FAST), is_coarse=True).tree.ps == 1

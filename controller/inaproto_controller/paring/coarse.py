@@ -147,17 +147,17 @@ class _Adjusted:
 
     def _path(self, start: Node, end: Node, avoided: Collection[Node]) -> tuple[Node, ...] | None:
         """The shortest one over the lowest numbers, with none of ``avoided`` between its ends."""
-        hosts, hops = self._network.topology.hosts, self._network.hops
+        hosts, away = self._network.topology.hosts, self._network.distance
         way, dead = [start], set[Node]()
         while way[-1] != end:
-            left = hops(way[-1], end) - 1
+            left = away(way[-1], end) - 1  # never so for a neighbour in another plane: it is ``UNREACHABLE``
             step = next(
                 (
                     node
                     for node in self._near[way[-1]]
                     if node == end
                     or (
-                        node >= hosts and node not in dead and node not in avoided and hops(node, end) == left
+                        node >= hosts and node not in dead and node not in avoided and away(node, end) == left
                     )
                 ),
                 None,
