@@ -36,8 +36,12 @@ def test_every_value_that_is_asked_for_is_inside(report: Any, key: str) -> None:
 def test_rows_that_are_not_asked_for_say_why(report: Any) -> None:
     for figure in report["figures"]:
         for row in figure["rows"]:
-            assert (row["inside"] is None) == (row["verdict"] in ("not reproducible", "to compare"))
-            assert (row["why"] is not None) == (row["verdict"] == "not reproducible")
+            is_asked = row["verdict"] in ("exact", "within tolerance", "outside")
+            assert (row["inside"] is not None) == is_asked
+            assert (row["why"] is not None) == (row["verdict"] in ("not reproducible", "differs"))
+            told = [row[name] for name in ("least", "most", "two_pods") if row[name] is not None]
+            if row["verdict"] == "differs":
+                assert not min(told) <= row["paper"] <= max(told)
 
 
 def test_the_fast_planner_has_the_highest_rate_wherever_a_switch_may_add_partly(report: Any) -> None:

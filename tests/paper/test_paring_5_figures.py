@@ -14,14 +14,24 @@ from inaproto_controller.reproduce.paring import published
 from inaproto_controller.reproduce.paring.figures import FIGURES, Figure, needed
 from inaproto_controller.reproduce.paring.published import EXPERIMENTS, GB_PER_HOP, Experiment
 from inaproto_controller.reproduce.paring.rows import (
+    ALIKE,
+    AS_PRINTED,
+    BEYOND,
+    DIFFERS,
+    NOT_REPRODUCIBLE,
+    UNKNOWN,
     DrawnRow,
     Outcomes,
+    Reasons,
     bound_of_rate,
+    drawn_row,
     rate_rows,
+    rises,
     time_rows,
     traffic_rows,
 )
 from inaproto_controller.reproduce.paring.runs import (
+    AS_DRAWN,
     ATP_FIRST,
     FAST,
     PANAMA_TO_SERVER,
@@ -71,9 +81,39 @@ def test_figure_1_is_what_the_paper_says() -> None:
     outcomes = dict(map(perform, needed([figure("1")], 1)))
     rows = {row.what: row for row in figure("1").rows(outcomes, 1)}
     assert len(asked(list(rows.values()))) == 12
+    assert rows[f"{AS_DRAWN}: traffic, GB"].ours == 15
+    assert not any(what.startswith("PARING:") for what in rows), "the tree of figure 1(c) is no planner's"
     printed = rows[f"PARING, {PRINTED_INNER}: time, s"]
     assert isinstance(printed, DrawnRow)
     assert printed.why is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "fixed", "known", "verdict", "why"),
+    [
+        ((3.0, 3.0), 3.0, None, AS_PRINTED, None),
+        ((3.0, 3.0), 3.0, "a slip", AS_PRINTED, None),
+        ((2.0, 4.0), 2.0, None, NOT_REPRODUCIBLE, UNKNOWN),
+        ((2.0, 2.0), 4.0, None, NOT_REPRODUCIBLE, UNKNOWN),
+        ((3.0, 3.0), 4.0, None, NOT_REPRODUCIBLE, UNKNOWN),
+        ((2.0, 2.0), 2.0, None, DIFFERS, ALIKE),
+        ((4.0, 5.0), 4.5, None, DIFFERS, BEYOND),
+        ((4.0, 5.0), 4.5, "a slip", NOT_REPRODUCIBLE, "a slip"),
+    ],
+)
+def test_what_is_not_asked_for_is_judged_by_what_ours_come_to(
+    values: tuple[float, ...], fixed: float, known: str | None, verdict: str, why: str | None
+) -> None:
+    row = drawn_row("a rate", values, fixed, 3.0, reasons=Reasons(known))
+    assert (row.verdict, row.why, row.is_inside) == (verdict, why, None)
+
+
+def test_a_rate_that_is_level_from_the_first_does_not_rise() -> None:
+    one, two, three = (Fraction(number) for number in (1, 2, 3))
+    assert rises([one, two, three, three])
+    assert not rises([three, three, three])
+    assert not rises([one, two, three])
+    assert not rises([one, three, two, two])
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 5])
@@ -182,7 +222,7 @@ def test_what_is_outside_is_named_and_drawn(tmp_path: Path) -> None:
     report = document(figures, {run: made(run) for run in needed(figures, 2)}, 2)
     named = {(row["figure"], row["what"]) for row in report["outside"]}
     assert ("2", "n = 35: DeepSys") in named
-    assert ("9", "fast: rises with R, then is level") not in named
+    assert ("9", "fast: rises with R, then is level") in named, "it is level from the first"
     page = Page(render(report))
     assert page.tags.count("svg") == 3
     assert "not reproducible" in page.words

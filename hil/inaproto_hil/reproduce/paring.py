@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from inaproto_controller.reproduce.paring.figures import FIGURES, Figure, needed
-from inaproto_controller.reproduce.paring.rows import DrawnRow, Outcomes
+from inaproto_controller.reproduce.paring.rows import NOT_REPRODUCIBLE, DrawnRow, Outcomes
 from inaproto_controller.reproduce.paring.runs import perform, warm_up
 from inaproto_controller.reproduce.rows import Row
 from inaproto_hil import environment
@@ -77,13 +77,14 @@ def _row(row: Row) -> dict[str, Any]:
     fields = {**fields_of(row), "least": None, "most": None, "two_pods": None, "why": None}
     if isinstance(row, DrawnRow):
         fields |= {"least": row.least, "most": row.most, "two_pods": row.first_pods, "why": row.why}
-    fields["verdict"] = _verdict(row, fields["why"])
+    told = row.verdict if isinstance(row, DrawnRow) else None
+    fields["verdict"] = told or _verdict(row, fields["why"])
     return fields
 
 
 def _verdict(row: Row, why: str | None) -> str:
     if row.is_inside is None:
-        return "not reproducible" if why is not None else "to compare"
+        return NOT_REPRODUCIBLE if why is not None else "to compare"
     if not row.is_inside:
         return "outside"
     return "within tolerance" if row.below or row.above else "exact"

@@ -79,7 +79,7 @@ def steady_rate(
             took = done[-1] - done[-1 - period]
             return SteadyRate(Fraction(period * engine.ticks, took), period, len(done))
     raise Unsupported(
-        "a rate that does not become steady",
+        "a steady rate",
         f"{len(done)} rounds of a tree of {len(adders)} adders: some are nearly alike, but not quite",
     )
 

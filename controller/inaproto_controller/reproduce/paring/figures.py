@@ -9,9 +9,9 @@ from typing import Any, Final
 from inaproto_controller.reproduce.paring import published, runs
 from inaproto_controller.reproduce.paring.published import EXPERIMENTS, GB_PER_HOP, Experiment
 from inaproto_controller.reproduce.paring.rows import (
-    DrawnRow,
     Outcomes,
     drawn,
+    one_row,
     rate_rows,
     time_rows,
     traffic_rows,
@@ -135,8 +135,8 @@ def _example_rows(outcomes: Outcomes) -> list[Row]:
     for system in (runs.PRINTED_INNER, runs.PRINTED_LEAF, runs.FAST):
         told, _ = found.by_system[system]
         said = None if system == runs.FAST else why
-        rows.append(DrawnRow(f"PARING, {system}: traffic, GB", told.hops, 15, why=said))
-        rows.append(DrawnRow(f"PARING, {system}: time, s", float(8 / told.rate), 8, why=said))
+        rows.append(one_row(f"PARING, {system}: traffic, GB", told.hops, 15, said))
+        rows.append(one_row(f"PARING, {system}: time, s", float(8 / told.rate), 8, said))
     return rows
 
 
@@ -144,7 +144,7 @@ _EXAMPLE: Final = (
     (published.DEEPSYS, 34, 28, None),
     (published.ATP, 18, 12, 19.4),
     (runs.ATP_FIRST, 22, 16, None),
-    (published.PARING, 15, 8, 41.7),
+    (runs.AS_DRAWN, 15, 8, 41.7),
     (runs.EXACT, 15, 8, None),
 )
 """GB, seconds, percent. What ATP comes to by the rule as it is written follows from it."""

@@ -1,8 +1,9 @@
 """The rows of PARING's figures: what the paper prints, ours beside it, and what may be asked of ours.
 
-Three kinds. Where nothing depends on which switches add up, or the paper says enough, a row is exact. Where
-several readings are left, the tolerance is what they differ by. All else cannot be reproduced, and the row
-says why; it is there to compare.
+Where nothing depends on which switches add up, or the paper says enough, a row is exact. Where several
+readings are left, the tolerance is what they differ by. Of all else nothing is asked, and what is said of it
+follows from ours: every network gives what is printed; or what is printed lies between networks', so that it
+cannot be reproduced without their switches; or it lies beyond all that were drawn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ Outcomes = Mapping[Run, Found]
 
 UNKNOWN: Final = "which switches add up is not said"
 FREE: Final = "one input of a switch free"
+AS_PRINTED: Final = "as printed"
+DIFFERS: Final = "differs"
+NOT_REPRODUCIBLE: Final = "not reproducible"
+BEYOND: Final = "beyond every draw of the switches"
+ALIKE: Final = "the same whichever switches were drawn"
+READINGS: Final = "other readings: which workers add up, which inputs count"
 _OURS: Final[Mapping[str, tuple[str, ...]]] = {
     published.PARING: (runs.FAST, runs.PRINTED_INNER, runs.PRINTED_LEAF),
     published.SOAR: (published.SOAR,),
@@ -40,6 +47,8 @@ _LESS: Final = 60.0
 """Percent: PARING's traffic below DeepSys' with 35 workers."""
 _READINGS: Final = (15.0, 5.0)
 """How far that of any reading of the algorithm, and of any switches, may be below and above."""
+_NEAR: Final = 1e-9
+"""Of what is decoded to a whole number of links, or a capacity over a whole number."""
 _PERCENT: Final = (0.05, 0.05)
 """Of what is printed with one digit after the point."""
 
@@ -54,7 +63,32 @@ class DrawnRow(Row):
     first_pods: float | None = None
     """Where the switches of the first two pods add up."""
     why: str | None = None
-    """It cannot be reproduced; None where it can."""
+    """It is not as printed; None where it is, or nothing is known of it."""
+    verdict: str | None = None
+    """Where nothing is asked; None: nothing can be said, or ``why`` says that it cannot be reproduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why a value might not be as printed."""
+
+    known: str | None = None
+    """Whatever the switches are."""
+    unknown: str = UNKNOWN
+    """Where the switches decide."""
+    readings: str = ""
+    """What else may be why, where no network gives what is printed."""
+
+    def verdict(self, values: Sequence[float], paper: float, near: float) -> tuple[str, str | None]:
+        """On what all networks come to, and why. ``near``: how far from ``paper`` is as printed."""
+        if all(abs(value - paper) <= near for value in values):
+            return AS_PRINTED, None
+        if self.known is not None:
+            return NOT_REPRODUCIBLE, self.known
+        if min(values) - near <= paper <= max(values) + near:
+            return NOT_REPRODUCIBLE, self.unknown
+        beyond = ALIKE if max(values) - min(values) <= near else BEYOND
+        return DIFFERS, f"{beyond}; {self.readings}" if self.readings else beyond
 
 
 def drawn_row(
@@ -64,10 +98,15 @@ def drawn_row(
     paper: float | None,
     *,
     off: tuple[float, float] | None = None,
-    why: str | None = None,
+    reasons: Reasons | None = None,
+    near: float = _NEAR,
 ) -> DrawnRow:
-    """``values``: by draw; ``off``: how far their mean may be below the paper's and above it."""
+    """``values``: by draw; ``off``: how far their mean may be below the paper's and above it; ``reasons``: if
+    nothing is asked."""
     found, (below, above) = spread(values), off or (None, None)
+    verdict, why = None, None
+    if reasons is not None and paper is not None:
+        verdict, why = reasons.verdict([*values, first_pods], paper, near)
     return DrawnRow(
         what,
         found.mean,
@@ -81,6 +120,15 @@ def drawn_row(
         max(values),
         first_pods,
         why,
+        verdict,
+    )
+
+
+def one_row(what: str, ours: float, paper: float, why: str | None = None) -> DrawnRow:
+    """Of one network; ``why``: it is not as printed, if so."""
+    is_as_printed = abs(ours - paper) <= _NEAR
+    return DrawnRow(
+        what, ours, paper, why=None if is_as_printed else why, verdict=AS_PRINTED if is_as_printed else None
     )
 
 
@@ -91,9 +139,9 @@ class Drawn:
     draws: Sequence[Outcome]
     fixed: Outcome
 
-    def row(self, what: str, measure: str, paper: float, why: str) -> DrawnRow:
+    def row(self, what: str, measure: str, paper: float, reasons: Reasons) -> DrawnRow:
         values = [value_of(one, measure) for one in self.draws]
-        return drawn_row(what, values, value_of(self.fixed, measure), paper, why=why)
+        return drawn_row(what, values, value_of(self.fixed, measure), paper, reasons=reasons)
 
 
 def value_of(found: Outcome, measure: str) -> float:
@@ -130,15 +178,14 @@ def traffic_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list
     for point, systems in experiment.points.items():
         for system, printed in systems.items():
             paper = float(Fraction(str(printed.hops)) * GB_PER_HOP)
-            unknown = _unknown(experiment) if system == published.PARING else UNKNOWN
-            why = SLIPS.get(("traffic", experiment.number, point, system), unknown)
+            reasons = _reasons(experiment, system, SLIPS.get(("traffic", experiment.number, point, system)))
             for ours in _OURS[system]:
                 what = f"{_at(experiment, point)}: {_named(system, ours)}"
                 found = drawn(outcomes, experiment, point, ours, draws)
                 if system == published.DEEPSYS:
                     rows.append(Row(what, value_of(found.fixed, "traffic"), paper, *_EXACT))
                 else:
-                    rows.append(found.row(what, "traffic", paper, why))
+                    rows.append(found.row(what, "traffic", paper, reasons))
             if system == published.PARING:
                 rows += _exact_mode(outcomes, experiment, point, paper)
         rows += _readings(outcomes, experiment, point, draws)
@@ -156,12 +203,14 @@ def _exact_mode(outcomes: Outcomes, experiment: Experiment, point: Fraction, pap
         return []
     what = f"{_at(experiment, point)}: PARING, exact, two pods" + ("" if found.is_proved else ", no proof")
     told = found.coarse if experiment.is_coarse else found.fine
-    return [DrawnRow(what, value_of(told, "traffic"), paper, why=_unknown(experiment))]
+    return [one_row(what, value_of(told, "traffic"), paper)]
 
 
-def _unknown(experiment: Experiment) -> str:
-    """Of PARING."""
-    return f"{UNKNOWN}, nor how trees are adjusted" if experiment.is_coarse else UNKNOWN
+def _reasons(experiment: Experiment, system: str, known: str | None) -> Reasons:
+    if system != published.PARING:
+        return Reasons(known)
+    adjusted = ", nor how trees are adjusted" if experiment.is_coarse else ""
+    return Reasons(known, UNKNOWN + adjusted, READINGS)
 
 
 def _readings(outcomes: Outcomes, experiment: Experiment, point: Fraction, draws: int) -> list[Row]:
@@ -206,9 +255,8 @@ def rate_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Ro
                     rows.append(Row(what, value_of(found.fixed, "rate"), paper, *_EXACT))
                 else:
                     why = _beyond(experiment, point, printed.rate) if ours in _STRICT else None
-                    unknown = _unknown(experiment) if system == published.PARING else UNKNOWN
-                    slip = SLIPS.get(("rate", experiment.number, point, system), unknown)
-                    rows.append(found.row(what, "rate", paper, why or slip))
+                    slip = SLIPS.get(("rate", experiment.number, point, system))
+                    rows.append(found.row(what, "rate", paper, _reasons(experiment, system, why or slip)))
         if (experiment.number, point) in _BOLD:
             inner = _planned(outcomes, experiment, point, None).by_system[runs.PRINTED_INNER]
             what = f"{_at(experiment, point)}: PARING, {runs.PRINTED_INNER}, two pods"
@@ -252,9 +300,14 @@ def _over_the_cap(outcomes: Outcomes, experiment: Experiment, draws: int) -> lis
             [_planned(outcomes, experiment, cap, draw).by_system[system].rate for cap in grid(experiment)]
             for draw in range(draws)
         ]
-        count = sum(line == sorted(line) and line[-1] == line[-2] for line in lines)
+        count = sum(rises(line) for line in lines)
         rows.append(Row(f"{system}: rises with R, then is level", count / draws, 1.0, *_EXACT))
     return rows
+
+
+def rises(line: Sequence[Fraction]) -> bool:
+    """And then is level, at last."""
+    return list(line) == sorted(line) and line[0] < line[-1] == line[-2]
 
 
 def _systems(experiment: Experiment) -> tuple[str, ...]:
@@ -278,8 +331,9 @@ def time_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Ro
             fast = drawn(outcomes, experiment, point, runs.FAST, draws)
             pairs = zip([*fast.draws, fast.fixed], [*other.draws, other.fixed], strict=True)
             *less, fixed = [float(100 - 100 * theirs.rate / ours.rate) for ours, theirs in pairs]
-            why = f"the paper has {FREE}" if system == published.DEEPSYS else UNKNOWN
-            rows.append(drawn_row(f"{at}, fast", less, fixed, paper, why=why))
+            known = f"the paper has {FREE}" if system == published.DEEPSYS else None
+            reasons = _reasons(experiment, published.PARING, known)
+            rows.append(drawn_row(f"{at}, fast", less, fixed, paper, reasons=reasons, near=_PERCENT[0]))
     return rows
 
 
