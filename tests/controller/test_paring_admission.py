@@ -8,7 +8,16 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.paring.admission import CHUNK_BYTES, STRAIGHT, Subtasks, Tenants, schedule
+from inaproto_controller.paring.admission import (
+    CHUNK_BYTES,
+    NEITHER,
+    NO_CAPACITY,
+    NONE_PROGRAMMABLE,
+    STRAIGHT,
+    Subtasks,
+    Tenants,
+    schedule,
+)
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
 from inaproto_controller.paring.model import Accounting, Task
 from inaproto_controller.paring.planner import Mode
@@ -182,3 +191,20 @@ def test_callers_that_are_wrong() -> None:
         state.left("b")
     with pytest.raises(LocalMisuse, match="memory of node 0"):
         Tenants(state.network, {0: 5})
+
+
+def test_why_gradients_go_straight_to_the_server() -> None:
+    """No switch that could ever add up, none with capacity left, none with memory, or some lack this, some
+    that."""
+    task = Task(3, MB, Fraction(100))
+    none = admitted(tenants(""), "a", task)
+    assert none.running["a"].reason == NONE_PROGRAMMABLE
+    full = admitted(tenants("e0.0"), "a", task)
+    assert full.taken(16) == 10
+    assert admitted(full, "b", task).running["b"].reason == NO_CAPACITY
+    either = admitted(tenants("e0.0 e1.0", e1_0=0), "a", task)
+    assert either.taken(16) == 10
+    assert admitted(either, "b", task).running["b"].reason == NEITHER
+    assert admitted(either.left("a"), "b", task).running["b"].reason == ""
+    no_memory = admitted(tenants("e0.0 e1.0", e0_0=0, e1_0=0), "a", task)
+    assert no_memory.running["a"].reason == STRAIGHT

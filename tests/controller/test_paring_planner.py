@@ -197,3 +197,14 @@ def test_section_4_c_5_a_switch_without_bound_on_its_rate() -> None:
     assert planned.rate == 5
     assert planned.tree.switches(network) == (switch,)
     assert found(network, Task(9, 10**6, Fraction(5), accounting=Accounting.PAPER)).rate == 5
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_server_that_has_to_be_it_and_cannot_is_the_one_that_is_named(mode: Mode) -> None:
+    network = fat_tree_network(4, "e0.0", capacity=Fraction(10))
+    able = tuple(Fraction(0) if node == 1 else one for node, one in enumerate(network.capacities))
+    network, task = replace(network, capacities=able), Task(3, 8, Fraction(1))
+    for where in ({"ps": 1}, {"fixed": Fixed(1, (0, 2, 3))}):
+        answer = refused(network, task, mode=mode, **where)
+        assert answer.reason == "the PS cannot add gradients up"
+        assert answer.witness == {"server": network.topology.name(1), "capacity": 0}

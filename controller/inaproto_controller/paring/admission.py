@@ -40,6 +40,9 @@ from inaproto_controller.paring.planner import Fixed, Plan, plan
 CHUNK_BYTES: Final = 64 << 10
 """Of the subtasks of a gradient the least: what 10 Gbit/s carry in 52 microseconds, many round trips."""
 STRAIGHT: Final = "no switch has memory: gradients go straight to the parameter server"
+NO_CAPACITY: Final = "no switch has capacity left: gradients go straight to the parameter server"
+NEITHER: Final = "no switch has both capacity and memory left: gradients go straight to the parameter server"
+NONE_PROGRAMMABLE: Final = "no switch can add up: gradients go straight to the parameter server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ class Tenants:
 
     def free_for(self, gradient_bytes: int) -> ProgrammableNetwork:
         """What is left of capacities to a gradient; none where memory is for no subtask of it."""
-        least = min(gradient_bytes, CHUNK_BYTES)
+        least = _least_room(gradient_bytes)
         held: dict[Node, Fraction] = {}
         filled: dict[Node, int] = {}
         for part in self._parts():
@@ -228,7 +231,7 @@ class Tenants:
             if isinstance(found, Infeasible):
                 return self
             parts.append(found)
-        new = replace(old, parts=tuple(parts), reason=_reason(parts))
+        new = replace(old, parts=tuple(parts), reason=others._reason(parts))
         if (new.seconds, new.traffic_bytes) >= (old.seconds, old.traffic_bytes):
             return self
         return replace(self, running={**self.running, name: new})
@@ -259,7 +262,7 @@ class Tenants:
             if isinstance(found, Infeasible):
                 return found
             parts.append(found)
-        return Admitted(task, tuple(parts), _reason(parts))
+        return Admitted(task, tuple(parts), self._reason(parts))
 
     def _part(self, task: Task, parts: Sequence[Part], options: Mapping[str, Any]) -> Part | Infeasible:
         """On what the other tasks, and the parts before, leave."""
@@ -276,6 +279,20 @@ class Tenants:
         switches = found.tree.switches(self.network)
         room = min((room for one in switches if (room := now.free_bytes(one)) is not None), default=None)
         return Part(found, _cut(task.gradient_bytes, room))
+
+    def _reason(self, parts: Sequence[Part]) -> str:
+        """What all switches were short of, before these parts."""
+        first, switches = parts[0].plan, self.network.programmable
+        if first.network.programmable or any(part.plan.tree.switches(first.network) for part in parts):
+            return ""
+        if not switches:
+            return NONE_PROGRAMMABLE
+        is_used_up = [self.taken(switch) == self.network.capacities[switch] for switch in switches]
+        least = _least_room(first.task.gradient_bytes)
+        rooms = [self.free_bytes(switch) for switch in switches]
+        if all(room is not None and room < least for room in rooms):
+            return STRAIGHT
+        return NO_CAPACITY if all(is_used_up) else NEITHER
 
     def _next_server(self, parts: Sequence[Part]) -> Node | Infeasible:
         network, workers = self.network, parts[0].plan.tree.workers(self.network)
@@ -313,6 +330,11 @@ def _distance(network: ProgrammableNetwork, server: Node, workers: Sequence[Node
     return None if max(distances) >= UNREACHABLE else sum(distances)
 
 
+def _least_room(gradient_bytes: int) -> int:
+    """That a switch must have for a subtask of a gradient."""
+    return min(gradient_bytes, CHUNK_BYTES)
+
+
 def _shares(nbytes: int, count: int) -> list[int]:
     """As equal as bytes allow, the larger ones first."""
     each, more = divmod(nbytes, count)
@@ -322,9 +344,3 @@ def _shares(nbytes: int, count: int) -> list[int]:
 def _cut(nbytes: int, room: int | None) -> Subtasks:
     each = nbytes if room is None else min(room, nbytes)
     return Subtasks(each, *divmod(nbytes, each))
-
-
-def _reason(parts: Sequence[Part]) -> str:
-    network = parts[0].plan.network
-    is_straight = not any(part.plan.tree.switches(network) for part in parts)
-    return STRAIGHT if is_straight and not network.programmable else ""

@@ -31,6 +31,7 @@ from fractions import Fraction
 from inaproto.errors import Infeasible, LocalMisuse
 from inaproto_controller.paring.logical_graph import LogicalGraph
 from inaproto_controller.paring.model import Accounting, Capacity, Node, ProgrammableNetwork, Task
+from inaproto_controller.paring.planes import NOBODY_ABLE, TOO_FEW, UNABLE_PS
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def best_rate(
     graph = LogicalGraph.of(network, busy) if graph is None else graph
     if graph.servers < task.workers + 1:
         return Infeasible(
-            "too few servers for the workers and a parameter server",
+            TOO_FEW,
             {"needed": task.workers + 1, "idle": graph.servers},
         )
     if graph.apart is not None:
@@ -105,7 +106,7 @@ def best_rate(
     )
     if counting.ps == 0:
         return Infeasible(
-            "no idle server can add gradients up" if ps is None else "the PS cannot add gradients up",
+            NOBODY_ABLE if ps is None else UNABLE_PS,
             {"server": network.topology.name(root), "capacity": 0},
         )
     rate = counting.highest()
