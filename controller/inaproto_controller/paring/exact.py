@@ -45,6 +45,7 @@ def plan_exact(
 ) -> ExactPlan | Infeasible:
     """A tree of fewest hops at the highest rate; after ``seconds`` the best that was found, and a bound.
 
+    The network is of one plane (``planes``), or nothing is proved: the entrance (``planner``) sees to that.
     ``ps_racks``: which of the racks (``LogicalGraph``) the PS may be in; all by default. Raises
     ``Unsupported`` without SciPy.
     """

@@ -26,7 +26,10 @@ CHANGES_MIN: Final = 300_000
 def plan_fast(
     network: ProgrammableNetwork, task: Task, busy: Collection[Node] = ()
 ) -> PlacedTree | Infeasible:
-    """At the highest rate that workers as leaves reach; the servers ``busy`` are taken."""
+    """At the highest rate that workers as leaves reach; the servers ``busy`` are taken.
+
+    The network is of one plane (``planes``): the entrance (``planner``) sees to that.
+    """
     problem = SlotProblem.of(network, task, busy)
     return problem if isinstance(problem, Infeasible) else fast_tree(problem).placed(problem)
 

@@ -59,7 +59,7 @@ def plan_printed(
     ps: Node | None = None,
     fees: Mapping[Node, Cost] = _NO_FEES,
 ) -> PlacedTree | Infeasible:
-    """The tree of Algorithms 2 to 4, mended. Its rate and hops are what ``measure`` says.
+    """The tree of Algorithms 2 to 4, mended, on a network of one plane: ``measure`` says its rate and hops.
 
     ``beta``: by how much degrees may exceed their bounds, 1 or more; ``spiders``: or ``FlowSpiders``, with
     the same tree as answer; ``ps``: an idle server that is the PS whatever step 1 would say; ``fees``: of

@@ -87,7 +87,7 @@ def best_rate(
     graph: LogicalGraph | None = None,
     ps: Node | None = None,
 ) -> BestRate | Infeasible:
-    """r* of a task where the servers ``busy`` are taken.
+    """r* of a task where the servers ``busy`` are taken, on a network of one plane (``planes``).
 
     ``graph``: that without them, if it is there already; ``ps``: an idle server that has to be the PS.
     """
