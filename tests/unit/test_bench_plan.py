@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from io import StringIO
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from inaproto_controller.paring.comparison import comparisons
 from inaproto_hil.bench import bench
-from inaproto_hil.bench.plan import FAST, FLOW, FLOW_AS_PRINTED, GOAL, STAR, Config, measured, of_masks
+from inaproto_hil.bench.plan import (
+    FAST,
+    FLOW,
+    FLOW_AS_PRINTED,
+    GOAL,
+    RATIOS,
+    STAR,
+    Config,
+    exit_status,
+    measured,
+    of_masks,
+    times,
+)
 
 
 @pytest.fixture(scope="module")
-def small() -> dict[str, object]:
+def small() -> dict[str, Any]:
     return measured(Config(4, "e0.* a0.0", 5, 5, 2, 0), iter(range(2)))
 
 
-def test_all_ways_of_the_printed_algorithm_give_its_tree(small: dict[str, object]) -> None:
+def test_all_ways_of_the_printed_algorithm_give_its_tree(small: dict[str, Any]) -> None:
     rows = small["rows"]
     assert isinstance(rows, list)
     assert [row["row"] for row in rows] == [FAST, STAR, FLOW, FLOW_AS_PRINTED]
@@ -31,6 +46,28 @@ def test_all_ways_of_the_printed_algorithm_give_its_tree(small: dict[str, object
         )
     assert small["ratio"] == rows[-1]["times_fast"]
     assert small["goal_ratio"] == GOAL
+    times = {row["row"]: row["cpu_s"] for row in rows}
+    assert small["ratios"] == [
+        {"of": one, "to": other, "ratio": times[one] / times[other]} for one, other in RATIOS
+    ]
+    assert {(FLOW_AS_PRINTED, FAST), (FLOW, FAST), (FLOW, STAR)} <= set(RATIOS)
+
+
+@pytest.mark.parametrize(("is_met", "is_planned"), [(True, True), (False, True), (True, False)])
+def test_a_goal_that_is_missed_is_told_and_is_the_exit_status(
+    is_met: bool, is_planned: bool, small: dict[str, Any]
+) -> None:
+    rows = [{**row, "executed": {**row["executed"], "is_as_planned": is_planned}} for row in small["rows"]]
+    report = {**small, "rows": rows, "within_goal": is_met}
+    assert exit_status(report) == (0 if is_met and is_planned else 1)
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(times(report))
+    said = console.export_text()
+    assert ("goal 500, missed" in said) == (not is_met)
+    assert ("NOT all as planned" in said) == (not is_planned)
+    for one, other in RATIOS:
+        assert f"{one}: " in said
+        assert f" times as long as {other}" in said
 
 
 def test_drawn_requests_are_told_together() -> None:
