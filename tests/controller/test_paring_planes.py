@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import combinations, permutations, product
+from random import Random
 
 import pytest
 
@@ -13,9 +15,17 @@ from inaproto_controller.paring.admission import Admitted, Part, Subtasks, Tenan
 from inaproto_controller.paring.coarse import CoarsePlan, plan_coarse
 from inaproto_controller.paring.execution import go
 from inaproto_controller.paring.fast import plan_fast
-from inaproto_controller.paring.model import Accounting, Capacity, ProgrammableNetwork, Task, measure
+from inaproto_controller.paring.model import (
+    Accounting,
+    Capacity,
+    PlacedTree,
+    ProgrammableNetwork,
+    Task,
+    measure,
+)
 from inaproto_controller.paring.plan_document import lines
 from inaproto_controller.paring.planner import Fixed, Mode, Plan, plan
+from tests.seeds import seeds
 
 TEN, FAST = Fraction(10), Fraction(100)
 
@@ -198,3 +208,63 @@ def test_section_5_c_3_coarse_routing_where_an_island_is_cut_off() -> None:
     assert [planned.rate, planned.hops] == [10, 4]
     apart = of_planes([(0,), (0, 1), (1,)], (20, 20))
     assert found(apart, Task(2, 1, FAST), is_coarse=True).tree.ps == 1
+
+
+# -- by brute force
+
+
+def drawn(seed: int) -> tuple[ProgrammableNetwork, Task]:
+    """4 servers, each linked to one or two of 3 switches, of which two are joined at times, and 2 add up."""
+    draw = Random(f"{seed}/planes")
+    homes = [sorted(draw.sample(range(3), draw.choice((1, 1, 2)))) for _ in range(4)]
+    switches = [draw.choice((None, 1, 3, 10)), draw.choice((2, 5)), 0]
+    servers = [draw.choice((None, Fraction(0), Fraction(2), TEN)) for _ in range(4)]
+    links = draw.choice(([], [(0, 1)], [(1, 2)]))
+    accounting = draw.choice(list(Accounting))
+    network = of_planes(homes, switches, links, servers=servers)
+    return network, Task(draw.randint(1, 3), 1, Fraction(draw.choice((1, 100))), accounting=accounting)
+
+
+def best_of_all(network: ProgrammableNetwork, task: Task) -> tuple[Fraction, int] | None:
+    """Rate, and the fewest hops at it, of all trees of leaf workers; None: there is none."""
+    best: tuple[Fraction, int] | None = None
+    for ps, *workers in permutations(range(4), task.workers + 1):
+        if workers != sorted(workers):
+            continue
+        for chosen in ((), *combinations(network.programmable, 1), network.programmable):
+            vertices = (*workers, *chosen)
+            for parents in product((ps, *chosen), repeat=len(vertices)):
+                try:
+                    tree = PlacedTree(ps, dict(zip(vertices, parents, strict=True)))
+                    told = measure(network, task, tree)
+                except LocalMisuse:
+                    continue
+                if best is None or (told.rate, -told.hops) > (best[0], -best[1]):
+                    best = told.rate, told.hops
+    return best
+
+
+def test_no_tree_is_better_but_for_those_across_planes_which_nothing_denies() -> None:
+    seen: set[str] = set()
+    for seed in seeds(20):
+        network, task = drawn(seed)
+        best, planned = best_of_all(network, task), plan(network, task, mode=Mode.EXACT)
+        if best is None:
+            assert isinstance(planned, Infeasible), f"seed {seed}"
+            seen.add("none")
+            continue
+        assert isinstance(planned, Plan), f"seed {seed}: {planned}"
+        if planned.is_one_plane_of_several:
+            assert planned.rate <= best[0], f"seed {seed}"
+            assert planned.rate < best[0] or planned.bound <= best[1] <= planned.hops, f"seed {seed}"
+            assert not planned.is_proved
+            seen.add("one of several")
+        else:
+            assert [planned.rate, planned.best_rate, planned.hops, planned.bound] == [
+                best[0],
+                best[0],
+                best[1],
+                best[1],
+            ], f"seed {seed}"
+            seen.add("proved")
+    assert seen == {"none", "one of several", "proved"}
