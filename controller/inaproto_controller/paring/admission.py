@@ -39,7 +39,7 @@ from inaproto_controller.paring.planner import Fixed, Plan, plan
 
 CHUNK_BYTES: Final = 64 << 10
 """Of the subtasks of a gradient the least: what 10 Gbit/s carry in 52 microseconds, many round trips."""
-STRAIGHT: Final = "no switch has memory: gradients go straight to the parameter server"
+STRAIGHT: Final = "no switch has enough memory: gradients go straight to the parameter server"
 NO_CAPACITY: Final = "no switch has capacity left: gradients go straight to the parameter server"
 NEITHER: Final = "no switch has both capacity and memory left: gradients go straight to the parameter server"
 NONE_PROGRAMMABLE: Final = "no switch can add up: gradients go straight to the parameter server"
