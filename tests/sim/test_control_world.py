@@ -80,6 +80,16 @@ def test_a_slot_is_asked_for_again_when_its_job_has_ended_meanwhile() -> None:
     assert ControlWorld(draw_control(456)).run().violation is None
 
 
+def test_a_seat_may_follow_a_peer_that_runs_its_operation_by_the_fallback() -> None:
+    """It has heard of the turn, the peer is in doubt and has said so: by no path do they disagree."""
+    assert ControlWorld(draw_control(415)).run().violation is None
+
+
+def test_a_seat_that_is_given_up_holds_no_turn_that_a_round_has_ended() -> None:
+    """It has voted, the decision was lost on its way, and it did not say in time that it has done it."""
+    assert ControlWorld(draw_control(782)).run().violation is None
+
+
 @pytest.mark.parametrize("seed", seeds(24))
 def test_every_rule_holds(seed: int) -> None:
     result = ControlWorld(draw_control(seed)).run()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from inaproto.core.sharing_words import (
     NO_VERSION,
     Abort,
+    AskPeer,
     Commit,
     Decision,
     Done,
@@ -70,6 +71,8 @@ class DecisionsKept(ControlChecker):
         """By group, seats of turns by their epochs."""
         self._drained: dict[Seat, int] = {}
         """Up to which epoch each seat has said so, or was given up."""
+        self._ended: dict[tuple[str, int], Version] = {}
+        """By group and epoch, the round that has ended the turn."""
         self._given_up: dict[Seat, Version] = {}
         """Up to which round: it may be told anything of these."""
 
@@ -168,6 +171,8 @@ class DecisionsKept(ControlChecker):
         if said != (prepare.granted, prepare.ended):
             raise Violated(self.name, f"{version} is {decision}, and was to be {prepare}")
         self._look_at_indices(round_, decision)
+        if decision.ended is not None:
+            self._ended |= {(group, decision.ended): version for group in groups}
         if decision.granted is not None:
             seats = tuple(seat for seat in prepare.peers if seat.job == decision.granted.job)
             for seat in seats:
@@ -183,17 +188,24 @@ class DecisionsKept(ControlChecker):
             raise Violated(self.name, f"{group}: a turn has epoch {epoch}, after {newest}")
         capacity = self.world.config.pools[int(group.removeprefix("sharing/"))]
         for other, of in turns.items():
-            if other != ended and other % capacity == epoch % capacity and self._stands(other, of):
+            if other != ended and other % capacity == epoch % capacity and self._stands(group, other, of):
                 raise Violated(self.name, f"{group}: turns {epoch} and {other} have one place of {capacity}")
         self._turns[group] = {
-            other: of for other, of in turns.items() if other == newest or self._stands(other, of)
+            other: of for other, of in turns.items() if other == newest or self._stands(group, other, of)
         } | {epoch: seats}
 
-    def _stands(self, epoch: int, seats: tuple[Seat, ...]) -> bool:
-        """Somebody may use it: a seat that is there has not said that it has drained."""
+    def _stands(self, group: str, epoch: int, seats: tuple[Seat, ...]) -> bool:
+        """Somebody may use it: a seat that is there has not said that it has drained.
+
+        One that was given up, for it did not say that it had done the round that ended the turn, is no such.
+        """
         world = self.world
+        ended = self._ended.get((group, epoch))
         return any(
-            _is_there(world, seat) and self._drained.get(seat, 0) < epoch and not world.jobs[seat.job].is_over
+            _is_there(world, seat)
+            and self._drained.get(seat, 0) < epoch
+            and not world.jobs[seat.job].is_over
+            and (ended is None or self._given_up.get(seat, NO_VERSION) < ended)
             for seat in seats
         )
 
@@ -239,6 +251,8 @@ class _Known:
     """Epochs below are not to be used any more."""
     running: dict[int, int] = field(default_factory=dict)
     """Operations by the switches, with their epochs."""
+    followed: set[int] = field(default_factory=set)
+    """Operations that a peer in doubt runs by the fallback, as it has told: these it may run so, too."""
 
     def end(self, epoch: int, until: int) -> None:
         first, before = self.turns[epoch]
@@ -295,6 +309,9 @@ class TurnsObeyed(ControlChecker):
                 if word.term >= known.term:
                     known.term = word.term
                     self._told(known, seat, word)
+            case PeerSays(to, sender, AskPeer(fell_back=int(index))) if _is_there(self.world, to):
+                if sender.job == to.job:
+                    self._of(to).followed.add(index)
             case PeerSays(to, _, TellPeerDecision(_, _, version, decision)) if _is_there(self.world, to):
                 known = self._of(to)
                 if known.open is not None and known.open[1].version == version:
@@ -338,6 +355,8 @@ class TurnsObeyed(ControlChecker):
         expected = None if known.is_doubtful(index) else known.epoch_of(index)
         if epoch is not None:
             known.running[index] = epoch
+        if epoch is None and index in known.followed:
+            return
         if epoch != expected:
             doubt = f", {known.open} is open" if known.open is not None else ""
             raise Violated(
