@@ -13,8 +13,7 @@ from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Halt, Start
 from inaproto.wire.ina_messages import InaPark, InaStands
 from tests.unit.rendezvous_hosts import World, sent
-from tests.unit.test_rendezvous_shared import THREE, asks_all, halted_all
-from tests.unit.test_rendezvous_trees import (
+from tests.unit.rendezvous_tree_moves import (
     CONFIG,
     HOSTS,
     SPINE0,
@@ -27,6 +26,7 @@ from tests.unit.test_rendezvous_trees import (
     state,
     wish,
 )
+from tests.unit.test_rendezvous_shared import THREE, asks_all, halted_all
 
 OLD: Final = "h1: of a release whose rings cannot move to another tree"
 
