@@ -23,7 +23,7 @@ from inaproto_controller.paring.model import (
     Task,
     measure,
 )
-from inaproto_controller.paring.plan_document import lines
+from inaproto_controller.paring.plan_lines import lines
 from inaproto_controller.paring.planner import Fixed, Mode, Plan, plan
 from tests.seeds import seeds
 

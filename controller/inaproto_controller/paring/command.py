@@ -68,7 +68,7 @@ def parse_bytes(text: str) -> int:
 
 
 def _capacity(text: str) -> Any:
-    from inaproto_controller.paring.network_file import parse_capacity
+    from inaproto_controller.paring.exact_numbers import parse_capacity
 
     return parse_capacity(text)
 
@@ -211,7 +211,7 @@ plan = click.Group(
 def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> None:
     from inaproto_controller.paring.admission import Tenants
     from inaproto_controller.paring.model import Accounting, Task
-    from inaproto_controller.paring.plan_document import document, lines, refusal
+    from inaproto_controller.paring.plan_lines import lines
     from inaproto_controller.paring.planner import Mode
 
     named = _Named.of(options["topology"], options)
@@ -255,6 +255,8 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
     answer = tenants.admitted("job", task, servers=options["servers"], **given)
     if isinstance(answer, Infeasible):
         if json_file is not None:
+            from inaproto_controller.paring.plan_document import refusal
+
             write_report(refusal(answer, asked), json_file)
         raise click.ClickException(f"no plan: {answer}")
     admitted = answer.running["job"]
@@ -266,6 +268,8 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
         if svg_file is not None:
             click.echo(f"wrote {svg_file}", err=json_file == "-")
         if json_file is not None:
+            from inaproto_controller.paring.plan_document import document
+
             write_report(document(admitted, asked, named.name_of), json_file)
 
 
@@ -287,7 +291,7 @@ def _written(value: Any) -> Any:
 def _drawing(admitted: Any, named: _Named, options: Mapping[str, Any]) -> str:
     """Of several parts the first."""
     from inaproto_controller.paring.drawing import drawn
-    from inaproto_controller.paring.plan_document import size
+    from inaproto_controller.paring.plan_lines import size
 
     plan = admitted.parts[0].plan
     facts = f"{float(plan.rate):.4g} Gbit/s, {plan.hops} links, {size(plan.traffic_bytes)} an iteration"

@@ -13,9 +13,13 @@ from fractions import Fraction
 from math import isfinite
 from typing import Final
 
+from inaproto.errors import ConfigError
+
 LEAST: Final = Fraction(1, 10**6)
 MOST: Final = Fraction(10**9)
 BOUNDS: Final = "of 0.000001 to 1000000000"
+UNBOUNDED: Final = "unbounded"
+_NAMES_MAX: Final = 40
 _PLAIN: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12}|/[0-9]{1,12})?")
 
 
@@ -28,6 +32,19 @@ def parse_exact(text: str) -> Fraction | None:
     except ZeroDivisionError:
         return None
     return found if found == 0 or LEAST <= found <= MOST else None
+
+
+def parse_capacity(text: str) -> Fraction | None:
+    """Of an option, or a file; None: without bound. Raises ``ConfigError``."""
+    if text == UNBOUNDED:
+        return None
+    found = parse_exact(text)
+    if found is None:
+        raise ConfigError(
+            f"capacity {text[:_NAMES_MAX]!r}: Gbit/s, 0 or more, as 10, 2.5, 10/3 or {UNBOUNDED}; "
+            f"if more, {BOUNDS}"
+        )
+    return found
 
 
 def plain(value: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import networkx as nx
 
@@ -22,11 +22,8 @@ from inaproto.errors import ConfigError
 from inaproto_controller import graph_file
 from inaproto_controller.graph_topology import GraphTopology
 from inaproto_controller.input_file import read_bounded
-from inaproto_controller.paring.exact_numbers import BOUNDS, parse_exact, plain
+from inaproto_controller.paring.exact_numbers import UNBOUNDED, parse_capacity, plain
 from inaproto_controller.paring.model import Capacity, ProgrammableNetwork
-
-UNBOUNDED: Final = "unbounded"
-_NAMES_MAX: Final = 40
 
 
 def read_network(path: Path, *, server: Capacity) -> ProgrammableNetwork:
@@ -51,19 +48,6 @@ def network_of(
         default = server if node < topology.hosts else Fraction(0)
         capacities.append(_parsed(f"node {name}", given[name]) if name in given else default)
     return ProgrammableNetwork(topology, tuple(capacities))
-
-
-def parse_capacity(text: str) -> Capacity:
-    """Of an option, or a file. Raises ``ConfigError``."""
-    if text == UNBOUNDED:
-        return None
-    found = parse_exact(text)
-    if found is None:
-        raise ConfigError(
-            f"capacity {text[:_NAMES_MAX]!r}: Gbit/s, 0 or more, as 10, 2.5, 10/3 or {UNBOUNDED}; "
-            f"if more, {BOUNDS}"
-        )
-    return found
 
 
 def _parsed(where: str, value: object) -> Capacity:
