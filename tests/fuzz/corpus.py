@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from inaproto.wire.array_frames import encode_frame
 from inaproto.wire.client_messages import AllReduce, Done, Join, Joined, Leave
 from inaproto.wire.control import LENGTH_BYTES, encode_control
 from inaproto.wire.control_messages import (
@@ -33,6 +34,7 @@ from inaproto.wire.controller_messages import (
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
 from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from inaproto.wire.ipv4 import Ipv4Header
+from inaproto.wire.log_entries import encode_entry
 from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.slot_messages import LeaseRecord, LeaseRenew, SlotOrder, SlotReport
@@ -310,6 +312,26 @@ CONTROL_STREAMS: Final = (
     b"\x00" + _FRAMED[0] + _FRAMED[-2],
     b"\x06" + b"".join(_FRAMED[3:6]),
 )
+_ARRAYS: Final = (np.arange(6, dtype=np.int32).data, np.arange(3.0).data)
+_FRAMES_OF_ARRAYS: Final = tuple(
+    b"".join(encode_frame(message, _ARRAYS[: index % 3])) for index, message in enumerate(_FRAMED[:6])
+)
+ARRAY_STREAMS: Final = (
+    b"\xff" + b"".join(_FRAMES_OF_ARRAYS),
+    b"\x00" + _FRAMES_OF_ARRAYS[2],
+    b"\x10" + _FRAMES_OF_ARRAYS[0] + _FRAMES_OF_ARRAYS[4],
+)
+
+
+def _log(bodies: tuple[bytes, ...]) -> bytes:
+    """Each entry knows those before it to be on disk."""
+    data = b""
+    for body in bodies:
+        data += b"".join(encode_entry([memoryview(body)], len(data)))
+    return data
+
+
+LOGS: Final = (_log(_FRAMES_OF_ARRAYS), _log((b"", bytes(9), b"iPLe")), _log(_FRAMES_OF_ARRAYS[:1]))
 
 
 def _captures() -> tuple[bytes, ...]:

@@ -16,12 +16,14 @@ import numpy as np
 
 from inaproto.errors import DecodeError
 from inaproto.wire import icrc
+from inaproto.wire.array_frames import Frame, FrameDecoder
 from inaproto.wire.capture_reader import CaptureReader, read_capture
 from inaproto.wire.control import ControlDecoder, decode_control, encode_control
 from inaproto.wire.control_messages import UnknownMessage, decode_message, encode_message
 from inaproto.wire.ethernet import EthernetHeader
 from inaproto.wire.ina_header import InaHeader
 from inaproto.wire.ipv4 import Ipv4Header, internet_checksum
+from inaproto.wire.log_entries import decode_entries, encode_entry
 from inaproto.wire.pcapng import CapturedFrame
 from inaproto.wire.roce import Aeth, Bth, Imm, Reth, RocePacket
 from inaproto.wire.tree_note import TreeNote
@@ -219,6 +221,38 @@ def control_message(data: bytes) -> None:
         assert repr(decode_message(decode_control(encode_message(message)[4:]))) == repr(message)
 
 
+PAYLOAD_BYTES_MAX = 300
+
+
+def array_stream(data: bytes) -> None:
+    """The first byte says how the stream is cut; whole or cut, it must decode to the same."""
+    stream, step = data[1:], data[0] + 1 if data else 1
+    whole, pieces = _frames_in_steps(stream, len(stream) or 1), _frames_in_steps(stream, step)
+    assert repr(whole) == repr(pieces)
+    if isinstance(whole, DecodeError):
+        raise whole
+
+
+def _frames_in_steps(stream: bytes, step: int) -> list[tuple[str, bytes]] | DecodeError:
+    decoder = FrameDecoder(PAYLOAD_BYTES_MAX)
+    frames: list[Frame] = []
+    try:
+        for at in range(0, len(stream), step):
+            frames += decoder.feed(stream[at : at + step])
+        decoder.finish()
+    except DecodeError as error:
+        return error
+    return [(repr(frame.record), bytes(frame.payload)) for frame in frames]
+
+
+def log_entries(data: bytes) -> None:
+    entries = decode_entries(memoryview(data))
+    assert entries.end <= len(data)
+    assert decode_entries(memoryview(data[: entries.end])) == entries
+    again = b"".join(part for body in entries.bodies for part in encode_entry([body], 0))
+    assert [bytes(body) for body in decode_entries(memoryview(again)).bodies] == [*map(bytes, entries.bodies)]
+
+
 def capture(data: bytes) -> None:
     """The first byte says how the stream is cut; whole or cut, it must read the same."""
     stream, step = data[1:], data[0] + 1 if data else 1
@@ -256,6 +290,8 @@ TARGETS = {
         Target("ina_header", corpus.INA_HEADERS, ina_header),
         Target("tree_note", corpus.TREE_NOTES, tree_note),
         Target("trunk_hello", corpus.TRUNK_HELLOS, trunk_hello),
+        Target("array_stream", corpus.ARRAY_STREAMS, array_stream),
+        Target("log_entries", corpus.LOGS, log_entries),
         Target("capture", corpus.CAPTURES, capture),
         Target("decode_runs", corpus.RUNS, runs),
         Target("frame_stream", corpus.FRAME_STREAMS, frame_stream),
