@@ -1,0 +1,317 @@
+"""Priorities of models on a host's access link (MLNet section 3.3; mlnet.md 6).
+
+The link is a fluid one in virtual time: what transfers want of it in a millisecond is shared max-min, as TCP
+would, under the limits that the core under test has told them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inaproto.core.push_pull.admission import (
+    Admission,
+    AdmissionAction,
+    AdmissionConfig,
+    Began,
+    Ended,
+    Limit,
+    Moved,
+    Refused,
+    Woke,
+    max_min,
+)
+from inaproto.errors import LocalMisuse
+from inaproto.units import MS, Instant, S
+
+RATE = 1_250_000_000
+"""10 Gbit/s in bytes/s."""
+TICK_NS = MS
+
+
+@dataclass
+class Model:
+    """Computes for ``compute_ticks``, then moves ``nbytes`` over the link; ``rounds`` times."""
+
+    priority: int
+    nbytes: int
+    compute_ticks: int
+    rounds: int
+    uplink: int = RATE
+    left: int = 0
+    resting: int = 0
+    finished: int | None = None
+
+    def __post_init__(self) -> None:
+        self.resting = self.compute_ticks
+
+
+@dataclass
+class Link:
+    """In virtual time; ``admission`` None: TCP alone."""
+
+    admission: Admission | None
+    models: list[Model]
+    tick: int = 0
+    limits: dict[Hashable, int | None] = field(default_factory=dict)
+    idle: list[int] = field(default_factory=list)
+    """Ticks in which a model waited, and more than a tenth of the link was free."""
+
+    def run(self, ticks: int) -> None:
+        for self.tick in range(ticks):
+            if all(model.finished is not None for model in self.models):
+                return
+            self._pass()
+
+    def _say(self, event: Began | Moved | Ended | Woke) -> None:
+        if self.admission is not None:
+            self._obey(self.admission.step(event, Instant(self.tick * TICK_NS)))
+
+    def _obey(self, actions: list[AdmissionAction]) -> None:
+        for action in actions:
+            assert isinstance(action, Limit)
+            self.limits[action.transfer] = action.rate
+
+    def _pass(self) -> None:
+        for name, model in enumerate(self.models):
+            if model.finished is None and not model.left:
+                model.resting -= 1
+                if model.resting <= 0:
+                    model.left = model.nbytes
+                    self.limits[name] = None
+                    self._say(Began(name, model.priority))
+        moving = [name for name, model in enumerate(self.models) if model.left]
+        per_tick = RATE * TICK_NS // S
+        wishes: list[int | None] = [self._wish(name) for name in moving]
+        granted = _tcp(per_tick, wishes)
+        if (
+            moving
+            and sum(granted) < per_tick * 9 // 10
+            and any(
+                got < min(self.models[name].left, self.models[name].uplink * TICK_NS // S)
+                for name, got in zip(moving, granted, strict=True)
+            )
+        ):
+            self.idle.append(self.tick)
+        for name, got in zip(moving, granted, strict=True):
+            self._move(name, got)
+        self._say(Woke())
+
+    def _wish(self, name: int) -> int:
+        model, limit = self.models[name], self.limits[name]
+        wish = min(model.left, model.uplink * TICK_NS // S)
+        return wish if limit is None else min(wish, max(1, limit * TICK_NS // S))
+
+    def _move(self, name: int, nbytes: int) -> None:
+        model = self.models[name]
+        model.left -= nbytes
+        self._say(Moved(name, nbytes))
+        if not model.left:
+            self._say(Ended(name))
+            model.resting, model.rounds = model.compute_ticks, model.rounds - 1
+            if not model.rounds:
+                model.finished = self.tick + 1
+
+
+def _tcp(capacity: int, wishes: list[int | None]) -> list[int]:
+    """Max-min: fairness of TCP; written anew, so that it can judge the core's own."""
+    granted = [0] * len(wishes)
+    open_ = list(range(len(wishes)))
+    while open_ and capacity >= len(open_):
+        even = capacity // len(open_)
+        for nth in list(open_):
+            wish = wishes[nth]
+            more = even if wish is None else min(even, wish - granted[nth])
+            granted[nth] += more
+            capacity -= more
+            if wish is not None and granted[nth] == wish:
+                open_.remove(nth)
+    return granted
+
+
+def _admission() -> Admission:
+    return Admission(AdmissionConfig(rate=RATE))
+
+
+def _times(models: list[Model], *, with_priorities: bool) -> list[int]:
+    link = Link(_admission() if with_priorities else None, models)
+    link.run(200_000)
+    return [model.finished or 0 for model in models]
+
+
+def _pair() -> list[Model]:
+    """Two models that want two thirds of the link each."""
+    return [Model(200, 100 * 1_250_000, 50, 20), Model(100, 100 * 1_250_000, 50, 20)]
+
+
+def test_section_3_3_the_model_with_the_higher_priority_finishes_as_if_alone_and_the_median_improves() -> (
+    None
+):
+    alone = _times(_pair()[:1], with_priorities=False)[0]
+    plain = _times(_pair(), with_priorities=False)
+    with_priorities = _times(_pair(), with_priorities=True)
+    assert with_priorities[0] <= alone * 1.05
+    assert median(with_priorities) < median(plain)
+    assert all(with_priorities), "somebody starved"
+
+
+def test_section_3_3_of_four_models_none_starves_and_over_all_orders_the_median_improves() -> None:
+    """Of one order alone it need not: where the longest transfers go first, the others' wait is long."""
+
+    def models(lowest: int) -> list[Model]:
+        return [Model(10 * ((nth - lowest) % 4), (40 + 20 * nth) * 1_250_000, 40, 10) for nth in range(4)]
+
+    plain, medians = _times(models(0), with_priorities=False), list[float]()
+    for lowest in range(4):
+        highest = (lowest + 3) % 4
+        alone = _times([models(lowest)[highest]], with_priorities=False)[0]
+        ours = _times(models(lowest), with_priorities=True)
+        assert ours[highest] <= alone * 1.05
+        assert all(ours), "somebody starved"
+        medians.append(median(ours))
+    assert sum(medians) / 4 < median(plain)
+
+
+def test_section_3_3_what_higher_classes_do_not_use_goes_to_the_next_all_the_way_down() -> None:
+    """Work-conserving (mlnet.md 6): two slow senders leave the third what they do not use."""
+    models = [
+        Model(3, 10**9, 1, 1, uplink=RATE // 4),
+        Model(2, 10**9, 1, 1, uplink=RATE // 4),
+        Model(1, 10**10, 1, 1),
+    ]
+    link = Link(_admission(), models)
+    link.run(2_000)
+    assert len(link.idle) <= 60, f"the link idled in {len(link.idle)} of 2000 ticks: {link.idle[:20]}"
+    assert models[2].left < 10**10 - 2 * RATE * 4 // 10
+    per_tick = RATE // 4 * TICK_NS // S
+    as_if_alone = 10**9 - 2_000 * per_tick
+    assert models[0].left == as_if_alone
+    assert models[1].left <= as_if_alone + 11 * per_tick, "more than until the first was measured"
+
+
+def test_section_3_3_who_comes_with_a_higher_priority_has_the_link_at_once() -> None:
+    admission = _admission()
+    assert admission.step(Began("low", 1), Instant(0)) == []
+    assert admission.step(Began("high", 2), Instant(1)) == [Limit("low", RATE // 100)]
+    assert admission.view().preempted == 1
+    assert admission.step(Ended("high"), Instant(2)) == [Limit("low", None)]
+
+
+def test_section_3_3_a_lower_class_waits_beside_one_that_was_not_measured_yet() -> None:
+    admission = _admission()
+    admission.step(Began("high", 2), Instant(0))
+    assert admission.step(Began("low", 1), Instant(1)) == [Limit("low", RATE // 100)]
+    assert admission.deadline == 1 + 10 * MS
+    admission.step(Moved("high", RATE // 1000), Instant(9 * MS))
+    used = RATE // 1000 * S // (10 * MS)
+    assert admission.step(Woke(), Instant(10 * MS + 1)) == [Limit("low", RATE - used - used // 10)]
+
+
+def test_section_3_3_who_grows_into_its_headroom_has_the_link_again() -> None:
+    admission = _admission()
+    admission.step(Began("high", 2), Instant(0))
+    admission.step(Began("low", 1), Instant(0))
+    admission.step(Moved("high", 1_000_000), Instant(MS))
+    admission.step(Woke(), Instant(10 * MS))
+    admission.step(Moved("high", 1_090_000), Instant(11 * MS))
+    assert admission.step(Woke(), Instant(20 * MS)) == [Limit("low", RATE // 100)]
+
+
+def test_transfers_of_one_class_have_no_limits_and_nothing_is_measured() -> None:
+    admission = _admission()
+    assert [admission.step(Began(name, 7), Instant(0)) for name in "abc"] == [[], [], []]
+    assert admission.deadline is None
+    assert admission.view().highest == 7
+
+
+def test_beyond_transfers_max_a_transfer_is_refused_and_may_begin_when_one_has_ended() -> None:
+    admission = Admission(AdmissionConfig(rate=RATE, transfers_max=1))
+    admission.step(Began("a", 1), Instant(0))
+    assert admission.step(Began("b", 9), Instant(0)) == [Refused("b")]
+    admission.step(Ended("a"), Instant(1))
+    assert admission.step(Began("b", 9), Instant(2)) == []
+    assert admission.view().refused == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "wrong"),
+    [
+        ([Moved("x", 1)], "has not begun"),
+        ([Ended("x")], "has not begun"),
+        ([Began("x", 256)], "priority"),
+        ([Began("x", 1), Began("x", 1)], "has begun"),
+        ([Began("x", 1), Moved("x", -1)], "moved -1"),
+    ],
+)
+def test_misuse_is_told_and_changes_nothing(events: list[Began | Moved | Ended], wrong: str) -> None:
+    admission = _admission()
+    for event in events[:-1]:
+        admission.step(event, Instant(0))
+    before = admission.view()
+    with pytest.raises(LocalMisuse, match=wrong):
+        admission.step(events[-1], Instant(0))
+    assert admission.view() == before
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rate": 0}, {"interval_ns": 0}, {"floor_permille": 0}, {"headroom_permille": -1}]
+)
+def test_a_configuration_without_sense_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(LocalMisuse):
+        AdmissionConfig(**{"rate": 1, **wrong})
+
+
+@given(st.integers(0, 10**6), st.lists(st.none() | st.integers(0, 10**6), max_size=8))
+def test_shares_are_max_min(capacity: int, wishes: list[int | None]) -> None:
+    """What is beyond the wishes is slack; below them nobody has more than one who wants more."""
+    shares = max_min(capacity, wishes)
+    assert sum(shares) <= capacity
+    assert not wishes or sum(shares) > capacity - len(wishes) * 2
+    for share, wish in zip(shares, wishes, strict=True):
+        if wish is None or share < wish:
+            assert share >= max(shares) - len(wishes)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("begin"), st.integers(0, 5), st.integers(0, 3)),
+            st.tuples(st.just("move"), st.integers(0, 5), st.integers(0, 20_000_000)),
+            st.tuples(st.just("end"), st.integers(0, 5), st.just(0)),
+            st.tuples(st.just("wait"), st.just(0), st.integers(1, 12)),
+        ),
+        max_size=40,
+    )
+)
+def test_only_the_highest_class_goes_without_a_limit_and_the_others_share_what_is_left(
+    script: list[tuple[str, int, int]],
+) -> None:
+    admission, now, live = _admission(), 0, dict[int, int]()
+    limits: dict[Hashable, int | None] = {}
+    for what, name, number in script:
+        actions: list[AdmissionAction] = []
+        if what == "begin" and name not in live:
+            live[name], limits[name] = number, None
+            actions = admission.step(Began(name, number), Instant(now))
+        elif what == "move" and name in live:
+            actions = admission.step(Moved(name, number), Instant(now))
+        elif what == "end" and name in live:
+            del live[name], limits[name]
+            actions = admission.step(Ended(name), Instant(now))
+        elif what == "wait":
+            now += number * MS
+            actions = admission.step(Woke(), Instant(now))
+        for action in actions:
+            assert isinstance(action, Limit)
+            limits[action.transfer] = action.rate
+        highest = max(live.values(), default=None)
+        assert all((limits[one] is None) == (live[one] == highest) for one in live)
+        for priority in set(live.values()) - {highest}:
+            told = [limits[one] or 0 for one in live if live[one] == priority]
+            assert min(told) > 0
+            assert sum(told) <= RATE + len(told)
