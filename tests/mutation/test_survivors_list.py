@@ -52,9 +52,9 @@ def has_functions(path: Path) -> bool:
 
 def test_every_module_has_its_tests_and_its_record() -> None:
     modules = {
-        f"{package}.{path.stem}"
+        ".".join(path.relative_to(ROOT / "inaproto").with_suffix("").parts)
         for package in PACKAGES
-        for path in (ROOT / "inaproto" / package).glob("*.py")
+        for path in (ROOT / "inaproto" / package).rglob("*.py")
         if has_functions(path)
     }
     judged, waiting = campaign(), unmeasured()
