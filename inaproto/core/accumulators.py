@@ -67,7 +67,7 @@ class Accumulators:
         return self._came_bytes(rank + 1, dtype, op, nbytes)
 
     def _came_bytes(self, rank: int, dtype: Dtype, op: Op, nbytes: int) -> int:
-        return sum(_entry_bytes(count, dtype, op, nbytes) for count in self._turns[rank].counts if count)
+        return sum(entry_bytes(count, dtype, op, nbytes) for count in self._turns[rank].counts if count)
 
     def slot_bytes(self, tensor_bytes: int) -> int:
         """Size of a slot that takes any message of the chain, its header included."""
@@ -95,17 +95,17 @@ class Accumulators:
         entries: list[Bytes] = []
         at = 0
         for count in turn.counts:
-            size = _entry_bytes(count, dtype, op, nbytes) if count else 0
+            size = entry_bytes(count, dtype, op, nbytes) if count else 0
             entries.append(stack[at : at + size])
             at += size
         level = len(entries) - 1
-        value = _added(turn.counts[level], dtype, op, entries[level], own)
+        value = added(turn.counts[level], dtype, op, entries[level], own)
         for _ in range(turn.closes):
             if turn.counts[level] and sums_are_wide(dtype, op):
                 value = round_once(dtype, value)
             level -= 1
             if level >= 0:
-                value = _added(turn.counts[level], dtype, op, entries[level], value)
+                value = added(turn.counts[level], dtype, op, entries[level], value)
         np.concatenate([*entries[: max(0, level)], value], out=out)
 
 
@@ -169,12 +169,13 @@ def _turns(children: PlanList, outer: tuple[int, ...], closing: int) -> list[_Tu
     return turns
 
 
-def _entry_bytes(count: int, dtype: Dtype, op: Op, nbytes: int) -> int:
+def entry_bytes(count: int, dtype: Dtype, op: Op, nbytes: int) -> int:
+    """Of an accumulator of ``count`` contributions to ``nbytes`` of tensor."""
     return nbytes // dtype.itemsize * WIDE_BYTES if count > 1 and sums_are_wide(dtype, op) else nbytes
 
 
-def _added(count: int, dtype: Dtype, op: Op, accumulator: Bytes, value: Bytes) -> Bytes:
-    """``accumulator``, of ``count`` contributions, and one more."""
+def added(count: int, dtype: Dtype, op: Op, accumulator: Bytes, value: Bytes) -> Bytes:
+    """``accumulator``, of ``count`` contributions, and one more; half-precision sums are not rounded."""
     if count == 0:
         return value
     if not sums_are_wide(dtype, op):

@@ -1,8 +1,8 @@
 """Messages that the hosts of a ring send each other where no accelerator adds (protocol.md section 5).
 
 What the engines of such paths (:mod:`inaproto.core.chain_engine`,
-:mod:`inaproto.core.ring_all_reduce_engine`) share: the numbers and headers of messages, what is wrong with
-one that came, and which header slots the transport still needs.
+:mod:`inaproto.core.ring_all_reduce_engine`, :mod:`inaproto.core.overlay_engine`) share: the numbers and
+headers of messages, what is wrong with one that came, and which header slots the transport still needs.
 
 Slots: message ``msg_id`` is accumulators (even) or result (odd) of serial ``msg_id // 2``; receive and header
 slot are ``msg_id mod 2N``, N being the window.
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from inaproto.core.accumulators import Accumulators
 from inaproto.core.message_window import WindowConfig
 from inaproto.core.operation_queue import Part
 from inaproto.core.operations import ResultArrived, RingConfig
+from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.errors import Blame, DecodeError, FabricLost, LocalMisuse, TensorMismatch
 from inaproto.units import MsgId
 from inaproto.wire.host_header import HOST_HEADER_BYTES, HostHeader, Kind
@@ -44,10 +44,24 @@ class Sent(NamedTuple):
     header: bytes
 
 
-class HostMessages:
-    """Those of one rank of one ring. Raises ``LocalMisuse`` for rings that cannot be."""
+class HostSums(Protocol):
+    """How the hosts of a ring add, as far as their messages depend on it."""
 
-    def __init__(self, config: RingConfig, accumulators: Accumulators) -> None:
+    @property
+    def plan(self) -> ReductionPlan: ...
+
+    def slot_bytes(self, tensor_bytes: int) -> int:
+        """Size of a slot that takes any message, its header included."""
+
+
+class HostMessages:
+    """Those that one rank of one ring exchanges with another, or sends to the one and gets from the other.
+
+    ``sender`` is the rank from which messages come; None: the predecessor in the ring. Raises ``LocalMisuse``
+    for rings that cannot be.
+    """
+
+    def __init__(self, config: RingConfig, accumulators: HostSums, *, sender: int | None = None) -> None:
         if accumulators.plan.size != config.ring_size:
             raise LocalMisuse(f"a plan of {accumulators.plan.size} ranks in a ring of {config.ring_size}")
         if -(-accumulators.slot_bytes(config.tensor_bytes) // config.mtu) >= 1 << 16:
@@ -56,6 +70,7 @@ class HostMessages:
             )
         WindowConfig(config.window_messages, config.id_bits)
         self._config = config
+        self._sender = config.predecessor if sender is None else sender
         self._sends: deque[int] = deque()
         """Messages whose send is not complete."""
         self._busy: set[int] = set()
@@ -96,11 +111,10 @@ class HostMessages:
         self, event: ResultArrived, kind: Kind, serial: int, part: Part, nbytes: int
     ) -> Contradiction | None:
         """What is wrong with a message that has to have ``nbytes`` payload bytes; None if nothing is."""
-        predecessor = self._config.predecessor
-        expected = self._header(kind, serial, part, predecessor, nbytes)
+        expected = self._header(kind, serial, part, self._sender, nbytes)
         if event.header == expected.encode() and event.nbytes == HOST_HEADER_BYTES + nbytes:
             return None
-        peer, name = f"rank {predecessor}", kind.name.lower()
+        peer, name = f"rank {self._sender}", kind.name.lower()
         try:
             got = HostHeader.decode(event.header)
         except DecodeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.accumulators import _added
+from inaproto.core.accumulators import added
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.operation_queue import OperationQueue
 from inaproto.core.rendezvous import Rendezvous
@@ -125,7 +125,7 @@ RECOVERY_FAULTS: Final = (
         "chain_rounds_at_every_rank",
         CHAIN,
         "rounds float16 and bfloat16 sums at every rank that they pass",
-        (Change(_added, "return wide", "return widen(dtype, round_once(dtype, wide))"),),
+        (Change(added, "return wide", "return widen(dtype, round_once(dtype, wide))"),),
         shape=half_sums_of_hosts,
     ),
     PlantedFault(

@@ -1,7 +1,7 @@
 """Random plans, the same tensors on every exact path: all ranks get the same bytes, those of the plan.
 
-Trees of real accelerators, under any weather; hosts in a chain, live and as a schedule; shared memory;
-``ReductionPlan.reduce``; sums by hand.
+Trees of real accelerators, under any weather; hosts in a chain, live and as a schedule; overlays of hosts
+with any bound on in-degrees; shared memory; ``ReductionPlan.reduce``; sums by hand.
 
 A plan of one rank is left out: no ring has fewer than two (``RingSpec``). Every other nested list is a tree
 of switches: children in any order, ranks and lists mixed, lists of one rank or of one list included.
@@ -87,6 +87,20 @@ def by_live_chain(plan: ReductionPlan, operations: list[Operation], seed: int) -
     return [[member.tensors[index].tobytes() for member in job.members] for index in range(len(operations))]
 
 
+def by_live_overlay(plan: ReductionPlan, operations: list[Operation], seed: int) -> Results:
+    """The engines of the host daemons; they take the ranks in any order, under any bound."""
+    draw = random.Random(f"{seed}/every path, overlay")
+    in_degree, window = draw.choice((1, 2, 3, 4, plan.size)), draw.choice((1, 2, 4))
+    job = IdealJob(plan, ["overlay"], window=window, in_degree=in_degree)
+    for index, operation in enumerate(operations):
+        for rank in draw.sample(range(plan.size), plan.size):
+            job.submit(rank, index, arrays(operation)[rank], operation.dtype, operation.op)
+    job.run(draw.randrange)
+    for member in job.members:
+        assert (member.faults, member.done) == ([], list(range(len(operations))))
+    return [[member.tensors[index].tobytes() for member in job.members] for index in range(len(operations))]
+
+
 def in_ring_order(plan: ReductionPlan) -> ReductionPlan:
     """The plan with rank ``plan.ranks[p]`` called ``p``."""
     places = itertools.count()
@@ -132,7 +146,7 @@ def by_hand(plan: ReductionPlan, operations: list[Operation]) -> list[bytes]:
         return [expected_bytes(plan, arrays(each), each.dtype, each.op) for each in operations]
 
 
-PATHS = (by_accelerators, by_live_chain, by_chain_schedule, by_shared_memory)
+PATHS = (by_accelerators, by_live_chain, by_live_overlay, by_chain_schedule, by_shared_memory)
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -101,8 +101,8 @@ def worlds(paths: list[str]) -> Iterator[random.Random]:
         yield random.Random(f"{seed}/{paths}")
 
 
-@pytest.mark.parametrize("first", ["switch", "chain"])
-@pytest.mark.parametrize("second", ["switch", "chain"])
+@pytest.mark.parametrize("first", ["switch", "chain", "overlay"])
+@pytest.mark.parametrize("second", ["switch", "chain", "overlay"])
 def test_whatever_ends_and_whichever_path_follows_every_rank_has_the_plan_s_bytes(
     first: str, second: str
 ) -> None:
@@ -111,7 +111,14 @@ def test_whatever_ends_and_whichever_path_follows_every_rank_has_the_plan_s_byte
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("ring", "ring"), ("ring", "chain"), ("chain", "ring"), ("ring", "switch"), ("switch", "ring")],
+    [
+        ("ring", "ring"),
+        ("ring", "chain"),
+        ("chain", "ring"),
+        ("ring", "switch"),
+        ("switch", "ring"),
+        ("ring", "overlay"),
+    ],
 )
 def test_each_message_has_one_result_also_where_paths_add_in_different_orders(
     first: str, second: str
@@ -124,7 +131,7 @@ def run_worlds(first: str, second: str, ranks_max: int) -> None:
     for draw in worlds([first, second]):
         size = draw.randint(2, ranks_max)
         plan = ReductionPlan(draw_lists(draw, list(range(size))))
-        job = IdealJob(plan, [first, second] * 4, window=draw.choice([1, 2, 4]))
+        job = IdealJob(plan, [first, second] * 4, window=draw.choice([1, 2, 4]), in_degree=draw.randint(1, 3))
         run_job(draw, job, operations=draw.randint(1, 5), ends=draw.randint(1, 6))
         recovered += len(job.recoveries)
         behind += sum(min(progress) < max(progress) for progress in job.progress)

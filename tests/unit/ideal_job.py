@@ -6,14 +6,16 @@ what is on its way has written any part of the slot it goes to. What a rank keep
 when it is halted, as a host must that gives its memory up.
 
 The accelerator of the path ``switch`` reduces whole messages by the plan; ``chain`` and ``ring`` move
-accumulators, and ``ring`` adds to each message in another order of the ranks.
+accumulators, and ``ring`` adds to each message in another order of the ranks; ``overlay`` has a connection
+for each edge of a tree, in both directions.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +38,8 @@ from inaproto.core.operations import (
     Submit,
     TakeResult,
 )
+from inaproto.core.overlay_engine import UP, Fold, OverlayAction, OverlayEngine, PostDown
+from inaproto.core.overlay_tree import OverlayTree
 from inaproto.core.recovery import Recovery, decide
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
@@ -47,7 +51,7 @@ Bytes = NDArray[np.uint8]
 Choose = Callable[[int], int]
 """One of so many possibilities, from 0."""
 NOW = Instant(0)
-Engine = RingEngine | ChainEngine | RingAllReduceEngine
+Engine = RingEngine | ChainEngine | RingAllReduceEngine | OverlayEngine
 HOST_PATHS = ("chain", "ring")
 
 
@@ -64,6 +68,8 @@ class Message(NamedTuple):
     header: bytes
     payload: PostMessage | Held | bytes
     """Where it lies with the sender, or itself."""
+    edge: int = UP
+    """On the path ``overlay``: over which connection of the sender."""
 
 
 @dataclass(slots=True)
@@ -75,6 +81,8 @@ class Member:
     kept: dict[tuple[int, int], bytes] = field(default_factory=dict)
     """Results of ended rings, by operation and offset."""
     slots: dict[Place, list[bytearray]] = field(default_factory=dict)
+    came: list[list[bytearray]] = field(default_factory=list)
+    """On the path ``overlay``, by child: slots for what it passes up."""
     sent: deque[Message] = field(default_factory=deque)
     """Posted, not yet at the next hop."""
     inbox: deque[Message] = field(default_factory=deque)
@@ -95,9 +103,16 @@ class IdealJob:
     """``events()`` are what can happen now. ``halt`` ends the ring, rank by rank, in events of their own."""
 
     def __init__(
-        self, plan: ReductionPlan, paths: list[str], *, window: int = 2, mtu: int = 256, packets: int = 1
+        self,
+        plan: ReductionPlan,
+        paths: list[str],
+        *,
+        window: int = 2,
+        mtu: int = 256,
+        packets: int = 1,
+        in_degree: int = 2,
     ) -> None:
-        self.plan, self.accumulators = plan, Accumulators(plan)
+        self.plan, self.tree = plan, OverlayTree(plan, in_degree)
         self.size = plan.size
         self.rotated = RotatedAccumulators(ReductionPlan.flat(self.size))
         self.paths = paths
@@ -113,6 +128,10 @@ class IdealJob:
         self.members = [Member(self._engine(rank, None, None)) for rank in range(self.size)]
         for member in self.members:
             self._new_memory(member)
+
+    @cached_property
+    def accumulators(self) -> Accumulators:
+        return Accumulators(self.plan)
 
     @property
     def path(self) -> str:
@@ -135,12 +154,19 @@ class IdealJob:
             return RingEngine(config, *resumed)
         if self.path == "ring":
             return RingAllReduceEngine(config, self.rotated, *resumed)
+        if self.path == "overlay":
+            return OverlayEngine(config, self.tree, *resumed)
         return ChainEngine(config, self.accumulators, *resumed)
 
     def _new_memory(self, member: Member) -> None:
         config = member.engine.config
-        size = max(one.slot_bytes(config.tensor_bytes) for one in (self.accumulators, self.rotated))
+        sums = [self.accumulators if self.path == "chain" else self.tree, self.rotated]
+        size = max(one.slot_bytes(config.tensor_bytes) for one in sums)
         member.slots = {place: [bytearray(size) for _ in range(config.slots)] for place in Place}
+        member.came = []
+        if self.path == "overlay":
+            children = self.tree.children(config.rank)
+            member.came = [[bytearray(size) for _ in range(config.slots)] for _ in children]
 
     def submit(self, rank: int, index: int, tensor: Bytes, dtype: Dtype, op: Op) -> None:
         member = self.members[rank]
@@ -150,7 +176,7 @@ class IdealJob:
 
     # --- what the shell does
 
-    def perform(self, rank: int, actions: list[RingAction] | list[HostsAction]) -> None:
+    def perform(self, rank: int, actions: list[RingAction] | list[HostsAction] | list[OverlayAction]) -> None:
         member = self.members[rank]
         for action in actions:
             match action:
@@ -158,8 +184,14 @@ class IdealJob:
                     payload = self._held(member, action)
                     member.sent.append(Message(action.msg_id, action.header, payload))
                     member.payload_bytes += action.nbytes
+                case PostDown(child, msg_id, _, header, at, nbytes):
+                    payload = Held(Place.RECEIVED, at, nbytes)
+                    member.sent.append(Message(msg_id, header, payload, child))
+                    member.payload_bytes += nbytes
                 case Combine():
                     self._combine(rank, action)
+                case Fold():
+                    self._fold(rank, action)
                 case TakeResult(slot, op_index, offset, nbytes):
                     taken = _slot_bytes(member, Place.RECEIVED, slot, nbytes)
                     member.tensors[op_index][offset : offset + nbytes] = np.frombuffer(taken, np.uint8)
@@ -182,15 +214,21 @@ class IdealJob:
         _write(member, Place.STAGED, slot, content)
         return Held(Place.STAGED, slot, nbytes)
 
+    def _fold(self, rank: int, action: Fold) -> None:
+        member, operation = self.members[rank], action.operation
+        came = [
+            np.frombuffer(bytes(_behind(member.came[child][slot], nbytes)), np.uint8)
+            for child, slot, nbytes in action.came
+        ]
+        own = np.frombuffer(_own(member, action), np.uint8)
+        out = np.zeros(action.goes, np.uint8)
+        self.tree.fold(rank, operation.dtype, operation.op, came, own, out)
+        _write(member, action.place, action.out, out.tobytes())
+
     def _combine(self, rank: int, action: Combine) -> None:
         member, operation = self.members[rank], action.operation
         came = _slot_bytes(member, Place.RECEIVED, action.slot, action.came)
-        if action.source is Source.KEPT:
-            own = member.kept[operation.index, action.offset]
-        elif action.source is Source.NEUTRAL:
-            own = neutral_bytes(operation.dtype, operation.op, action.nbytes)
-        else:
-            own = bytes(member.tensors[operation.index][action.offset : action.offset + action.nbytes])
+        own = _own(member, action)
         out = np.zeros(action.goes, np.uint8)
         stack, part = (np.frombuffer(data, np.uint8) for data in (came, own))
         accumulators = self.rotated if self.path == "ring" else self.accumulators
@@ -205,9 +243,13 @@ class IdealJob:
             possible.append(self._aggregate)
         for rank, member in enumerate(self.members):
             source = self.members[rank - 1].sent if self.path in HOST_PATHS else member.inbox
-            if source and self.size > 1:
-                possible.append(lambda rank=rank, source=source: self._arrive(rank, source))  # type: ignore[misc]
-            if member.unacknowledged:
+            if self.path == "overlay":
+                possible += [partial(self._arrive_from, rank, edge) for edge in _edges(member.sent)]
+                acknowledged = _edges(message for message, _ in member.unacknowledged)
+                possible += [partial(self._acknowledge_on, rank, edge) for edge in acknowledged]
+            elif source and self.size > 1:
+                possible.append(partial(self._arrive, rank, source))
+            if member.unacknowledged and self.path != "overlay":
                 possible.append(lambda rank=rank: self._acknowledge(rank))  # type: ignore[misc]
             if self.is_ending and member.progress is None:
                 possible.append(lambda rank=rank: self._halt(rank))  # type: ignore[misc]
@@ -247,6 +289,45 @@ class IdealJob:
             assert _payload(member, message) == payload, "a slot was written that is still being sent"
         self.perform(rank, member.engine.step(SendCompleted(message.msg_id), NOW))
 
+    # --- the connections of a tree
+
+    def _peer(self, rank: int, edge: int) -> tuple[int, int]:
+        """Who is at the other end, and the number of the connection there."""
+        if edge != UP:
+            return self.tree.children(rank)[edge], UP
+        parent = self.tree.parents[rank]
+        assert parent is not None, "the root sends nothing up"
+        return parent, self.tree.children(parent).index(rank)
+
+    def _slot_at(self, rank: int, edge: int, msg_id: int) -> bytearray:
+        """Where a message that comes to ``rank`` over ``edge`` is written."""
+        member = self.members[rank]
+        slots = member.slots[Place.RECEIVED] if edge == UP else member.came[edge]
+        return slots[msg_id % member.engine.config.slots]
+
+    def _arrive_from(self, sender: int, edge: int) -> None:
+        source = self.members[sender]
+        message = next(message for message in source.sent if message.edge == edge)
+        source.sent.remove(message)
+        rank, into = self._peer(sender, edge)
+        payload = _payload(source, message)
+        content = message.header + payload
+        self._slot_at(rank, into, message.msg_id)[: len(content)] = content
+        source.unacknowledged.append((message, payload))
+        event = ResultArrived(message.msg_id, len(content), message.header)
+        engine = self.members[rank].engine
+        assert isinstance(engine, OverlayEngine)
+        self.perform(rank, engine.step(event, NOW, into))
+
+    def _acknowledge_on(self, rank: int, edge: int) -> None:
+        member = self.members[rank]
+        message, payload = next(sent for sent in member.unacknowledged if sent[0].edge == edge)
+        member.unacknowledged.remove((message, payload))
+        if isinstance(message.payload, Held) and (edge == UP or rank == self.tree.root):
+            assert _payload(member, message) == payload, "a slot was written that is still being sent"
+        assert isinstance(member.engine, OverlayEngine)
+        self.perform(rank, member.engine.step(SendCompleted(message.msg_id), NOW, edge))
+
     # --- a ring ends, another one begins
 
     def end_ring(self) -> None:
@@ -260,8 +341,9 @@ class IdealJob:
             self._next_ring()
 
     def _next_ring(self) -> None:
-        for rank, member in enumerate(self.members):
+        for rank in range(self.size):
             self._tear(rank)
+        for member in self.members:
             self._keep(member)
         progress = {rank: member.progress or 0 for rank, member in enumerate(self.members)}
         self.progress.append(list(progress.values()))
@@ -280,8 +362,14 @@ class IdealJob:
                 queue.clear()
 
     def _tear(self, rank: int) -> None:
-        """Whatever is on its way to this rank has destroyed the slot it goes to."""
+        """Whatever is on its way to this rank has destroyed the slot it goes to; in a tree, what it sent."""
         member = self.members[rank]
+        if self.path == "overlay":
+            for message in member.sent:
+                at, into = self._peer(rank, message.edge)
+                slot = self._slot_at(at, into, message.msg_id)
+                slot[:] = b"\xdb" * len(slot)
+            return
         coming = self.members[rank - 1].sent if self.path in HOST_PATHS and self.size > 1 else member.inbox
         for message in coming:
             slot = member.slots[Place.RECEIVED][message.msg_id % member.engine.config.slots]
@@ -306,6 +394,26 @@ class IdealJob:
         """Until nothing can happen any more."""
         while possible := self.events():
             possible[choose(len(possible))]()
+
+
+def _edges(messages: Iterable[Message]) -> list[int]:
+    """The connections that these messages are on."""
+    return list(dict.fromkeys(message.edge for message in messages))
+
+
+def _own(member: Member, action: Combine | Fold) -> bytes:
+    """What a rank contributes."""
+    operation = action.operation
+    if action.source is Source.KEPT:
+        return member.kept[operation.index, action.offset]
+    if action.source is Source.NEUTRAL:
+        return neutral_bytes(operation.dtype, operation.op, action.nbytes)
+    return bytes(member.tensors[operation.index][action.offset : action.offset + action.nbytes])
+
+
+def _behind(slot: bytearray, nbytes: int) -> bytearray:
+    """Of a slot, behind the header."""
+    return slot[INA_HEADER_BYTES : INA_HEADER_BYTES + nbytes]
 
 
 def _write(member: Member, place: Place, slot: int, content: bytes) -> None:
