@@ -106,7 +106,7 @@ def test_all_straight_to_a_server_of_two_planes_if_neither_has_room(mode: Mode) 
 
 def lines_of(planned: Plan) -> list[str]:
     admitted = Admitted(planned.task, (Part(planned, Subtasks(planned.task.gradient_bytes, 1, 0)),))
-    return list(lines(admitted, planned.network.topology.name))
+    return list(lines(admitted))
 
 
 def test_proof_where_only_one_plane_adds_up_and_where_planes_share_no_server() -> None:

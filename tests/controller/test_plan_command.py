@@ -40,6 +40,13 @@ def test_a_plan_is_told_as_a_tree() -> None:
     assert sum(line.count(" h") for line in tree) == 21
 
 
+def test_one_worker_and_a_server_of_a_fat_tree_are_called_as_people_do() -> None:
+    single = called("--topology", "fat-tree:4", "--workers", "1", "--mode", "printed")
+    assert single.stdout.startswith("1 worker sends at 10 Gbit/s: ")
+    unable = called("--topology", "fat-tree:4", "--workers", "3", "--server-capacity", "0", "--ps", "h9")
+    assert "the PS cannot add gradients up (server: h9, capacity: 0)" in unable.output
+
+
 def test_all_of_it_as_json_on_a_file_of_ones_own() -> None:
     found = reported(
         "--topology", str(UNEVEN), "--workers", "10", "--server-capacity", "4", "--mode", "exact"

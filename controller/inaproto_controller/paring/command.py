@@ -261,16 +261,16 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
         raise click.ClickException(f"no plan: {answer}")
     admitted = answer.running["job"]
     if svg_file is not None:
-        Path(svg_file).write_text(_drawing(admitted, named, options), encoding="utf-8")
+        Path(svg_file).write_text(_drawing(admitted, options), encoding="utf-8")
     with unread():
-        for line in lines(admitted, named.name_of):
+        for line in lines(admitted):
             click.echo(line, err=json_file == "-")
         if svg_file is not None:
             click.echo(f"wrote {svg_file}", err=json_file == "-")
         if json_file is not None:
             from inaproto_controller.paring.plan_document import document
 
-            write_report(document(admitted, asked, named.name_of), json_file)
+            write_report(document(admitted, asked), json_file)
 
 
 def _least(nbytes: int, servers: int) -> int:
@@ -288,7 +288,7 @@ def _written(value: Any) -> Any:
     return "unbounded" if value is None else value
 
 
-def _drawing(admitted: Any, named: _Named, options: Mapping[str, Any]) -> str:
+def _drawing(admitted: Any, options: Mapping[str, Any]) -> str:
     """Of several parts the first."""
     from inaproto_controller.paring.drawing import drawn
     from inaproto_controller.paring.plan_lines import size
@@ -298,19 +298,16 @@ def _drawing(admitted: Any, named: _Named, options: Mapping[str, Any]) -> str:
     if len(admitted.parts) > 1:
         facts += f"; part 1 of {len(admitted.parts)}"
     title = f"PARING, {options['mode']}: {options['workers']} workers on {options['topology']}"
-    return drawn(plan.network, plan.tree, plan.measures, title=title, facts=facts, name_of=named.name_of)
+    return drawn(plan.network, plan.tree, plan.measures, title=title, facts=facts)
 
 
 class _Named:
     """A network, and how its nodes are called."""
 
-    def __init__(
-        self, network: Any, name_of: Callable[[int], str], switches: Callable[[str], Sequence[int]]
-    ) -> None:
+    def __init__(self, network: Any, switches: Callable[[str], Sequence[int]]) -> None:
         self.network = network
-        self.name_of = name_of
         self._switches = switches
-        self._servers = {name_of(node): node for node in range(network.topology.hosts)}
+        self._servers = {name: node for node, name in enumerate(network.topology.host_names)}
 
     @classmethod
     def of(cls, topology: str, options: Mapping[str, Any]) -> _Named:
@@ -332,11 +329,11 @@ class _Named:
                 return list(by_name.values())
             return [_known(by_name, name, "switch") for name in names.split()]
 
-        return cls(network, network.topology.name, switches)
+        return cls(network, switches)
 
     @classmethod
     def _fat_tree(cls, text: str, options: Mapping[str, Any]) -> _Named:
-        from inaproto_controller.paring.fat_tree_names import fat_tree_network, switch_name, switches_named
+        from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
 
         degree = int(text) if re.fullmatch(r"\d{1,3}", text) else 0
         if degree < 2 or degree % 2 or degree > DEGREE_MAX:
@@ -350,11 +347,7 @@ class _Named:
             network.topology,
             tuple(server if node < hosts else one for node, one in enumerate(network.capacities)),
         )
-
-        def name_of(node: int) -> str:
-            return f"h{node}" if node < hosts else switch_name(degree, node)
-
-        return cls(network, name_of, lambda names: switches_named(degree, every if names == "*" else names))
+        return cls(network, lambda names: switches_named(degree, every if names == "*" else names))
 
     def by_switch(self, given: Sequence[tuple[str, Any]]) -> dict[int, Any]:
         """Later ones count."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -78,10 +77,9 @@ def drawn(
     *,
     title: str,
     facts: str,
-    name_of: Callable[[Node], str] | None = None,
 ) -> str:
-    """An SVG document. ``name_of``: how nodes are called, if not as the topology says."""
-    return _Picture(network, tree, measures, name_of or network.topology.name).text(title, facts)
+    """An SVG document."""
+    return _Picture(network, tree, measures).text(title, facts)
 
 
 class _Picture:
@@ -90,9 +88,8 @@ class _Picture:
         network: ProgrammableNetwork,
         tree: PlacedTree,
         measures: Measures,
-        name_of: Callable[[Node], str],
     ) -> None:
-        self._network, self._tree, self._name_of = network, tree, name_of
+        self._network, self._tree, self._name = network, tree, network.topology.name
         self._loads = measures.loads
         self._paths = Routes(network.topology, tree).paths
         adders = [tree.ps, *sorted(set(tree.parents.values()) - {tree.ps})]
@@ -160,11 +157,11 @@ class _Picture:
             first = 0 if one < other else both - len(by_parent)
             for number, (parent, count) in enumerate(sorted(by_parent.items())):
                 aside = (first + number - (both - 1) / 2) * _BESIDE * (1 if one < other else -1)
-                about = f"{self._name_of(one)} to {self._name_of(other)}: {_gradients(count)}"
+                about = f"{self._name(one)} to {self._name(other)}: {_gradients(count)}"
                 lines.append(
                     f'<line class="way" stroke="{self._colour[parent]}" stroke-width="{_thickness(count):g}"'
                     f" {self._ends(self._marks[one], self._marks[other], aside)}>"
-                    f"<title>{escape(about)} for {escape(self._name_of(parent))}</title></line>"
+                    f"<title>{escape(about)} for {escape(self._name(parent))}</title></line>"
                 )
         return lines
 
@@ -180,7 +177,7 @@ class _Picture:
         for node, mark in sorted(self._marks.items()):
             is_server = node < self._network.topology.hosts
             shape = self._server(node, mark) if is_server else self._switch(node, mark)
-            name = self._name_of(node)
+            name = self._name(node)
             is_in = node in self._tree.parents or node == self._tree.ps
             parts.append(f"<g><title>{escape(self._about(node))}</title>{shape}</g>")
             if mark.room >= min(_LABELLED, 6.2 * len(name)) or is_in:
@@ -217,12 +214,12 @@ class _Picture:
         return f'<text class="load" x="{mark.x:g}" y="{mark.y + 4:g}">{self._loads.get(node, "")}</text>'
 
     def _about(self, node: Node) -> str:
-        name, capacity = self._name_of(node), self._network.capacities[node]
+        name, capacity = self._name(node), self._network.capacities[node]
         limit = "unbounded" if capacity is None else f"{capacity} Gbit/s"
         if node == self._tree.ps:
             return f"{name}: parameter server, adds up {self._loads.get(node, 0)}"
         if node in self._tree.parents:
-            to = self._name_of(self._tree.parents[node])
+            to = self._name(self._tree.parents[node])
             if node in self._loads:
                 return f"{name}: adds up {self._loads[node]}, of {limit}, and sends to {to}"
             return f"{name}: worker, sends to {to}"

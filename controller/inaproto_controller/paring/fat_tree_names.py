@@ -1,4 +1,4 @@
-"""Switches of a three-layer fat tree by name: ``e0.1 a*.0 c2``.
+"""Switches of a three-layer fat tree by name: ``e0.1 a*.0 c2``; servers are ``h0``, ``h1``, ...
 
 ``e{pod}.{i}`` is an edge switch, ``a{pod}.{j}`` an aggregation switch, ``c{i}`` a core switch; ``*`` stands
 for all of a kind. Names are those of the evaluation in PARING, section V: core switch i joins column ``i //
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from inaproto.errors import ConfigError
 from inaproto_controller.graph_topology import GraphTopology
@@ -53,8 +54,18 @@ def fat_tree_network(
     """
     groups = dict.fromkeys([programmable], capacity) if isinstance(programmable, str) else programmable
     capacities = {node: value for names, value in groups.items() for node in switches_named(degree, names)}
-    topology = GraphTopology.of_fat_tree(FatTree.of_degree(degree), Quota.SWITCH)
+    topology = _as_called(degree, GraphTopology.of_fat_tree(FatTree.of_degree(degree), Quota.SWITCH))
     return ProgrammableNetwork.uniform(topology, capacities, capacity if server is None else server)
+
+
+def _as_called(degree: int, topology: GraphTopology) -> GraphTopology:
+    """With names as above; servers are h0, h1, ..."""
+    hosts = topology.hosts
+    switches = [
+        replace(switch, name=switch_name(degree, hosts + number))
+        for number, switch in enumerate(topology.switches)
+    ]
+    return replace(topology, host_names=tuple(f"h{host}" for host in range(hosts)), switches=tuple(switches))
 
 
 def _first_edge(degree: int) -> int:

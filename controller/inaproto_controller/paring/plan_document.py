@@ -13,14 +13,14 @@ from typing import Any, Final
 from inaproto.errors import Infeasible
 from inaproto_controller.paring.admission import Admitted, Part
 from inaproto_controller.paring.execution import Unfolded
-from inaproto_controller.paring.plan_lines import NameOf
 from inaproto_controller.paring.routes import Routes
 
 FORMAT: Final = 2
 
 
-def document(admitted: Admitted, asked: Mapping[str, Any], name_of: NameOf) -> dict[str, Any]:
+def document(admitted: Admitted, asked: Mapping[str, Any]) -> dict[str, Any]:
     """``asked``: what the plan was asked with, as it was written."""
+    name = admitted.parts[0].plan.network.topology.name
     return {
         "format": FORMAT,
         "asked": dict(asked),
@@ -28,9 +28,9 @@ def document(admitted: Admitted, asked: Mapping[str, Any], name_of: NameOf) -> d
         "seconds": _exact(admitted.seconds),
         "fees": _exact(admitted.fee),
         "traffic_bytes": admitted.traffic_bytes,
-        "workers": [name_of(worker) for worker in admitted.workers],
+        "workers": [name(worker) for worker in admitted.workers],
         "reason": admitted.reason,
-        "parts": [_part(part, name_of) for part in admitted.parts],
+        "parts": [_part(part) for part in admitted.parts],
     }
 
 
@@ -43,14 +43,14 @@ def refusal(answer: Infeasible, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _part(part: Part, name_of: NameOf) -> dict[str, Any]:
+def _part(part: Part) -> dict[str, Any]:
     plan = part.plan
     network, tree, topology = plan.network, plan.tree, plan.network.topology
-    routes = Routes(topology, tree)
+    name, routes = topology.name, Routes(topology, tree)
     return {
         "mode": plan.mode.value,
         "is_coarse": plan.is_coarse,
-        "parameter_server": name_of(tree.ps),
+        "parameter_server": name(tree.ps),
         "gradient_bytes": plan.task.gradient_bytes,
         "subtasks": {"count": part.subtasks.count, **asdict(part.subtasks)},
         "rate_gbit_s": _exact(plan.rate),
@@ -62,11 +62,11 @@ def _part(part: Part, name_of: NameOf) -> dict[str, Any]:
         "is_one_plane_of_several": plan.is_one_plane_of_several,
         "fees": _exact(plan.fee),
         "traffic_bytes": plan.traffic_bytes,
-        "switches": [name_of(switch) for switch in tree.switches(network)],
-        "loads": {name_of(node): load for node, load in plan.measures.loads.items()},
-        "capacity_taken_gbit_s": {name_of(node): _exact(held) for node, held in plan.held.items()},
-        "parents": {name_of(node): name_of(parent) for node, parent in sorted(tree.parents.items())},
-        "routes": {name_of(node): [name_of(one) for one in path] for node, path in routes.paths.items()},
+        "switches": [name(switch) for switch in tree.switches(network)],
+        "loads": {name(node): load for node, load in plan.measures.loads.items()},
+        "capacity_taken_gbit_s": {name(node): _exact(held) for node, held in plan.held.items()},
+        "parents": {name(node): name(parent) for node, parent in sorted(tree.parents.items())},
+        "routes": {name(node): [name(one) for one in path] for node, path in routes.paths.items()},
         "reduction_plan": Unfolded.of(network, tree).plan.to_lists(),
     }
 

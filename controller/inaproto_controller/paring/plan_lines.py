@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
 from inaproto_controller.paring.admission import Admitted, Part
 from inaproto_controller.paring.model import Node
 
-NameOf = Callable[[Node], str]
 _UNITS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
-def lines(admitted: Admitted, name_of: NameOf) -> Iterator[str]:
+def lines(admitted: Admitted) -> Iterator[str]:
     """A summary, then each tree."""
+    senders = "1 worker sends" if len(admitted.workers) == 1 else f"{len(admitted.workers)} workers send"
     yield (
-        f"{len(admitted.workers)} workers send at {_said(admitted.rate)} Gbit/s: an iteration's "
+        f"{senders} at {_said(admitted.rate)} Gbit/s: an iteration's "
         f"{size(admitted.task.gradient_bytes)} take {float(admitted.seconds):.4g} s, and the links carry "
         f"{size(admitted.traffic_bytes)}"
     )
@@ -37,23 +37,24 @@ def lines(admitted: Admitted, name_of: NameOf) -> Iterator[str]:
             yield f"fees     {_said(plan.fee)}"
         if part.subtasks.count > 1:
             yield f"subtasks {part.subtasks.count}, of {size(part.subtasks.each_bytes)} at most"
-        yield from _branch(part, name_of)
+        yield from _branch(part)
 
 
-def _branch(part: Part, name_of: NameOf) -> Iterator[str]:
+def _branch(part: Part) -> Iterator[str]:
     """The tree, the PS first; workers of one parent in one line."""
     plan = part.plan
+    name = plan.network.topology.name
     below: dict[Node, list[Node]] = {}
     for node, parent in sorted(plan.tree.parents.items()):
         below.setdefault(parent, []).append(node)
     ahead = [(plan.tree.ps, 0)]
     while ahead:
         node, depth = ahead.pop()
-        leaves = [name_of(one) for one in below[node] if one not in below]
+        leaves = [name(one) for one in below[node] if one not in below]
         what = "parameter server " if not depth else ""
         workers = "1 worker" if len(leaves) == 1 else f"{len(leaves)} workers"
         share = f", {workers}: {' '.join(leaves)}" if leaves else ""
-        yield f"{'  ' * depth}{what}{name_of(node)} adds up {plan.measures.loads[node]}{share}"
+        yield f"{'  ' * depth}{what}{name(node)} adds up {plan.measures.loads[node]}{share}"
         ahead += [(one, depth + 1) for one in reversed(below[node]) if one in below]
 
 
