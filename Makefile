@@ -3,6 +3,9 @@ PYTHON ?= python3
 PY := .venv/bin/python
 STAMP := .venv/.inaproto
 ARGS ?=
+# Many container images tell Python to keep no compiled modules: then each process that a test starts
+# compiles all that it imports, which costs more than all else that it does.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
