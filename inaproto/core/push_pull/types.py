@@ -182,6 +182,12 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The worker's process is gone: what it has pushed since its last clock that is ``Done`` is dropped, so
+    are its pulls, and a clock that is held back. Another process may go on at ``view().worker_clock``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Connected:
     """To the peer, whoever began; an earlier connection to it, if any, is gone."""
 
@@ -220,7 +226,7 @@ class Woke:
     """The deadline may have passed."""
 
 
-NodeEvent = Pushed | Clocked | Pulled | Left | Connected | Disconnected | Heard | Woke
+NodeEvent = Pushed | Clocked | Pulled | Left | Abandoned | Connected | Disconnected | Heard | Woke
 RootEvent = Connected | Disconnected | Heard | Persisted | Remove | Woke
 
 # --- actions

@@ -1,0 +1,231 @@
+"""The children of a node or of the root: who is attached, what they wait for, and who is dead (MLNet section
+3.2).
+
+A child of the tree is *awaited* from the start, and any child while it is attached: its clocks hold back the
+windows of s = 0. One that goes to another parent, or is dead, is not. Children of a dead node come to its
+parent; they are added after those of the tree, by node, which is why sums of plain floats may have other last
+bits from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.staleness import model_clock
+from inaproto.core.push_pull.types import ChildView, Mark, NodeConfig, Noted, RootConfig, Tell
+from inaproto.core.push_pull.words import Attach, Detached, Heartbeat, Merged, NodeId, PullRequest, Weights
+from inaproto.errors import Blame
+from inaproto.units import Instant
+
+OWN_PLACE = -1
+"""Of the node's own worker in the order of addition."""
+
+
+class Bond(Enum):
+    NONE = "none"
+    ASKED = "asked"
+    """It has said ``Attach``, which is not answered."""
+    ATTACHED = "attached"
+
+
+@dataclass(slots=True)
+class Child:
+    node: NodeId
+    place: int
+    """In the order of addition."""
+    is_of_tree: bool
+    bond: Bond = Bond.NONE
+    session: int = 0
+    workers: tuple[WorkerId, ...] = ()
+    floor: Clocks = NO_CLOCKS
+    waiting: list[int] = field(default_factory=list)
+    """The model clocks that its requests need, ascending."""
+    told: Clocks = NO_CLOCKS
+    """Of the root's vector, the part that concerns its workers."""
+    is_awaited: bool = False
+    is_dead: bool = False
+    is_connected: bool = False
+    silent_since: Instant | None = None
+    """With heartbeats: when it was last heard; without: since when it is not connected, if it is not."""
+    dead: tuple[NodeId, ...] = ()
+    lost: tuple[WorkerId, ...] = ()
+    """As its last heartbeat says."""
+
+    def ends(self) -> None:
+        """Of its session: requests of it are made again in the next."""
+        self.bond = Bond.NONE
+        self.waiting.clear()
+
+
+class Children:
+    """In the order of addition."""
+
+    def __init__(self, config: NodeConfig | RootConfig, now: Instant) -> None:
+        of_tree = config.children
+        self._at_most = config.children_max
+        self._requests_max = config.shard.ahead_max
+        """Of each worker: it has no more pulls that wait."""
+        self._patience = config.patience
+        self._size_of_tree = len(of_tree)
+        self._by_node = {
+            node: Child(node, place, is_of_tree=True, is_awaited=True, silent_since=now)
+            for place, node in enumerate(of_tree)
+        }
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(sorted(self._by_node.values(), key=lambda child: child.place))
+
+    def get(self, node: NodeId) -> Child | None:
+        return self._by_node.get(node)
+
+    def bound(self, bond: Bond) -> list[Child]:
+        return [child for child in self if child.bond is bond]
+
+    @property
+    def awaited_workers(self) -> list[WorkerId]:
+        return [worker for child in self if child.is_awaited for worker in child.workers]
+
+    @property
+    def are_expected(self) -> bool:
+        """Whether one of the tree has not come yet, nor been taken for dead."""
+        return any(child.is_awaited and not child.session for child in self)
+
+    @property
+    def dead(self) -> set[NodeId]:
+        """Those, and what their heartbeats say of nodes below."""
+        return {child.node for child in self if child.is_dead}.union(*(child.dead for child in self))
+
+    def connected(self, node: NodeId, now: Instant) -> None:
+        """Anew: what was said before is over."""
+        self.disconnected(node, now)
+        child = self.get(node)
+        if child is not None:
+            child.is_connected = True
+            child.silent_since = None if self._patience.heartbeat_ns is None else now
+
+    def disconnected(self, node: NodeId, now: Instant) -> None:
+        child = self.get(node)
+        if child is None:
+            return
+        child.ends()
+        if self._patience.heartbeat_ns is None and child.silent_since is None:
+            child.silent_since = now
+        child.is_connected = False
+        if not child.is_awaited and not child.is_of_tree:
+            del self._by_node[node]
+
+    def heard(self, node: NodeId, now: Instant) -> None:
+        child = self.get(node)
+        if child is not None and self._patience.heartbeat_ns is not None:
+            child.silent_since = now
+
+    def attach(self, node: NodeId, said: Attach, now: Instant) -> Child | Blame:
+        child = self.get(node)
+        if said.workers != tuple(sorted(set(said.workers))):
+            return Blame(str(node), "workers are not in order", f"{said.workers}")
+        if child is None:
+            if len(self._by_node) >= self._at_most:
+                return Blame(str(node), "one child too many", f"{self._at_most} are attached")
+            child = Child(node, self._size_of_tree + node, is_of_tree=False)
+            self._by_node[node] = child
+        elif said.session <= child.session and child.bond is not Bond.NONE:
+            return Blame(str(node), "session is not new", f"{said.session} after {child.session}")
+        child.ends()
+        child.bond, child.session = Bond.ASKED, said.session
+        child.workers, child.floor = said.workers, said.floor
+        child.told = NO_CLOCKS
+        child.is_awaited, child.is_dead, child.is_connected = True, False, True
+        child.dead, child.lost = (), ()
+        child.silent_since = None if self._patience.heartbeat_ns is None else now
+        return child
+
+    def leave(self, node: NodeId, session: int) -> None:
+        """For another parent, and it has said so."""
+        child = self.get(node)
+        if child is None or child.bond is Bond.NONE or child.session != session:
+            return
+        self._forget(child)
+
+    def detach(self, child: Child, reason: str) -> Tell:
+        child.ends()
+        return Tell(child.node, Detached(child.session, reason))
+
+    def age(self, now: Instant) -> list[Tell | Noted]:
+        """Takes those for dead that are silent for too long."""
+        actions: list[Tell | Noted] = []
+        for child in self:
+            since = child.silent_since
+            if not child.is_awaited or since is None or now < since + self._patience.dead_ns:
+                continue
+            actions.append(Noted(Mark.CHILD_DEAD, child.node))
+            if child.bond is not Bond.NONE:
+                actions.append(self.detach(child, "silent for too long"))
+            self._forget(child)
+            child.is_dead = True
+        return actions
+
+    @property
+    def deadline(self) -> Instant | None:
+        dying = (child.silent_since for child in self if child.is_awaited)
+        return min((Instant(s + self._patience.dead_ns) for s in dying if s is not None), default=None)
+
+    def _forget(self, child: Child) -> None:
+        child.ends()
+        child.is_awaited = False
+        child.workers, child.dead, child.lost = (), (), ()
+        if not child.is_of_tree:
+            del self._by_node[child.node]
+
+    # --- what they are told, and ask
+
+    def beats(self, node: NodeId, said: Heartbeat) -> None:
+        child = self.get(node)
+        if child is not None and child.bond is not Bond.NONE:
+            child.dead, child.lost = said.dead, said.lost
+
+    def asks(self, node: NodeId, said: PullRequest) -> bool | Blame:
+        """Whether the child is attached: else it asks again once it is."""
+        child = self.get(node)
+        if child is None or child.bond is not Bond.ATTACHED:
+            return False
+        if said.needed not in child.waiting:
+            if len(child.waiting) >= self._requests_max * (len(child.workers) + 1):
+                return Blame(str(node), "one request too many", f"{len(child.waiting)} wait")
+            child.waiting = sorted([*child.waiting, said.needed])
+        return True
+
+    @property
+    def needs(self) -> list[int]:
+        """The model clocks that requests need, ascending."""
+        return sorted({needed for child in self for needed in child.waiting})
+
+    def multicast(self, word: Weights) -> list[Tell]:
+        """The weights, to each child that waits for such (MLNet 3.2)."""
+        actions = []
+        clock = model_clock(word.root)
+        for child in self.bound(Bond.ATTACHED):
+            if any(needed <= clock for needed in child.waiting):
+                child.waiting = [needed for needed in child.waiting if needed > clock]
+                child.told = child.told.joined(word.root.restricted(child.workers))
+                actions.append(Tell(child.node, word))
+        return actions
+
+    def tell_merged(self, root: Clocks) -> list[Tell]:
+        """What they have not heard of it."""
+        actions = []
+        for child in self.bound(Bond.ATTACHED):
+            news = root.restricted(child.workers)
+            if not child.told.covers(news):
+                child.told = news
+                actions.append(Tell(child.node, Merged(news)))
+        return actions
+
+    def view(self) -> tuple[ChildView, ...]:
+        return tuple(
+            ChildView(child.node, child.bond is Bond.ATTACHED, child.workers, tuple(child.waiting))
+            for child in self
+            if child.is_awaited
+        )

@@ -1,0 +1,81 @@
+"""What the root concludes from failures: tree or direct mode, and workers to remove (MLNet section 3.2,
+mlnet.md 5).
+
+In the tree, nodes are dead that the root, or a heartbeat, takes for dead. In direct mode those that are not
+attached to the root are missing.
+"""
+
+from __future__ import annotations
+
+from inaproto.core.push_pull.children import Bond, Children
+from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.types import RootConfig
+from inaproto.core.push_pull.words import NodeId
+from inaproto.units import Instant
+
+
+class Failures:
+    def __init__(self, config: RootConfig, now: Instant) -> None:
+        self._config = config
+        self._enough_since: Instant | None = None
+        """Since when few enough are missing for the tree to be built up."""
+        self._absent_since: dict[WorkerId, Instant] = dict.fromkeys(config.workers, now)
+        """Workers that are below no node: since when."""
+        self.is_direct = False
+        self.why = ""
+
+    def dead(self, children: Children) -> tuple[NodeId, ...]:
+        if self.is_direct:
+            attached = {child.node for child in children.bound(Bond.ATTACHED)}
+            return tuple(node for node in self._config.nodes if node not in attached)
+        said = children.dead
+        return tuple(node for node in self._config.nodes if node in said)
+
+    def new_mode(self, children: Children, now: Instant) -> bool | None:
+        """Whether it is direct, from now on; None: it stays as it is."""
+        dead = self.dead(children)
+        are_many = len(dead) >= self._config.teardown_failures
+        if not self.is_direct:
+            return self._change(dead, is_direct=True) if are_many else None
+        if are_many:
+            self._enough_since = None
+        elif self._enough_since is None:
+            self._enough_since = now
+        if self._enough_since is None or now < self._enough_since + self._config.patience.return_ns:
+            return None
+        return self._change(dead, is_direct=False)
+
+    def _change(self, dead: tuple[NodeId, ...], *, is_direct: bool) -> bool:
+        self.is_direct, self._enough_since = is_direct, None
+        self.why = ", ".join(str(node) for node in dead) or "none"
+        return is_direct
+
+    @property
+    def absent(self) -> tuple[WorkerId, ...]:
+        """Workers that are below no node that is attached."""
+        return tuple(sorted(self._absent_since))
+
+    def removed(self, children: Children, clocks: Clocks, now: Instant) -> list[WorkerId]:
+        """Who has been absent for too long."""
+        here = {w for c in children.bound(Bond.ATTACHED) for w in c.workers if w not in c.lost}
+        for worker, clock in clocks.items():
+            if worker in here or clock == FOREVER:
+                self._absent_since.pop(worker, None)
+            else:
+                self._absent_since.setdefault(worker, now)
+        limit = self._config.removal_ns
+        if limit is None:
+            return []
+        late = [worker for worker, since in sorted(self._absent_since.items()) if now >= since + limit]
+        for worker in late:
+            del self._absent_since[worker]
+        return late
+
+    @property
+    def deadline(self) -> Instant | None:
+        times = []
+        if self._enough_since is not None:
+            times.append(Instant(self._enough_since + self._config.patience.return_ns))
+        if self._config.removal_ns is not None and self._absent_since:
+            times.append(Instant(min(self._absent_since.values()) + self._config.removal_ns))
+        return min(times, default=None)

@@ -1,0 +1,34 @@
+"""Fixed point: reals as integers times 2**-bits, so that sums do not depend on the order of additions.
+
+Ours (mlnet.md is silent): what a tree of hosts sums after a failure it may sum in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inaproto.core.push_pull.words import Numbers
+from inaproto.errors import LocalMisuse
+
+
+def quantised(values: Numbers, bits: int, dtype: np.dtype[Any]) -> Numbers:
+    """Nearest integers to ``values * 2**bits`` (ties to even), of ``dtype``, a new array.
+
+    Raises ``LocalMisuse`` for what is no number, or too great.
+    """
+    scaled = np.rint(np.ldexp(values.astype(np.float64), bits))
+    limit = -float(np.iinfo(dtype).min)
+    if not bool(np.all(np.abs(scaled) < limit)):
+        raise LocalMisuse(
+            f"fixed point with {bits} fraction bits in {dtype}: a value is not finite or too great"
+        )
+    result: Numbers = scaled.astype(dtype)
+    return result
+
+
+def dequantised(numbers: Numbers, bits: int) -> Numbers:
+    """The float64 values; exact below 2**53."""
+    values: Numbers = np.ldexp(numbers.astype(np.float64), -bits)
+    return values

@@ -1,0 +1,393 @@
+"""A host's process in the tree of one model and shard: push up, pull down (MLNet section 3.2; mlnet.md 2, 3,
+5).
+
+It may have a worker, and it may have children; it has a parent. What it takes from below it adds up, once
+(see :mod:`~inaproto.core.push_pull.words`), forwards when the staleness of the tree says so, and answers
+pulls from its cache where that is legal. Every event changes the state; :meth:`ShardNode._settle` then does
+whatever is due in that state, always in the same order, so that nothing depends on how it came about.
+
+Faults: a parent that has a part of a sum of ours makes us drop all sums (``Mark.RESET``): each child attaches
+anew and sends again what lies outside our clocks, the own worker's updates come from what it kept. Departure
+from the paper: nodes do not ask former children for their model; these come by themselves, with their clocks
+and logs, and weights come from the parent.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from inaproto.core.push_pull.children import OWN_PLACE, Bond
+from inaproto.core.push_pull.clocks import NO_CLOCKS, WorkerId
+from inaproto.core.push_pull.local_worker import LocalWorker
+from inaproto.core.push_pull.parent_link import ParentLink
+from inaproto.core.push_pull.rules import push_fault, weights_fault
+from inaproto.core.push_pull.subtree import Subtree
+from inaproto.core.push_pull.types import (
+    Abandoned,
+    Clocked,
+    Connected,
+    Disconnected,
+    Heard,
+    Left,
+    Mark,
+    NodeAction,
+    NodeConfig,
+    NodeEvent,
+    NodeView,
+    Noted,
+    Pulled,
+    Pushed,
+    Resumed,
+    Tell,
+    Woke,
+)
+from inaproto.core.push_pull.updates import Update
+from inaproto.core.push_pull.words import (
+    Attach,
+    Attached,
+    Detach,
+    Detached,
+    Flush,
+    Heartbeat,
+    HeartbeatAnswer,
+    Merged,
+    Mode,
+    NodeId,
+    PullRequest,
+    Push,
+    Weights,
+    Word,
+)
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant
+
+
+class ShardNode:
+    """Pure core; see the module. ``step`` raises ``LocalMisuse`` for the own worker alone, unchanged."""
+
+    def __init__(self, config: NodeConfig, now: Instant) -> None:
+        self._config = config
+        self._link = ParentLink(config, now)
+        self._sub = Subtree(config, now)
+        self._unsure: set[WorkerId] = set()
+        """Workers of children that came: the parent is asked how far it is with them."""
+        self._asking: tuple[WorkerId, ...] = ()
+        """Of whom the last ``Attach`` asked."""
+        self._asked: list[int] = []
+        """Model clocks that the parent was asked for in this session."""
+        self._is_flush_due = False
+        self._is_flush_passed_on = False
+        """The parent shall flush too."""
+        self._last_window = 0
+        self._counters: dict[str, int] = {}
+
+    @property
+    def deadline(self) -> Instant | None:
+        times = [time for time in (self._link.deadline, self._sub.children.deadline) if time is not None]
+        return min(times, default=None)
+
+    def step(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
+        actions = self._take(event, now)
+        actions += self._settle(now)
+        for action in actions:
+            if isinstance(action, Noted):
+                self._counters[action.mark.value] = self._counters.get(action.mark.value, 0) + 1
+        return actions
+
+    def _take(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
+        match event:
+            case Heard():
+                self._link.heard(event.peer, event.word, now)
+                self._sub.children.heard(event.peer, now)
+                return self._heard(event.peer, event.word, now)
+            case Pushed():
+                self._own(event).push(event.gradients)
+            case Clocked():
+                return self._clocked(event)
+            case Pulled():
+                return self._pulled(event)
+            case Left():
+                return self._left(event)
+            case Abandoned():
+                self._own(event).abandons()
+            case Connected():
+                self._link.connected(event.peer, now)
+                self._sub.children.connected(event.peer, now)
+            case Disconnected():
+                self._link.disconnected(event.peer, now)
+                self._sub.children.disconnected(event.peer, now)
+            case Woke():
+                pass
+            case _:
+                assert_never(event)
+        return []
+
+    def view(self) -> NodeView:
+        worker, cache = self._sub.worker, self._sub.cache
+        return NodeView(
+            node=self._config.node,
+            parent=self._link.parent,
+            is_attached=self._link.is_attached,
+            is_direct=self._link.is_direct,
+            children=self._sub.children.view(),
+            worker=None if worker is None else worker.worker,
+            worker_clock=None if worker is None else worker.clock,
+            merged=self._sub.ledger.merged,
+            forwarded=self._sub.ledger.forwarded,
+            root=self._sub.root,
+            model_clock=None if cache is None else cache.root.minimum(),
+            included=NO_CLOCKS if cache is None else cache.included,
+            logged=len(self._sub.ledger.log),
+            kept=0 if worker is None else len(worker.kept),
+            waiting=() if worker is None else tuple(pull.needed for pull in worker.pulls),
+            asked=tuple(self._asked),
+            dead=self._dead(),
+            counters=dict(self._counters),
+        )
+
+    # --- the own worker
+
+    def _own(self, event: object) -> LocalWorker:
+        if self._sub.worker is None:
+            raise LocalMisuse(f"node {self._config.node} has no worker: {type(event).__name__}")
+        return self._sub.worker
+
+    def _clocked(self, said: Clocked) -> list[NodeAction]:
+        worker = self._own(said)
+        worker.clocks(said.request)
+        if worker.is_removed:
+            return worker.refuse()
+        actions = self._finish_update()
+        return [Noted(Mark.HELD)] if worker.is_holding else actions
+
+    def _pulled(self, said: Pulled) -> list[NodeAction]:
+        worker = self._own(said)
+        pull = worker.pulls_for(said)
+        if worker.is_removed:
+            return worker.refuse()
+        return self._wanted(pull.needed)
+
+    def _left(self, said: Left) -> list[NodeAction]:
+        worker = self._own(said)
+        update, actions = worker.leaves(said.request)
+        if update is not None:
+            self._sub.take(OWN_PLACE, update)
+        return actions
+
+    def _finish_update(self) -> list[NodeAction]:
+        """Of a clock, unless it is held back."""
+        worker = self._sub.worker
+        finished = None if worker is None else worker.finish(self._sub.root.get(worker.worker) or 0)
+        if finished is None:
+            return []
+        self._sub.take(OWN_PLACE, finished[0])
+        return [finished[1]]
+
+    def _wanted(self, needed: int) -> list[NodeAction]:
+        """Somebody waits for weights of this model clock. mlnet.md 3, pull."""
+        if self._sub.cache is not None and self._sub.cache.is_legal(needed):
+            return [Noted(Mark.FROM_CACHE)]
+        self._is_flush_due = not self._is_synchronous
+        return [Noted(Mark.COALESCED)] if needed in self._asked else []
+
+    @property
+    def _is_synchronous(self) -> bool:
+        return self._config.shard.staleness == 0
+
+    # --- what peers say
+
+    def _heard(self, peer: NodeId, word: Word, now: Instant) -> list[NodeAction]:
+        match word:
+            case Attached() | Detached() | Weights() | Merged() | Mode() | HeartbeatAnswer():
+                return self._heard_from_above(word, now) if peer == self._link.parent else []
+            case Attach():
+                return self._child_attaches(peer, word, now)
+            case Push():
+                return self._child_pushes(peer, word)
+            case PullRequest():
+                asked = self._sub.children.asks(peer, word)
+                if isinstance(asked, Blame):
+                    return [asked]
+                return self._wanted(word.needed) if asked else []
+            case Flush():
+                self._is_flush_due = self._is_flush_passed_on = not self._is_synchronous
+            case Heartbeat():
+                self._sub.children.beats(peer, word)
+                return [Tell(peer, HeartbeatAnswer(self._link.is_attached))]
+            case Detach():
+                self._sub.children.leave(peer, word.session)
+            case _:
+                assert_never(word)
+        return []
+
+    def _child_attaches(self, peer: NodeId, said: Attach, now: Instant) -> list[NodeAction]:
+        known = self._sub.below
+        child = self._sub.children.attach(peer, said, now)
+        if isinstance(child, Blame):
+            return [child]
+        merged = self._sub.ledger.merged
+        for worker in said.workers:
+            floor = said.floor.get(worker) or 0
+            if worker not in known or worker not in merged or merged[worker] < floor:
+                self._unsure.add(worker)
+        return [] if child.is_of_tree else [Noted(Mark.ADOPTED, peer)]
+
+    def _child_pushes(self, peer: NodeId, said: Push) -> list[NodeAction]:
+        child = self._sub.children.get(peer)
+        if child is None or child.bond is not Bond.ATTACHED or child.session != said.session:
+            return []
+        fault = push_fault(said, child.workers, self._config.shard)
+        if fault is not None:
+            return [fault.of(peer)]
+        if self._sub.take(child.place, Update.of(said)):
+            return []
+        return [
+            Noted(Mark.REFUSED_PUSH, peer),
+            self._sub.children.detach(child, "a part of it came another way"),
+        ]
+
+    def _heard_from_above(
+        self, word: Attached | Detached | Weights | Merged | Mode | HeartbeatAnswer, now: Instant
+    ) -> list[NodeAction]:
+        link = self._link
+        match word:
+            case Attached():
+                return self._attached(word, now) if word.session == link.session and link.is_asking else []
+            case Detached():
+                if word.session == link.session:
+                    link.lose()
+            case Weights():
+                return self._weights(word) if link.is_attached else []
+            case Merged():
+                self._sub.heard_of_root(word.root)
+            case Mode():
+                return self._mode(word.direct, now)
+            case HeartbeatAnswer():
+                pass
+            case _:
+                assert_never(word)
+        return []
+
+    # --- the parent
+
+    def _attached(self, said: Attached, now: Instant) -> list[NodeAction]:
+        """mlnet.md 5: what the parent lacks is sent again; if it has a part of a sum, all is made anew."""
+        sub, link = self._sub, self._link
+        if said.base.workers != self._asking:
+            return [Blame(str(link.parent), "base of other workers", f"{said.base.workers}")]
+        link.accepted()
+        self._asked.clear()
+        self._unsure.difference_update(self._asking)
+        sub.heard_of_root(said.root)
+        actions: list[NodeAction] = [Noted(Mark.ATTACHED, link.parent)]
+        again = sub.ledger.rebase(said.base)
+        if again is None:
+            actions += [Noted(Mark.RESET, link.parent), *sub.reset(said.base)]
+        elif again:
+            actions.append(Noted(Mark.RESENT, link.parent))
+            actions += [Tell(link.parent, update.push(link.session)) for update in again]
+        sub.take_kept()
+        sub.check_cache()
+        if sub.worker is not None and sub.worker.clock is None:
+            self._is_flush_due = self._is_flush_passed_on = not self._is_synchronous
+        return [*actions, *self._mode(said.direct, now)]
+
+    def _weights(self, said: Weights) -> list[NodeAction]:
+        fault = weights_fault(said, self._config.shard)
+        if fault is not None:
+            return [fault.of(self._link.parent)]
+        self._sub.heard_of_root(said.root)
+        self._asked = [needed for needed in self._asked if needed > said.root.minimum()]
+        if not self._sub.renew(said):
+            self._link.lose()
+        return []
+
+    def _mode(self, is_direct: bool, now: Instant) -> list[NodeAction]:
+        if is_direct == self._link.is_direct:
+            return []
+        told = [Tell(c.node, Mode(is_direct)) for c in self._sub.children if c.bond is not Bond.NONE]
+        return [*told, *self._link.set_mode(is_direct, now)]
+
+    def _dead(self) -> tuple[NodeId, ...]:
+        """As it tells its parent; who is dead to this node's own parent that one knows best."""
+        dead = {*self._link.skipped[:-1], *self._sub.children.dead}
+        return () if self._link.is_direct else tuple(sorted(dead))
+
+    def _lost(self) -> tuple[WorkerId, ...]:
+        below = self._sub.below
+        gone = {w for w in self._asking if w not in below}
+        return tuple(sorted(gone.union(*(child.lost for child in self._sub.children))))
+
+    # --- what is due
+
+    def _settle(self, now: Instant) -> list[NodeAction]:
+        sub, link = self._sub, self._link
+        actions: list[NodeAction] = [*sub.children.age(now)]
+        actions += link.tick(now, self._dead(), self._lost())
+        sub.prune()
+        actions += self._worker_goes_on()
+        actions += self._attach()
+        actions += sub.answer()
+        if link.is_attached:
+            actions += self._forward()
+        return [*actions, *sub.children.tell_merged(sub.root)]
+
+    def _worker_goes_on(self) -> list[NodeAction]:
+        worker = self._sub.worker
+        if worker is None:
+            return []
+        had = worker.is_removed
+        actions = worker.prune(self._sub.root)
+        base = self._sub.ledger.merged.get(worker.worker)
+        if worker.clock is None and self._link.is_attached and base is not None:
+            actions += self._resume(worker, base)
+        if worker.is_removed and not had:
+            actions.append(Noted(Mark.WORKER_REMOVED))
+        return [*actions, *self._finish_update()]
+
+    def _resume(self, worker: LocalWorker, base: int) -> list[NodeAction]:
+        """Where its parent is, as soon as the root is there too: else what is between could still be lost."""
+        if (self._sub.root.get(worker.worker) or 0) < base:
+            return []
+        worker.resume(base)
+        return [] if worker.is_removed else [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, base)]
+
+    def _attach(self) -> list[NodeAction]:
+        """To the parent, and children to this node, once it is known how far the parent is with theirs."""
+        link = self._link
+        self._unsure.intersection_update(self._sub.claimed)
+        if link.may_ask or (link.is_attached and self._unsure):
+            return [self._ask_parent()]
+        if not link.is_attached:
+            return []
+        actions: list[NodeAction] = []
+        for child in self._sub.children.bound(Bond.ASKED):
+            base = self._sub.ledger.merged.restricted(child.workers)
+            child.bond, child.told = Bond.ATTACHED, self._sub.root.restricted(child.workers)
+            actions.append(Tell(child.node, Attached(child.session, base, child.told, link.is_direct)))
+        return actions
+
+    def _ask_parent(self) -> Tell:
+        self._asking = self._sub.claimed
+        return Tell(self._link.parent, Attach(self._link.ask(), self._asking, self._sub.floor))
+
+    def _forward(self) -> list[NodeAction]:
+        """Push up, then ask for what is waited for: an edge is FIFO, so the weights come after."""
+        parent, session = self._link.parent, self._link.session
+        is_held = self._sub.children.are_expected and not self._link.is_direct
+        sent = self._sub.forward(is_flush=self._is_flush_due, is_held=is_held)
+        actions: list[NodeAction] = []
+        for update in sent:
+            actions.append(Tell(parent, update.push(session)))
+            if self._is_synchronous and update.clock <= self._last_window:
+                actions.append(Noted(Mark.LATE_PART, parent))
+            self._last_window = max(self._last_window, update.clock)
+        if sent and self._is_flush_due:
+            actions.append(Noted(Mark.FLUSHED, parent))
+        if self._is_flush_passed_on:
+            actions.append(Tell(parent, Flush()))
+        self._is_flush_due = self._is_flush_passed_on = False
+        needs = self._sub.needs
+        actions += [Tell(parent, PullRequest(needed)) for needed in needs if needed not in self._asked]
+        self._asked = sorted({*self._asked, *needs})
+        return actions

@@ -1,0 +1,259 @@
+"""The root: a parameter server's shard of a model (MLNet sections 3.1 and 3.2; mlnet.md 1, 3, 5).
+
+It has the weights and the vector of the workers' clocks, both durable: a push is taken, then made durable,
+and only then do weights and vector show it. One step is made durable at a time; what comes meanwhile makes
+the next one. At s = 0 a step is one window, whole, in the order of the tree; so weights are those of a clock.
+At s > 0 it is all that has come.
+
+It also decides for all. Two nodes dead at once (``teardown_failures``) tear the tree down, and each node is a
+child of the root; when fewer are missing for ``return_ns``, it is built up. A worker below no node any more
+is removed after ``removal_ns``: its clock is ``FOREVER``. Whoever has a part of a sum with its later updates
+makes that anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import numpy as np
+
+from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
+from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.failures import Failures
+from inaproto.core.push_pull.pending import Pending
+from inaproto.core.push_pull.rules import push_fault
+from inaproto.core.push_pull.types import (
+    Connected,
+    Disconnected,
+    Heard,
+    Mark,
+    Noted,
+    Persist,
+    Persisted,
+    Remove,
+    RootAction,
+    RootConfig,
+    RootEvent,
+    RootRecord,
+    RootSnapshot,
+    RootView,
+    Tell,
+    Woke,
+)
+from inaproto.core.push_pull.updates import Update, added, goes_on
+from inaproto.core.push_pull.words import (
+    Attach,
+    Attached,
+    Detach,
+    Flush,
+    Heartbeat,
+    HeartbeatAnswer,
+    Mode,
+    NodeId,
+    PullRequest,
+    Push,
+    Weights,
+    Word,
+)
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant
+
+
+class ShardRoot:
+    """Pure core; see the module. ``snapshot`` None: a new model, all weights 0."""
+
+    def __init__(
+        self, config: RootConfig, snapshot: RootSnapshot | None, records: Sequence[RootRecord], now: Instant
+    ) -> None:
+        self._config = config
+        if snapshot is None:
+            shard = config.shard
+            weights = np.zeros(shard.elements, shard.numpy_dtype)
+            snapshot = RootSnapshot(weights, Clocks.alike(config.workers))
+        self._check(snapshot)
+        self._weights, self._clocks = snapshot.weights.copy(), snapshot.clocks
+        self._weights.setflags(write=False)
+        for record in records:
+            self._apply(record)
+        self._merged = self._clocks
+        self._pending = Pending(by_windows=config.shard.staleness == 0)
+        self._persisting: RootRecord | None = None
+        self._token = 0
+        self._children = Children(config, now)
+        self._failures = Failures(config, now)
+        self._counters: dict[str, int] = {}
+
+    def _check(self, snapshot: RootSnapshot) -> None:
+        shard, weights = self._config.shard, snapshot.weights
+        if weights.shape != (shard.elements,) or weights.dtype != shard.numpy_dtype:
+            got = f"{weights.shape} of {weights.dtype}"
+            raise LocalMisuse(f"a shard of {shard.elements} {shard.dtype} was given weights {got}")
+        if snapshot.clocks.workers != tuple(sorted(self._config.workers)):
+            raise LocalMisuse(f"a snapshot of other workers: {snapshot.clocks.workers}")
+
+    @property
+    def deadline(self) -> Instant | None:
+        times = [time for time in (self._children.deadline, self._failures.deadline) if time is not None]
+        return min(times, default=None)
+
+    def step(self, event: RootEvent, now: Instant) -> list[RootAction]:
+        actions = self._take(event, now)
+        actions += self._settle(now)
+        for action in actions:
+            if isinstance(action, Noted):
+                self._counters[action.mark.value] = self._counters.get(action.mark.value, 0) + 1
+        return actions
+
+    def snapshot(self) -> RootSnapshot:
+        """All that is durable."""
+        return RootSnapshot(self._weights, self._clocks)
+
+    def view(self) -> RootView:
+        return RootView(
+            node=self._config.node,
+            clocks=self._clocks,
+            merged=self._merged,
+            model_clock=self._clocks.minimum(),
+            is_direct=self._failures.is_direct,
+            children=self._children.view(),
+            dead=self._failures.dead(self._children),
+            lost=self._failures.absent,
+            counters=dict(self._counters),
+        )
+
+    def _take(self, event: RootEvent, now: Instant) -> list[RootAction]:
+        match event:
+            case Heard():
+                self._children.heard(event.peer, now)
+                return self._heard(event.peer, event.word, now)
+            case Connected():
+                self._children.connected(event.peer, now)
+            case Disconnected():
+                self._children.disconnected(event.peer, now)
+            case Persisted():
+                self._persisted(event.token)
+            case Remove():
+                if event.worker not in self._merged:
+                    raise LocalMisuse(f"worker {event.worker} is not of this model, and cannot be removed")
+                return self._remove(event.worker)
+            case Woke():
+                pass
+            case _:
+                assert_never(event)
+        return []
+
+    # --- what children say
+
+    def _heard(self, peer: NodeId, word: Word, now: Instant) -> list[RootAction]:
+        match word:
+            case Attach():
+                return self._child_attaches(peer, word, now)
+            case Push():
+                return self._child_pushes(peer, word)
+            case PullRequest():
+                asked = self._children.asks(peer, word)
+                return [asked] if isinstance(asked, Blame) else []
+            case Heartbeat():
+                self._children.beats(peer, word)
+                return [Tell(peer, HeartbeatAnswer(is_attached=True))]
+            case Detach():
+                self._children.leave(peer, word.session)
+            case Flush():
+                pass  # the root withholds nothing
+            case _:
+                return [Blame(str(peer), "speaks to the root as if it were below", type(word).__name__)]
+        return []
+
+    def _child_attaches(self, peer: NodeId, said: Attach, now: Instant) -> list[RootAction]:
+        if peer not in self._config.nodes or any(worker not in self._merged for worker in said.workers):
+            return [Blame(str(peer), "node or worker of another tree", f"{said.workers}")]
+        child = self._children.attach(peer, said, now)
+        if isinstance(child, Blame):
+            return [child]
+        is_adopted = not child.is_of_tree and not self._failures.is_direct
+        return [Noted(Mark.ADOPTED, peer)] if is_adopted else []
+
+    def _child_pushes(self, peer: NodeId, said: Push) -> list[RootAction]:
+        child = self._children.get(peer)
+        if child is None or child.bond is not Bond.ATTACHED or child.session != said.session:
+            return []
+        fault = push_fault(said, child.workers, self._config.shard)
+        if fault is not None:
+            return [fault.of(peer)]
+        furthest = {worker: self._clocks[worker] + self._config.shard.ahead_max for worker in said.after}
+        if any(furthest[worker] < clock < FOREVER for worker, clock in said.after.items()):
+            return [Blame(str(peer), "too far ahead", f"{said.after}, with {self._clocks} durable")]
+        if self._merge(child.place, Update.of(said)):
+            return []
+        return [Noted(Mark.REFUSED_PUSH, peer), self._children.detach(child, "a part of it came another way")]
+
+    def _merge(self, place: int, update: Update) -> bool:
+        if not goes_on(self._merged, update):
+            return False
+        self._merged = self._merged.with_(update.after)
+        self._pending.add(place, update)
+        return True
+
+    def _remove(self, worker: WorkerId) -> list[RootAction]:
+        """Of the window after its last one that has come."""
+        clock = self._merged[worker]
+        if clock == FOREVER:
+            return []
+        end = Update(clock + 1, Clocks({worker: clock}), Clocks({worker: FOREVER}), None)
+        self._merge(OWN_PLACE, end)
+        return [Noted(Mark.WORKER_REMOVED, why=f"worker {worker} after its clock {clock}")]
+
+    # --- durable before visible
+
+    def _persist(self) -> list[RootAction]:
+        """The next step, if none is under way."""
+        if self._persisting is not None:
+            return []
+        clock = self._merged.minimum()
+        is_synchronous = self._config.shard.staleness == 0
+        update = self._pending.first_window(clock) if is_synchronous else self._pending.all(clock)
+        if update is None:
+            return []
+        self._token += 1
+        self._persisting = RootRecord(update.after, update.delta)
+        return [Persist(self._persisting, self._token)]
+
+    def _persisted(self, token: int) -> None:
+        if self._persisting is None or token != self._token:
+            raise LocalMisuse(f"token {token} is not the one that is waited for")
+        self._apply(self._persisting)
+        self._persisting = None
+
+    def _apply(self, record: RootRecord) -> None:
+        weights = added(self._weights, record.delta)
+        assert weights is not None, "there are weights"
+        self._weights, self._clocks = weights, self._clocks.with_(record.clocks)
+
+    # --- what is due
+
+    def _settle(self, now: Instant) -> list[RootAction]:
+        children, failures = self._children, self._failures
+        actions: list[RootAction] = [*children.age(now)]
+        for worker in failures.removed(children, self._clocks, now):
+            actions += self._remove(worker)
+        actions += self._persist()
+        mode = failures.new_mode(children, now)
+        if mode is not None:
+            actions.append(Noted(Mark.TORN_DOWN if mode else Mark.BUILT_UP, why=f"dead: {failures.why}"))
+            actions += [Tell(child.node, Mode(mode)) for child in children if child.bond is not Bond.NONE]
+        actions += self._attach()
+        actions += children.multicast(Weights(self._weights, self._clocks, self._clocks))
+        return [*actions, *children.tell_merged(self._clocks)]
+
+    def _attach(self) -> list[RootAction]:
+        """At s > 0 only once what has come of its workers is durable: the child's log may end before that,
+        and it could not use weights that lack it."""
+        actions: list[RootAction] = []
+        for child in self._children.bound(Bond.ASKED):
+            base, durable = (clocks.restricted(child.workers) for clocks in (self._merged, self._clocks))
+            if self._config.shard.staleness > 0 and base != durable:
+                continue
+            child.bond, child.told = Bond.ATTACHED, durable
+            actions.append(Tell(child.node, Attached(child.session, base, durable, self._failures.is_direct)))
+        return actions

@@ -1,0 +1,118 @@
+"""A node with all that is below it: its worker, its children, their sums, and the weights at hand.
+
+At s > 0 the cache has, of the workers below, exactly what the ledger has merged (invariant; mlnet.md 2): both
+take an update together. At s = 0 it has what the root had at one clock, and nothing is added to it.
+"""
+
+from __future__ import annotations
+
+from inaproto.core.push_pull.cache import Cache
+from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
+from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.ledger import Ledger
+from inaproto.core.push_pull.local_worker import LocalWorker
+from inaproto.core.push_pull.types import NodeAction, NodeConfig, Tell
+from inaproto.core.push_pull.updates import Update
+from inaproto.core.push_pull.words import Weights
+from inaproto.units import Instant
+
+
+class Subtree:
+    def __init__(self, config: NodeConfig, now: Instant) -> None:
+        self.children = Children(config, now)
+        self.ledger = Ledger(config.shard.staleness)
+        self.worker = None if config.worker is None else LocalWorker(config.worker, config.shard)
+        self.cache: Cache | None = None
+        self.root: Clocks = NO_CLOCKS
+        """What the root is known to have, durably, of the workers below."""
+        self._is_synchronous = config.shard.staleness == 0
+
+    @property
+    def below(self) -> set[WorkerId]:
+        """The workers whose clocks are waited for."""
+        own = [] if self.worker is None else [self.worker.worker]
+        return {*own, *self.children.awaited_workers}
+
+    @property
+    def claimed(self) -> tuple[WorkerId, ...]:
+        """Those below, and others whose updates are still under way here."""
+        bound = self.children.bound(Bond.ASKED) + self.children.bound(Bond.ATTACHED)
+        own = [] if self.worker is None else [self.worker.worker]
+        return tuple(sorted({*self.ledger.merged, *own, *(w for child in bound for w in child.workers)}))
+
+    @property
+    def floor(self) -> Clocks:
+        """What the root is known to have of them, here or at a child that asks."""
+        floor = self.root.restricted(self.claimed)
+        for child in self.children.bound(Bond.ASKED):
+            floor = floor.joined(child.floor)
+        return floor
+
+    def heard_of_root(self, root: Clocks) -> None:
+        self.root = self.root.joined(root.restricted(self.claimed))
+
+    def take(self, place: int, update: Update) -> bool:
+        """Merges it, whole or not at all; at s > 0 also into the weights at hand (MLNet 3.2)."""
+        if not self.ledger.take(place, update):
+            return False
+        if self.cache is not None and not self._is_synchronous:
+            self.cache = self.cache.plus([update])
+        return True
+
+    def take_kept(self) -> None:
+        """What a reset dropped of the own worker's updates."""
+        for update in [] if self.worker is None else self.worker.kept:
+            self.take(OWN_PLACE, update)
+
+    def reset(self, base: Clocks) -> list[Tell]:
+        """Drops all sums; the children are told to attach anew."""
+        self.cache = None
+        self.ledger.reset(base.restricted(sorted(self.below)))
+        attached = self.children.bound(Bond.ATTACHED)
+        return [self.children.detach(child, "its parent's sums are made anew") for child in attached]
+
+    def prune(self) -> None:
+        """What the root has need not be kept."""
+        merged, below = self.ledger.merged, self.below
+        self.ledger.prune(self.root, [worker for worker in merged if worker not in below])
+        self.root = self.root.restricted(self.claimed)
+        if self.ledger.merged is not merged:
+            self.check_cache()
+
+    def check_cache(self) -> None:
+        """Weights that differ from the ledger are of no use: what they lack may never come here."""
+        if self.cache is None or self._is_synchronous:
+            return
+        merged = self.ledger.merged.restricted(sorted(self.below))
+        if self.cache.included.restricted(merged) != merged:
+            self.cache = None
+
+    def renew(self, said: Weights) -> bool:
+        """Takes weights from above, with what is not in them. False: they lack what was forgotten here."""
+        if self.cache is not None and self.cache.root.minimum() > said.root.minimum():
+            return True
+        self.cache = Cache.of(said)
+        if not self._is_synchronous:
+            self.cache = self.cache.plus(self.ledger.unmerged)
+            self.check_cache()
+        return self.cache is not None
+
+    def answer(self) -> list[NodeAction]:
+        """All that wait and for whom the weights are legal (MLNet 3.2, multicast)."""
+        if self.cache is None:
+            return []
+        own = [] if self.worker is None else self.worker.answers(self.cache)
+        return [*own, *self.children.multicast(self.cache.word())]
+
+    @property
+    def needs(self) -> list[int]:
+        """The model clocks that are waited for, ascending."""
+        own = [] if self.worker is None else [pull.needed for pull in self.worker.pulls]
+        return sorted({*own, *self.children.needs})
+
+    def forward(self, *, is_flush: bool, is_held: bool) -> list[Update]:
+        """What goes up now. A need of somebody below that the parent does not know to be met goes at once."""
+        below = sorted(self.below)
+        sub_clock, up_clock = self.ledger.merged.minimum(below), self.ledger.forwarded.minimum(below)
+        is_needed = any(up_clock < needed <= sub_clock for needed in self.needs)
+        return self.ledger.forward(below, is_flush=is_flush or is_needed, is_held=is_held)

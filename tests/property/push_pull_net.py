@@ -1,0 +1,360 @@
+"""A tree of push/pull cores, with workers that train on it, deliveries in any order, and faults.
+
+A simple model beside it: update ``t`` of worker ``w`` adds 1 to the element ``w * updates + t - 1`` of the
+weights, so that any weights show which updates are in them, and how often. Checked on every answer: exactly
+once, in order, no staler than was asked; at s = 0 of one clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.shard import ShardRoot
+from inaproto.core.push_pull.types import (
+    Answer,
+    Clocked,
+    Connect,
+    Connected,
+    Disconnect,
+    Disconnected,
+    Done,
+    Heard,
+    Left,
+    NodeAction,
+    NodeConfig,
+    NodeEvent,
+    Noted,
+    Patience,
+    Persist,
+    Persisted,
+    Pulled,
+    Pushed,
+    Refuse,
+    Resumed,
+    RootAction,
+    RootConfig,
+    RootEvent,
+    RootRecord,
+    RootSnapshot,
+    ShardSpec,
+    Tell,
+    Woke,
+)
+from inaproto.core.push_pull.words import NodeId, Push, Word
+from inaproto.errors import Blame
+from inaproto.units import MS, Instant
+
+ROOT = NodeId(100)
+QUICK = Patience(heartbeat_ns=10 * MS, dead_ns=30 * MS, return_ns=30 * MS)
+Gradients = Callable[[int, int], NDArray[Any]]
+"""Of a worker and a clock."""
+
+
+def ancestors(parents: Mapping[int, int], node: int) -> tuple[NodeId, ...]:
+    line = []
+    while node != ROOT:
+        node = parents[node]
+        line.append(NodeId(node))
+    return tuple(line)
+
+
+def children(parents: Mapping[int, int], node: int) -> tuple[NodeId, ...]:
+    return tuple(NodeId(child) for child, parent in parents.items() if parent == node)
+
+
+@dataclass
+class Program:
+    """A worker: push, clock, pull, again and again, then leave."""
+
+    worker: int
+    updates: int
+    staleness: int
+    clock: int | None = None
+    is_waiting: bool = False
+    is_pull_due: bool = False
+    has_left: bool = False
+    is_away: bool = False
+    request: int = 0
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def may_act(self) -> bool:
+        return self.clock is not None and not (self.is_waiting or self.has_left or self.is_away)
+
+
+class Net:
+    """``parents``: of each node, ``ROOT`` at the top; node ``n`` has worker ``n`` unless it is in
+    ``bare``."""
+
+    def __init__(
+        self,
+        parents: Mapping[int, int],
+        shard: ShardSpec,
+        *,
+        random: Random,
+        updates: int,
+        pulls: int | None = None,
+        bare: Sequence[int] = (),
+        patience: Patience = QUICK,
+        gradients: Gradients | None = None,
+        weights: NDArray[Any] | None = None,
+        removal_ns: int | None = None,
+    ) -> None:
+        self.parents, self.shard, self.random, self.patience = parents, shard, random, patience
+        self.workers = tuple(WorkerId(n) for n in sorted(parents) if n not in bare)
+        self.updates = updates
+        self._gradients = gradients or self._marks
+        self.now = Instant(0)
+        self.nodes: dict[NodeId, ShardNode] = {}
+        self.wires: dict[tuple[NodeId, NodeId], deque[Word]] = {}
+        self.dialled: set[tuple[NodeId, NodeId]] = set()
+        self.cut: set[frozenset[NodeId]] = set()
+        self.persisting: deque[tuple[RootRecord, int]] = deque()
+        self.durable: list[RootRecord] = []
+        self.noted: list[Noted] = []
+        self.pushes: dict[NodeId, int] = {}
+        self.programs = {
+            w: Program(w, updates, shard.staleness if pulls is None else pulls) for w in self.workers
+        }
+        self.snapshot = None if weights is None else RootSnapshot(weights, Clocks.alike(self.workers))
+        self.root_config = RootConfig(
+            shard,
+            ROOT,
+            self.workers,
+            children(parents, ROOT),
+            tuple(NodeId(n) for n in parents),
+            patience,
+            removal_ns=removal_ns,
+        )
+        self.root: ShardRoot | None = None
+        self.start_root()
+        for node in parents:
+            self.start(NodeId(node))
+
+    def _marks(self, worker: int, clock: int) -> NDArray[Any]:
+        delta = np.zeros(self.shard.elements, self.shard.numpy_dtype)
+        delta[self.workers.index(WorkerId(worker)) * self.updates + clock - 1] = 1
+        return delta
+
+    # --- lives and deaths
+
+    def start_root(self) -> None:
+        self.root = ShardRoot(self.root_config, self.snapshot, self.durable, self.now)
+        self._dial_again()
+
+    def start(self, node: NodeId) -> None:
+        worker = WorkerId(node) if WorkerId(node) in self.workers else None
+        config = NodeConfig(
+            self.shard,
+            node,
+            ancestors(self.parents, node),
+            children(self.parents, node),
+            worker,
+            self.patience,
+        )
+        self.nodes[node] = ShardNode(config, self.now)
+        self._dial_again()
+        self.step(node, Woke())
+
+    def _is_up(self, node: NodeId) -> bool:
+        return self.root is not None if node == ROOT else node in self.nodes
+
+    def crash(self, node: NodeId) -> None:
+        """What it had is gone, but for what is durable."""
+        if node == ROOT:
+            self.root = None
+            self.persisting.clear()
+        else:
+            del self.nodes[node]
+            self.dialled = {(a, b) for a, b in self.dialled if a != node}
+            program = self.programs.get(WorkerId(node))
+            if program is not None:
+                program.clock, program.is_waiting, program.is_pull_due = None, False, False
+        for a, b in sorted(self.wires):
+            if node in (a, b):
+                self._break(a, b)
+
+    def cut_off(self, a: NodeId, b: NodeId) -> None:
+        self.cut.add(frozenset((a, b)))
+        self._break(a, b)
+
+    def heal(self) -> None:
+        self.cut.clear()
+        self._dial_again()
+
+    def _break(self, a: NodeId, b: NodeId) -> None:
+        there = self.wires.pop((a, b), None)
+        back = self.wires.pop((b, a), None)
+        if there is None and back is None:
+            return
+        for end, peer in ((a, b), (b, a)):
+            if self._is_up(end):
+                self.step(end, Disconnected(peer))
+
+    def _dial_again(self) -> None:
+        for a, b in sorted(self.dialled):
+            self._dial(a, b)
+
+    def _dial(self, a: NodeId, b: NodeId) -> None:
+        if (a, b) in self.wires or frozenset((a, b)) in self.cut or not (self._is_up(a) and self._is_up(b)):
+            return
+        self.wires[a, b], self.wires[b, a] = deque(), deque()
+        self.step(b, Connected(a))
+        self.step(a, Connected(b))
+
+    # --- steps
+
+    def step(self, node: NodeId, event: NodeEvent | RootEvent) -> None:
+        actions: Sequence[NodeAction | RootAction]
+        if node == ROOT:
+            assert self.root is not None
+            actions = self.root.step(event, self.now)  # type: ignore[arg-type]
+        else:
+            actions = self.nodes[node].step(event, self.now)  # type: ignore[arg-type]
+        for action in actions:
+            self._perform(node, action)
+
+    def _perform(self, node: NodeId, action: NodeAction | RootAction) -> None:
+        match action:
+            case Tell():
+                if isinstance(action.word, Push):
+                    self.pushes[node] = self.pushes.get(node, 0) + 1
+                if (node, action.peer) in self.wires:
+                    self.wires[node, action.peer].append(action.word)
+            case Connect():
+                self.dialled.add((node, action.peer))
+                self._dial(node, action.peer)
+            case Disconnect():
+                self.dialled.discard((node, action.peer))
+                self._close(node, action.peer)
+            case Persist():
+                self.persisting.append((action.record, action.token))
+            case Resumed():
+                program = self.programs[action.worker]
+                program.clock, program.is_waiting = action.clock, False
+                program.is_pull_due = action.clock > 0
+            case Done():
+                program = self.programs[WorkerId(node)]
+                program.is_waiting = False
+                if action.clock != FOREVER:
+                    program.clock, program.is_pull_due = action.clock, True
+            case Answer():
+                program = self.programs[WorkerId(node)]
+                program.is_waiting = program.is_pull_due = False
+                program.answers.append(action)
+                self.check(action)
+            case Noted():
+                self.noted.append(action)
+            case Refuse():
+                self.programs[WorkerId(node)].has_left = True
+            case Blame():
+                raise AssertionError(f"{node} blames {action}")
+
+    def _close(self, a: NodeId, b: NodeId) -> None:
+        """What ``a`` has said still arrives."""
+        said = self.wires.get((a, b))
+        while said and self._is_up(b) and (a, b) in self.wires:
+            self.step(b, Heard(a, said.popleft()))
+        self.wires.pop((a, b), None)
+        if self.wires.pop((b, a), None) is not None and self._is_up(b):
+            self.step(b, Disconnected(a))
+
+    def _act(self, worker: WorkerId) -> None:
+        program, node = self.programs[worker], NodeId(worker)
+        assert program.clock is not None
+        program.request += 1
+        program.is_waiting = True
+        if program.is_pull_due:
+            self.step(node, Pulled(program.request, program.staleness))
+        elif program.clock < program.updates:
+            self.step(node, Pushed(self._gradients(worker, program.clock + 1)))
+            self.step(node, Clocked(program.request))
+        else:
+            program.has_left = True
+            self.step(node, Left(program.request))
+
+    def moves(self) -> list[Callable[[], None]]:
+        """Whatever may happen next."""
+        found: list[Callable[[], None]] = []
+        for (a, b), words in sorted(self.wires.items()):
+            if words:
+                found.append(partial(self._deliver, a, b))
+        if self.persisting:
+            found.append(self._persist)
+        for worker, program in self.programs.items():
+            if program.may_act and NodeId(worker) in self.nodes:
+                found.append(partial(self._act, worker))
+        return found
+
+    def _deliver(self, a: NodeId, b: NodeId) -> None:
+        self.step(b, Heard(a, self.wires[a, b].popleft()))
+
+    def _persist(self) -> None:
+        record, token = self.persisting.popleft()
+        self.durable.append(record)
+        self.step(ROOT, Persisted(token))
+
+    def pass_time(self) -> None:
+        """To the next deadline; everybody whose deadline it is wakes."""
+        cores: dict[NodeId, ShardNode | ShardRoot] = dict(self.nodes)
+        if self.root is not None:
+            cores[ROOT] = self.root
+        times = [core.deadline for core in cores.values() if core.deadline is not None]
+        self.now = max(self.now, min(times, default=self.now))
+        for node, core in cores.items():
+            if core.deadline is not None and core.deadline <= self.now:
+                self.step(node, Woke())
+
+    def run(self, steps: int, fault: Callable[[], None] | None = None) -> bool:
+        """Until all workers have left and all is durable. Whether they have."""
+        for _ in range(steps):
+            if fault is not None:
+                fault()
+            if self.is_finished:
+                return True
+            moves = self.moves()
+            if moves and self.random.random() > 0.02:
+                self.random.choice(moves)()
+            else:
+                self.pass_time()
+        return self.is_finished
+
+    @property
+    def is_finished(self) -> bool:
+        if self.root is None:
+            return False
+        clocks = self.root.view().clocks
+        return all(clocks[w] == FOREVER for w in self.workers if not self.programs[w].is_away)
+
+    # --- judgement
+
+    def counts(self, weights: NDArray[Any]) -> NDArray[np.int64]:
+        """How often each update is in the weights: worker, clock."""
+        return weights.astype(np.int64).reshape(len(self.workers), self.updates)
+
+    def check(self, answer: Answer) -> None:
+        if self._gradients != self._marks:
+            return
+        counts = self.counts(answer.weights)
+        for place, worker in enumerate(self.workers):
+            included = min(answer.included[worker], self.updates)
+            expected = np.arange(self.updates) < included
+            assert np.array_equal(counts[place], expected), f"{worker}: {counts[place]}, said {included}"
+            assert included >= min(answer.clock - answer.staleness, self.updates), "staler than was asked"
+            if self.shard.staleness == 0 and answer.staleness == 0:
+                assert included in (answer.clock, self.updates), f"{included} at clock {answer.clock}"
+
+    def check_end(self) -> None:
+        assert self.root is not None
+        snapshot = self.root.snapshot()
+        assert (self.counts(snapshot.weights) == 1).all(), self.counts(snapshot.weights)
