@@ -2,9 +2,12 @@
 
 One request of the evaluation (PARING, section V), at k = 6: 20 workers, 8 programmable switches. Planned by
 fast mode, and by the printed algorithm with its spiders found in three ways: by the star rule (ours), by
-minimum-cost flows on the logical graph of 62 vertices, and by the flows that are printed: line 2 of
-Algorithm 3 puts a vertex on each of its 1,891 edges first. All three give the same tree. A round plans once
-each way, one after the other; a row is the median over rounds.
+minimum-cost flows on the logical graph of 62 vertices, and by the flows that are printed. Algorithm 4 solves
+its flows on what Algorithm 3 hands it, and that is the logical graph with a vertex on each of its 1,891
+edges: line 2 puts them there, line 21 takes them off once the tree is whole. All three give the same tree. A
+round plans once each way, one after the other; a row is the median over rounds.
+
+Which of the ratios the goal is about is the first one, and each says of itself whether it comes to as much.
 
 Each tree is executed, too: in the simulated world its links carry frames, which are counted; in a model of
 its own its adders limit the rate, which is measured (``inaproto_controller.paring.execution``).
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -43,7 +46,8 @@ from inaproto_hil.soak.parts import make_nic
 
 VERSION: Final = 1
 GOAL: Final = 500
-"""So many times as long as fast mode the printed algorithm takes, to the letter, at least."""
+"""So many times as long as fast mode the printed algorithm takes, to the letter, at least. Of the other
+ratios it is told, too, whether they come to it."""
 EXIT_MISSED: Final = 1
 FAST, STAR = "fast", "printed"
 FLOW, FLOW_AS_PRINTED = "printed, with flows", "printed, to the letter"
@@ -110,7 +114,7 @@ def measured(config: Config, rounds: Iterator[int]) -> dict[str, Any]:
         "config": asdict(config),
         "env": environment.describe(),
         "goal_ratio": GOAL,
-        "ratios": [{"of": one, "to": other, "ratio": medians[one] / medians[other]} for one, other in RATIOS],
+        "ratios": [_ratio(medians, one, other) for one, other in RATIOS],
         "ratio": medians[FLOW_AS_PRINTED] / medians[FAST],
         "within_goal": medians[FLOW_AS_PRINTED] >= GOAL * medians[FAST],
         "rows": [
@@ -127,6 +131,16 @@ def measured(config: Config, rounds: Iterator[int]) -> dict[str, Any]:
             }
             for name, tree in trees.items()
         ],
+    }
+
+
+def _ratio(medians: Mapping[str, float], one: str, other: str) -> dict[str, Any]:
+    return {
+        "of": one,
+        "to": other,
+        "ratio": medians[one] / medians[other],
+        "is_of_the_goal": (one, other) == RATIOS[0],
+        "comes_to_goal": medians[one] >= GOAL * medians[other],
     }
 
 
@@ -213,9 +227,7 @@ def _are_as_planned(report: dict[str, Any]) -> bool:
 
 
 def times(report: dict[str, Any]) -> Table:
-    verdict = "met" if report["within_goal"] else "missed"
-    ratios = [f"{one['of']}: {_said(one['ratio'])} times as long as {one['to']}" for one in report["ratios"]]
-    ratios[0] += f"; goal {GOAL}, {verdict}"
+    ratios = [_verdict(one) for one in report["ratios"]]
     table = Table(
         title="20 workers, 8 of 45 switches: CPU time of a plan",
         caption="\n".join(ratios) + "\nlinks in the simulated world, rates in that of adders:\n"
@@ -229,6 +241,13 @@ def times(report: dict[str, Any]) -> Table:
         rate = f"{float(Fraction(row['rate_gbit_s'])):.4g}"
         table.add_row(row["row"], rate, str(row["hops"]), *figures, _said(row["times_fast"]))
     return table
+
+
+def _verdict(one: Mapping[str, Any]) -> str:
+    told = f"{one['of']}: {_said(one['ratio'])} times as long as {one['to']}"
+    if one["is_of_the_goal"]:
+        return f"{told}; goal {GOAL}, {'met' if one['comes_to_goal'] else 'missed'}"
+    return f"{told}; {'no less' if one['comes_to_goal'] else 'less'} than {GOAL}"
 
 
 def _said(value: float) -> str:
