@@ -32,7 +32,7 @@ def encode_record(record: MigrationRecord, trees: Mapping[int, FabricTree], next
         "plan": record.plan,
         "epoch": record.epoch,
         "jobs": [[one.job, _tree(one.tree), one.epoch, _tree(one.target)] for one in record.jobs],
-        "trees": [[number, trees[number].root, trees[number].above] for number in numbers_in(record)],
+        "trees": [[number, *trees[number]] for number in numbers_in(record)],
         "next": next_number,
     }
     return json.dumps(fields).encode()
@@ -59,8 +59,8 @@ def decode_record(body: bytes) -> StoredTrees:
             ),
         )
         trees = {
-            number: FabricTree(root, tuple((one, over) for one, over in above))
-            for number, root, above in fields["trees"]
+            number: FabricTree(root, tuple((one, over) for one, over in above), *map(tuple, passing))
+            for number, root, above, *passing in fields["trees"]  # written before trees had ``passing``: none
         }
         next_number = max([int(fields.get("next", 1)), *(number + 1 for number in trees)])
     except (ValueError, KeyError, TypeError, LocalMisuse) as error:

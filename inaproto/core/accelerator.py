@@ -280,7 +280,8 @@ class Accelerator:
                 flow = ingest.middles(port, frames)
             if flow is not None:
                 touched[flow.ring_id] = self._rings[flow.ring_id]
-                self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
+                if port not in flow.untold:
+                    self._bridge.learn(flow.src_mac, port, flow.spec.src_ip)
                 continue
             for run in decode_runs(frames):
                 if isinstance(run, RoceRun) and self._steered(port, run, actions):
@@ -318,7 +319,7 @@ class Accelerator:
                 self._trees.input(ring, flow, port, run, actions)
             else:
                 self._ingest.general(ring, flow, port, run, actions)
-            if flow.ingress == port:
+            if flow.ingress == port and port not in flow.untold:
                 self._bridge.learn(flow.src_mac, port, run.src_ip)
             return ring
         if self._trees.takes(run):
@@ -338,9 +339,9 @@ class Accelerator:
         connection = (run.src_ip, run.dst_ip, run.dest_qp)
         rank = ring.connections.get(connection)
         if port == ring.steer_to:
-            if rank not in ring.steered and (rank is None or not ring.passes_sums):
+            if rank not in ring.steered and (rank is None or not ring.passes_sums) and ring.teaches(port):
                 self._bridge.learn(run.src_mac, port, run.src_ip)
-            out = ring.successor_port(connection)
+            out = ring.receiver_port(connection)
             if out is not None and out != port:
                 self._counters.bridged += len(run.frames)
                 actions.append(EmitFrames(out, run.frames))
@@ -349,7 +350,8 @@ class Accelerator:
             else:
                 self._forward(port, run, actions)
         elif ring.steer_to in self._bridge.ports:
-            self._bridge.learn(run.src_mac, port, run.src_ip)
+            if ring.teaches(port):
+                self._bridge.learn(run.src_mac, port, run.src_ip)
             if rank in ring.steered:
                 ring.port_of[rank] = port
             elif rank is None:

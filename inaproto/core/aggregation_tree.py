@@ -19,7 +19,7 @@ exactly one; the root aggregates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from inaproto.errors import LocalMisuse
@@ -92,6 +92,13 @@ class Role:
     steered: tuple[int, ...] = ()
     """Ranks whose packets it sends to ``steer_to``, unchanged."""
     steer_to: PortId | None = None
+    passes: tuple[VirtualConnection, ...] = ()
+    """Of a switch that steers: those below whose sums go by it to where it steers. ``there`` is the one
+    below, ``port`` leads to it: what comes back for it goes there."""
+    below: tuple[PortId, ...] | None = None
+    """Of a ring beside the fabric's own tree: to the switches next below it in the ring's tree. Packets of
+    ranks may come from there, and where they come from says nothing of where ordinary traffic finds their
+    hosts. None: all trunks of the ring are the fabric's own."""
 
     @property
     def children(self) -> tuple[VirtualConnection, ...]:
@@ -115,15 +122,27 @@ def compose_roles(
     ring_id: int,
     addresses: Mapping[str, SwitchAddress],
     port_toward: Mapping[str, Mapping[str, PortId]],
+    is_beside: bool = False,
 ) -> dict[str, Role]:
     """Role of every switch of the tree, by name.
 
     ``port_toward[a][b]`` is the port of switch ``a`` that leads to switch ``b``, next to it in the tree.
+    ``is_beside``: the tree is not the fabric's own.
     The successor of rank ``r`` is ``r + 1``, of the last one rank 0. Raises ``LocalMisuse`` for what is no
     tree of ranks 0, 1, 2, ...: a rank that is missing or twice in it, two switches of one name, a root
     that does not aggregate, a switch without children.
     """
-    return _Composer(root, ring_id, addresses, port_toward).roles()
+    roles = _Composer(root, ring_id, addresses, port_toward).roles()
+    if not is_beside:
+        return roles
+    return {
+        switch.name: replace(roles[switch.name], below=_ports_below(switch, port_toward[switch.name]))
+        for switch in root.walk()
+    }
+
+
+def _ports_below(switch: TreeSwitch, ports: Mapping[str, PortId]) -> tuple[PortId, ...]:
+    return tuple(ports[child.name] for child in switch.children if isinstance(child, TreeSwitch))
 
 
 class _Composer:
@@ -162,7 +181,11 @@ class _Composer:
     def _role(self, switch: TreeSwitch) -> Role:
         name = switch.name
         if not switch.aggregates:
-            return Role(steered=self._raw(switch), steer_to=self._port_toward[name][self._above[name]])
+            return Role(
+                steered=self._raw(switch),
+                steer_to=self._port_toward[name][self._above[name]],
+                passes=tuple(self._passed_by(switch, name)),
+            )
         inputs = tuple(self._inputs(switch, name))
         above = self._aggregating_above(name)
         size = len(self._aggregator_of)
@@ -183,6 +206,15 @@ class _Composer:
             elif not child.aggregates:
                 found.extend(self._raw(child))
         return tuple(found)
+
+    def _passed_by(self, switch: TreeSwitch, name: str) -> Iterator[VirtualConnection]:
+        """Switches below ``name``, which steers, whose sums are inputs of the next one above that adds."""
+        for child in switch.children:
+            if isinstance(child, TreeSwitch):
+                if child.aggregates:
+                    yield self._connection(name, child.name)
+                else:
+                    yield from self._passed_by(child, name)
 
     def _inputs(self, switch: TreeSwitch, name: str) -> Iterator[int | VirtualConnection]:
         for child in switch.children:

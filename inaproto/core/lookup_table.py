@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.ring_spec import FlowSpec
+from inaproto.units import PortId
 
 Rows = slice | NDArray[np.intp]
 """Rows of a run, or offsets in a message: a slice where they are consecutive, else int indices."""
@@ -60,6 +61,8 @@ class Flow:
     """Those of ``spec``; where it has none, of the last packet."""
     ingress: int = NOWHERE
     """Port of the last first packet, whose key was right: where the rank is."""
+    untold: frozenset[PortId] = field(default=frozenset(), repr=False)
+    """Ports by which its packets may come without saying where ordinary traffic finds its host."""
     latest: int = field(default=0, repr=False)
     """Index of the entry that was hit last: the next packet most likely hits it too."""
 

@@ -104,9 +104,13 @@ class _Tree:
 
     def rank_beyond(self, link: Link) -> int | None:
         """The lowest rank below a trunk that nothing but this ring's tree needs; None: it needs it not."""
-        if self.assigned is None or link not in links_of(self.assigned) - links_of(self.shape):
+        if self.assigned is None:
             return None
-        return next(min(switch.ranks) for switch in self.assigned.walk() if switch.name == link[0])
+        own, either = links_of(self.shape), {link, (link[1], link[0])}  # trees go through it either way
+        lower = next((one for one, over in links_of(self.assigned) if (one, over) in either), None)
+        if lower is None or own & either:
+            return None
+        return next(min(switch.ranks) for switch in self.assigned.walk() if switch.name == lower)
 
 
 @dataclass(frozen=True, slots=True)

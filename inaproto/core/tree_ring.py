@@ -131,7 +131,7 @@ def install_tree(
     if role.parent is not None:
         ring.parent = Link(role.parent, parent_row, base_header(role.parent))
         ring.from_parent = _virtual_flow(spec, role.parent)
-    barred = ports_up if role.parent is None else ports_up | {role.parent.port}
+    barred = (ports_up if role.parent is None else ports_up | {role.parent.port}).difference(role.below or ())
     ring.children = [
         Link(child, child_row + number, base_header(child)) for number, child in enumerate(role.children)
     ]
@@ -148,7 +148,7 @@ def install_tree(
         table.put(flow)
     of_rank = [_flow(spec, flow_spec) for flow_spec in spec.flows]
     for rank, flow in enumerate(of_rank):
-        flow.barred = barred
+        flow.barred, flow.untold = barred, frozenset(role.below or ())
         ring.flows.append(flow)
         if rank in rows:
             flow.row = rows[rank]

@@ -3,7 +3,8 @@
 A ring goes along the fabric's own tree, where its root is the lowest switch above all ranks that aggregates,
 or along a tree that was assigned to it. Such a tree is taken as it is, less switches without ranks below
 them: its root is the ring's, for that is the switch whose memory was assigned. A switch aggregates even if
-one sum only comes to it; none does below one that steers, unless that one passes sums on. The children of a
+one sum only comes to it; none does below one that steers, unless that one passes sums on. Of an assigned tree
+those do that it says so of, whether they could add or not. The children of a
 switch are in the order of the lowest rank of each, whatever tree it is.
 """
 
@@ -36,6 +37,7 @@ def roles_of(
     if not all(seats):
         raise LocalMisuse("a rank's host is at no switch of the fabric")
     shape = tree_of(config.switches, seats, tree)
+    is_beside = tree is not None and not links_of(shape) <= _own_links(config.switches)
     if len(list(shape.walk())) == 1:
         return {shape.name: None}
     toward: dict[str, dict[str, PortId]] = {switch.name: {} for switch in config.switches}
@@ -44,7 +46,9 @@ def roles_of(
             toward[switch.name][link.above] = link.port_up
             toward[link.above][switch.name] = link.port_down
     addresses = {switch.name: switch.address for switch in config.switches}
-    roles = compose_roles(shape, ring_id=spec.ring_id, addresses=addresses, port_toward=toward)
+    roles = compose_roles(
+        shape, ring_id=spec.ring_id, addresses=addresses, port_toward=toward, is_beside=is_beside
+    )
     return {name: role for name, role in roles.items() if role.inputs or role.steer_to is not None}
 
 
@@ -92,12 +96,19 @@ def fault_of(fabric: Sequence[FabricSwitch], tree: FabricTree, seats: Sequence[s
     if len(above) < len(tree.above) or tree.root in above:
         return "the tree has two links up from one switch, or one from its root"
     for name, upper in tree.above:
-        if all(link.above != upper for link in known[name].links):
+        ups = {(name, link.above) for link in known[name].links}
+        ups |= {(upper, link.above) for link in known[upper].links}
+        if not ups & {(name, upper), (upper, name)}:
             return f"the fabric has no trunk from {name} up to {upper}, as the tree has"
-    for name in above:  # no way up leads in a circle: a fabric's switches come behind those above them
-        top = name
-        while top in above:
-            top = above[top]
+    odd = next((name for name in tree.passing if name not in above), None)
+    if odd is not None:
+        return (
+            f"switch {odd} is to pass sums on, and is {'the root' if odd == tree.root else 'not in the tree'}"
+        )
+    for name in above:
+        top, steps = name, 0
+        while top in above and steps <= len(above):
+            top, steps = above[top], steps + 1
         if top != tree.root:
             return f"switch {name} is in the tree, but does not lead to {tree.root}, its root"
     outside = next((seat for seat in seats if seat != tree.root and seat not in above), None)
@@ -114,10 +125,17 @@ def links_of(shape: TreeSwitch) -> frozenset[Link]:
     )
 
 
+def _own_links(fabric: Sequence[FabricSwitch]) -> frozenset[Link]:
+    return frozenset((switch.name, switch.above) for switch in fabric if switch.above is not None)
+
+
 class _Pruner:
     def __init__(self, fabric: Sequence[FabricSwitch], seats: Sequence[str], tree: FabricTree | None) -> None:
         self._aggregates = {switch.name: switch.aggregates for switch in fabric}
         self._passes_sums = {switch.name for switch in fabric if switch.passes_sums}
+        if tree is not None:
+            self._aggregates |= dict.fromkeys(tree.passing, False)
+            self._passes_sums |= set(tree.passing)
         self._above: Mapping[str, str | None]
         self._above = dict(tree.above) if tree is not None else {one.name: one.above for one in fabric}
         self._root = None if tree is None else tree.root

@@ -66,14 +66,24 @@ class SteeredRing:
     """Those that begin or end below this switch: the rank that sends on each."""
     port_of: dict[int, PortId] = field(default_factory=dict)
     """Where the packets of steered ranks come from."""
+    port_of_switch: dict[bytes, PortId] = field(default_factory=dict)
+    """By IP address: where switches are whose sums it passes on."""
+    below: frozenset[PortId] | None = None
+    """As in its role."""
     passes_sums: bool = False
     """What switches below add up has come by here. So a rank whose packets have not may still be below,
     though its results come from above: they no longer say where it is."""
 
-    def successor_port(self, connection: Connection) -> PortId | None:
-        """Where the results of a connection go, if its receiver has shown where it is."""
+    def receiver_port(self, connection: Connection) -> PortId | None:
+        """Where the results of a connection go, if its receiver has shown where it is, or is a switch."""
         rank = self.connections.get(connection)
-        return None if rank is None else self.port_of.get((rank + 1) % self.spec.size)
+        if rank is None:
+            return self.port_of_switch.get(connection[1])
+        return self.port_of.get((rank + 1) % self.spec.size)
+
+    def teaches(self, port: PortId) -> bool:
+        """Whether where its packets come from says where ordinary traffic finds their sender."""
+        return self.below is None or (port != self.steer_to and port not in self.below)
 
     def port_down(self, port: PortId) -> None:
         self.port_of = {rank: at for rank, at in self.port_of.items() if at != port}
@@ -127,7 +137,14 @@ class TreeTraffic:
                 for flow in spec.flows
                 if flow.rank in steered or (flow.rank + 1) % spec.size in steered
             }
-            ring = SteeredRing(spec, role.steer_to, steered, connections)
+            ring = SteeredRing(
+                spec,
+                role.steer_to,
+                steered,
+                connections,
+                port_of_switch={link.there.ip: link.port for link in role.passes},
+                below=None if role.below is None else frozenset(role.below),
+            )
             self._steered[spec.ring_id] = ring
             self._steered_by.update(dict.fromkeys(connections, ring))
             return None

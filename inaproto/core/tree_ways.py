@@ -78,6 +78,10 @@ class Ways:
             return parting or next(iter(found), None)
         return next((replace(one, parts=False) for one in self._obstacles(assigned)), None)
 
+    def _why_down(self, one: str, other: str) -> str:
+        """Of the trunk between them, whichever is the lower one in the fabric; empty: it is up."""
+        return self.down.get((one, other), "") or self.down.get((other, one), "")
+
     def _obstacles(self, tree: TreeSwitch) -> Iterator[Obstacle]:
         size = len(tree.ranks)
         above = dict(links_of(tree))
@@ -86,7 +90,6 @@ class Ways:
             if name not in self.present:
                 is_above_all = len(switch.children) == 1 and isinstance(switch.children[0], TreeSwitch)
                 yield Obstacle(f"switch {name} is not connected", min(ranks), not is_above_all)
-            elif switch is not tree and (name, above[name]) in self.down:
-                why = self.down[name, above[name]]
+            elif switch is not tree and (why := self._why_down(name, above[name])):
                 reason = f"the trunk between {name} and {above[name]} is down: {why}"
                 yield Obstacle(reason, min(ranks), len(ranks) < size, True, why == NOT_SAID)

@@ -80,6 +80,8 @@ def _role_record(role: Role) -> RoleRecord:
         notes=tuple(NoteRecord(rank=rank, link=_link_record(link)) for rank, link in role.notes),
         steered=role.steered,
         steer_to=None if role.steer_to is None else int(role.steer_to),
+        passes=tuple(map(_link_record, role.passes)),
+        below=None if role.below is None else tuple(map(int, role.below)),
     )
 
 
@@ -91,6 +93,8 @@ def _role_of(record: RoleRecord) -> Role:
         notes=tuple((note.rank, _link_of(note.link)) for note in record.notes),
         steered=record.steered,
         steer_to=None if record.steer_to is None else PortId(record.steer_to),
+        passes=tuple(map(_link_of, record.passes)),
+        below=None if record.below is None else tuple(map(PortId, record.below)),
     )
 
 

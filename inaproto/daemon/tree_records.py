@@ -18,7 +18,7 @@ WISH_BYTES: Final = 2 * NAME_BYTES + 64
 """Without the switches of its tree."""
 ABOVE_BYTES: Final = 2 * NAME_BYTES + 16
 """Of each of them but the root."""
-TOLD_SWITCHES_MAX: Final = (MESSAGE_BYTES_MAX - HEAD_BYTES - WISH_BYTES) // ABOVE_BYTES
+TOLD_SWITCHES_MAX: Final = (MESSAGE_BYTES_MAX - HEAD_BYTES - WISH_BYTES) // (ABOVE_BYTES + NAME_BYTES)
 """Above the leaves of a tree that a message can carry."""
 
 REASON_CHARACTERS: Final = 1024
@@ -31,7 +31,7 @@ def wish_record(wish: TreeWished) -> TreeWish:
     return TreeWish(
         job=wish.job,
         epoch=wish.epoch,
-        tree=None if tree is None else AssignedTree(root=tree.root, above=above),
+        tree=None if tree is None else AssignedTree(root=tree.root, above=above, passing=tree.passing),
     )
 
 
@@ -40,7 +40,9 @@ def wish_messages(term: int, revision: int, wishes: Sequence[TreeWished]) -> lis
     parts: list[list[TreeWish]] = [[]]
     room = MESSAGE_BYTES_MAX - HEAD_BYTES
     for wish in wishes:
-        nbytes = WISH_BYTES + ABOVE_BYTES * (0 if wish.tree is None else len(wish.tree.above))
+        nbytes = WISH_BYTES
+        if wish.tree is not None:
+            nbytes += ABOVE_BYTES * len(wish.tree.above) + NAME_BYTES * len(wish.tree.passing)
         if parts[-1] and nbytes > room:
             parts.append([])
             room = MESSAGE_BYTES_MAX - HEAD_BYTES
@@ -57,7 +59,9 @@ def wish_of(record: TreeWish) -> TreeWished:
     if tree is None:
         return TreeWished(record.job, record.epoch, None)
     above = tuple(sorted((one.switch, one.above) for one in tree.above))
-    return TreeWished(record.job, record.epoch, FabricTree(tree.root, above))
+    return TreeWished(
+        record.job, record.epoch, FabricTree(tree.root, above, tuple(sorted(set(tree.passing))))
+    )
 
 
 def state_record(state: TreeState) -> TreeRecord:

@@ -94,6 +94,10 @@ class RoleRecord:
     notes: Annotated[tuple[NoteRecord, ...], Many(Record(NoteRecord), RING_RANKS_MAX)]
     steered: Ranks
     steer_to: U32 | None = None
+    passes: Annotated[tuple[LinkField, ...], Many(Record(LinkRecord), RING_RANKS_MAX)] = ()
+    """Switches below whose sums it sends on."""
+    below: Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF_FFFF), RING_RANKS_MAX)] | None = None
+    """Ports to the switches next below, of a ring beside the fabric's own tree; None: of any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
-from inaproto.wire.control_fields import Integer, Many, OneOf, Record
+from inaproto.wire.control_fields import Integer, Many, OneOf, Record, Text
 from inaproto.wire.control_types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
 
 TREES_MAX: Final = 1 << 12
@@ -40,6 +40,8 @@ class AssignedTree:
     root: Name
     above: Annotated[tuple[AboveRecord, ...], Many(Record(AboveRecord), TREE_SWITCHES_MAX)]
     """Of each of its switches but the root."""
+    passing: Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), TREE_SWITCHES_MAX)] = ()
+    """Those of them that add nothing up for it, and send sums on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,6 +257,8 @@ _MESSAGES: Final = (
             delivers=(0,),
             notes=(NoteRecord(rank=1, link=_LINK),),
             steered=(),
+            passes=(_LINK,),
+            below=(2, 3),
         ),
         pool=PoolRecord(name="group 3", capacity=2),
     ),
@@ -290,7 +292,11 @@ _MESSAGES: Final = (
             TreeWish(
                 job="a",
                 epoch=4,
-                tree=AssignedTree(root="spine1", above=(AboveRecord(switch="leaf0", above="spine1"),)),
+                tree=AssignedTree(
+                    root="spine1",
+                    above=(AboveRecord(switch="leaf0", above="spine1"),),
+                    passing=("leaf0",),
+                ),
             ),
             TreeWish(job="b", epoch=2),
         ),

@@ -75,6 +75,9 @@ def ports_of(tree: TreeSwitch) -> dict[str, dict[str, PortId]]:
 class SwitchedTree:
     """Every switch with its ports up, the hosts' addresses learnt and the ring installed."""
 
+    is_beside = False
+    """The fabric's own tree is another one."""
+
     def __init__(
         self, tree: TreeSwitch = FIGURE_5, *, beside: SwitchedTree | None = None, **changes: Any
     ) -> None:
@@ -125,6 +128,7 @@ class SwitchedTree:
             ring_id=self.hosts.spec.ring_id,
             addresses=addresses_of(self.tree),
             port_toward=self.ports,
+            is_beside=self.is_beside,
         )
         return {name: replace(self.hosts.spec, role=role) for name, role in roles.items()}
 

@@ -57,6 +57,58 @@ def test_a_ring_is_summed_along_further_trunks_alone(shape: TreeSwitch) -> None:
     assert rules(tree) == []
 
 
+PLANNED = TreeSwitch(
+    "S",
+    (
+        TreeSwitch(
+            "X", (0, TreeSwitch("Y", (1, 2)), TreeSwitch("Z", (3,), aggregates=False)), aggregates=False
+        ),
+        TreeSwitch("L", (4, TreeSwitch("W", (5,), aggregates=False))),
+    ),
+)
+"""X passes on what Y adds up, and what Z's rank and its own send; L adds what comes to it by W."""
+
+
+class AnyWay(BesideTheOwnTree):
+    """All trunks lead up in the fabric, also those that the ring's tree goes down from its root."""
+
+    is_beside = True
+
+
+def test_sums_pass_switches_that_add_nothing_and_go_down_trunks_of_the_fabric() -> None:
+    tree = AnyWay(PLANNED)
+    for serial in range(3):
+        tree.finish(serial)
+    for rank in range(6):
+        expected = [frame for serial in range(3) for frame in tree.results(serial)[rank]]
+        assert set(tree.got[rank]) == set(expected), rank
+    assert tree.ordinary == []
+    assert rules(tree) == []
+    assert tree.count("X").get("aggregated_in", 0) == 0
+    assert tree.count("X")["steered"] > 0
+
+
+class OverOrdinaryTrunks(AnyWay):
+    """The ring's tree has trunks of the fabric's own, which has others between some of the hosts."""
+
+    def config_of(self, name: str) -> AcceleratorConfig:
+        return AcceleratorConfig(ports_up=super().config_of(name).ports_up)
+
+
+def test_where_packets_of_such_a_ring_come_from_teaches_nothing_of_its_hosts() -> None:
+    """Else ACKs for a rank would leave on a trunk that does not lead to it."""
+    tree = OverOrdinaryTrunks(PLANNED)
+    elsewhere = (("X", 3), ("L", 5), ("Z", 2), ("W", 4))
+    """Ranks whose packets come to these switches on the ring's trunks, up or down."""
+    for name, rank in elsewhere:
+        tree.arrive(name, ORDINARY, announcement(mac(rank), bytes(4)).tobytes())
+        tree.under_way.clear()
+    tree.forget()
+    tree.finish(0)
+    assert [tree.switches[name].addresses[mac(rank)] for name, rank in elsewhere] == [ORDINARY] * 4
+    assert all(set(tree.got[rank]) == set(tree.results(0)[rank]) for rank in range(6))
+
+
 @pytest.mark.parametrize(
     "frame", [arp(0), tcp(0, 3), tcp(0, 9), plain_write(Opcode.RC_WRITE_ONLY), announcement(mac(0), bytes(4))]
 )

@@ -83,13 +83,28 @@ def test_a_switch_that_does_not_aggregate_steers_its_ranks_to_the_one_above() ->
     tree = TreeSwitch("S", (0, steering))
     roles = roles_of(tree)
     assert names(roles["S"]) == (0, 1, "Y", 3), "its children are inputs of the next that aggregates"
-    assert roles["X"] == Role(steered=(1, 3), steer_to=ports_of(tree)["X"]["S"])
+    (passed,) = roles["X"].passes
+    assert roles["X"] == Role(steered=(1, 3), steer_to=ports_of(tree)["X"]["S"], passes=(passed,))
+    assert (passed.peer, passed.port) == ("Y", ports_of(tree)["X"]["Y"])
+    assert passed.there == roles["Y"].parent.here  # type: ignore[union-attr]
     assert roles["Z"] == Role(steered=(3,), steer_to=ports_of(tree)["Z"]["X"])
     parent = roles["Y"].parent
     assert parent is not None
     assert (parent.peer, parent.port) == ("S", ports_of(tree)["Y"]["X"])
     assert next(child.port for child in roles["S"].children) == ports_of(tree)["S"]["X"]
     assert roles["S"].delivers == (0, 2, 3)
+
+
+def test_a_ring_beside_the_fabrics_own_tree_names_its_ports_downwards() -> None:
+    tree = TreeSwitch("S", (0, TreeSwitch("X", (1, TreeSwitch("Y", (2,))), aggregates=False)))
+    ports = ports_of(tree)
+    roles = compose_roles(tree, ring_id=7, addresses=addresses_of(tree), port_toward=ports, is_beside=True)
+    assert {name: role.below for name, role in roles.items()} == {
+        "S": (ports["S"]["X"],),
+        "X": (ports["X"]["Y"],),
+        "Y": (),
+    }
+    assert all(role.below is None for role in roles_of(tree).values())
 
 
 def test_notes_go_up_to_where_the_ways_part_and_down_to_the_successor() -> None:

@@ -159,6 +159,18 @@ def test_trees_along_which_a_ring_is_the_same_are_told_from_others() -> None:
             "the tree has a switch 'top', which is none of the fabric",
         ),
         (
+            FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "spine1")), ("spine1",)),
+            "switch spine1 is to pass sums on, and is the root",
+        ),
+        (
+            FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "spine1")), ("spine0",)),
+            "switch spine0 is to pass sums on, and is not in the tree",
+        ),
+        (
+            FabricTree("leaf0", (("leaf1", "spine1"), ("spine1", "leaf1"))),
+            "switch leaf1 is in the tree, but does not lead to leaf0, its root",
+        ),
+        (
             FabricTree("spine1", (("leaf0", "spine1"), ("leaf1", "leaf0"))),
             "the fabric has no trunk from leaf1 up to leaf0, as the tree has",
         ),
@@ -209,6 +221,42 @@ def test_ranks_behind_a_switch_that_steers_are_inputs_of_the_assigned_root() -> 
     assert (roles["leaf0"].steered, roles["leaf0"].steer_to) == ((0,), 2)
     assert roles["spine1"] is not None
     assert roles["spine1"].ranks == (0,)
+
+
+def test_a_tree_may_lead_down_a_trunk_and_over_switches_that_only_pass_on() -> None:
+    """Rooted at a leaf: what the other one adds goes up to a spine, which could add, and down again."""
+    world = TwoSpines()
+    along = FabricTree("leaf0", (("leaf1", "spine1"), ("spine1", "leaf0")), ("spine1",))
+    roles = roles_of(world.config, spec(2), tree=along)
+    leaf0, spine1, leaf1 = (roles[name] for name in ("leaf0", "spine1", "leaf1"))
+    assert leaf0 is not None
+    assert spine1 is not None
+    assert leaf1 is not None
+    (child,) = leaf0.children
+    assert (child.peer, child.port, leaf0.below) == ("leaf1", 2, (2,))
+    assert (spine1.inputs, spine1.steered, spine1.steer_to, spine1.below) == ((), (), 1, (2,))
+    assert [(passed.peer, passed.port) for passed in spine1.passes] == [("leaf1", 2)]
+    assert leaf1.parent is not None
+    assert (leaf1.parent.peer, leaf1.parent.port, leaf1.below) == ("leaf0", 2, ())
+    hosts = (ip(0), ip(1))
+    assert world.core.plan_of(hosts, along).to_lists() == [0, [1]]  # type: ignore[union-attr]
+    added = FabricTree("leaf0", along.above)
+    assert world.core.plan_of(hosts, added).to_lists() == [0, [[1]]]  # type: ignore[union-attr]
+    assert world.core.shape_of(hosts, along) != world.core.shape_of(hosts, added)
+    assert roles_of(world.config, spec(2), tree=ALONG_0)["leaf0"].below is None  # type: ignore[union-attr]
+
+
+def test_a_ring_that_needs_a_trunk_downwards_ends_when_that_is_lost() -> None:
+    world = TwoSpines()
+    world.standing(FabricTree("leaf0", (("leaf1", "spine1"), ("spine1", "leaf0"))))
+    (told,) = world.step(TrunkSaid("leaf0", "cut", "spine1"))
+    assert isinstance(told, Tell)
+    assert isinstance(told.event, RingFault)
+    assert (told.event.rule, told.event.rank) == (TRUNK_LOST, 1)
+    world.step(RingGone(RING))
+    (told,) = world.wanted(FabricTree("leaf0", (("leaf1", "spine1"), ("spine1", "leaf0"))))
+    assert isinstance(told, Tell)
+    assert "the trunk between spine1 and leaf0 is down: cut" in str(told.event)
 
 
 # --- what is missing
