@@ -43,10 +43,22 @@ def specs() -> list[RingSpec]:
     nameless = tuple(replace(flow, src_mac=b"", dst_mac=b"") for flow in PLAIN.flows)
     pooled = replace(PLAIN, pool=PoolSpec("group 3", 2))
     alone = [PLAIN, replace(PLAIN, flows=nameless), pooled, replace(pooled, first_message=1 << 33)]
-    return [*alone, *(replace(PLAIN, role=role) for role in roles.values())]
+    passing = TreeSwitch("spine", (TreeSwitch("mid", (TreeSwitch("leaf0", (0, 1)), 2, 3), aggregates=False),))
+    beside = compose_roles(passing, ring_id=7, addresses=addresses, port_toward=ports, is_beside=True)
+    return [*alone, *(replace(PLAIN, role=role) for role in (*roles.values(), *beside.values()))]
 
 
-@pytest.mark.parametrize("spec", specs(), ids=["alone", "addresses not known", "of a pool", "moved", *NAMES])
+KINDS = [
+    "alone",
+    "addresses not known",
+    "of a pool",
+    "moved",
+    *NAMES,
+    *(f"{name} beside" for name in NAMES[:3]),
+]
+
+
+@pytest.mark.parametrize("spec", specs(), ids=KINDS)
 def test_every_ring_there_and_back(spec: RingSpec) -> None:
     (record,) = ControlDecoder().feed(encode_message(install_message(spec)))
     message = decode_message(record)
@@ -58,6 +70,7 @@ def test_roles_of_all_kinds_are_among_them() -> None:
     roles = [spec.role for spec in specs() if spec.role is not None]
     assert any(role.steered and role.steer_to for role in roles)
     assert any(role.notes for role in roles)
+    assert any(role.passes and role.below for role in roles)
     assert any(role.children and role.parent and role.ranks for role in roles)
 
 

@@ -20,9 +20,8 @@ def tree(switches: int, number: int = 0, *, nbytes: int = 12) -> FabricTree:
     def name(place: int) -> str:
         return f"{number}-{place}-".ljust(nbytes, "s")
 
-    return FabricTree(
-        "root".ljust(nbytes, "r"), tuple(sorted((name(one), "root") for one in range(switches)))
-    )
+    names = sorted(name(one) for one in range(switches))
+    return FabricTree("root".ljust(nbytes, "r"), tuple((one, "root") for one in names), tuple(names))
 
 
 def wishes(jobs: int, switches: int) -> tuple[TreeWished, ...]:
