@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from inaproto.errors import Infeasible, LocalMisuse
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
+from inaproto_controller.paring.flow_spiders import FlowSpiders
 from inaproto_controller.paring.logical_graph import LogicalGraph
 from inaproto_controller.paring.model import Measures, Node, PlacedTree, ProgrammableNetwork, Task, measure
 from inaproto_controller.paring.printed import (
@@ -251,6 +252,33 @@ def test_line_1_feet_are_free_servers_once_each() -> None:
     merged = watched(masked(6, S8), Task(20, 1, MANY), STRICT).merged
     feet = [foot for spider in merged for foot in spider.feet]
     assert len(feet) == len(set(feet)) == 20
+
+
+@dataclass
+class Centres(FlowSpiders):
+    """Which vertices are asked for as centres."""
+
+    asked: set[Node] = field(default_factory=set)
+
+    def costs(self, centre: Node, feet_max: int) -> list[Cost]:
+        self.asked.add(centre)
+        return FlowSpiders.costs(self, centre, feet_max)
+
+
+def test_line_2_no_vertex_on_an_edge_is_a_centre() -> None:
+    """As printed line 8 may take one, that has no bound of its degree; with the flows as printed none is."""
+    network, task = masked(4, "e0.0 a1.0"), Task(4, 1, F(2))
+    graph, finders = LogicalGraph.of(network), list[Centres]()
+
+    def finder(ground: Ground) -> Centres:
+        finders.append(Centres(ground, is_as_printed=True))
+        return finders[-1]
+
+    tree = plan_printed(network, task, beta=STRICT, spiders=finder)
+    assert isinstance(tree, PlacedTree)
+    centres = set[Node]().union(*(one.asked for one in finders))
+    assert set(graph.switches) <= centres <= bounds(network, task, graph, tree.ps, F(2)).keys()
+    assert tree.parents.keys() <= graph.place_of.keys()
 
 
 def test_theorem_2_does_not_hold() -> None:
