@@ -72,7 +72,12 @@ def test_of_fees_the_least_is_known_and_the_rate_that_a_budget_allows() -> None:
         if isinstance(found, Plan):
             assert found.rate == every.highest, f"seed {seed}"
             assert least <= found.fee <= budget, f"seed {seed}"
-            assert found.hops + found.fee >= every.cheapest(found.rate, budget), f"seed {seed}"
+            exact = plan(network, task, busy=busy, fees=fees, budget=budget, mode=Mode.EXACT)
+            assert isinstance(exact, Plan), f"seed {seed}"
+            cheapest = every.cheapest(found.rate, budget)
+            assert found.cost_bound <= cheapest <= found.cost, f"seed {seed}"
+            assert exact.cost == exact.cost_bound == cheapest, f"seed {seed}"
+            assert exact.fee <= budget, f"seed {seed}"
             continue
         assert found.reason == ABOVE_BUDGET, f"seed {seed}: {found}"
         assert Fraction(str(found.witness["least fees"])) == least > budget, f"seed {seed}"

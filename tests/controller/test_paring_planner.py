@@ -178,14 +178,27 @@ def test_fees_of_leaf_workers_are_counted_for_leaves_though_workers_could_add_up
     assert (answer.witness["least fees"], answer.witness["rate"]) == ("18", "5/2")
 
 
+@pytest.mark.parametrize(
+    ("fee", "is_told"), [(Fraction(5, 2), True), (Fraction(10**9), False), (Fraction(1, 999983), False)]
+)
+def test_section_4_c_4_exact_mode_has_the_least_of_links_and_fees(fee: Fraction, is_told: bool) -> None:
+    """With a proof, unless a fee is such that the solver's numbers cannot tell sums of fees apart."""
+    network, task = fat_tree_network(4, "e0.* e1.0 a0.0", capacity=Fraction(10)), Task(9, 8, Fraction(2))
+    each = fees(network, 1) | {network.programmable[0]: fee}
+    exact = found(network, task, fees=each, mode=Mode.EXACT)
+    fast = found(network, task, fees=each)
+    assert exact.rate == fast.rate
+    assert exact.cost_bound <= exact.cost <= fast.cost
+    assert exact.is_proved == is_told
+    assert exact.bound <= exact.hops
+
+
 def test_fees_that_are_none() -> None:
     network, task = uneven(), Task(3, 8, Fraction(1))
     with pytest.raises(LocalMisuse, match="only switches have fees"):
         plan(network, task, fees={0: Fraction(1)})
     with pytest.raises(LocalMisuse, match="fee of -1"):
         plan(network, task, fees=fees(network, -1))
-    with pytest.raises(LocalMisuse, match="exact mode plans without fees"):
-        plan(network, task, fees=fees(network, 1), mode=Mode.EXACT)
     with pytest.raises(LocalMisuse, match="budget limits fees"):
         plan(network, task, budget=Fraction(1))
 

@@ -40,6 +40,17 @@ def test_a_plan_is_told_as_a_tree() -> None:
     assert sum(line.count(" h") for line in tree) == 21
 
 
+def test_fees_are_told_with_links_and_what_is_least_of_both() -> None:
+    asked = ("--topology", "fat-tree:4", "--programmable", "e0.* a0.*", "--workers", "7", "--rate", "3")
+    asked = (*asked, "--fee", "*=2", "--mode", "exact")
+    lines = called(*asked).stdout.splitlines()
+    assert lines[2].startswith("rate     3 Gbit/s")
+    assert lines[3].startswith("links    20; at least ")
+    assert lines[4] == "fees     6; with links 26, least possible"
+    (part,) = reported(*asked)["parts"]
+    assert (part["hops"], part["hops_and_fees_at_least"]["exact"], part["is_proved"]) == (20, "26", True)
+
+
 def test_one_worker_and_a_server_of_a_fat_tree_are_called_as_people_do() -> None:
     single = called("--topology", "fat-tree:4", "--workers", "1", "--mode", "printed")
     assert single.stdout.startswith("1 worker sends at 10 Gbit/s: ")
@@ -176,7 +187,6 @@ def test_a_network_that_is_apart(tmp_path: Path) -> None:
         (("--topology", "fat-tree:4", "--capacity", "-1"), "Gbit/s, 0 or more"),
         (("--topology", "fat-tree:4", "--fee", "2"), "switches, =, and what each has"),
         (("--topology", "fat-tree:4", "--fee", "c9=2"), "9 is not below 4"),
-        (("--topology", "fat-tree:4", "--fee", "c1=2", "--mode", "exact"), "plans without fees"),
         (("--topology", "fat-tree:4", "--fee", "c1=2", "--coarse"), "planned without fees"),
         (("--topology", "fat-tree:4", "--budget", "2"), "--budget limits fees"),
         (("--topology", "fat-tree:4", "--beta", "1/2"), "--beta: 1 or more"),

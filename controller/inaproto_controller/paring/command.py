@@ -221,8 +221,6 @@ def _paring(*, json_file: str | None, svg_file: str | None, **options: Any) -> N
     fees = named.by_switch(options["fees"])
     if options["budget"] is not None and not fees:
         raise ConfigError("--budget limits fees: say them with --fee")
-    if fees and mode is Mode.EXACT:
-        raise ConfigError("--fee: --mode exact plans without fees; fast and printed with them")
     if fees and options["coarse"]:
         raise ConfigError("--coarse: trees for it are planned without fees")
     if options["beta"] < 1:

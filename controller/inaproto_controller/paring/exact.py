@@ -8,19 +8,22 @@ the time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
+from fractions import Fraction
+from math import ceil, isfinite, lcm
 from typing import Final
 
-from inaproto.errors import Infeasible
+from inaproto.errors import Infeasible, InvariantBroken
 from inaproto_controller.paring.fast import fast_tree
-from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwork, Task
+from inaproto_controller.paring.model import ZERO, Node, PlacedTree, ProgrammableNetwork, Task
 from inaproto_controller.paring.rack_program import RackProgram
 from inaproto_controller.paring.slot_problem import RackTree, SlotProblem
 
 _ROUNDING: Final = 1e-6
 """HiGHS has its bounds as floats; hops are whole."""
+_TELLING: Final = 0.1
+"""Of the least step between two sums of hops and fees: by less than that bounds of HiGHS may be off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,47 @@ def plan_exact(
             return Infeasible("no rack that it may be in can hold the parameter server", {"racks": racks})
     tree, bound = exact_tree(problem, seconds)
     return ExactPlan(tree.placed(problem), tree.hops(problem), bound)
+
+
+def plan_cheapest(
+    network: ProgrammableNetwork,
+    task: Task,
+    busy: Collection[Node] = (),
+    *,
+    start: PlacedTree,
+    fees: Mapping[Node, Fraction],
+    budget: Fraction | None,
+    seconds: float,
+) -> tuple[PlacedTree, Fraction]:
+    """A tree of fewest hops and fees together (section IV-C.4) at the highest rate, whose fees are within the
+    budget, and a lower bound of any's. ``start``: such a tree, which is the answer if none better is found.
+
+    Fees are floats to HiGHS: where one is so large, or so odd, that they cannot be told from their sums, the
+    bound is 0.
+    """
+    problem = SlotProblem.of(network, task, busy)
+    if isinstance(problem, Infeasible):
+        raise InvariantBroken(f"a task that has a tree is refused: {problem}")
+
+    def cost(tree: PlacedTree) -> tuple[Fraction, Fraction]:
+        """And its fees."""
+        hops = sum(network.hops(node, parent) for node, parent in tree.parents.items())
+        fee = sum((fees.get(switch, ZERO) for switch in tree.switches(network)), ZERO)
+        return hops + fee, fee
+
+    own = [fees.get(switch, ZERO) for switch in problem.switches]
+    best, (least, _) = start, cost(start)
+    found, bound = RackProgram(problem, own, budget).solve(float(least), seconds)
+    if found is not None:
+        tree = found.placed(problem)
+        told, fee = cost(tree)
+        if told < least and (budget is None or fee <= budget):
+            best, least = tree, told
+    parts = lcm(*(fee.denominator for fee in own))
+    rounding = _ROUNDING * max([1.0, *map(float, own)])
+    if not isfinite(bound) or rounding * parts >= _TELLING:
+        return best, ZERO
+    return best, min(least, Fraction(ceil((bound - rounding) * parts), parts))
 
 
 def exact_tree(problem: SlotProblem, seconds: float) -> tuple[RackTree, int]:

@@ -58,6 +58,7 @@ def _part(part: Part) -> dict[str, Any]:
         "seconds": _exact(plan.seconds),
         "hops": plan.hops,
         "hops_at_least": plan.bound,
+        "hops_and_fees_at_least": _exact(plan.cost_bound),
         "is_proved": plan.is_proved,
         "is_one_plane_of_several": plan.is_one_plane_of_several,
         "fees": _exact(plan.fee),

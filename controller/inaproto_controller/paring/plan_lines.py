@@ -27,14 +27,16 @@ def lines(admitted: Admitted) -> Iterator[str]:
         yield ""
         if len(admitted.parts) > 1:
             yield f"part {number + 1} of {len(admitted.parts)}, {size(plan.task.gradient_bytes)}:"
-        least = "fewest possible" if plan.is_proved else f"at least {plan.bound} at this rate"
+        is_least = plan.is_proved and not plan.fees
+        least = "fewest possible" if is_least else f"at least {plan.bound} at this rate"
         of_any = "any tree within one plane" if plan.is_one_plane_of_several else "any tree"
         yield f"rate     {_said(plan.rate)} Gbit/s; highest of {of_any} {_said(plan.best_rate)}"
         yield f"links    {plan.hops}; {least}"
         if plan.is_coarse:
             yield "routing  coarse: a switch adds up all that passes it, or nothing"
         if plan.fees:
-            yield f"fees     {_said(plan.fee)}"
+            together = "least possible" if plan.is_proved else f"at least {_said(plan.cost_bound)}"
+            yield f"fees     {_said(plan.fee)}; with links {_said(plan.cost)}, {together}"
         if part.subtasks.count > 1:
             yield f"subtasks {part.subtasks.count}, of {size(part.subtasks.each_bytes)} at most"
         yield from _branch(part)

@@ -12,8 +12,8 @@ Where not all switches reach each other (``planes``), each plane that has room i
 is the answer. Trees across planes that share servers are not looked for, and where they are possible nothing
 is said to be proved.
 
-Section IV-C.4, fees: ``printed`` has them in its spiders, as the paper says; of ``fast`` and of budgets see
-``fees``.
+Section IV-C.4, fees: ``printed`` has them in its spiders, as the paper says, and ``exact`` in its program; of
+``fast`` and of budgets see ``fees``.
 
 Section IV-C.1, replanning: ``fixed`` says where a task is already. Then the tree alone is planned.
 
@@ -31,7 +31,7 @@ from typing import Final
 
 from inaproto.errors import Infeasible, InvariantBroken, LocalMisuse
 from inaproto_controller.paring.coarse import plan_coarse
-from inaproto_controller.paring.exact import plan_exact
+from inaproto_controller.paring.exact import plan_cheapest, plan_exact
 from inaproto_controller.paring.fast import plan_fast
 from inaproto_controller.paring.fees import Fees, Thrift, above_budget, fee_of
 from inaproto_controller.paring.logical_graph import LogicalGraph
@@ -85,6 +85,8 @@ class Plan:
     """r*, that no tree of the task exceeds; but see ``is_one_plane_of_several``."""
     bound: int
     """Of hops: no tree at the plan's rate has fewer. By the program of exact mode, else by counting."""
+    cost_bound: Fraction
+    """Of hops and fees together: no tree at the plan's rate, within the budget, has less."""
     fees: Fees = field(default_factory=dict)
     is_coarse: bool = False
     """No gradient passes a switch that adds up others."""
@@ -116,9 +118,14 @@ class Plan:
         return fee_of(self.network, self.tree, self.fees)
 
     @property
+    def cost(self) -> Fraction:
+        """Hops and fees together: what is least, of trees of one rate."""
+        return self.hops + self.fee
+
+    @property
     def is_proved(self) -> bool:
-        """Of all trees of leaf workers at this rate none has less traffic."""
-        return self.hops == self.bound and not self.is_one_plane_of_several
+        """Of all trees of leaf workers at this rate and within the budget none has less traffic and fees."""
+        return self.cost == self.cost_bound and not self.is_one_plane_of_several
 
     @cached_property
     def held(self) -> dict[Node, Fraction]:
@@ -156,8 +163,9 @@ def plan(
         if star is None:
             return fitting
         measures = measure(asked, task, star)
-        bound = fewest_hops(network, task, measures.rate, LogicalGraph.across(network, busy))
-        return Plan(asked, task, mode, star, measures, measures.rate, bound, fees, is_coarse, True)
+        fewest = fewest_hops(network, task, measures.rate, LogicalGraph.across(network, busy))
+        bounds = fewest, Fraction(fewest)
+        return Plan(asked, task, mode, star, measures, measures.rate, *bounds, fees, is_coarse, True)
     request = _Request(task, mode, beta, seconds, fees, budget, ps, is_coarse)
     found = _best(request, [_Ground.of(network, [plane]) for plane in fitting])
     if isinstance(found, Infeasible):
@@ -167,10 +175,12 @@ def plan(
         tree = _at(tree, ps)
     measures = measure(asked, task, tree)
     is_one_of_several = are_joined(network, task, planes)
-    if is_one_of_several or not bound:
+    fewest = int(bound)
+    if is_one_of_several or fees or not bound:
         counted = _Ground.of(network, planes if is_one_of_several else fitting)
-        bound = fewest_hops(network, task, measures.rate, counted.across)
-    return Plan(asked, task, mode, tree, measures, rate, bound, fees, is_coarse, is_one_of_several)
+        fewest = fewest_hops(network, task, measures.rate, counted.across)
+    least = Fraction(fewest) if is_one_of_several else max(bound, Fraction(fewest))
+    return Plan(asked, task, mode, tree, measures, rate, fewest, least, fees, is_coarse, is_one_of_several)
 
 
 @dataclass(frozen=True)
@@ -215,14 +225,14 @@ class _Request:
     ps: Node | None
     is_coarse: bool
 
-    def on(self, ground: _Ground) -> tuple[PlacedTree, int] | Infeasible:
-        """Tree, and of exact mode a bound of hops."""
+    def on(self, ground: _Ground) -> tuple[PlacedTree, Fraction] | Infeasible:
+        """Tree, and of exact mode a bound of hops and fees."""
         network, task, graph, fees = ground.network, self.task, ground.graph, self.fees
         planner = partial(
             _planned,
             task=task,
             busy=ground.busy,
-            mode=self.mode,
+            mode=Mode.FAST if fees and self.mode is Mode.EXACT else self.mode,
             beta=self.beta,
             seconds=self.seconds,
             fees=fees,
@@ -234,7 +244,13 @@ class _Request:
         thrift = Thrift(network, own, graph, fees, partial(_tree, planner), ground.best_rate(own, self.ps))
         tree = found[0] if self.mode is Mode.PRINTED else thrift.thinned(found[0])
         cheap = thrift.within(self.budget, tree)
-        return cheap if isinstance(cheap, Infeasible) else (cheap, 0)
+        if isinstance(cheap, Infeasible):
+            return cheap
+        if self.mode is not Mode.EXACT:
+            return cheap, ZERO
+        return plan_cheapest(
+            network, task, ground.busy, start=cheap, fees=fees, budget=self.budget, seconds=self.seconds
+        )
 
     @property
     def of_leaves(self) -> Task:
@@ -246,8 +262,10 @@ class _Request:
         return told.rate, -(told.hops + fee_of(network, tree, self.fees))
 
 
-def _best(request: _Request, grounds: Sequence[_Ground]) -> tuple[Fraction, PlacedTree, int] | Infeasible:
-    """The highest rate of any tree of a plane, the best tree, and a bound of its hops, 0 for none.
+def _best(
+    request: _Request, grounds: Sequence[_Ground]
+) -> tuple[Fraction, PlacedTree, Fraction] | Infeasible:
+    """The highest rate of any tree of a plane, the best tree, and a bound of its hops and fees, 0 for none.
 
     Where the tree of a plane costs more than the budget, that of another is an answer if it is no slower;
     in printed mode, which need not reach the highest rate, if there is one.
@@ -307,8 +325,6 @@ def _checked(network: ProgrammableNetwork, fees: Fees, mode: Mode, budget: Fract
             raise LocalMisuse(f"node {node} is no switch: only switches have fees")
         if fee < 0:
             raise LocalMisuse(f"{network.topology.name(node)}: a fee of {fee}: 0 or more links")
-    if fees and mode is Mode.EXACT:
-        raise LocalMisuse("exact mode plans without fees; fast and printed with them")
     if budget is not None and not fees:
         raise LocalMisuse("a budget limits fees, and there are none")
     return {node: fee for node, fee in fees.items() if fee}
@@ -353,30 +369,30 @@ def _planned(
     beta: Fraction,
     seconds: float,
     fees: Fees,
-) -> tuple[PlacedTree, int] | Infeasible:
+) -> tuple[PlacedTree, Fraction] | Infeasible:
     if mode is Mode.EXACT:
         exact = plan_exact(network, task, busy, seconds=seconds)
-        return exact if isinstance(exact, Infeasible) else (exact.tree, exact.bound)
+        return exact if isinstance(exact, Infeasible) else (exact.tree, Fraction(exact.bound))
     if mode is Mode.FAST:
         found = plan_fast(network, task, busy)
     else:
         found = plan_printed(network, task, busy, beta=beta, fees=fees)
-    return found if isinstance(found, Infeasible) else (found, 0)
+    return found if isinstance(found, Infeasible) else (found, ZERO)
 
 
 def _coarse(
     network: ProgrammableNetwork,
     task: Task,
     busy: Collection[Node],
-    planner: Callable[..., tuple[PlacedTree, int] | Infeasible],
-) -> tuple[PlacedTree, int] | Infeasible:
+    planner: Callable[..., tuple[PlacedTree, Fraction] | Infeasible],
+) -> tuple[PlacedTree, Fraction] | Infeasible:
     """Section V-C.3. What is fewest where switches may add partly bounds nothing here."""
     found = plan_coarse(network, task, lambda asked: _tree(partial(planner, task=asked), network), busy)
-    return found if isinstance(found, Infeasible) else (found.tree, 0)
+    return found if isinstance(found, Infeasible) else (found.tree, ZERO)
 
 
 def _tree(
-    planner: Callable[[ProgrammableNetwork], tuple[PlacedTree, int] | Infeasible],
+    planner: Callable[[ProgrammableNetwork], tuple[PlacedTree, Fraction] | Infeasible],
     network: ProgrammableNetwork,
 ) -> PlacedTree | Infeasible:
     found = planner(network)

@@ -11,6 +11,8 @@ racks at equal distances from all switches. With G groups, S switches, n workers
 - ``flow[s, t]``, ``out[s]``: how many workers are below s, as told to its parent: at most n along an edge of
   the tree, none elsewhere, so no circle of switches hangs together without the PS.
 
+A switch that is used costs its fee (section IV-C.4), in links; all of them together no more than a budget.
+
 Two kinds of rows cut no best tree off, and speed proofs up several times: a switch has two children or more,
 and so two workers below it (one with a single child can be taken out, as distances are those of shortest
 paths); and of two switches at most one is the parent of the other, and only if both are in the tree.
@@ -20,16 +22,20 @@ Needs SciPy, whose HiGHS it calls: the extra ``planning``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from itertools import combinations
 from math import inf
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inaproto.errors import InvariantBroken, Unsupported
 from inaproto_controller.paring.slot_problem import UNUSED, Counts, RackTree, SlotProblem
 
 _TIME_IS_UP: Final = 1
+Costs = NDArray[np.float64]
 
 
 class _Direct(NamedTuple):
@@ -45,39 +51,45 @@ class _Direct(NamedTuple):
 
 class _Columns:
     def __init__(self) -> None:
-        self.costs: list[Counts] = []
-        self.most: list[Counts] = []
+        self.costs: list[Costs] = []
+        self.most: list[Costs] = []
         self.is_whole: list[int] = []
 
-    def add(self, costs: Counts | int, most: Counts | int, *shape: int, whole: bool = True) -> Counts:
+    def add(self, costs: Counts | Costs | int, most: Counts | int, *shape: int, whole: bool = True) -> Counts:
         """Numbers of new columns, from 0 to ``most``."""
         first = len(self.is_whole)
         for kept, values in ((self.costs, costs), (self.most, most)):
-            kept.append(np.broadcast_to(np.asarray(values, np.int64), shape).ravel())
+            kept.append(np.broadcast_to(np.asarray(values, np.float64), shape).ravel())
         self.is_whole += [whole] * self.costs[-1].size
         return np.arange(first, len(self.is_whole)).reshape(shape)
 
 
 class _Rows:
     def __init__(self) -> None:
-        self.entries: list[tuple[Counts, Counts, Counts]] = []
+        self.entries: list[tuple[Costs, Counts, Counts]] = []
         self.least: list[float] = []
         self.most: list[float] = []
 
-    def add(self, *terms: tuple[Counts, Counts | int], least: float = -inf, most: float = inf) -> None:
+    def add(
+        self, *terms: tuple[Counts, Counts | Costs | int], least: float = -inf, most: float = inf
+    ) -> None:
         """``terms``: columns (rows, any), and what they are multiplied by."""
         first, count = len(self.least), len(terms[0][0])
         for columns, factors in terms:
             rows = np.broadcast_to(np.arange(first, first + count)[:, None], columns.shape)
-            values = np.broadcast_to(np.asarray(factors, np.int64), columns.shape)
+            values = np.broadcast_to(np.asarray(factors, np.float64), columns.shape)
             self.entries.append((values.ravel(), rows.ravel(), columns.ravel()))
         self.least += [least] * count
         self.most += [most] * count
 
 
 class RackProgram:
-    def __init__(self, problem: SlotProblem) -> None:
+    def __init__(
+        self, problem: SlotProblem, fees: Sequence[Fraction] = (), budget: Fraction | None = None
+    ) -> None:
+        """``fees``: of each switch; none where there are none."""
         self._problem = problem
+        self._fees = np.array([float(fee) for fee in fees] or [0.0] * len(problem.switches))
         self._places = [alike[0] for alike in problem.ps_rack_classes]
         self._groups = _groups(problem)
         self._columns, self._rows = _Columns(), _Rows()
@@ -85,6 +97,8 @@ class RackProgram:
         self._add_servers()
         self._add_slots()
         self._add_flow()
+        if budget is not None:
+            self._rows.add((self._used[None], self._fees), most=float(budget))
 
     def _add_columns(self) -> None:
         problem, add = self._problem, self._columns.add
@@ -94,7 +108,7 @@ class RackProgram:
         hops, most = problem.rack_to_switch[firsts], np.minimum(free[:, None], problem.switch_slots)
         self._to_switch = add(hops, most, len(firsts), switches)
         self._ps = add(0, 1, places)
-        self._used = add(0, 1, switches)
+        self._used = add(self._fees, 1, switches)
         self._direct = [
             direct
             for number in range(places)
@@ -152,13 +166,14 @@ class RackProgram:
             both = np.array([[self._above[one, other], self._above[other, one]]] * 2)
             add((both, 1), (self._used[[one, other]][:, None], -1), most=0)
 
-    def solve(self, most: int, seconds: float) -> tuple[RackTree | None, float]:
-        """A tree of ``most`` hops or fewer, if one was found in time, and a lower bound of any's hops."""
+    def solve(self, most: float, seconds: float) -> tuple[RackTree | None, float]:
+        """A tree of ``most`` hops, fees included, or fewer, if one was found in time, and a lower bound of
+        any's."""
         optimize, sparse = _scipy()
         columns, rows = self._columns, self._rows
         values, numbers, places = (np.concatenate(parts) for parts in zip(*rows.entries, strict=True))
-        costs = np.concatenate(columns.costs).astype(float)
-        matrix = sparse.csr_matrix((values.astype(float), (numbers, places)), (len(rows.least), costs.size))
+        costs = np.concatenate(columns.costs)
+        matrix = sparse.csr_matrix((values, (numbers, places)), (len(rows.least), costs.size))
         found = optimize.milp(
             costs,
             constraints=[
