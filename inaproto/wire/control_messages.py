@@ -18,7 +18,8 @@ switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Re
 Ping, Pong.
 Between switches: :mod:`inaproto.wire.switch_messages`. Of captures: :mod:`inaproto.wire.capture_messages`.
 Between the controller and both daemons: :mod:`inaproto.wire.controller_messages`; about slots of switches
-and trees of jobs: :mod:`inaproto.wire.slot_messages`, :mod:`inaproto.wire.tree_messages`.
+and trees of jobs: :mod:`inaproto.wire.slot_messages`, :mod:`inaproto.wire.tree_messages`. Of models that are
+trained by push and pull: :mod:`inaproto.wire.push_pull_messages`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who
 from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
 from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
 from inaproto.wire.ina_messages import INA_MESSAGES, POOL_DEFAULT
+from inaproto.wire.push_pull_messages import PUSH_PULL_MESSAGES
 from inaproto.wire.sharing_messages import SHARING_MESSAGES
 from inaproto.wire.slot_messages import SLOT_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
@@ -452,6 +454,7 @@ _ALL: Final[tuple[type[Message], ...]] = (
     *SLOT_MESSAGES,
     *TREE_MESSAGES,
     *SHARING_MESSAGES,
+    *PUSH_PULL_MESSAGES,
 )
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
 

@@ -36,6 +36,14 @@ from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.log_entries import encode_entry
 from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
+from inaproto.wire.push_pull_messages import (
+    ModelJoin,
+    ModelPulled,
+    OverlayHello,
+    PushPullAttach,
+    PushPullPush,
+    ShardState,
+)
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.slot_messages import LeaseRecord, LeaseRenew, SlotOrder, SlotReport
 from inaproto.wire.switch_messages import (
@@ -307,6 +315,12 @@ _MESSAGES: Final = (
         revision=3,
         trees=(TreeRecord(job="a", hosts=("h0", "h1"), epoch=4, phase="standing", pool="shared@spine1"),),
     ),
+    ModelJoin(id=16, model="digits", pid=4711),
+    ModelPulled(id=17, clock=4, model_clock=3, oldest=3, newest=5),
+    OverlayHello(process="h1", model="digits", shard=1, digest="0123", life=1 << 60),
+    PushPullAttach(session=3, workers=(0, 4), floor=((0, 7), (4, (1 << 63) - 1))),
+    PushPullPush(session=3, clock=7, before=((0, 6), (4, 6)), after=((0, 7), (4, 7)), arrays=1),
+    ShardState(model="digits", shard=0, first=0, elements=9, dtype="int64", clocks=((0, 7),)),
 )
 _FRAMED: Final = (
     *map(encode_message, _MESSAGES),

@@ -123,7 +123,11 @@ def test_all_messages_of_the_protocol() -> None:
         "slot_order slot_report slot_hint lease_renew lease_renewed lease_gone tree_wishes tree_report "
         "sharing_prepare sharing_commit sharing_abort sharing_end sharing_vote sharing_refusal sharing_done "
         "sharing_drained sharing_ask sharing_seats sharing_pattern sharing_progress sharing_ask_peer "
-        "sharing_tell_peer"
+        "sharing_tell_peer "
+        "model_join model_joined model_clock model_pull model_leave model_done model_pulled "
+        "overlay_hello overlay_welcome push_pull_attach push_pull_push push_pull_request push_pull_flush "
+        "push_pull_heartbeat push_pull_detach push_pull_attached push_pull_detached push_pull_weights "
+        "push_pull_merged push_pull_mode push_pull_alive shard_state shard_change"
     )
     assert list(MESSAGES) == names.split()
 

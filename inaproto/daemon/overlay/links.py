@@ -1,0 +1,328 @@
+"""Connections of one process to its neighbours in the trees of all its shards.
+
+A child dials its parent, and again as long as its core wants that; a parent takes what comes. On each
+connection there is one shard of one model. Who dials says the connection's priority (one byte), then who it is
+and for which shard; both sides compare the digests of their models files, because numbers of nodes and workers
+come from these.
+
+Invariants: a shard has one connection to a neighbour, the newest; words of an older one are not heard after it;
+who says nothing, or no such thing, is gone within seconds and costs no memory for arrays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol
+
+import trio
+
+from inaproto.core.push_pull.words import NodeId, Word
+from inaproto.daemon.accepting import take_each
+from inaproto.daemon.control_stream import EndOfChannel
+from inaproto.daemon.overlay.listening import dial, listen_at
+from inaproto.daemon.overlay.message_channel import MessageChannel, StreamChannel
+from inaproto.daemon.overlay.models_file import Models, Shard
+from inaproto.daemon.overlay.word_records import heard, told
+from inaproto.errors import DecodeError, JobError
+from inaproto.ports import ByteStream
+from inaproto.wire.control_messages import Error, Message, Status, StatusReply, error_message
+from inaproto.wire.push_pull_messages import OverlayHello, OverlayWelcome
+
+HELLO_S: Final = 5.0
+RETRY_FIRST_S: Final = 0.05
+RETRY_LAST_S: Final = 1.0
+CONNECTIONS_MAX: Final = 8192
+FLUSH_S: Final = 5.0
+_HEADERS: Final = 64 << 10
+"""Room for clock vectors beside arrays in a queue of output."""
+
+log = logging.getLogger("inaproto.overlay")
+
+
+class Seat(Protocol):
+    """What a shard's shell hears of its connections; each call is at once followed by what it makes of it."""
+
+    def connected(self, peer: NodeId) -> None: ...
+    def disconnected(self, peer: NodeId, why: str) -> None: ...
+    def heard(self, peer: NodeId, word: Word) -> None: ...
+
+
+Admit = Callable[[int, StreamChannel], AbstractAsyncContextManager[None]]
+"""Entered before anything but the first byte of a connection is read: the priority is its argument."""
+
+
+@asynccontextmanager
+async def admit_all(priority: int, channel: StreamChannel) -> Any:
+    yield
+
+
+@dataclass(eq=False)
+class _Link:
+    """One connection, or the attempts at one."""
+
+    peer: NodeId
+    is_dialled: bool
+    channel: MessageChannel | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    error: str = "not tried yet"
+    is_last_call: bool = False
+    """To be closed when all is sent."""
+
+
+class Links:
+    """Of one process; :meth:`run` it."""
+
+    def __init__(
+        self,
+        models: Models,
+        process: str,
+        life: int,
+        *,
+        status: Callable[[], Mapping[str, Any]] | None = None,
+        admit: Admit = admit_all,
+    ) -> None:
+        """``status``: answers those who ask for it at the process's own address."""
+        self._models = models
+        self._process = process
+        self._life = life
+        self._status = status
+        self._admit = admit
+        self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
+        self._seats: dict[Shard, Seat] = {}
+        self._links: dict[tuple[Shard, NodeId], _Link] = {}
+        self._connections = 0
+        self._nursery: trio.Nursery | None = None
+        self.refused: dict[str, int] = {}
+        """Connections that were turned away, by reason."""
+
+    def seat(self, shard: Shard, seat: Seat) -> None:
+        """Before :meth:`run`."""
+        self._seats[shard] = seat
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Started when others can connect. Raises ``ConfigError``."""
+        listening = await listen_at(self._models.processes[self._process])
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                task_status.started()
+                await take_each(listening, partial(self._take, nursery), log, "connection of a neighbour")
+        finally:
+            self._nursery = None
+            listening.close()
+
+    # --- what a shard's shell asks for
+
+    def connect(self, shard: Shard, peer: NodeId) -> None:
+        """Dial, and again whenever it fails or ends, until :meth:`disconnect`."""
+        link = self._links.get((shard, peer))
+        if self._nursery is None or (link is not None and not link.is_last_call):
+            return
+        link = self._links[shard, peer] = _Link(peer, is_dialled=True)
+        self._nursery.start_soon(self._keep_dialling, shard, link)
+
+    def disconnect(self, shard: Shard, peer: NodeId) -> None:
+        """After all that was told."""
+        link = self._links.get((shard, peer))
+        if link is not None and self._nursery is not None:
+            link.is_last_call = True
+            self._nursery.start_soon(self._close_when_sent, link)
+
+    def tell(self, shard: Shard, peer: NodeId, word: Word) -> None:
+        """Queued; lost where there is no connection."""
+        link = self._links.get((shard, peer))
+        if link is not None and link.channel is not None:
+            message, payload = told(word)
+            with suppress(EndOfChannel):  # who receives finds that, too
+                link.channel.send_nowait(message, payload)
+
+    def status(self, shard: Shard) -> list[dict[str, Any]]:
+        return [
+            {
+                "peer": shard.model.process_of(peer),
+                "dialled": link.is_dialled,
+                "connected": link.channel is not None,
+                "error": "" if link.channel is not None else link.error,
+            }
+            for (of, peer), link in self._links.items()
+            if of is shard
+        ]
+
+    # --- dialling
+
+    async def _keep_dialling(self, shard: Shard, link: _Link) -> None:
+        retry_s = RETRY_FIRST_S
+        with link.scope:
+            while not link.is_last_call:
+                began = trio.current_time()
+                why = await self._dial_once(shard, link)
+                if trio.current_time() - began > RETRY_LAST_S:
+                    retry_s = RETRY_FIRST_S
+                link.error = why
+                if not self._is_current(shard, link):
+                    return
+                await trio.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_LAST_S)
+        self._forget(shard, link)
+
+    async def _dial_once(self, shard: Shard, link: _Link) -> str:
+        """Returns why the connection has ended, or could not be made."""
+        peer = shard.model.process_of(link.peer)
+        try:
+            with trio.fail_after(HELLO_S):
+                address = self._models.processes[peer]
+                channel = StreamChannel(await dial(address), f"{peer} at {address}")
+                try:
+                    await self._introduce(channel, shard, peer)
+                except BaseException:
+                    channel.close()
+                    raise
+        except trio.TooSlowError:
+            why = f"no answer within {HELLO_S:g} s"
+        except OSError as error:
+            why = f"cannot connect: {error.strerror or error}"
+        except EndOfChannel as end:
+            why = f"the connection was {end.reason}"
+        except (DecodeError, JobError) as error:
+            why = str(error)
+            log.warning("%s: %s at %s: %s", shard, self._process, peer, error)
+        else:
+            return await self._use(shard, link, channel)
+        if self._is_current(shard, link):
+            self._seats[shard].disconnected(link.peer, why)
+        return why
+
+    async def _introduce(self, channel: StreamChannel, shard: Shard, peer: str) -> None:
+        channel.send_priority(shard.model.settings.priority)
+        channel.send_nowait(self._hello(shard))
+        await channel.flush()
+        answer, _ = await channel.receive()
+        if isinstance(answer, Error):
+            raise JobError(f"{peer} refuses: {answer.message}")
+        if not isinstance(answer, OverlayWelcome) or answer.process != peer:
+            raise JobError(f"{channel.address} answers as {answer}")
+        channel.allow_payload(shard.nbytes)
+
+    def _hello(self, shard: Shard) -> OverlayHello:
+        return OverlayHello(
+            process=self._process,
+            model=shard.model.name,
+            shard=shard.number,
+            digest=self._models.digest,
+            life=self._life,
+        )
+
+    # --- being dialled
+
+    def _take(self, nursery: trio.Nursery, connection: ByteStream) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            connection.close()
+            self._count("too many connections")
+            return
+        nursery.start_soon(self._serve, StreamChannel(connection, getattr(connection, "address", "a socket")))
+
+    async def _serve(self, channel: StreamChannel) -> None:
+        self._connections += 1
+        try:
+            await self._welcome_and_use(channel)
+        except (EndOfChannel, DecodeError, JobError, trio.TooSlowError) as error:
+            text = error.reason if isinstance(error, EndOfChannel) else str(error) or "said nothing"
+            self._count("no neighbour")
+            log.warning("%s: a connection from %s was closed: %s", self._process, channel.address, text)
+            with suppress(EndOfChannel):
+                channel.send_nowait(error_message(JobError(text)))
+        finally:
+            self._connections -= 1
+            channel.close()
+
+    async def _welcome_and_use(self, channel: StreamChannel) -> None:
+        with trio.fail_after(HELLO_S):
+            priority = await channel.receive_priority()
+        async with self._admit(priority, channel):
+            with trio.fail_after(HELLO_S):
+                message, _ = await channel.receive()
+            if isinstance(message, Status):
+                await self._tell_status(channel, message)
+                return
+            shard, peer = self._child_of(message)
+            channel.send_nowait(OverlayWelcome(process=self._process, life=self._life))
+            channel.allow_payload(shard.nbytes)
+            link = _Link(peer, is_dialled=False)
+            before = self._links.get((shard, peer))
+            if before is not None and before.channel is not None:
+                before.channel.close("a newer connection has taken its place")
+            self._links[shard, peer] = link
+            await self._use(shard, link, channel)
+            self._forget(shard, link)
+
+    def _child_of(self, hello: Message) -> tuple[Shard, NodeId]:
+        """Raises ``JobError`` that says what is wrong."""
+        if not isinstance(hello, OverlayHello):
+            raise JobError(f"a connection begins with who it is, not with {hello.TYPE!r}")
+        shard = self._shards.get((hello.model, hello.shard))
+        if shard is None:
+            raise JobError(f"{self._process} has no part in shard {hello.shard} of model {hello.model!r}")
+        if hello.digest != self._models.digest:
+            raise JobError(
+                f"{hello.process} has another models file than {self._process}: give all processes the same"
+            )
+        if hello.process not in shard.model.workers or hello.process == self._process:
+            raise JobError(f"{hello.process!r} is not a host of model {hello.model!r} that dials others")
+        return shard, shard.model.node_of(hello.process)
+
+    async def _tell_status(self, channel: StreamChannel, asked: Status) -> None:
+        body = dict(self._status()) if self._status is not None else {}
+        channel.send_nowait(StatusReply(id=asked.id, body=body))
+        with trio.move_on_after(FLUSH_S):
+            await channel.flush()
+
+    # --- both
+
+    async def _use(self, shard: Shard, link: _Link, channel: StreamChannel) -> str:
+        """Hear words until the connection ends; returns why it did."""
+        if not self._is_current(shard, link):
+            channel.close()
+            return "not wanted any more"
+        link.channel = channel
+        seat, why = self._seats[shard], "closed on this side"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.run)
+            seat.connected(link.peer)
+            try:
+                while True:
+                    message, payload = await channel.receive()
+                    if not self._is_current(shard, link):
+                        break
+                    seat.heard(link.peer, heard(message, payload, shard))
+            except EndOfChannel as end:
+                why = end.reason
+            except DecodeError as error:
+                why = str(error)
+                log.warning("%s: %s said what is no word: %s", shard, channel.address, error)
+            finally:
+                link.channel = None
+                channel.close()
+                nursery.cancel_scope.cancel()
+        if self._is_current(shard, link):
+            seat.disconnected(link.peer, why)
+        return why
+
+    def _is_current(self, shard: Shard, link: _Link) -> bool:
+        return self._links.get((shard, link.peer)) is link
+
+    def _forget(self, shard: Shard, link: _Link) -> None:
+        if self._is_current(shard, link):
+            del self._links[shard, link.peer]
+
+    async def _close_when_sent(self, link: _Link) -> None:
+        if link.channel is not None:
+            with suppress(EndOfChannel), trio.move_on_after(FLUSH_S):
+                await link.channel.flush()
+        link.scope.cancel()
+
+    def _count(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1

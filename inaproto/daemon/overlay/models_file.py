@@ -1,0 +1,315 @@
+"""The models file: what is trained by push and pull, on which hosts, and which parameter servers hold it.
+
+One TOML file for all of them; each daemon is told its own name in it::
+
+    [[hosts]]                           # each has one worker of a model
+    name = "h0"
+    address = "tls://10.0.0.1:7500"     # where its children in a tree dial
+
+    [[servers]]
+    name = "ps0"
+    address = "tls://10.0.1.1:7500"
+
+    [[models]]
+    name = "digits"
+    dtype = "float32"                   # int32, int64, float32 or float64
+    elements = 7850
+    # servers = ["ps0"]                 # a shard each, in this order; by default all
+    # workers = ["h0", "h1"]            # by default all hosts
+    # tree = "heap"                     # direct, heap, or rack
+    # in_degree = 2                     # of a heap
+    # racks = [["h0"], ["h1"]]          # of rack: an aggregator in each
+    # shared = false                    # the same order of hosts in the trees of all servers
+    # seed = 1                          # of these orders
+    # staleness = 0                     # clocks that a pull may be behind
+    # priority = 0                      # of its connections: 255 goes first
+
+Addresses are ``tls://HOST:PORT``, ``tcp://HOST:PORT`` on loopback alone, or ``unix:PATH``. From the places in
+the lists come the numbers of nodes and workers, so all daemons need the same file: they compare its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.trees import OverlayTree, direct_tree, heap_tree, rack_tree, shard_trees
+from inaproto.core.push_pull.words import NodeId
+from inaproto.daemon.control_address import is_loopback, parse_listen
+from inaproto.daemon.names import require_name
+from inaproto.daemon.unix_sockets import require_path_fits
+from inaproto.errors import ConfigError
+
+MODELS_BYTES_MAX: Final = 1 << 20
+PROCESSES_MAX: Final = 4096
+ModelDtype = Literal["int32", "int64", "float32", "float64"]
+
+
+class Tcp(NamedTuple):
+    host: str
+    port: int
+    is_tls: bool
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.is_tls else 'tcp'}://{host}:{self.port}"
+
+
+Address = Tcp | Path
+
+
+def parse_address(value: object) -> object:
+    """Raises ``ValueError``, as pydantic wants it."""
+    if not isinstance(value, str):
+        raise ValueError("must be text such as tls://10.0.0.1:7500")
+    kind, _, rest = value.partition(":")
+    if kind == "unix":
+        path = Path(rest).expanduser()
+        try:
+            require_path_fits(path, "address")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return path
+    if kind not in ("tcp", "tls") or not rest.startswith("//"):
+        raise ValueError("must be tls://HOST:PORT, tcp://HOST:PORT or unix:PATH")
+    endpoint = parse_listen(rest[2:])
+    if not endpoint.port:
+        raise ValueError("must name a port")
+    if kind == "tcp" and not is_loopback(endpoint.host):
+        raise ValueError("tcp:// is for loopback alone; tls:// proves between machines who the other is")
+    return Tcp(endpoint.host, endpoint.port, kind == "tls")
+
+
+class Process(BaseModel):
+    """A host or a server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    name: Annotated[str, AfterValidator(require_name)]
+    address: Annotated[Tcp | Path, BeforeValidator(parse_address)]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, AfterValidator(require_name)]
+    dtype: ModelDtype = "float32"
+    elements: int = Field(ge=1, le=1 << 40, strict=True)
+    servers: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    tree: Literal["direct", "heap", "rack"] = "heap"
+    in_degree: int = Field(default=2, ge=1, le=PROCESSES_MAX, strict=True)
+    racks: tuple[tuple[str, ...], ...] = ()
+    shared: bool = Field(default=False, strict=True)
+    seed: int = Field(default=1, ge=0, lt=1 << 63, strict=True)
+    staleness: int = Field(default=0, ge=0, le=1 << 20, strict=True)
+    priority: int = Field(default=0, ge=0, le=255, strict=True)
+    heartbeat_ms: int = Field(default=1000, ge=1, le=3_600_000, strict=True)
+    removal_ms: int = Field(default=0, ge=0, le=1_000_000_000, strict=True)
+    """A worker whose host has been away for so long is removed; 0: never."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hosts: tuple[Process, ...] = Field(min_length=1, max_length=PROCESSES_MAX)
+    servers: tuple[Process, ...] = Field(min_length=1, max_length=PROCESSES_MAX)
+    models: tuple[Model, ...] = Field(min_length=1, max_length=256)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part of a model: its elements ``first`` up to ``end``, held by a server, below which is a tree."""
+
+    model: PlacedModel
+    number: int
+    first: int
+    end: int
+    server: str
+    tree: OverlayTree
+
+    @property
+    def elements(self) -> int:
+        return self.end - self.first
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.model.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.model.name}/{self.number}"
+
+
+@dataclass(frozen=True)
+class PlacedModel:
+    """A model with its places: node ``i`` is the host of worker ``i``, the servers' nodes come after."""
+
+    settings: Model
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.settings.dtype)
+
+    @property
+    def elements(self) -> int:
+        return self.settings.elements
+
+    def worker(self, host: str) -> WorkerId | None:
+        return WorkerId(self.workers.index(host)) if host in self.workers else None
+
+    def node_of(self, process: str) -> NodeId:
+        """Raises ``ValueError`` for a stranger."""
+        return NodeId((*self.workers, *self.servers).index(process))
+
+    def process_of(self, node: NodeId) -> str:
+        return (*self.workers, *self.servers)[node]
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """In the order of the servers; all sizes are within one element."""
+        count = len(self.servers)
+        ends = [self.elements * (number + 1) // count for number in range(count)]
+        trees = _trees(self)
+        return tuple(
+            Shard(self, number, 0 if not number else ends[number - 1], ends[number], server, trees[number])
+            for number, server in enumerate(self.servers)
+        )
+
+
+@dataclass(frozen=True)
+class Models:
+    """All of a file; made by :func:`load_models`."""
+
+    processes: Mapping[str, Address]
+    hosts: tuple[str, ...]
+    servers: tuple[str, ...]
+    models: tuple[PlacedModel, ...]
+    digest: str
+
+    def shards_of(self, process: str) -> list[Shard]:
+        """In whose trees it is."""
+        return [
+            shard
+            for model in self.models
+            for shard in model.shards
+            if process in (*model.workers, shard.server)
+        ]
+
+
+def load_models(file: Path) -> Models:
+    """Read and check. Raises ``ConfigError`` that names file, table and field."""
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MODELS_BYTES_MAX + 1)
+        if len(data) > MODELS_BYTES_MAX:
+            raise ConfigError(f"is longer than {MODELS_BYTES_MAX} bytes")
+        return models_of(tomllib.loads(data.decode("utf-8")), file.absolute().parent)
+    except OSError as error:
+        raise ConfigError(f"models file {file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"models file {file}: is not UTF-8 text (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"models file {file}: is not TOML: {error}") from None
+    except ConfigError as error:
+        lines = str(error).split("\n")
+        raise ConfigError("\n".join(f"models file {file}: {line}" for line in lines)) from None
+
+
+def models_of(document: Mapping[str, Any], directory: Path) -> Models:
+    """``document`` as TOML gives it; relative paths are from ``directory``. Raises ``ConfigError``."""
+    try:
+        found = _File.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError(_describe(error)) from None
+    processes: dict[str, Address] = {}
+    for process in (*found.hosts, *found.servers):
+        if process.name in processes:
+            raise ConfigError(f"{process.name}: two hosts or servers have this name")
+        address = process.address
+        address = directory / address if isinstance(address, Path) else address
+        if address in processes.values():
+            raise ConfigError(f"{process.name}.address: {address} is another one's, too")
+        processes[process.name] = address
+    hosts = tuple(process.name for process in found.hosts)
+    servers = tuple(process.name for process in found.servers)
+    models = tuple(_placed(model, hosts, servers) for model in found.models)
+    names = [model.name for model in models]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{name}: two models have this name")
+    digest = hashlib.sha256(found.model_dump_json().encode()).hexdigest()[:32]
+    return Models(processes, hosts, servers, models, digest)
+
+
+def _placed(model: Model, hosts: Sequence[str], servers: Sequence[str]) -> PlacedModel:
+    def chosen(what: str, named: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+        for name in named:
+            if name not in known:
+                raise ConfigError(f"models.{model.name}.{what}: {name!r} is none of {', '.join(known)}")
+            if list(named).count(name) > 1:
+                raise ConfigError(f"models.{model.name}.{what}: {name!r} is in it twice")
+        return tuple(named or known)
+
+    workers = chosen("workers", model.workers, hosts)
+    placed = PlacedModel(model, workers, chosen("servers", model.servers, servers))
+    if model.elements < len(placed.servers):
+        raise ConfigError(f"models.{model.name}.elements: fewer than its {len(placed.servers)} servers")
+    if (model.tree == "rack") != bool(model.racks):
+        raise ConfigError(f'models.{model.name}.racks: are given with tree = "rack", and only then')
+    members = [name for rack in model.racks for name in rack]
+    if model.racks and sorted(members) != sorted(workers):
+        raise ConfigError(f"models.{model.name}.racks: must have each of {', '.join(workers)} once")
+    return placed
+
+
+def _trees(model: PlacedModel) -> tuple[OverlayTree, ...]:
+    settings = model.settings
+    nodes = [NodeId(number) for number in range(len(model.workers))]
+    roots = [model.node_of(server) for server in model.servers]
+    orders = []
+    for shard in range(1 if settings.shared else len(roots)):
+        order = list(nodes)
+        if settings.tree != "direct":
+            random.Random(f"{settings.seed}/{model.name}/{shard}").shuffle(order)
+        orders.append(order)
+    racks = [[model.node_of(name) for name in rack] for rack in settings.racks]
+
+    def build(root: NodeId, order: Sequence[NodeId]) -> OverlayTree:
+        if settings.tree == "direct":
+            return direct_tree(root, order)
+        if settings.tree == "rack":
+            return rack_tree(root, racks, order)
+        return heap_tree(root, order, in_degree=settings.in_degree)
+
+    return shard_trees(roots, orders, build, shared=settings.shared)
+
+
+def _describe(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_context=False):
+        path = ".".join(str(part) for part in problem["loc"])
+        reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        if problem["type"] == "extra_forbidden":
+            reason = "no such field"
+        elif problem["type"] == "missing":
+            reason = "is missing"
+        else:
+            reason = f"{problem['input']!r:.80} is not allowed: {reason}"
+        lines.append(f"{path}: {reason}")
+    return "\n".join(lines)

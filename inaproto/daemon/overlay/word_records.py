@@ -1,0 +1,202 @@
+"""Words and records of push and pull as messages with arrays, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, assert_never
+
+import numpy as np
+
+from inaproto.core.push_pull.clocks import Clocks, WorkerId
+from inaproto.core.push_pull.types import RootRecord, RootSnapshot
+from inaproto.core.push_pull.words import (
+    Attach,
+    Attached,
+    Detach,
+    Detached,
+    Flush,
+    Heartbeat,
+    HeartbeatAnswer,
+    Merged,
+    Mode,
+    NodeId,
+    Numbers,
+    PullRequest,
+    Push,
+    Weights,
+    Word,
+)
+from inaproto.daemon.overlay.models_file import Shard
+from inaproto.errors import DecodeError
+from inaproto.wire.array_frames import Frame
+from inaproto.wire.control_messages import Message, decode_message
+from inaproto.wire.push_pull_messages import (
+    PushPullAlive,
+    PushPullAttach,
+    PushPullAttached,
+    PushPullDetach,
+    PushPullDetached,
+    PushPullFlush,
+    PushPullHeartbeat,
+    PushPullMerged,
+    PushPullMode,
+    PushPullPush,
+    PushPullRequest,
+    PushPullWeights,
+    ShardChange,
+    ShardState,
+)
+
+_LAYER: Final = "overlay"
+
+
+class Told(NamedTuple):
+    """A message and what goes behind it."""
+
+    message: Message
+    payload: tuple[memoryview, ...] = ()
+
+
+def told(word: Word) -> Told:
+    match word:
+        case Attach(session, workers, floor):
+            return Told(PushPullAttach(session=session, workers=tuple(workers), floor=_pairs(floor)))
+        case Push(session, clock, before, after, delta):
+            arrays = _views(delta)
+            message = PushPullPush(
+                session=session, clock=clock, before=_pairs(before), after=_pairs(after), arrays=len(arrays)
+            )
+            return Told(message, arrays)
+        case PullRequest(needed):
+            return Told(PushPullRequest(needed=needed))
+        case Flush():
+            return Told(PushPullFlush())
+        case Heartbeat(dead, lost):
+            return Told(PushPullHeartbeat(dead=tuple(dead), lost=tuple(lost)))
+        case Detach(session):
+            return Told(PushPullDetach(session=session))
+        case Attached(session, base, root, direct):
+            return Told(
+                PushPullAttached(session=session, base=_pairs(base), root=_pairs(root), direct=direct)
+            )
+        case Detached(session, reason):
+            return Told(PushPullDetached(session=session, reason=reason))
+        case Weights(weights, included, root):
+            message_down = PushPullWeights(included=_pairs(included), root=_pairs(root))
+            return Told(message_down, _views(weights))
+        case Merged(root):
+            return Told(PushPullMerged(root=_pairs(root)))
+        case Mode(direct):
+            return Told(PushPullMode(direct=direct))
+        case HeartbeatAnswer(is_attached):
+            return Told(PushPullAlive(is_attached=is_attached))
+        case _:
+            assert_never(word)
+
+
+def heard(message: Message, payload: memoryview, shard: Shard) -> Word:
+    """Raises ``DecodeError`` for what no node of the shard's tree says."""
+    array = _array(message, payload, shard)
+    match message:
+        case PushPullAttach(session=session, workers=workers, floor=floor):
+            return Attach(session, tuple(map(WorkerId, workers)), _clocks(floor))
+        case PushPullPush(session=session, clock=clock, before=before, after=after):
+            return Push(session, clock, _clocks(before), _clocks(after), array)
+        case PushPullRequest(needed=needed):
+            return PullRequest(needed)
+        case PushPullFlush():
+            return Flush()
+        case PushPullHeartbeat(dead=dead, lost=lost):
+            return Heartbeat(tuple(map(NodeId, dead)), tuple(map(WorkerId, lost)))
+        case PushPullDetach(session=session):
+            return Detach(session)
+        case PushPullAttached(session=session, base=base, root=root, direct=direct):
+            return Attached(session, _clocks(base), _clocks(root), direct)
+        case PushPullDetached(session=session, reason=reason):
+            return Detached(session, reason)
+        case PushPullWeights(included=included, root=root) if array is not None:
+            return Weights(array, _clocks(included), _clocks(root))
+        case PushPullMerged(root=root):
+            return Merged(_clocks(root))
+        case PushPullMode(direct=direct):
+            return Mode(direct)
+        case PushPullAlive(is_attached=is_attached):
+            return HeartbeatAnswer(is_attached)
+        case _:
+            raise DecodeError(_LAYER, f"a message of type {message.TYPE!r}, which no node of a tree says")
+
+
+def change_of(record: RootRecord) -> Told:
+    arrays = _views(record.delta)
+    return Told(ShardChange(clocks=_pairs(record.clocks), arrays=len(arrays)), arrays)
+
+
+def state_of(snapshot: RootSnapshot, shard: Shard) -> Told:
+    return Told(replace(_identity(shard), clocks=_pairs(snapshot.clocks)), _views(snapshot.weights))
+
+
+def record_of(frame: Frame, shard: Shard) -> RootRecord:
+    """Raises ``DecodeError``."""
+    message = decode_message(frame.record)
+    if not isinstance(message, ShardChange):
+        raise DecodeError(_LAYER, f"{message.TYPE!r} in the log of a shard")
+    return RootRecord(_clocks(message.clocks), _array(message, frame.payload, shard))
+
+
+def snapshot_of(frame: Frame, shard: Shard) -> RootSnapshot:
+    """Raises ``DecodeError``, also for that of another shard."""
+    message = decode_message(frame.record)
+    mine = _identity(shard)
+    if not isinstance(message, ShardState) or replace(message, clocks=(), id=0) != mine:
+        raise DecodeError(_LAYER, f"what is there is {message}, not of shard {shard}: {mine}")
+    weights = _array(message, frame.payload, shard)
+    if weights is None:
+        raise DecodeError(_LAYER, "a snapshot without weights")
+    return RootSnapshot(weights, _clocks(message.clocks))
+
+
+def _identity(shard: Shard) -> ShardState:
+    model = shard.model
+    return ShardState(
+        model=model.name,
+        shard=shard.number,
+        first=shard.first,
+        elements=shard.elements,
+        dtype=model.settings.dtype,
+        clocks=(),
+    )
+
+
+# --- parts
+
+
+def _pairs(clocks: Clocks) -> tuple[tuple[int, ...], ...]:
+    return tuple((int(worker), clock) for worker, clock in clocks.items())
+
+
+def _clocks(pairs: tuple[tuple[int, ...], ...]) -> Clocks:
+    found: dict[WorkerId, int] = {}
+    for pair in pairs:
+        if len(pair) != 2 or WorkerId(pair[0]) in found:
+            raise DecodeError(_LAYER, f"clocks of which one is {pair}, or twice there")
+        found[WorkerId(pair[0])] = pair[1]
+    return Clocks(found)
+
+
+def _views(array: Numbers | None) -> tuple[memoryview, ...]:
+    return () if array is None else (np.ascontiguousarray(array).data,)
+
+
+def _array(message: Message, payload: memoryview, shard: Shard) -> Numbers | None:
+    """Not writeable; it owns the payload."""
+    arrays: Any = getattr(message, "arrays", 0)
+    if payload.nbytes != arrays * shard.nbytes:
+        raise DecodeError(
+            _LAYER,
+            f"{payload.nbytes} bytes behind {message.TYPE!r}, not {arrays} times {shard.nbytes} of {shard}",
+        )
+    if not arrays:
+        return None
+    array: Numbers = np.frombuffer(payload, shard.model.dtype)
+    array.flags.writeable = False
+    return array
