@@ -1,18 +1,18 @@
 """Connections of one process to its neighbours in the trees of all its shards.
 
 A child dials its parent, and again as long as its core wants that; a parent takes what comes. On each
-connection there is one shard of one model. Who dials says the connection's priority (one byte), then who it is
-and for which shard; both sides compare the digests of their models files, because numbers of nodes and workers
-come from these.
+connection there is one shard of one model. Who dials says the connection's priority (one byte), then who it
+is and for which shard; both sides compare the digests of their models files, because numbers of nodes and
+workers come from these.
 
-Invariants: a shard has one connection to a neighbour, the newest; words of an older one are not heard after it;
-who says nothing, or no such thing, is gone within seconds and costs no memory for arrays.
+Invariants: a shard has one connection to a neighbour, the newest; words of an older one are not heard after
+it; who says nothing, or no such thing, is gone within seconds and costs no memory for arrays.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,7 @@ from inaproto.daemon.overlay.models_file import Models, Shard
 from inaproto.daemon.overlay.word_records import heard, told
 from inaproto.errors import DecodeError, JobError
 from inaproto.ports import ByteStream
-from inaproto.wire.control_messages import Error, Message, Status, StatusReply, error_message
+from inaproto.wire.control_messages import Error, Message, error_message
 from inaproto.wire.push_pull_messages import OverlayHello, OverlayWelcome
 
 HELLO_S: Final = 5.0
@@ -37,8 +37,6 @@ RETRY_FIRST_S: Final = 0.05
 RETRY_LAST_S: Final = 1.0
 CONNECTIONS_MAX: Final = 8192
 FLUSH_S: Final = 5.0
-_HEADERS: Final = 64 << 10
-"""Room for clock vectors beside arrays in a queue of output."""
 
 log = logging.getLogger("inaproto.overlay")
 
@@ -56,7 +54,7 @@ Admit = Callable[[int, StreamChannel], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def admit_all(priority: int, channel: StreamChannel) -> Any:
+async def admit_all(priority: int, channel: StreamChannel) -> AsyncIterator[None]:
     yield
 
 
@@ -82,14 +80,11 @@ class Links:
         process: str,
         life: int,
         *,
-        status: Callable[[], Mapping[str, Any]] | None = None,
         admit: Admit = admit_all,
     ) -> None:
-        """``status``: answers those who ask for it at the process's own address."""
         self._models = models
         self._process = process
         self._life = life
-        self._status = status
         self._admit = admit
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}
@@ -245,9 +240,6 @@ class Links:
         async with self._admit(priority, channel):
             with trio.fail_after(HELLO_S):
                 message, _ = await channel.receive()
-            if isinstance(message, Status):
-                await self._tell_status(channel, message)
-                return
             shard, peer = self._child_of(message)
             channel.send_nowait(OverlayWelcome(process=self._process, life=self._life))
             channel.allow_payload(shard.nbytes)
@@ -273,12 +265,6 @@ class Links:
         if hello.process not in shard.model.workers or hello.process == self._process:
             raise JobError(f"{hello.process!r} is not a host of model {hello.model!r} that dials others")
         return shard, shard.model.node_of(hello.process)
-
-    async def _tell_status(self, channel: StreamChannel, asked: Status) -> None:
-        body = dict(self._status()) if self._status is not None else {}
-        channel.send_nowait(StatusReply(id=asked.id, body=body))
-        with trio.move_on_after(FLUSH_S):
-            await channel.flush()
 
     # --- both
 
@@ -322,6 +308,8 @@ class Links:
         if link.channel is not None:
             with suppress(EndOfChannel), trio.move_on_after(FLUSH_S):
                 await link.channel.flush()
+        if link.channel is not None:
+            link.channel.close()
         link.scope.cancel()
 
     def _count(self, reason: str) -> None:

@@ -71,8 +71,8 @@ async def listen_at(address: Address) -> StreamListener:
     except OSError as error:
         sock.close()
         raise ConfigError(
-            f"models: cannot listen at {address}: {error.strerror}; it must be an address of this machine and "
-            "a free port"
+            f"models: cannot listen at {address}: {error.strerror}; it must be an address of this machine "
+            "and a free port"
         ) from None
     return TcpListener(sock)
 

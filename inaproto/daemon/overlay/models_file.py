@@ -23,6 +23,7 @@ One TOML file for all of them; each daemon is told its own name in it::
     # seed = 1                          # of these orders
     # staleness = 0                     # clocks that a pull may be behind
     # priority = 0                      # of its connections: 255 goes first
+    # heartbeat_ms = 1000               # a host that is silent for three of them is dead
 
 Addresses are ``tls://HOST:PORT``, ``tcp://HOST:PORT`` on loopback alone, or ``unix:PATH``. From the places in
 the lists come the numbers of nodes and workers, so all daemons need the same file: they compare its digest.
@@ -115,6 +116,10 @@ class Model(BaseModel):
     staleness: int = Field(default=0, ge=0, le=1 << 20, strict=True)
     priority: int = Field(default=0, ge=0, le=255, strict=True)
     heartbeat_ms: int = Field(default=1000, ge=1, le=3_600_000, strict=True)
+    ahead_max: int = Field(default=0, ge=0, le=1 << 20, strict=True)
+    """Updates of a worker that its server has not merged; 0: 8 more than the staleness."""
+    teardown_failures: int = Field(default=2, ge=1, le=PROCESSES_MAX, strict=True)
+    """So many hosts dead at once, and all send to the server themselves."""
     removal_ms: int = Field(default=0, ge=0, le=1_000_000_000, strict=True)
     """A worker whose host has been away for so long is removed; 0: never."""
 

@@ -1,0 +1,53 @@
+"""What the models file means for the cores of a shard."""
+
+from __future__ import annotations
+
+from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.types import NodeConfig, Patience, RootConfig, ShardSpec
+from inaproto.daemon.overlay.models_file import Shard
+from inaproto.units import MS
+
+
+def spec_of(shard: Shard) -> ShardSpec:
+    settings = shard.model.settings
+    return ShardSpec(
+        elements=shard.elements,
+        dtype=settings.dtype,
+        staleness=settings.staleness,
+        ahead_max=settings.ahead_max or settings.staleness + 8,
+    )
+
+
+def patience_of(shard: Shard) -> Patience:
+    """MLNet's heartbeats; dead is who was silent for three of them (mlnet.md 5)."""
+    period = shard.model.settings.heartbeat_ms * MS
+    return Patience(heartbeat_ns=period, dead_ns=3 * period, return_ns=3 * period)
+
+
+def node_config(shard: Shard, host: str) -> NodeConfig:
+    node, tree = shard.model.node_of(host), shard.tree
+    return NodeConfig(
+        shard=spec_of(shard),
+        node=node,
+        ancestors=tree.ancestors(node),
+        children=tree.children(node),
+        worker=shard.model.worker(host),
+        patience=patience_of(shard),
+        children_max=max(1024, len(tree.nodes)),
+    )
+
+
+def root_config(shard: Shard) -> RootConfig:
+    model, tree = shard.model, shard.tree
+    removal_ms = model.settings.removal_ms
+    return RootConfig(
+        shard=spec_of(shard),
+        node=tree.root,
+        workers=tuple(WorkerId(number) for number in range(len(model.workers))),
+        children=tree.children(tree.root),
+        nodes=tree.nodes[1:],
+        patience=patience_of(shard),
+        teardown_failures=model.settings.teardown_failures,
+        removal_ns=removal_ms * MS if removal_ms else None,
+        children_max=max(4096, len(tree.nodes)),
+    )

@@ -1,0 +1,86 @@
+"""The models of one host: a node in the tree of every shard, and the seats of its workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.daemon.host_fabric import now
+from inaproto.daemon.overlay.core_configs import node_config
+from inaproto.daemon.overlay.links import Admit, Links, admit_all
+from inaproto.daemon.overlay.model_seat import ModelSeat
+from inaproto.daemon.overlay.models_file import Models, Shard, load_models
+from inaproto.daemon.overlay.shells import NodeShell
+from inaproto.daemon.overlay.status import node_status
+from inaproto.errors import ConfigError
+
+
+def wall_clock_life() -> int:
+    """Of a process that starts now: later ones have a higher number."""
+    return time.time_ns()
+
+
+class HostModels:
+    """Made from the models file; :meth:`run` it."""
+
+    def __init__(
+        self,
+        models: Models,
+        host: str,
+        *,
+        life: Callable[[], int] = wall_clock_life,
+        admit: Admit = admit_all,
+    ) -> None:
+        """Raises ``ConfigError`` where the file does not know the host."""
+        if host not in models.hosts:
+            raise ConfigError(f"models: {host!r} is none of the file's hosts: {', '.join(models.hosts)}")
+        self.models = models
+        self._links = Links(models, host, life(), admit=admit)
+        self.seats: dict[str, ModelSeat] = {}
+        self._shells: dict[Shard, NodeShell] = {}
+        for model in models.models:
+            worker = model.worker(host)
+            if worker is None:
+                continue
+            seat = self.seats[model.name] = ModelSeat(model, worker)
+            for shard in model.shards:
+                core = ShardNode(node_config(shard, host), now())
+                shell = self._shells[shard] = NodeShell(shard, self._links, core, seat)
+                seat.add(shard, shell)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Started when neighbours can connect. Raises ``ConfigError``."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._links.run)
+            for shell in self._shells.values():
+                nursery.start_soon(shell.keep_time)
+                shell.start()
+            task_status.started()
+
+    def status(self) -> list[dict[str, Any]]:
+        """For ``inaproto status``: of each model."""
+        return [
+            {
+                "model": name,
+                "dtype": seat.model.settings.dtype,
+                "elements": seat.model.elements,
+                "staleness": seat.model.settings.staleness,
+                "worker": seat.status(),
+                "shards": [
+                    node_status(shard, shell, self._links.status(shard))
+                    for shard, shell in self._shells.items()
+                    if shard.model is seat.model
+                ],
+            }
+            for name, seat in self.seats.items()
+        ]
+
+
+def host_models(file: Path, host: str) -> HostModels:
+    """Raises ``ConfigError``."""
+    return HostModels(load_models(file), host)

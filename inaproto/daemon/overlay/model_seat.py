@@ -1,0 +1,231 @@
+"""A host's worker of one model: it sees one parameter server, whatever the number of shards.
+
+An update is cut over the shards, and a pull is answered when all of them have. Shards are asked in parallel and
+go on by themselves; so after this host died they may know different numbers of the worker's updates. The
+worker then resumes at the least of these, and makes the updates after it again; a shard that has one of them
+already does not get it twice.
+
+Invariants: one process at a time is the worker; an update is given to the shards whole, when it is finished, so
+that nothing is left of one whose process died over it; each update is in each shard once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from inaproto.core.push_pull.clocks import FOREVER
+from inaproto.core.push_pull.types import Answer, Clocked, Left, Pulled, Pushed
+from inaproto.core.push_pull.words import Numbers
+from inaproto.daemon.overlay.models_file import PlacedModel, Shard
+from inaproto.daemon.overlay.shells import NodeShell
+from inaproto.errors import JobError
+
+
+class Owner(Protocol):
+    """The connection of the process that is the worker."""
+
+    def model_ready(self, clock: int) -> None:
+        """The worker may go on after ``clock``."""
+        ...
+
+    def model_done(self, request: int, clock: int) -> None: ...
+    def model_pulled(self, request: int, pulled: PulledWeights) -> None: ...
+    def model_refused(self, request: int, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PulledWeights:
+    parts: tuple[tuple[Shard, Numbers], ...]
+    clock: int
+    model_clock: int
+    oldest: int
+    newest: int
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    """Of the process."""
+    clock: int
+    waiting: dict[Shard, int] = field(default_factory=dict)
+    """Shards that have not answered, and the numbers that they were asked by."""
+    answers: list[tuple[Shard, Answer]] = field(default_factory=list)
+
+
+class ModelSeat:
+    """Of one model on this host; :class:`inaproto.daemon.overlay.shells.WorkerSide` of its shards."""
+
+    def __init__(self, model: PlacedModel, worker: int) -> None:
+        self.model = model
+        self.worker = worker
+        self._shells: dict[Shard, NodeShell] = {}
+        self._clocks: dict[Shard, int] = {}
+        """Of the worker in each shard that has resumed."""
+        self._clock: int | None = None
+        """Of the worker, while there is a process."""
+        self._owner: Owner | None = None
+        self._is_ready = False
+        self._requests: dict[int, _Request] = {}
+        """By the number that a shard was asked by."""
+        self._next = 1
+        self.pulls = 0
+
+    def add(self, shard: Shard, shell: NodeShell) -> None:
+        self._shells[shard] = shell
+
+    # --- the process
+
+    @property
+    def is_taken(self) -> bool:
+        return self._owner is not None
+
+    @property
+    def clock(self) -> int | None:
+        return self._clock
+
+    def take(self, owner: Owner) -> None:
+        """Raises ``JobError`` where another process is the worker."""
+        if self._owner is not None:
+            raise JobError(
+                f"model {self.model.name!r}: another process of this host is its worker {self.worker}"
+            )
+        self._owner = owner
+        self._say_ready()
+
+    def give_up(self, owner: Owner) -> None:
+        """Its process has ended."""
+        if self._owner is owner:
+            self._owner, self._clock, self._is_ready = None, None, False
+            self._requests.clear()
+
+    def clocked(self, request: int, clock: int, update: Numbers | None) -> None:
+        """Update ``clock`` of the worker; copied. Raises ``JobError`` for one that is not the next."""
+        self._require_next(clock)
+        self._clock = clock
+        asked = _Request(request, clock)
+        for shard, shell in self._shells.items():
+            if self._clocks[shard] >= clock:
+                continue
+            self._clocks[shard] = clock
+            number = self._ask(asked, shard)
+            if update is not None:
+                shell.post(Pushed(update[shard.first : shard.end]))
+            shell.post(Clocked(number))
+        self._finish(asked)
+
+    def pull(self, request: int, staleness: int) -> None:
+        self._require_next(None)
+        asked = _Request(request, self._clock or 0)
+        shells = [(shard, shell, self._ask(asked, shard)) for shard, shell in self._shells.items()]
+        for _, shell, number in shells:
+            shell.post(Pulled(number, staleness))
+
+    def leave(self, request: int) -> None:
+        self._require_next(None)
+        self._clock = FOREVER
+        asked = _Request(request, FOREVER)
+        shells = [
+            (shell, self._ask(asked, shard))
+            for shard, shell in self._shells.items()
+            if self._clocks[shard] != FOREVER
+        ]
+        for shell, number in shells:
+            shell.post(Left(number))
+        self._finish(asked)
+
+    def waits_for(self) -> Sequence[str]:
+        """What the worker's requests, or its start, wait for: names of servers."""
+        if self._owner is not None and not self._is_ready:
+            return [shard.server for shard in self._shells if shard not in self._clocks]
+        found = {shard.server for request in self._requests.values() for shard in request.waiting}
+        return sorted(found)
+
+    def _require_next(self, clock: int | None) -> None:
+        if not self._is_ready or self._clock is None:
+            raise JobError(f"model {self.model.name!r}: a request before the answer to the join")
+        if self._clock == FOREVER:
+            raise JobError(f"model {self.model.name!r}: worker {self.worker} has left")
+        if clock is not None and clock != self._clock + 1:
+            raise JobError(f"model {self.model.name!r}: update {clock} after update {self._clock}")
+
+    def _ask(self, request: _Request, shard: Shard) -> int:
+        number, self._next = self._next, self._next + 1
+        request.waiting[shard] = number
+        self._requests[number] = request
+        return number
+
+    def _say_ready(self) -> None:
+        if self._owner is None or self._is_ready or len(self._clocks) < len(self._shells):
+            return
+        self._is_ready = True
+        self._clock = min(self._clocks.values())
+        self._owner.model_ready(self._clock)
+
+    # --- what shards say
+
+    def resumed(self, shard: Shard, clock: int) -> None:
+        self._clocks[shard] = clock
+        self._say_ready()
+
+    def done(self, shard: Shard, request: int, clock: int) -> None:
+        self._clocks[shard] = max(self._clocks.get(shard, 0), clock)
+        asked = self._answered(shard, request)
+        if asked is not None:
+            self._finish(asked)
+
+    def answered(self, shard: Shard, answer: Answer) -> None:
+        asked = self._answered(shard, answer.request)
+        if asked is None or self._owner is None:
+            return
+        asked.answers.append((shard, answer))
+        if not asked.waiting:
+            self.pulls += 1
+            self._owner.model_pulled(asked.number, _joined(asked))
+
+    def refused(self, shard: Shard, request: int, reason: str) -> None:
+        asked = self._answered(shard, request)
+        if asked is None or self._owner is None:
+            return
+        for number in asked.waiting.values():
+            self._requests.pop(number, None)
+        self._owner.model_refused(asked.number, f"model {self.model.name!r}, server {shard.server}: {reason}")
+
+    def _answered(self, shard: Shard, number: int) -> _Request | None:
+        """None: the process that had asked is gone."""
+        asked = self._requests.pop(number, None)
+        if asked is not None:
+            asked.waiting.pop(shard, None)
+        return asked
+
+    def _finish(self, asked: _Request) -> None:
+        if not asked.waiting and self._owner is not None:
+            self._owner.model_done(asked.number, asked.clock)
+
+    # --- for people
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "worker": self.worker,
+            "has_process": self.is_taken,
+            "clock": None if self._clock in (None, FOREVER) else self._clock,
+            "has_left": self._clock == FOREVER
+            or bool(self._clocks)
+            and min(self._clocks.values()) == FOREVER,
+            "pulls": self.pulls,
+            "waits_for": list(self.waits_for()),
+        }
+
+
+def _joined(asked: _Request) -> PulledWeights:
+    """Of all shards; they agree on nothing but what they were asked for."""
+    answers = [answer for _, answer in asked.answers]
+    included = [clock for answer in answers for _, clock in answer.included.items()]
+    return PulledWeights(
+        parts=tuple((shard, answer.weights) for shard, answer in asked.answers),
+        clock=asked.clock,
+        model_clock=min(answer.model_clock for answer in answers),
+        oldest=min(included, default=0),
+        newest=max((clock for clock in included if clock != FOREVER), default=0),
+    )

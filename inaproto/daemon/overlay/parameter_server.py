@@ -1,0 +1,155 @@
+"""The parameter server: it holds one shard of every model that names it, durably.
+
+``inaproto server --models models.toml --name ps0 --dir DIR``: each shard lies in ``STORE/MODEL-SHARD``. A server
+that was killed goes on where its disk is; its children wait for it, and lose nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from inaproto.core.push_pull.shard import ShardRoot
+from inaproto.daemon.accepting import take_each
+from inaproto.daemon.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.host_fabric import now
+from inaproto.daemon.overlay.core_configs import root_config
+from inaproto.daemon.overlay.durable_log import DurableLog
+from inaproto.daemon.overlay.host_models import wall_clock_life
+from inaproto.daemon.overlay.links import Admit, Links, admit_all
+from inaproto.daemon.overlay.models_file import Models, Shard
+from inaproto.daemon.overlay.shells import RootShell, frame_of
+from inaproto.daemon.overlay.status import root_status
+from inaproto.daemon.overlay.word_records import record_of, snapshot_of, state_of
+from inaproto.daemon.unix_sockets import listen_unix, make_run_directory
+from inaproto.errors import ConfigError, DecodeError, JobError
+from inaproto.ports import ByteStream
+from inaproto.wire.control_messages import Status, StatusReply, error_message
+
+log = logging.getLogger("inaproto.server")
+
+
+class ParameterServer:
+    """Opens its shards when it is made: that may raise ``ConfigError``. :meth:`run` it, then close it."""
+
+    def __init__(self, models: Models, name: str, store: Path, *, admit: Admit = admit_all) -> None:
+        if name not in models.servers:
+            raise ConfigError(f"models: {name!r} is none of the file's servers: {', '.join(models.servers)}")
+        self.name = name
+        self._links = Links(models, name, wall_clock_life(), admit=admit)
+        self._shells: dict[Shard, RootShell] = {}
+        self._began = trio.current_time()
+        with ExitStack() as stack:
+            for shard in models.shards_of(name):
+                directory = store / f"{shard.model.name}-{shard.number}"
+                durable = DurableLog(directory)
+                stack.callback(durable.close)
+                self._shells[shard] = RootShell(
+                    shard, self._links, _restored(shard, durable, directory), durable
+                )
+            self._open = stack.pop_all()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Started when hosts can connect. Raises ``ConfigError``, ``FabricError``."""
+        async with trio.open_nursery() as nursery:
+            for shell in self._shells.values():
+                nursery.start_soon(shell.write)
+            await nursery.start(self._links.run)
+            for shell in self._shells.values():
+                nursery.start_soon(shell.keep_time)
+                shell.start()
+            task_status.started()
+
+    def close(self) -> None:
+        self._open.close()
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "role": "server",
+            "name": self.name,
+            "version": version("inaproto"),
+            "pid": os.getpid(),
+            "uptime_s": trio.current_time() - self._began,
+            "refused": dict(self._links.refused),
+            "shards": [
+                root_status(shard, shell, self._links.status(shard)) for shard, shell in self._shells.items()
+            ],
+        }
+
+
+def _restored(shard: Shard, durable: DurableLog, directory: Path) -> ShardRoot:
+    """The root as the disk has it. Raises ``ConfigError`` for a disk that has something else."""
+    found = durable.found
+    try:
+        snapshot = None if found.snapshot is None else snapshot_of(found.snapshot, shard)
+        changes = [record_of(frame, shard) for frame in found.changes]
+    except DecodeError as error:
+        raise ConfigError(f"store: {directory}: {error.reason}") from None
+    root = ShardRoot(root_config(shard), snapshot, changes, now())
+    if snapshot is None:  # so that nobody takes the directory for that of another shard
+        durable.snapshot(frame_of(state_of(root.snapshot(), shard)))
+    elif changes or found.torn_bytes:
+        log.info(
+            "%s: %d changes after snapshot %d, %d torn bytes",
+            shard,
+            len(changes),
+            durable.number,
+            found.torn_bytes,
+        )
+    return root
+
+
+async def run_server(
+    models: Models,
+    name: str,
+    store: Path,
+    status_path: Path,
+    *,
+    metrics: str = "",
+    admit: Admit = admit_all,
+    task_status: trio.TaskStatus[ParameterServer] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled. ``status_path``: socket for ``inaproto status``. Raises ``ConfigError``."""
+    make_run_directory(status_path.parent, "server")
+    listening = await listen_unix(status_path, "server: its socket")
+    try:
+        server = ParameterServer(models, name, store, admit=admit)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.run)
+                nursery.start_soon(
+                    take_each, listening, lambda one: nursery.start_soon(_tell, one, server), log, "question"
+                )
+                if metrics:
+                    from inaproto.daemon.metrics_server import serve_metrics
+                    from inaproto.daemon.overlay.metrics import server_metrics
+
+                    await nursery.start(serve_metrics, metrics, server_metrics, server.status)
+                task_status.started(server)
+        finally:
+            server.close()
+    finally:
+        listening.close()
+
+
+async def _tell(connection: ByteStream, server: ParameterServer) -> None:
+    """Answer one who asks for the status."""
+    stream = ControlStream(connection)
+    try:
+        while True:
+            message = await stream.receive()
+            if isinstance(message, Status):
+                await stream.send(StatusReply(id=message.id, body=server.status()))
+            else:
+                text = f"a parameter server does not take messages of type {message.TYPE!r} here"
+                await stream.send(error_message(JobError(text), of=message.id))
+    except (EndOfChannel, DecodeError):
+        pass
+    finally:
+        stream.close()

@@ -1,0 +1,260 @@
+"""The shells around the cores of a shard: a host's node, and the parameter server's root.
+
+A shell steps its core with what happens and does at once what the core orders, which is only ever to queue
+something; what comes of that are further events, which wait their turn. The root's records are written by a
+thread, one batch after the other, and what depends on them is said when they are on disk.
+
+Invariants: no step begins within a step; a record is on disk before its ``Persisted``; when a core is found
+broken, or the disk fails, the process ends, and what is on disk is what counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, assert_never
+
+import trio
+
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.shard import ShardRoot
+from inaproto.core.push_pull.types import (
+    Answer,
+    Connect,
+    Connected,
+    Disconnect,
+    Disconnected,
+    Done,
+    Heard,
+    NodeAction,
+    NodeEvent,
+    Noted,
+    Persist,
+    Persisted,
+    Refuse,
+    Resumed,
+    RootAction,
+    RootEvent,
+    Tell,
+    Woke,
+)
+from inaproto.core.push_pull.words import NodeId, Word
+from inaproto.daemon.host_fabric import now
+from inaproto.daemon.overlay.durable_log import DurableLog
+from inaproto.daemon.overlay.links import Links
+from inaproto.daemon.overlay.models_file import Shard
+from inaproto.daemon.overlay.word_records import change_of, state_of
+from inaproto.errors import Blame
+from inaproto.units import Instant, S
+from inaproto.wire.array_frames import encode_frame
+from inaproto.wire.control_messages import encode_message
+
+log = logging.getLogger("inaproto.overlay")
+
+NOTES_KEPT: Final = 64
+
+
+class WorkerSide(Protocol):
+    """What the worker's side of a node hears: of shard ``shard``."""
+
+    def resumed(self, shard: Shard, clock: int) -> None: ...
+    def done(self, shard: Shard, request: int, clock: int) -> None: ...
+    def answered(self, shard: Shard, answer: Answer) -> None: ...
+    def refused(self, shard: Shard, request: int, reason: str) -> None: ...
+
+
+class _Shell:
+    """What both kinds share: the order of events, the timer, neighbours, notes."""
+
+    def __init__(self, shard: Shard, links: Links) -> None:
+        self.shard = shard
+        self._links = links
+        self._events: deque[Any] = deque()
+        self._is_stepping = False
+        self._rearm = trio.Event()
+        self.marks: Counter[str] = Counter()
+        self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        """The newest, for people."""
+        links.seat(shard, self)
+
+    # --- Seat
+
+    def connected(self, peer: NodeId) -> None:
+        self.post(Connected(peer))
+
+    def disconnected(self, peer: NodeId, why: str) -> None:
+        self.post(Disconnected(peer))
+
+    def heard(self, peer: NodeId, word: Word) -> None:
+        self.post(Heard(peer, word))
+
+    # --- stepping
+
+    def post(self, event: Any) -> None:
+        """Step now, or after the step under way."""
+        self._events.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._is_stepping = False
+        self._rearm.set()
+
+    def _step(self, event: Any) -> None:
+        raise NotImplementedError
+
+    def _deadline(self) -> Instant | None:
+        raise NotImplementedError
+
+    async def keep_time(self) -> None:
+        """Wake the core when it wants to be, until cancelled."""
+        while True:
+            deadline = self._deadline()
+            self._rearm = trio.Event()
+            # A deadline in floats may be a little early: a microsecond later it is past for sure.
+            with trio.move_on_at(math.inf if deadline is None else (deadline + 1000) / S):
+                await self._rearm.wait()
+                continue
+            self.post(Woke())
+
+    def _note(self, noted: Noted) -> None:
+        peer = "" if noted.peer is None else f" ({self.shard.model.process_of(noted.peer)})"
+        text = f"{noted.mark.value}{peer}{': ' if noted.why else ''}{noted.why}"
+        self.marks[noted.mark.name.lower()] += 1
+        level = logging.INFO if noted.mark.name in _REMARKABLE else logging.DEBUG
+        log.log(level, "%s: %s", self.shard, text)
+        if noted.mark.name in _REMARKABLE:
+            self.notes.append(text)
+
+    def _blame(self, blame: Blame) -> None:
+        self.marks["blamed"] += 1
+        self.notes.append(f"blamed: {blame}")
+        log.warning("%s: %s", self.shard, blame)
+
+
+_REMARKABLE: Final = frozenset(
+    "ATTACHED ADOPTED PARENT_DEAD CHILD_DEAD RETURNED RESENT RESET WORKER_RESUMED WORKER_REMOVED TORN_DOWN "
+    "BUILT_UP".split()
+)
+"""Marks of failovers and fallbacks, which people are to see."""
+
+
+class NodeShell(_Shell):
+    """Of a host's node."""
+
+    def __init__(self, shard: Shard, links: Links, core: ShardNode, worker: WorkerSide | None) -> None:
+        super().__init__(shard, links)
+        self.core = core
+        self._worker = worker
+
+    def start(self) -> None:
+        """Once connections can be made."""
+        self.post(Woke())
+
+    def _deadline(self) -> Instant | None:
+        return self.core.deadline
+
+    def _step(self, event: NodeEvent) -> None:
+        for action in self.core.step(event, now()):
+            self._perform(action)
+
+    def _perform(self, action: NodeAction) -> None:
+        match action:
+            case Tell(peer, word):
+                self._links.tell(self.shard, peer, word)
+            case Connect(peer):
+                self._links.connect(self.shard, peer)
+            case Disconnect(peer):
+                self._links.disconnect(self.shard, peer)
+            case Resumed(_, clock):
+                if self._worker is not None:
+                    self._worker.resumed(self.shard, clock)
+            case Done(request, clock):
+                if self._worker is not None:
+                    self._worker.done(self.shard, request, clock)
+            case Answer():
+                if self._worker is not None:
+                    self._worker.answered(self.shard, action)
+            case Refuse(request, reason):
+                if self._worker is not None:
+                    self._worker.refused(self.shard, request, reason)
+            case Noted():
+                self._note(action)
+            case Blame():
+                self._blame(action)
+            case _:
+                assert_never(action)
+
+
+class RootShell(_Shell):
+    """Of a parameter server's root; ``store`` is its own."""
+
+    def __init__(self, shard: Shard, links: Links, core: ShardRoot, store: DurableLog) -> None:
+        super().__init__(shard, links)
+        self.core = core
+        self._store = store
+        self._unwritten: deque[Persist] = deque()
+        self._wake_writer = trio.Event()
+        self.records = 0
+        """Written since the start."""
+
+    @property
+    def store(self) -> DurableLog:
+        return self._store
+
+    def start(self) -> None:
+        self.post(Woke())
+
+    def _deadline(self) -> Instant | None:
+        return self.core.deadline
+
+    def _step(self, event: RootEvent) -> None:
+        for action in self.core.step(event, now()):
+            self._perform(action)
+
+    def _perform(self, action: RootAction) -> None:
+        match action:
+            case Tell(peer, word):
+                self._links.tell(self.shard, peer, word)
+            case Persist():
+                self._unwritten.append(action)
+                self._wake_writer.set()
+            case Noted():
+                self._note(action)
+            case Blame():
+                self._blame(action)
+            case _:
+                assert_never(action)
+
+    async def write(self) -> None:
+        """Records to disk, until cancelled. Raises ``FabricError`` when the disk fails."""
+        while True:
+            await self._wake_writer.wait()
+            self._wake_writer = trio.Event()
+            while self._unwritten:
+                batch = list(self._unwritten)
+                self._unwritten.clear()
+                bodies = [frame_of(change_of(one.record)) for one in batch]
+                await _in_thread(lambda bodies=bodies: self._store.append(bodies))
+                self.records += len(batch)
+                for one in batch:
+                    self.post(Persisted(one.token))
+                if self._store.wants_snapshot:
+                    body = frame_of(state_of(self.core.snapshot(), self.shard))
+                    await _in_thread(lambda body=body: self._store.snapshot(body))
+
+
+def frame_of(told: tuple[Any, Sequence[memoryview]]) -> list[memoryview]:
+    message, payload = told
+    return encode_frame(encode_message(message), payload)
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Not to be cancelled in the middle: the store is in use until it returns."""
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(work)
