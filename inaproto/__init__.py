@@ -19,13 +19,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inaproto.client import (
         BlockingCommunicator,
+        BlockingModel,
         BlockingWork,
         Communicator,
         CommunicatorStatistics,
+        Model,
         OperationRecord,
+        PullRecord,
         Work,
         connect,
         connect_blocking,
+        connect_model,
+        connect_model_blocking,
     )
     from inaproto.errors import (
         DaemonUnreachable,
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingCommunicator",
+    "BlockingModel",
     "BlockingWork",
     "Communicator",
     "CommunicatorStatistics",
@@ -51,14 +57,18 @@ __all__ = [
     "JobError",
     "JoinRefused",
     "LocalMisuse",
+    "Model",
     "OperationRecord",
     "OperationTimeout",
+    "PullRecord",
     "RankLost",
     "SwitchUnreachable",
     "TensorMismatch",
     "Work",
     "connect",
     "connect_blocking",
+    "connect_model",
+    "connect_model_blocking",
 ]
 
 _SOURCES = ("inaproto.errors", "inaproto.client")

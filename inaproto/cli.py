@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import trio
 
-    from inaproto.daemon.config import HostSettings, Settings, SwitchSettings
+    from inaproto.daemon.config import HostSettings, ServerSettings, Settings, SwitchSettings
     from inaproto.ports import FramePort
 
 COMMAND_GROUP: Final = "inaproto.commands"
@@ -186,6 +186,48 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
     )
 
 
+def _server_settings_model() -> type[Settings]:
+    from inaproto.daemon.config import ServerSettings
+
+    return ServerSettings
+
+
+def _server(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
+    from inaproto.daemon.config import load_server_settings
+
+    loaded = load_server_settings(given(flags), config_file, os.environ)
+    if show_config:
+        click.echo(loaded.show(), nl=False)
+        return
+    start_log(loaded.settings.log_level, loaded.warnings, loaded.settings.log_format)
+    run_daemon(lambda stop: _serve_shards(loaded.settings, stop))
+
+
+async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
+    import trio
+
+    from inaproto.daemon.overlay.models_file import load_models
+    from inaproto.daemon.overlay.parameter_server import run_server
+
+    models = load_models(settings.models)
+    async with trio.open_nursery() as nursery:
+
+        async def serve(task_status: trio.TaskStatus[object]) -> None:
+            await run_server(
+                models,
+                settings.name,
+                settings.store_path,
+                settings.listen_path,
+                metrics=settings.metrics,
+                task_status=task_status,
+            )
+
+        await nursery.start(serve)
+        announce(f"ready server name={settings.name} listen={models.processes[settings.name]}")
+        await stop.wait()
+        nursery.cancel_scope.cancel()
+
+
 def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
     from inaproto.daemon.config import load_host_settings
 
@@ -235,6 +277,18 @@ cli.add_command(
         short_help="Run a host daemon.",
         help="Run a host daemon: it carries the all-reduces of the training processes on this machine.",
         epilog="Example: inaproto host --dir /tmp/ina --name h0 --ip 10.0.0.1",
+    )
+)
+
+
+cli.add_command(
+    DaemonCommand(
+        "server",
+        _server_settings_model,
+        callback=lambda **flags: guarded(lambda: _server(**flags)),
+        short_help="Run a parameter server.",
+        help="Run a parameter server: it holds its part of models trained by push and pull, on disk.",
+        epilog="Example: inaproto server --dir /tmp/ina --models models.toml --name ps0",
     )
 )
 

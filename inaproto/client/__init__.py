@@ -10,14 +10,20 @@ from inaproto.client.communicator import (
     connect,
     connect_blocking,
 )
+from inaproto.client.model import BlockingModel, Model, PullRecord, connect_model, connect_model_blocking
 
 __all__ = [
     "BlockingCommunicator",
+    "BlockingModel",
     "BlockingWork",
     "Communicator",
     "CommunicatorStatistics",
+    "Model",
     "OperationRecord",
+    "PullRecord",
     "Work",
     "connect",
     "connect_blocking",
+    "connect_model",
+    "connect_model_blocking",
 ]

@@ -54,13 +54,27 @@ class JobRank:
         return f"rank {self.rank} of job {self.job!r}"
 
 
+@dataclass(frozen=True, slots=True)
+class ModelWorker(JobRank):
+    """Who is no rank of a job but the worker of its host, of a model that is trained by push and pull."""
+
+    def __str__(self) -> str:
+        return f"the worker of model {self.job!r}"
+
+
 class Channel:
     """A connected byte stream (or bare UNIX socket) and the conversation over it."""
 
-    def __init__(self, connection: ByteStream | socket.socket, path: Path, who: JobRank) -> None:
+    def __init__(
+        self,
+        connection: ByteStream | socket.socket,
+        path: Path,
+        who: JobRank,
+        protocol: ClientProtocol | None = None,
+    ) -> None:
         self.path = path
         self.who = who
-        self.protocol = ClientProtocol()
+        self.protocol = protocol or ClientProtocol()
         self.memory = SharedMemory()
         self._stream = as_stream(connection)
         self._pid = os.getpid()

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, wait_until
+from inaproto.client.protocol import ClientProtocol
 from inaproto.client.run_directory import DIRECTORY_VARIABLE, run_directory
 from inaproto.client.waits import explain_join
 from inaproto.errors import DaemonUnreachable
@@ -59,13 +60,14 @@ def reach_daemon(
     timeout: float | None,
     clock: Clock,
     dial: Dial,
+    protocol: ClientProtocol | None = None,
 ) -> Steps[Channel]:
     report_at: float | None = clock() + REPORT_AFTER_S
     while True:
         target, why = (path, "") if path is not None else find_socket(dict(os.environ))
         if target is not None:
             try:
-                return Channel(dial(target), target, who)
+                return Channel(dial(target), target, who, protocol)
             except OSError as error:
                 why = f"{target}: {error.strerror or error}"
                 if error.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN):

@@ -239,6 +239,8 @@ class HostSettings(Settings):
     """Socket for training processes; by default DIR/NAME.sock."""
     controller: Controllers = ()
     """Of a controller controller-agents.sock, or tls://NAME@ADDRESS:PORT; repeatable, for a pair."""
+    models: OptionalPath = None
+    """Models file (TOML): what its workers train by push and pull, at which parameter servers."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     port: LinkName = ""
@@ -287,6 +289,35 @@ class HostSettings(Settings):
     @property
     def listen_path(self) -> Path:
         return self.listen if self.listen is not None else self.dir / f"{self.name}.sock"
+
+
+class ServerSettings(Settings):
+    """``inaproto server``."""
+
+    table: ClassVar[str] = "server"
+
+    name: Annotated[str, AfterValidator(require_name)]
+    """Which server of the models file this one is."""
+    models: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+    """Models file (TOML), the same as that of the hosts."""
+    store: OptionalPath = None
+    """Directory for its shards, on a disk that survives the machine's end; by default DIR/NAME.store."""
+    dir: Directory = Path()
+    """Directory of its socket, for inaproto status; by default as the switch has it."""
+    metrics: MetricsAddress = ""
+    """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
+    log_level: LogLevel = "info"
+    """debug, info, warning or error."""
+    log_format: LogFormat = "text"
+    """text, or json: one object a line, for programs."""
+
+    @property
+    def store_path(self) -> Path:
+        return self.store if self.store is not None else self.dir / f"{self.name}.store"
+
+    @property
+    def listen_path(self) -> Path:
+        return self.dir / f"{self.name}.sock"
 
 
 S = TypeVar("S", bound=Settings)
@@ -344,6 +375,18 @@ def load_host_settings(
             f"{field} ({loaded.sources[field]}): {settings.listen_path} is the {owner}'s own socket; "
             f"give the host another {field}"
         )
+    return loaded
+
+
+def load_server_settings(
+    flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
+) -> Loaded[ServerSettings]:
+    """Merge and check. ``flags`` holds the given ones only. Raises ``ConfigError``."""
+    loaded = _load(ServerSettings, flags, file, environment)
+    path = loaded.settings.listen_path
+    require_path_fits(path, f"dir ({loaded.sources['dir']}), the server's socket")
+    if gives_no_status(path.name) or path.name == CONTROL_SOCKET:
+        raise ConfigError(f"name ({loaded.sources['name']}): {path} is another daemon's own socket")
     return loaded
 
 
@@ -413,12 +456,12 @@ def _read_table(file: Path, table: str) -> dict[str, Any]:
         raise ConfigError(f"configuration file {file}: is not UTF-8 text (byte {error.start})") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"configuration file {file}: is not TOML: {error}") from None
-    known = ("switch", "host", "controller")
+    known = ("switch", "host", "server", "controller")
     for name in document:
         if name not in known:
             raise ConfigError(
                 f"configuration file {file}: unknown table or field {name!r}{_did_you_mean(name, known)}; "
-                "fields belong into the table [switch], [host] or [controller]"
+                "fields belong into the table [switch], [host], [server] or [controller]"
             )
     section = document.get(table, {})
     if not isinstance(section, dict):

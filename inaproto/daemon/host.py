@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -34,6 +34,8 @@ from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_seats import HostSeats
 from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.host_totals import HostTotals
+from inaproto.daemon.overlay.host_models import HostModels, host_models
+from inaproto.daemon.overlay.model_seat import ModelSeat
 from inaproto.daemon.turn_seats import TurnSeats
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.daemon.unix_sockets import UNIX
@@ -81,6 +83,8 @@ async def run_host(
             nursery.start_soon(daemon.accept)
             nursery.start_soon(daemon.controller.run)
             nursery.start_soon(daemon.keep_turns)
+            if daemon.models is not None:
+                await nursery.start(daemon.models.run)
             if settings.metrics:
                 from inaproto.daemon.metrics import host_metrics
                 from inaproto.daemon.metrics_server import serve_metrics
@@ -125,6 +129,10 @@ class HostDaemon:
         """Rings that wait for the switch in the middle of their jobs; the processes may have ended."""
         self._away_changed = trio.Event()
         self._began = trio.current_time()
+        self.models: HostModels | None = None
+        """Of push and pull, where there is a models file."""
+        if settings.models is not None:
+            self.models = host_models(settings.models, settings.name)
         self.seats = HostSeats(self._cut_off, self._seats_changed)
         self.controller = ControllerLink(
             "host",
@@ -140,6 +148,10 @@ class HostDaemon:
         """None while there is no switch; also from the end of one fabric on, while its NIC closes."""
         fabric = self._fabric
         return None if fabric is None or fabric.has_ended else fabric
+
+    @property
+    def model_seats(self) -> Mapping[str, ModelSeat]:
+        return {} if self.models is None else self.models.seats
 
     def status(self) -> dict[str, Any]:
         """For ``inaproto status`` and for processes that ask what they wait for."""
@@ -167,6 +179,7 @@ class HostDaemon:
             | {"grants": len(self.seats.holds()), "turns": self._turn_seats.status()},
             "totals": self._totals.status(),
             "rings": [],
+            "models": [] if self.models is None else self.models.status(),
             "nic": {},
         }
         if isinstance(self._door, TlsDoor):

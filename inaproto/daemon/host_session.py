@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,6 +22,8 @@ from inaproto.daemon.host_fabric import Fabric
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_seats import HostSeats
 from inaproto.daemon.local_rank import LocalRank
+from inaproto.daemon.overlay.model_seat import ModelSeat
+from inaproto.daemon.overlay.model_session import ModelSession
 from inaproto.daemon.session_rules import for_people
 from inaproto.daemon.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
@@ -34,6 +37,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
+from inaproto.wire.push_pull_messages import ModelClock, ModelJoin, ModelLeave, ModelPull
 
 SEGMENTS_MAX = 256
 """Segments of one process: each takes one of the NIC's memory regions."""
@@ -50,6 +54,8 @@ class Daemon(Protocol):
     def fabric(self) -> Fabric | None: ...
     @property
     def seats(self) -> HostSeats: ...
+    @property
+    def model_seats(self) -> Mapping[str, ModelSeat]: ...
     def status(self) -> dict[str, Any]: ...
 
 
@@ -67,6 +73,8 @@ class ClientSession:
         """Job and rank, once its ring has stood."""
         self._regroup: Regroup | None = None
         """Asked, and not answered yet."""
+        self._model: ModelSession | None = None
+        """Of a process that is no rank but a worker of a model."""
 
     def __str__(self) -> str:
         return f"process {self._pid}" + (f" ({self._rank})" if self._rank else "")
@@ -86,6 +94,8 @@ class ClientSession:
                 self._send(error_message(DaemonUnreachable(text)))
             if self._rank is not None and self._rank.ring is not None:
                 self._process_ended(self._rank, self._rank.ring, reason)
+            if self._model is not None:
+                self._model.close()
             self._stream.close()
             if self._seat is not None:
                 failure = reason if self._leave_id is None else ""
@@ -136,11 +146,25 @@ class ClientSession:
                 self._asked_to_regroup(message)
             case Status(id=id):
                 self._report(id)
+            case ModelJoin():
+                self._asked_for_model(message)
+            case ModelClock() | ModelPull() | ModelLeave():
+                if self._model is None:
+                    raise JobError(f"{message.TYPE} before a model_join")
+                self._model.handle(message)
             case _:
                 raise JobError(f"a host daemon does not take messages of type {message.TYPE!r}")
 
+    def _asked_for_model(self, join: ModelJoin) -> None:
+        if self._join is not None or self._model is not None:
+            raise JobError("a second join on one connection; connect again for another model")
+        try:
+            self._model = ModelSession(join, self._daemon.model_seats, self._send)
+        except JoinRefused as error:
+            self._send(error_message(error, of=join.id))
+
     def _asked_to_join(self, join: Join) -> None:
-        if self._join is not None or self._leave_id is not None:
+        if self._join is not None or self._leave_id is not None or self._model is not None:
             raise JobError("a second join on one connection; connect again for another rank")
         if join.rank >= join.size:
             text = f"there is no rank {join.rank} in a job of {join.size}; ranks are 0 to {join.size - 1}"
@@ -175,6 +199,9 @@ class ClientSession:
         descriptor = self._stream.take_descriptor()
         if descriptor is None:
             raise JobError(f"segment {message.segment}: no descriptor came with the message")
+        if self._model is not None:
+            self._model.buffer(message, descriptor)
+            return
         rank = self._rank
         if rank is None or message.segment in rank.segments or len(rank.segments) >= SEGMENTS_MAX:
             os.close(descriptor)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from prometheus_client.metrics_core import Metric
 
 from inaproto.daemon.metric_families import Families
+from inaproto.daemon.overlay.metrics import model_metrics
 
 PATHS: Final = ("switch", "chain", "ring", "local")
 """By which an operation was summed; all are told from the start, so that rates have no gap."""
@@ -45,6 +46,8 @@ def host_metrics(status: Mapping[str, Any]) -> list[Metric]:
         "event",
         {name: value for name, value in status["nic"].items() if isinstance(value, int)},
     )
+    if status["models"]:
+        model_metrics(made, status["models"])
     return made.made
 
 

@@ -66,14 +66,7 @@ def map_buffer(descriptor: int, *, segment: int, nbytes: int, nic: Nic) -> Share
 
     Raises ``JobError`` that says what is wrong with the descriptor.
     """
-    try:
-        _check(descriptor, segment, nbytes)
-        try:
-            memory = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        except (OSError, ValueError) as error:
-            raise JobError(f"segment {segment} of {nbytes} bytes cannot be mapped: {error}") from None
-    finally:
-        os.close(descriptor)
+    memory = map_memory(descriptor, segment=segment, nbytes=nbytes)
     view = memoryview(memory)
     try:
         region = nic.register_memory(view.toreadonly())  # peers write to receive slots only
@@ -82,6 +75,18 @@ def map_buffer(descriptor: int, *, segment: int, nbytes: int, nic: Nic) -> Share
             f"segment {segment} cannot be registered: {error}; use fewer, larger buffers"
         ) from None
     return SharedBuffer(segment, nbytes, memory, view, nic, region)
+
+
+def map_memory(descriptor: int, *, segment: int, nbytes: int) -> mmap.mmap:
+    """Check and map a client's memfd, and close the descriptor. Raises ``JobError``."""
+    try:
+        _check(descriptor, segment, nbytes)
+        try:
+            return mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except (OSError, ValueError) as error:
+            raise JobError(f"segment {segment} of {nbytes} bytes cannot be mapped: {error}") from None
+    finally:
+        os.close(descriptor)
 
 
 def _check(descriptor: int, segment: int, nbytes: int) -> None:

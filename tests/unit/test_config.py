@@ -142,7 +142,7 @@ def test_missing_values_say_the_three_ways_to_give_them() -> None:
             "rings_maxx ({file}: switch.rings_maxx): no such field, did you mean 'rings_max'?",
         ),
         ("[swich]\n", "unknown table or field 'swich', did you mean 'switch'?"),
-        ("seed = 1\n", "fields belong into the table [switch], [host] or [controller]"),
+        ("seed = 1\n", "fields belong into the table [switch], [host], [server] or [controller]"),
         ("switch = 1\n", "'switch' must be a table"),
         ("[switch\n", "is not TOML: "),
         ("[switch]\nseed = 1\nseed = 2\n", "is not TOML: "),

@@ -10,8 +10,8 @@ from typing import Any
 import trio
 
 from inaproto.core.push_pull.node import ShardNode
-from inaproto.daemon.host_fabric import now
 from inaproto.daemon.overlay.core_configs import node_config
+from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.model_seat import ModelSeat
 from inaproto.daemon.overlay.models_file import Models, Shard, load_models

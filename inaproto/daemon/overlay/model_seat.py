@@ -1,12 +1,13 @@
 """A host's worker of one model: it sees one parameter server, whatever the number of shards.
 
-An update is cut over the shards, and a pull is answered when all of them have. Shards are asked in parallel and
-go on by themselves; so after this host died they may know different numbers of the worker's updates. The
+An update is cut over the shards, and a pull is answered when all of them have. Shards are asked in parallel
+and go on by themselves; so after this host died they may know different numbers of the worker's updates. The
 worker then resumes at the least of these, and makes the updates after it again; a shard that has one of them
 already does not get it twice.
 
-Invariants: one process at a time is the worker; an update is given to the shards whole, when it is finished, so
-that nothing is left of one whose process died over it; each update is in each shard once.
+Invariants: one process at a time is the worker; an update is given to the shards whole, when it is finished,
+so that nothing is left of one whose process died over it; each update is in each shard once; a shard is given
+nothing more of the worker until it has taken the last update.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class ModelSeat:
         self._requests: dict[int, _Request] = {}
         """By the number that a shard was asked by."""
         self._next = 1
+        self._taking: set[Shard] = set()
+        """Shards that were given an update, or told that the worker leaves, and have not said so."""
         self.pulls = 0
 
     def add(self, shard: Shard, shell: NodeShell) -> None:
@@ -110,6 +113,7 @@ class ModelSeat:
                 continue
             self._clocks[shard] = clock
             number = self._ask(asked, shard)
+            self._taking.add(shard)
             if update is not None:
                 shell.post(Pushed(update[shard.first : shard.end]))
             shell.post(Clocked(number))
@@ -131,6 +135,7 @@ class ModelSeat:
             for shard, shell in self._shells.items()
             if self._clocks[shard] != FOREVER
         ]
+        self._taking.update(asked.waiting)
         for shell, number in shells:
             shell.post(Left(number))
         self._finish(asked)
@@ -147,6 +152,8 @@ class ModelSeat:
             raise JobError(f"model {self.model.name!r}: a request before the answer to the join")
         if self._clock == FOREVER:
             raise JobError(f"model {self.model.name!r}: worker {self.worker} has left")
+        if self._taking:
+            raise JobError(f"model {self.model.name!r}: a request before the last update was taken")
         if clock is not None and clock != self._clock + 1:
             raise JobError(f"model {self.model.name!r}: update {clock} after update {self._clock}")
 
@@ -157,7 +164,9 @@ class ModelSeat:
         return number
 
     def _say_ready(self) -> None:
-        if self._owner is None or self._is_ready or len(self._clocks) < len(self._shells):
+        if self._owner is None or self._is_ready or self._taking:
+            return
+        if len(self._clocks) < len(self._shells):
             return
         self._is_ready = True
         self._clock = min(self._clocks.values())
@@ -170,10 +179,12 @@ class ModelSeat:
         self._say_ready()
 
     def done(self, shard: Shard, request: int, clock: int) -> None:
-        self._clocks[shard] = max(self._clocks.get(shard, 0), clock)
+        self._clocks[shard] = clock
+        self._taking.discard(shard)
         asked = self._answered(shard, request)
         if asked is not None:
             self._finish(asked)
+        self._say_ready()
 
     def answered(self, shard: Shard, answer: Answer) -> None:
         asked = self._answered(shard, answer.request)
@@ -185,6 +196,7 @@ class ModelSeat:
             self._owner.model_pulled(asked.number, _joined(asked))
 
     def refused(self, shard: Shard, request: int, reason: str) -> None:
+        self._taking.discard(shard)
         asked = self._answered(shard, request)
         if asked is None or self._owner is None:
             return
@@ -211,8 +223,7 @@ class ModelSeat:
             "has_process": self.is_taken,
             "clock": None if self._clock in (None, FOREVER) else self._clock,
             "has_left": self._clock == FOREVER
-            or bool(self._clocks)
-            and min(self._clocks.values()) == FOREVER,
+            or (bool(self._clocks) and min(self._clocks.values()) == FOREVER),
             "pulls": self.pulls,
             "waits_for": list(self.waits_for()),
         }

@@ -1,7 +1,7 @@
 """The parameter server: it holds one shard of every model that names it, durably.
 
-``inaproto server --models models.toml --name ps0 --dir DIR``: each shard lies in ``STORE/MODEL-SHARD``. A server
-that was killed goes on where its disk is; its children wait for it, and lose nothing.
+``inaproto server --models models.toml --name ps0``: each shard lies in ``STORE/MODEL-SHARD``. A server that
+was killed goes on where its disk is; its children wait for it, and lose nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import trio
 from inaproto.core.push_pull.shard import ShardRoot
 from inaproto.daemon.accepting import take_each
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.host_fabric import now
 from inaproto.daemon.overlay.core_configs import root_config
 from inaproto.daemon.overlay.durable_log import DurableLog
 from inaproto.daemon.overlay.host_models import wall_clock_life
+from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.models_file import Models, Shard
 from inaproto.daemon.overlay.shells import RootShell, frame_of

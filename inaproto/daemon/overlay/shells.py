@@ -41,8 +41,8 @@ from inaproto.core.push_pull.types import (
     Woke,
 )
 from inaproto.core.push_pull.words import NodeId, Word
-from inaproto.daemon.host_fabric import now
 from inaproto.daemon.overlay.durable_log import DurableLog
+from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Links
 from inaproto.daemon.overlay.models_file import Shard
 from inaproto.daemon.overlay.word_records import change_of, state_of
@@ -138,8 +138,19 @@ class _Shell:
 
 
 _REMARKABLE: Final = frozenset(
-    "ATTACHED ADOPTED PARENT_DEAD CHILD_DEAD RETURNED RESENT RESET WORKER_RESUMED WORKER_REMOVED TORN_DOWN "
-    "BUILT_UP".split()
+    [
+        "ATTACHED",
+        "ADOPTED",
+        "PARENT_DEAD",
+        "CHILD_DEAD",
+        "RETURNED",
+        "RESENT",
+        "RESET",
+        "WORKER_RESUMED",
+        "WORKER_REMOVED",
+        "TORN_DOWN",
+        "BUILT_UP",
+    ]
 )
 """Marks of failovers and fallbacks, which people are to see."""
 

@@ -1,0 +1,363 @@
+"""A worker of a model that is trained by push, pull and clock (MLNet section 3), Trio or blocking.
+
+::
+
+    with inaproto.connect_model_blocking("digits", socket="/tmp/ina/h0.sock") as model:
+        while model.clock < 100:
+            weights = model.pull(staleness=2)
+            model.push(gradient(weights, model.clock))
+            model.finish()                              # one update is finished: the clock goes on
+
+The weights of a model are the sum of all that was pushed, of all workers, from zeros on; the first update of
+a worker may be the initial weights. Whoever wants gradient descent pushes ``-rate * gradient``.
+
+Where the host daemon dies, calls raise ``DaemonUnreachable``. Connect again: ``clock`` then says how many of
+this worker's updates count; those after it were lost with the daemon, and are to be made again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from inaproto.client.channel import Channel, Clock, ModelWorker, Steps, again, wait_until
+from inaproto.client.drivers import TrioDriver, drive_blocking
+from inaproto.client.joining import reach_daemon
+from inaproto.client.memory import Region
+from inaproto.client.model_protocol import ModelProtocol, ModelRequest
+from inaproto.client.unix_stream import dial_unix
+from inaproto.client.waits import EXPLAIN_S, ask_status
+from inaproto.errors import LocalMisuse, OperationTimeout
+from inaproto.ports import Dial
+from inaproto.wire.push_pull_messages import ModelJoined, ModelPulled
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PullRecord:
+    """What was in the weights of a pull, by the servers' word."""
+
+    clock: int
+    """Of this worker when it pulled."""
+    staleness: int
+    """That was asked for."""
+    oldest: int
+    """Updates of every worker up to this one are in the weights: at least ``clock - staleness``."""
+    newest: int
+    """No update after this one is."""
+    seconds: float
+
+
+class _Model:
+    """What both kinds share: everything that does not wait."""
+
+    def __init__(self, channel: Channel, protocol: ModelProtocol, told: ModelJoined, clock: Clock) -> None:
+        self._channel = channel
+        self._protocol = protocol
+        self._told = told
+        self._seconds = clock
+        self._open: NDArray[Any] | None = None
+        self._open_region: Region | None = None
+        self._clock = told.clock
+        self._is_finishing = self._has_left = False
+        self.last_pull: PullRecord | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, worker {self.worker} of {self.workers}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise LocalMisuse("a worker's connection cannot be pickled; connect in the other process")
+
+    @property
+    def name(self) -> str:
+        return self._channel.who.job
+
+    @property
+    def worker(self) -> int:
+        """Number of this worker, 0 to ``workers - 1``: that of its host in the models file."""
+        return self._told.worker
+
+    @property
+    def workers(self) -> int:
+        return self._told.workers
+
+    @property
+    def elements(self) -> int:
+        return self._told.elements
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self._told.dtype)
+
+    @property
+    def staleness(self) -> int:
+        """Of the model's trees: pulls at less may have to wait until others have come to a multiple of it."""
+        return self._told.staleness
+
+    @property
+    def clock(self) -> int:
+        """Updates of this worker that are finished: the next one has the number ``clock + 1``."""
+        return self._clock
+
+    def push(self, gradients: NDArray[Any]) -> None:
+        """Add ``gradients`` to the update that is being made; they are copied, nothing waits.
+
+        Shape (elements,) and the model's dtype. Raises ``LocalMisuse``, or what the connection failed with.
+        """
+        array = np.asarray(gradients)
+        if array.shape != (self.elements,) or array.dtype != self.dtype:
+            raise LocalMisuse(
+                f"push: {array.dtype} of shape {array.shape}; model {self.name!r} has {self.dtype} of shape "
+                f"({self.elements},)"
+            )
+        self._require_usable()
+        if self._open is None:
+            region = self._open_region = self._channel.memory.allocate(array.nbytes)
+            self._open = region.array((self.elements,), self.dtype)
+            np.copyto(self._open, array)
+        else:
+            self._open += array
+
+    def _require_usable(self) -> None:
+        self._channel.require_usable()
+        if self._has_left:
+            raise LocalMisuse(f"{self._channel.who} has left")
+        if self._is_finishing:
+            raise LocalMisuse("an update is being finished: wait for finish() before the next")
+
+    def _finishing(self, timeout: float | None) -> Steps[int]:
+        self._require_usable()
+        channel, region = self._channel, self._open_region
+        channel.announce()
+        request, data = self._protocol.clock(
+            self._clock + 1,
+            None if region is None else region.segment.number,
+            0 if region is None else region.offset,
+            region,
+        )
+        self._open = self._open_region = None
+        self._is_finishing = True
+        self._clock += 1
+        channel.send(data)
+        yield from self._waiting(request, timeout)
+        self._is_finishing = False
+        return self._clock
+
+    def _pulling(self, staleness: int | None, timeout: float | None) -> Steps[NDArray[Any]]:
+        asked = self.staleness if staleness is None else staleness
+        if not 0 <= asked <= 0xFFFF_FFFF:
+            raise LocalMisuse(f"pull: staleness {asked}; it is a number of clocks, 0 or more")
+        self._require_usable()
+        channel, began = self._channel, self._seconds()
+        region = channel.memory.allocate(self.elements * self.dtype.itemsize)
+        channel.announce()
+        request, data = self._protocol.pull(asked, region.segment.number, region.offset, region)
+        channel.send(data)
+        yield from self._waiting(request, timeout)
+        answer = request.answer
+        assert isinstance(answer, ModelPulled)
+        self.last_pull = PullRecord(
+            answer.clock, asked, answer.oldest, answer.newest, self._seconds() - began
+        )
+        weights = region.array((self.elements,), self.dtype).copy()
+        if self._open is not None and asked:  # the worker's own, at once (MLNet 3.2)
+            weights += self._open
+        return weights
+
+    def _leaving(self, timeout: float | None) -> Steps[None]:
+        self._require_usable()
+        if self._open is not None:
+            raise LocalMisuse("leave: an update is not finished; finish() it first, or close the connection")
+        request, data = self._protocol.leave_model()
+        self._channel.send(data)
+        yield from self._waiting(request, timeout)
+        self._has_left = True
+
+    def _waiting(self, request: ModelRequest, timeout: float | None) -> Steps[None]:
+        """Raises the request's error, or ``OperationTimeout`` that names what it waits for."""
+        until = None if timeout is None else self._seconds() + timeout
+        channel = self._channel
+        ended = yield from wait_until(channel, lambda: request.ended, until, self._seconds)
+        if not ended:
+            what = f"{request.call} of {channel.who} did not end within {timeout:g} s"
+            status = yield from ask_status(channel, self._seconds() + EXPLAIN_S, self._seconds)
+            if not request.ended:
+                raise OperationTimeout(f"{what}: {why_waiting(status, self.name)}")
+        if request.error is not None:
+            raise again(request.error)
+
+
+def why_waiting(status: dict[str, Any] | None, model: str) -> str:
+    """From the host daemon's status, for people."""
+    if status is None:
+        return "the host daemon does not answer either"
+    mine = next((one for one in status.get("models", []) if one.get("model") == model), None)
+    if mine is None:
+        return "the host daemon does not know the model"
+    parts = []
+    for shard in mine["shards"]:
+        if shard["server"] not in mine["worker"]["waits_for"]:
+            continue
+        if not shard["attached"]:
+            errors = [f" ({link['error']})" for link in shard["links"] if link["error"]]
+            parts.append(
+                f"server {shard['server']}: {shard['parent']} cannot be reached{''.join(errors[:1])}"
+            )
+        else:
+            slowest = shard["root"]["slowest"]
+            parts.append(f"server {shard['server']}, which has all workers' updates up to {slowest}")
+    return "it waits for " + "; for ".join(parts) if parts else "it is about to end"
+
+
+def _joining(
+    path: Path | None, who: ModelWorker, timeout: float | None, clock: Clock, dial: Dial
+) -> Steps[tuple[Channel, ModelProtocol, ModelJoined]]:
+    until = None if timeout is None else clock() + timeout
+    protocol = ModelProtocol()
+    channel = yield from reach_daemon(path, who, until, timeout, clock, dial, protocol)
+    try:
+        channel.send(protocol.join_model(who.job, who.key, os.getpid()))
+        there = yield from wait_until(
+            channel, lambda: protocol.model is not None or protocol.failure is not None, until, clock
+        )
+        if not there:
+            status = yield from ask_status(channel, clock() + EXPLAIN_S, clock)
+            if protocol.model is None and protocol.failure is None:
+                raise OperationTimeout(
+                    f"{who} could not begin within {timeout:g} s: {why_waiting(status, who.job)}"
+                )
+        if protocol.failure is not None:
+            raise protocol.failure
+    except BaseException:
+        channel.close()
+        raise
+    assert protocol.model is not None
+    channel.memory.segments_max = protocol.model.segments_max
+    return channel, protocol, protocol.model
+
+
+# --- Trio
+
+
+class Model(_Model):
+    """A worker's connection, for Trio programs; made by :func:`connect_model`."""
+
+    def __init__(
+        self, channel: Channel, protocol: ModelProtocol, told: ModelJoined, driver: TrioDriver
+    ) -> None:
+        super().__init__(channel, protocol, told, trio.current_time)
+        self._driver = driver
+
+    async def finish(self, timeout: float | None = None) -> int:
+        """The update is finished: the worker's clock goes on; returns it. An update may be empty.
+
+        Waits while the worker is too far ahead of its servers. Raises ``OperationTimeout``, which names who
+        is waited for (the update then still goes on), or what the connection failed with.
+        """
+        return await self._driver.drive(self._finishing(timeout))
+
+    async def pull(self, staleness: int | None = None, timeout: float | None = None) -> NDArray[Any]:
+        """Weights with the updates 1 to ``clock - staleness`` of every worker, and perhaps newer ones.
+
+        By default the staleness of the model. At 0 with no more than that: those of synchronous training.
+        ``last_pull`` says what was in them. Raises as :meth:`finish`.
+        """
+        return await self._driver.drive(self._pulling(staleness, timeout))
+
+    async def leave(self, timeout: float | None = None) -> None:
+        """For good: nobody waits for this worker any more. Returns when its updates are durable."""
+        await self._driver.drive(self._leaving(timeout))
+
+    async def aclose(self) -> None:
+        """Close the connection. The worker stays one of the model, and may connect again."""
+        self._channel.close()
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+
+async def connect_model(
+    model: str,
+    *,
+    key: str = "",
+    socket: str | os.PathLike[str] | None = None,
+    timeout: float | None = 30.0,
+    dial: Dial = dial_unix,
+) -> Model:
+    """Become the worker of this machine's host daemon for ``model``, as its models file has it.
+
+    ``socket`` is that of the host daemon; by default ``$INAPROTO_HOST_SOCKET``, else the only one in the run
+    directory. Returns when all parameter servers have said how far the worker is. Raises ``LocalMisuse`` or a
+    ``JobError``: ``DaemonUnreachable``, ``JoinRefused`` (another process is the worker, or it has left),
+    ``OperationTimeout``, which names the servers that are missing.
+    """
+    driver, who = TrioDriver(), _who(model, key)
+    steps = _joining(None if socket is None else Path(socket), who, timeout, trio.current_time, dial)
+    channel, protocol, told = await driver.drive(steps)
+    return Model(channel, protocol, told, driver)
+
+
+# --- blocking
+
+
+class BlockingModel(_Model):
+    """A worker's connection, for plain scripts; made by :func:`connect_model_blocking`."""
+
+    def finish(self, timeout: float | None = None) -> int:
+        """As :meth:`Model.finish`."""
+        return drive_blocking(self._finishing(timeout))
+
+    def pull(self, staleness: int | None = None, timeout: float | None = None) -> NDArray[Any]:
+        """As :meth:`Model.pull`."""
+        return drive_blocking(self._pulling(staleness, timeout))
+
+    def leave(self, timeout: float | None = None) -> None:
+        """As :meth:`Model.leave`."""
+        drive_blocking(self._leaving(timeout))
+
+    def close(self) -> None:
+        """As :meth:`Model.aclose`."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+
+def connect_model_blocking(
+    model: str,
+    *,
+    key: str = "",
+    socket: str | os.PathLike[str] | None = None,
+    timeout: float | None = 30.0,
+) -> BlockingModel:
+    """As :func:`connect_model`, for programs without an event loop."""
+    who = _who(model, key)
+    steps = _joining(None if socket is None else Path(socket), who, timeout, time.monotonic, dial_unix)
+    channel, protocol, told = drive_blocking(steps)
+    return BlockingModel(channel, protocol, told, time.monotonic)
+
+
+def _who(model: str, key: str) -> ModelWorker:
+    if not isinstance(model, str) or not 0 < len(model.encode()) <= 128:
+        raise LocalMisuse(f"connect_model: model {model!r:.60} is not a text of 1 to 128 bytes")
+    return ModelWorker(model, 0, 1, key)
