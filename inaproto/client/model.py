@@ -68,7 +68,9 @@ class _Model:
         self._open: NDArray[Any] | None = None
         self._open_region: Region | None = None
         self._clock = told.clock
-        self._is_finishing = self._has_left = False
+        self._finish: ModelRequest | None = None
+        """That has not ended."""
+        self._has_left = False
         self.last_pull: PullRecord | None = None
 
     def __repr__(self) -> str:
@@ -131,26 +133,31 @@ class _Model:
         self._channel.require_usable()
         if self._has_left:
             raise LocalMisuse(f"{self._channel.who} has left")
-        if self._is_finishing:
-            raise LocalMisuse("an update is being finished: wait for finish() before the next")
+        if self._finish is not None:
+            raise LocalMisuse("an update is being finished: wait for finish() before anything else")
 
     def _finishing(self, timeout: float | None) -> Steps[int]:
+        if self._finish is None:
+            self._begin_to_finish()
+        request = self._finish
+        assert request is not None
+        yield from self._waiting(request, timeout)
+        self._finish = None
+        return self._clock
+
+    def _begin_to_finish(self) -> None:
         self._require_usable()
         channel, region = self._channel, self._open_region
         channel.announce()
-        request, data = self._protocol.clock(
+        self._finish, data = self._protocol.clock(
             self._clock + 1,
             None if region is None else region.segment.number,
             0 if region is None else region.offset,
             region,
         )
         self._open = self._open_region = None
-        self._is_finishing = True
         self._clock += 1
         channel.send(data)
-        yield from self._waiting(request, timeout)
-        self._is_finishing = False
-        return self._clock
 
     def _pulling(self, staleness: int | None, timeout: float | None) -> Steps[NDArray[Any]]:
         asked = self.staleness if staleness is None else staleness
@@ -261,7 +268,7 @@ class Model(_Model):
         """The update is finished: the worker's clock goes on; returns it. An update may be empty.
 
         Waits while the worker is too far ahead of its servers. Raises ``OperationTimeout``, which names who
-        is waited for (the update then still goes on), or what the connection failed with.
+        is waited for (the update goes on: call it again), or what the connection failed with.
         """
         return await self._driver.drive(self._finishing(timeout))
 
@@ -274,7 +281,10 @@ class Model(_Model):
         return await self._driver.drive(self._pulling(staleness, timeout))
 
     async def leave(self, timeout: float | None = None) -> None:
-        """For good: nobody waits for this worker any more. Returns when its updates are durable."""
+        """For good: nobody waits for this worker any more. Returns when its updates are durable.
+
+        In a model of staleness 0 that is with the next update of the others, or when they leave, too.
+        """
         await self._driver.drive(self._leaving(timeout))
 
     async def aclose(self) -> None:
@@ -358,6 +368,6 @@ def connect_model_blocking(
 
 
 def _who(model: str, key: str) -> ModelWorker:
-    if not isinstance(model, str) or not 0 < len(model.encode()) <= 128:
+    if not 0 < len(model.encode()) <= 128:
         raise LocalMisuse(f"connect_model: model {model!r:.60} is not a text of 1 to 128 bytes")
     return ModelWorker(model, 0, 1, key)

@@ -80,10 +80,9 @@ class ModelSession:
     def handle(self, message: ModelRequest) -> None:
         """Raises ``JobError`` for what no client library asks."""
         match message:
-            case ModelClock(id=id, clock=clock, segment=None):
-                self._seat.clocked(id, clock, None)
-            case ModelClock(id=id, clock=clock, segment=int(segment), offset=offset):
-                self._seat.clocked(id, clock, self._array(segment, offset))
+            case ModelClock(id=id, clock=clock, segment=segment, offset=offset):
+                update = None if segment is None else self._array(segment, offset)
+                self._seat.clocked(id, clock, update)
             case ModelPull(id=id, staleness=staleness, segment=segment, offset=offset):
                 self._array(segment, offset)
                 if id in self._pulls:

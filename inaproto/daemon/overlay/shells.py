@@ -14,6 +14,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
 import trio
@@ -251,13 +252,13 @@ class RootShell(_Shell):
                 batch = list(self._unwritten)
                 self._unwritten.clear()
                 bodies = [frame_of(change_of(one.record)) for one in batch]
-                await _in_thread(lambda bodies=bodies: self._store.append(bodies))
+                await _in_thread(partial(self._store.append, bodies))
                 self.records += len(batch)
                 for one in batch:
                     self.post(Persisted(one.token))
                 if self._store.wants_snapshot:
                     body = frame_of(state_of(self.core.snapshot(), self.shard))
-                    await _in_thread(lambda body=body: self._store.snapshot(body))
+                    await _in_thread(partial(self._store.snapshot, body))
 
 
 def frame_of(told: tuple[Any, Sequence[memoryview]]) -> list[memoryview]:

@@ -1,0 +1,113 @@
+"""Hosts and parameter servers of models in this process, over UNIX sockets; each can be ended by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+import inaproto
+from inaproto.daemon.config import HostSettings
+from inaproto.daemon.host import HostDaemon, run_host
+from inaproto.daemon.overlay.models_file import Models, load_models
+from inaproto.daemon.overlay.parameter_server import ParameterServer, run_server
+from inaproto.ports import Nic
+
+WAIT_S = 60.0
+
+
+async def no_nic(*args: Any, **kwargs: Any) -> Nic:
+    raise AssertionError("there is no switch, so nobody opens a NIC")
+
+
+def models_text(hosts: int, servers: int, **fields: Any) -> str:
+    """A models file of one model, ``m``; ``fields`` as in TOML."""
+    lines = []
+    for table, prefix, count in (("hosts", "h", hosts), ("servers", "ps", servers)):
+        for number in range(count):
+            lines += [f"[[{table}]]", f'name = "{prefix}{number}"', f'address = "unix:{prefix}{number}.tree"']
+    lines += ["[[models]]", 'name = "m"']
+    lines += [f"{name} = {_toml(value)}" for name, value in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+class ModelsCluster:
+    def __init__(self, directory: Path, text: str, nursery: trio.Nursery) -> None:
+        self.directory = directory
+        self.file = directory / "models.toml"
+        self.file.write_text(text)
+        self.models: Models = load_models(self.file)
+        self._nursery = nursery
+        self._scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
+        self.hosts: dict[str, HostDaemon] = {}
+        self.servers: dict[str, ParameterServer] = {}
+
+    async def start_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for name in (*self.models.servers, *self.models.hosts):
+                nursery.start_soon(self.start, name)
+
+    async def start(self, name: str) -> None:
+        await self._nursery.start(self._run, name)
+
+    async def end(self, name: str) -> None:
+        """At once: it says nothing to anybody."""
+        scope, ended = self._scopes[name]
+        scope.cancel()
+        await ended.wait()
+
+    async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
+        scope, ended = trio.CancelScope(), trio.Event()
+        self._scopes[name] = scope, ended
+        with scope:
+            async with trio.open_nursery() as nursery:
+                if name in self.models.servers:
+                    store = self.directory / f"{name}.store"
+                    path = self.directory / f"{name}.sock"
+
+                    async def serve(task_status: trio.TaskStatus[ParameterServer]) -> None:
+                        await run_server(self.models, name, store, path, task_status=task_status)
+
+                    self.servers[name] = await nursery.start(serve)
+                else:
+                    settings = HostSettings(name=name, ip="10.0.0.1", dir=self.directory, models=self.file)
+
+                    async def host(task_status: trio.TaskStatus[HostDaemon]) -> None:
+                        await run_host(settings, open_nic=no_nic, task_status=task_status)
+
+                    self.hosts[name] = await nursery.start(host)
+                task_status.started()
+                await trio.sleep_forever()
+        ended.set()
+
+    def socket(self, host: str) -> Path:
+        return self.directory / f"{host}.sock"
+
+    async def worker(self, host: str, **options: Any) -> inaproto.Model:
+        return await inaproto.connect_model("m", socket=self.socket(host), timeout=WAIT_S, **options)
+
+    def status(self, host: str) -> Mapping[str, Any]:
+        (model,) = self.hosts[host].status()["models"]
+        return model  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def models_cluster(directory: Path, text: str) -> AsyncIterator[ModelsCluster]:
+    """All started."""
+    with trio.fail_after(4 * WAIT_S):
+        async with trio.open_nursery() as nursery:
+            cluster = ModelsCluster(directory, text, nursery)
+            await cluster.start_all()
+            yield cluster
+            nursery.cancel_scope.cancel()
