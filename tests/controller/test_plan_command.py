@@ -42,12 +42,12 @@ def test_a_plan_is_told_as_a_tree() -> None:
 
 def test_fees_are_told_with_links_and_what_is_least_of_both() -> None:
     asked = ("--topology", "fat-tree:4", "--programmable", "e0.* a0.*", "--workers", "7", "--rate", "3")
-    asked = (*asked, "--fee", "*=2", "--mode", "exact")
-    lines = called(*asked).stdout.splitlines()
+    fees = ("--fee", "*=2", "--mode", "exact")
+    lines = called(*asked, *fees).stdout.splitlines()
     assert lines[2].startswith("rate     3 Gbit/s")
     assert lines[3].startswith("links    20; at least ")
     assert lines[4] == "fees     6; with links 26, least possible"
-    (part,) = reported(*asked)["parts"]
+    (part,) = reported(*asked, *fees)["parts"]
     assert (part["hops"], part["hops_and_fees_at_least"]["exact"], part["is_proved"]) == (20, "26", True)
 
 
