@@ -50,7 +50,7 @@ from inaproto.core.push_pull.types import (
     Tell,
     Woke,
 )
-from inaproto.core.push_pull.words import NodeId, Push, Word
+from inaproto.core.push_pull.words import NodeId, Push
 from inaproto.errors import Blame
 from inaproto.units import MS, Instant
 
@@ -116,7 +116,12 @@ class Net:
         self._gradients = gradients or self._marks
         self.now = Instant(0)
         self.nodes: dict[NodeId, ShardNode] = {}
-        self.wires: dict[tuple[NodeId, NodeId], deque[Word]] = {}
+        self.inboxes: dict[tuple[NodeId, NodeId], deque[Connected | Heard | Disconnected]] = {}
+        """What the second has yet to hear from the first, or of its connection to it."""
+        self.linked: set[frozenset[NodeId]] = set()
+        self.unaware: set[tuple[NodeId, NodeId]] = set()
+        """The second has yet to hear that it is connected to the first, anew: what it says is lost till
+        then."""
         self.dialled: set[tuple[NodeId, NodeId]] = set()
         self.cut: set[frozenset[NodeId]] = set()
         self.persisting: deque[tuple[RootRecord, int]] = deque()
@@ -179,38 +184,51 @@ class Net:
             self.dialled = {(a, b) for a, b in self.dialled if a != node}
             program = self.programs.get(WorkerId(node))
             if program is not None:
-                program.clock, program.is_waiting, program.is_pull_due = None, False, False
-        for a, b in sorted(self.wires):
-            if node in (a, b):
-                self._break(a, b)
+                program.clock = None
+                program.is_waiting = program.is_pull_due = program.has_left = False
+        for a, b in sorted(self.inboxes):
+            if b == node:
+                self.inboxes[a, b].clear()
+        for pair in sorted(self.linked, key=sorted):
+            if node in pair:
+                self._unlink(*pair)
 
     def cut_off(self, a: NodeId, b: NodeId) -> None:
         self.cut.add(frozenset((a, b)))
-        self._break(a, b)
+        self._unlink(a, b)
 
     def heal(self) -> None:
         self.cut.clear()
         self._dial_again()
 
-    def _break(self, a: NodeId, b: NodeId) -> None:
-        there = self.wires.pop((a, b), None)
-        back = self.wires.pop((b, a), None)
-        if there is None and back is None:
-            return
-        for end, peer in ((a, b), (b, a)):
-            if self._is_up(end):
-                self.step(end, Disconnected(peer))
+    def _unlink(self, a: NodeId, b: NodeId) -> None:
+        """What is on its way is lost."""
+        if frozenset((a, b)) in self.linked:
+            self.linked.remove(frozenset((a, b)))
+            for end, peer in ((a, b), (b, a)):
+                self._lose(peer, end)
+
+    def _lose(self, a: NodeId, b: NodeId) -> None:
+        """``b`` hears no more of ``a``."""
+        inbox = self.inboxes.setdefault((a, b), deque())
+        is_new = any(isinstance(event, Connected) for event in inbox)
+        kept = [event for event in inbox if isinstance(event, Disconnected)]
+        inbox.clear()
+        inbox.extend(kept)
+        if not (is_new or kept) and self._is_up(b):
+            inbox.append(Disconnected(a))
 
     def _dial_again(self) -> None:
         for a, b in sorted(self.dialled):
             self._dial(a, b)
 
     def _dial(self, a: NodeId, b: NodeId) -> None:
-        if (a, b) in self.wires or frozenset((a, b)) in self.cut or not (self._is_up(a) and self._is_up(b)):
+        if frozenset((a, b)) in self.linked | self.cut or not (self._is_up(a) and self._is_up(b)):
             return
-        self.wires[a, b], self.wires[b, a] = deque(), deque()
-        self.step(b, Connected(a))
-        self.step(a, Connected(b))
+        self.linked.add(frozenset((a, b)))
+        self.unaware |= {(a, b), (b, a)}
+        self.inboxes.setdefault((a, b), deque()).append(Connected(a))
+        self.inboxes.setdefault((b, a), deque()).append(Connected(b))
 
     # --- steps
 
@@ -229,8 +247,9 @@ class Net:
             case Tell():
                 if isinstance(action.word, Push):
                     self.pushes[node] = self.pushes.get(node, 0) + 1
-                if (node, action.peer) in self.wires:
-                    self.wires[node, action.peer].append(action.word)
+                is_there = frozenset((node, action.peer)) in self.linked
+                if is_there and (action.peer, node) not in self.unaware:
+                    self.inboxes[node, action.peer].append(Heard(node, action.word))
             case Connect():
                 self.dialled.add((node, action.peer))
                 self._dial(node, action.peer)
@@ -242,7 +261,7 @@ class Net:
             case Resumed():
                 program = self.programs[action.worker]
                 program.clock, program.is_waiting = action.clock, False
-                program.is_pull_due = action.clock > 0
+                program.is_pull_due, program.has_left = action.clock > 0, action.clock == FOREVER
             case Done():
                 program = self.programs[WorkerId(node)]
                 program.is_waiting = False
@@ -262,12 +281,10 @@ class Net:
 
     def _close(self, a: NodeId, b: NodeId) -> None:
         """What ``a`` has said still arrives."""
-        said = self.wires.get((a, b))
-        while said and self._is_up(b) and (a, b) in self.wires:
-            self.step(b, Heard(a, said.popleft()))
-        self.wires.pop((a, b), None)
-        if self.wires.pop((b, a), None) is not None and self._is_up(b):
-            self.step(b, Disconnected(a))
+        if frozenset((a, b)) in self.linked:
+            self.linked.remove(frozenset((a, b)))
+            self.inboxes[a, b].append(Disconnected(a))
+            self.inboxes[b, a].clear()
 
     def _act(self, worker: WorkerId) -> None:
         program, node = self.programs[worker], NodeId(worker)
@@ -286,8 +303,8 @@ class Net:
     def moves(self) -> list[Callable[[], None]]:
         """Whatever may happen next."""
         found: list[Callable[[], None]] = []
-        for (a, b), words in sorted(self.wires.items()):
-            if words:
+        for (a, b), inbox in sorted(self.inboxes.items()):
+            if inbox:
                 found.append(partial(self._deliver, a, b))
         if self.persisting:
             found.append(self._persist)
@@ -297,7 +314,10 @@ class Net:
         return found
 
     def _deliver(self, a: NodeId, b: NodeId) -> None:
-        self.step(b, Heard(a, self.wires[a, b].popleft()))
+        event = self.inboxes[a, b].popleft()
+        if isinstance(event, Connected) and not any(isinstance(e, Connected) for e in self.inboxes[a, b]):
+            self.unaware.discard((a, b))
+        self.step(b, event)
 
     def _persist(self) -> None:
         record, token = self.persisting.popleft()

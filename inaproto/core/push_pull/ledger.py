@@ -84,13 +84,16 @@ class Ledger:
             self.merged, self.forwarded = self.merged.with_(ended), self.forwarded.with_(ended)
 
     def rebase(self, base: Clocks) -> list[Update] | None:
-        """A parent has ``base``: what must be sent to it again, in order; None, and nothing is changed, if it
-        has a part of something."""
+        """A parent has ``base``: what must be sent to it again, in order.
+
+        None, and nothing is changed, if it has a part of something, or lacks what went another way before and
+        is not in the log here: then those below are to send again what they have.
+        """
         again = rest_after(self.log, base)
         if again is None:
             return None
         kept = rest_after(self._pending.updates, again[1])
-        if kept is None:
+        if kept is None or not kept[1].covers(self.merged):
             return None
         self._pending.keep(kept[0])
         self.forwarded, self.merged = again[1], kept[1]

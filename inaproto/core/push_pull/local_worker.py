@@ -16,12 +16,12 @@ from inaproto.core.push_pull.cache import Cache
 from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.push_pull.fixed_point import dequantised, quantised
 from inaproto.core.push_pull.staleness import model_clock, needed
-from inaproto.core.push_pull.types import Answer, Done, NodeAction, Pulled, Refuse, ShardSpec
+from inaproto.core.push_pull.types import Answer, Done, Mark, NodeAction, Noted, Pulled, Refuse, ShardSpec
 from inaproto.core.push_pull.updates import Update, added
 from inaproto.core.push_pull.words import Numbers
 from inaproto.errors import LocalMisuse
 
-REMOVED = "the worker was removed from the model: it had been away for too long, or someone ordered it"
+REMOVED = "the worker has left the model, in an earlier life, or was removed from it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class LocalWorker:
         if self._leaving is not None:
             request, self._leaving = self._leaving, None
             return [Done(request, FOREVER)]
-        return self._remove() if self.clock not in (None, FOREVER) else []
+        return [Noted(Mark.WORKER_REMOVED), *self._remove()] if self.clock not in (None, FOREVER) else []
 
     def _remove(self) -> list[NodeAction]:
         self.kept, self._open = [], None

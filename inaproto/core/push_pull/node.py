@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from inaproto.core.push_pull.children import OWN_PLACE, Bond
+from inaproto.core.push_pull.children import Bond
 from inaproto.core.push_pull.clocks import NO_CLOCKS, WorkerId
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.parent_link import ParentLink
@@ -171,7 +171,7 @@ class ShardNode:
         worker = self._own(said)
         update, actions = worker.leaves(said.request)
         if update is not None:
-            self._sub.take(OWN_PLACE, update)
+            self._sub.take_own(update)
         return actions
 
     def _finish_update(self) -> list[NodeAction]:
@@ -180,7 +180,7 @@ class ShardNode:
         finished = None if worker is None else worker.finish(self._sub.root.get(worker.worker) or 0)
         if finished is None:
             return []
-        self._sub.take(OWN_PLACE, finished[0])
+        self._sub.take_own(finished[0])
         return [finished[1]]
 
     def _wanted(self, needed: int) -> list[NodeAction]:
@@ -336,13 +336,10 @@ class ShardNode:
         worker = self._sub.worker
         if worker is None:
             return []
-        had = worker.is_removed
         actions = worker.prune(self._sub.root)
         base = self._sub.ledger.merged.get(worker.worker)
         if worker.clock is None and self._link.is_attached and base is not None:
             actions += self._resume(worker, base)
-        if worker.is_removed and not had:
-            actions.append(Noted(Mark.WORKER_REMOVED))
         return [*actions, *self._finish_update()]
 
     def _resume(self, worker: LocalWorker, base: int) -> list[NodeAction]:
@@ -350,7 +347,7 @@ class ShardNode:
         if (self._sub.root.get(worker.worker) or 0) < base:
             return []
         worker.resume(base)
-        return [] if worker.is_removed else [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, base)]
+        return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, base)]
 
     def _attach(self) -> list[NodeAction]:
         """To the parent, and children to this node, once it is known how far the parent is with theirs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from inaproto.core.push_pull.cache import Cache
 from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
-from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.push_pull.ledger import Ledger
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.types import NodeAction, NodeConfig, Tell
@@ -59,10 +59,20 @@ class Subtree:
             self.cache = self.cache.plus([update])
         return True
 
+    def take_own(self, update: Update) -> None:
+        """Of the own worker. Updates of an earlier life of its host may turn up that were under way when it
+        died, and count in place of those that it makes again; what it says when it leaves holds whatever they
+        were."""
+        [(worker, clock)] = update.after.items()
+        merged = self.ledger.merged[worker]
+        if clock == FOREVER and update.before[worker] < merged < FOREVER:
+            update = Update(merged + 1, Clocks({worker: merged}), update.after, None)
+        self.take(OWN_PLACE, update)
+
     def take_kept(self) -> None:
         """What a reset dropped of the own worker's updates."""
         for update in [] if self.worker is None else self.worker.kept:
-            self.take(OWN_PLACE, update)
+            self.take_own(update)
 
     def reset(self, base: Clocks) -> list[Tell]:
         """Drops all sums; the children are told to attach anew."""

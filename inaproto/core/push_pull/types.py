@@ -254,8 +254,12 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The worker may push: it is at this clock, and what it had done after it is lost (a node says this once,
-    after it has started; 0 for a new worker)."""
+    """The worker may push: it is at this clock, and makes what it had done after it again.
+
+    Said once after the node has started; 0 for a new worker, ``FOREVER`` for one that has left or was
+    removed. If an update that it makes again turns up after all, from a node that had taken it, that one
+    counts, not the new.
+    """
 
     worker: WorkerId
     clock: int
