@@ -185,7 +185,6 @@ class ParentLink:
             actions.append(Tell(self.parent, Detach(self.session)))
         self._at, self.bonding = at, Bonding.APART
         self._answers_since.clear()
-        self._last_answer.clear()
         is_there = self.parent in self._connected
         self._silent_since = None if is_there and not self._has_beats else now
         return [*actions, *self._dial()]
@@ -195,6 +194,7 @@ class ParentLink:
         wanted = [self.parent, *reversed(self.skipped)]
         actions: list[NodeAction] = [Disconnect(peer) for peer in self._dialled if peer not in wanted]
         self._connected.intersection_update(wanted)
+        self._answers_since = {peer: t for peer, t in self._answers_since.items() if peer in self.skipped}
         actions += [Connect(peer) for peer in wanted if peer not in self._dialled]
         self._dialled = wanted
         return actions
