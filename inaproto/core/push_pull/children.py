@@ -86,7 +86,7 @@ class Children:
 
     @property
     def awaited_workers(self) -> list[WorkerId]:
-        return [worker for child in self if child.is_awaited for worker in child.workers]
+        return [w for child in self if child.is_awaited for w in child.workers if w not in child.lost]
 
     @property
     def are_expected(self) -> bool:

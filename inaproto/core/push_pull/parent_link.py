@@ -39,6 +39,8 @@ class ParentLink:
         self._last_answer: dict[NodeId, Instant] = {}
         self._next_beat = now
         self._is_begun = False
+        self._told: tuple[tuple[NodeId, ...], tuple[WorkerId, ...]] = (), ()
+        """By the last heartbeat of this session; what is new is told at once."""
         self.bonding = Bonding.APART
         self.session = 0
         self.is_direct = False
@@ -103,8 +105,9 @@ class ParentLink:
         return self.session
 
     def accepted(self) -> None:
-        """The parent has answered."""
+        """The parent has answered; it knows of nobody who is dead or lost."""
         self.bonding = Bonding.ATTACHED
+        self._told = (), ()
 
     def lose(self) -> None:
         """The session: ``Attach`` is due again."""
@@ -128,13 +131,14 @@ class ParentLink:
             actions += self._dial()
         actions += self._leave_the_dead(now)
         actions += self._return(now)
-        if self._has_beats and now >= self._next_beat:
+        is_due = self._has_beats and now >= self._next_beat
+        if is_due:
             self._next_beat = Instant(now + (self._patience.heartbeat_ns or 0))
-            actions += [
-                Tell(peer, Heartbeat(dead, lost) if peer == self.parent else Heartbeat())
-                for peer in self._dialled
-                if peer in self._connected
-            ]
+            probed = [peer for peer in self._dialled if peer in self._connected and peer != self.parent]
+            actions += [Tell(peer, Heartbeat()) for peer in probed]
+        if self.parent in self._connected and (is_due or (self.is_attached and self._told != (dead, lost))):
+            self._told = dead, lost
+            actions.append(Tell(self.parent, Heartbeat(dead, lost)))
         return actions
 
     @property

@@ -96,7 +96,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Every ``heartbeat_ns`` (MLNet 3.2, fault tolerance)."""
+    """Every ``heartbeat_ns`` (MLNet 3.2, fault tolerance); and at once when what it says is new."""
 
     dead: tuple[NodeId, ...] = ()
     """Nodes that the sender, or a node below it, takes for dead."""
