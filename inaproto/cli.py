@@ -430,22 +430,23 @@ def guarded(command: Callable[[], None]) -> None:
             raise
         _fail([error])
     except BaseExceptionGroup as group:
-        leaves = _leaves(group)
+        found = leaves(group)
         if any(
             not isinstance(leaf, InaprotoError) or isinstance(leaf, InvariantBroken | LocalMisuse)
-            for leaf in leaves
+            for leaf in found
         ):
             raise
-        _fail(leaves)
+        _fail(found)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    leaves: list[BaseException] = []
+def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """The exceptions in it that are no groups."""
+    found: list[BaseException] = []
     for error in group.exceptions:
-        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return leaves
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
 
 
 def _fail(errors: list[BaseException] | list[InaprotoError]) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from inaproto.errors import Unsupported
+from inaproto.cli import leaves
+from inaproto.errors import JobError, Unsupported
+from inaproto_hil.cluster import ClusterError
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEED_MAX = (1 << 63) - 1
@@ -163,6 +166,49 @@ def sharing(*, seed: int, steps: int, slower: float, timeout: float, out: Path) 
 
     config = act.Config(seed=seed, steps=steps, slower=slower, timeout_s=timeout)
     sys.exit(act.main(config, out, click.echo))
+
+
+@demo.command()
+@_SEED
+@click.option("--workers", type=click.IntRange(3, 64), default=8, help="Each with a host daemon.")
+@click.option("--servers", type=click.IntRange(1, 16), default=2, help="Parameter servers.")
+@click.option("--steps", type=click.IntRange(min=6), default=60, help="Updates of each worker.")
+@click.option("--staleness", type=click.IntRange(0, 64), default=2, help="Clocks that a pull may be behind.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the story.")
+@_out("demo-out/pushpull")
+def pushpull(
+    *, seed: int, workers: int, servers: int, steps: int, staleness: int, as_json: bool, out: Path
+) -> None:
+    """Workers push and pull through trees of hosts; an interior host and a server are killed in between."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from inaproto_hil import push_pull_demo as act
+
+    steps -= steps % (staleness + 1)  # so that the last updates are at the end of a window
+    config = act.Config(seed=seed, workers=workers, servers=servers, steps=steps, staleness=staleness)
+    console = Console(stderr=True, highlight=False, quiet=as_json)
+    columns = TextColumn("updates"), BarColumn(), TextColumn("{task.completed}/{task.total}")
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("updates", total=workers * steps)
+
+        def say(line: str) -> None:
+            if not as_json:
+                bar.console.print(line, soft_wrap=True)
+
+        try:
+            told = act.run(config, out, say, lambda done: bar.update(task, completed=done))
+        except* (ClusterError, JobError) as failed:
+            raise click.ClickException("\n".join(str(error) for error in leaves(failed))) from None
+    if as_json:
+        click.echo(json.dumps(told, indent=1))
+    else:
+        click.echo(
+            f"{told['pulls']} pulls, {told['updates_redone']} updates made again, events: {told['events']}"
+        )
+        click.echo(act.last_line(told))
+    good = told["exact"] and not told["staleness_violations"] and not told["lost_updates"]
+    sys.exit(0 if good else 1)
 
 
 @demo.command()

@@ -70,12 +70,13 @@ def root_status(shard: Shard, shell: RootShell, links: Sequence[dict[str, Any]])
     }
 
 
+# Control messages have at most eight levels: what is within a child is no list.
 def _children(shard: Shard, children: Sequence[ChildView]) -> list[dict[str, Any]]:
     return [
         {
             "host": shard.model.process_of(child.node),
             "attached": child.is_attached,
-            "workers": [shard.model.workers[worker] for worker in child.workers],
+            "workers": " ".join(shard.model.workers[worker] for worker in child.workers),
             "waits": len(child.waiting),
         }
         for child in children
