@@ -316,7 +316,10 @@ cli.add_command(
     help="Directory of an operator's certificate (inaproto ca issue).",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object: switch, other_switches, hosts, problems."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object: switch, other_switches, hosts, servers, problems.",
 )
 def status(
     directory: Path | None,

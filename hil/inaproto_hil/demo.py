@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from inaproto.cli import leaves
 from inaproto.errors import JobError, Unsupported
-from inaproto_hil.cluster import ClusterError
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEED_MAX = (1 << 63) - 1
@@ -183,7 +181,9 @@ def pushpull(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from inaproto.cli import leaves
     from inaproto_hil import push_pull_demo as act
+    from inaproto_hil.cluster import ClusterError
 
     steps -= steps % (staleness + 1)  # so that the last updates are at the end of a window
     config = act.Config(seed=seed, workers=workers, servers=servers, steps=steps, staleness=staleness)

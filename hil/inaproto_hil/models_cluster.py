@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from inaproto.daemon.names import server_socket
 from inaproto.daemon.overlay.models_file import Models, load_models
 from inaproto_hil.cluster import Child, Cluster, inaproto_command, stop_children
 
@@ -71,7 +72,8 @@ class ModelsCluster(Cluster):
 
     def status(self, name: str) -> dict[str, Any]:
         """What ``inaproto status --json`` shows of a host or server."""
-        return self._status(self._of(name), name, self.directory / f"{name}.sock")
+        path = server_socket(name) if name in self.models.servers else f"{name}.sock"
+        return self._status(self._of(name), name, self.directory / path)
 
     def _of(self, name: str) -> Child:
         return next(child for child in self.daemons if child.name == name)

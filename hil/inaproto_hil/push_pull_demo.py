@@ -75,7 +75,8 @@ class Reference:
         self._sums = np.cumsum(self._updates, axis=1)
 
     def update(self, worker: int, clock: int) -> Numbers:
-        return self._updates[worker, clock]
+        found: Numbers = self._updates[worker, clock]
+        return found
 
     def counts(self, shard: Shard, weights: Numbers) -> list[int]:
         """How many updates of each worker the shard's ``weights`` (of the whole model) say they contain."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from inaproto.client.channel import Channel, Clock, JobRank, Steps, Wait, wait_until
 from inaproto.client.protocol import ClientProtocol
-from inaproto.client.run_directory import DIRECTORY_VARIABLE, run_directory
+from inaproto.client.run_directory import DIRECTORY_VARIABLE, SERVER_SOCKETS, run_directory
 from inaproto.client.waits import explain_join
 from inaproto.errors import DaemonUnreachable
 from inaproto.ports import Dial
@@ -36,7 +36,11 @@ def find_socket(environment: dict[str, str]) -> tuple[Path | None, str]:
     owner = _stranger(directory)
     if owner is not None and not environment.get(DIRECTORY_VARIABLE):
         return None, f"{directory} belongs to user {owner}, not to {os.geteuid()}, and is not trusted"
-    found = sorted(path for path in directory.glob("*.sock") if path.name not in _SWITCH_SOCKETS)
+    found = sorted(
+        path
+        for path in directory.glob("*.sock")
+        if path.name not in _SWITCH_SOCKETS and not path.name.startswith(SERVER_SOCKETS)
+    )
     if len(found) == 1:
         return found[0], ""
     if not found:

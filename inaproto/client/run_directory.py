@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DIRECTORY_VARIABLE = "INAPROTO_DIR"
+SERVER_SOCKETS = "server-"
+"""How names of sockets begin that belong to parameter servers, which do not serve training processes."""
 
 
 def default_run_directory(environment: Mapping[str, str]) -> Path:

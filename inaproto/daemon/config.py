@@ -36,7 +36,7 @@ from inaproto.daemon.control_address import (
 )
 from inaproto.daemon.fabric_file import place_in
 from inaproto.daemon.metrics_address import MetricsAddress
-from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, gives_no_status, require_name
+from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, gives_no_status, require_name, server_socket
 from inaproto.daemon.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
@@ -317,7 +317,7 @@ class ServerSettings(Settings):
 
     @property
     def listen_path(self) -> Path:
-        return self.dir / f"{self.name}.sock"
+        return self.dir / server_socket(self.name)
 
 
 S = TypeVar("S", bound=Settings)
@@ -385,8 +385,6 @@ def load_server_settings(
     loaded = _load(ServerSettings, flags, file, environment)
     path = loaded.settings.listen_path
     require_path_fits(path, f"dir ({loaded.sources['dir']}), the server's socket")
-    if gives_no_status(path.name) or path.name == CONTROL_SOCKET:
-        raise ConfigError(f"name ({loaded.sources['name']}): {path} is another daemon's own socket")
     return loaded
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from inaproto.ca.identity import NAME
+from inaproto.client.run_directory import SERVER_SOCKETS
 
 PORTS_SOCKET: Final = "ports.sock"
 CONTROL_SOCKET: Final = "control.sock"
@@ -25,6 +26,11 @@ def require_name(value: str) -> str:
 def trunk_socket(below: str) -> str:
     """Where a switch listens for the switch ``below`` it."""
     return f"trunk-{below}.sock"
+
+
+def server_socket(name: str) -> str:
+    """Where a parameter server tells its status; training processes have nothing to say there."""
+    return f"{SERVER_SOCKETS}{name}.sock"
 
 
 def gives_no_status(socket: str) -> bool:

@@ -29,6 +29,8 @@ class Report:
     hosts: list[dict[str, Any]] = field(default_factory=list)
     other_switches: list[dict[str, Any]] = field(default_factory=list)
     """Those after the first."""
+    servers: list[dict[str, Any]] = field(default_factory=list)
+    """Parameter servers."""
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -36,6 +38,7 @@ class Report:
             "switch": self.switch,
             "other_switches": self.other_switches,
             "hosts": self.hosts,
+            "servers": self.servers,
             "problems": self.problems,
         }
 
@@ -73,6 +76,8 @@ async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Se
             report.switch = answer
         elif answer.get("role") == "switch":
             report.other_switches.append(answer)
+        elif answer.get("role") == "server":
+            report.servers.append(answer)
         elif answer:
             report.hosts.append(answer)
     report.problems.sort()

@@ -94,8 +94,7 @@ async def reached(cluster: ModelsCluster, server: str, clock: int) -> None:
     """All workers have, at this server."""
 
     def slowest() -> int:
-        clocks = [shard["clocks"]["slowest"] for shard in cluster.servers[server].status()["shards"]]
-        return min(clocks)
+        return min(int(shard["clocks"]["slowest"]) for shard in cluster.servers[server].status()["shards"])
 
     while slowest() < clock:  # noqa: ASYNC110
         await trio.sleep(0.01)

@@ -1,0 +1,92 @@
+"""Trees of models for people: who is where in them, how far everybody is, and what has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
+    """Of ``ParameterServer.status``."""
+    yield Text(f"server {status['name']}: pid {status['pid']}, up {status['uptime_s']:.0f} s")
+    if status["refused"]:
+        told = ", ".join(f"{reason} {count}" for reason, count in status["refused"].items())
+        yield Text(f"  connections refused: {told}")
+    if status["shards"]:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        columns = (
+            "shard",
+            "elements",
+            "clock",
+            "fastest",
+            "left",
+            "tree",
+            "children",
+            "log bytes",
+            "snapshots",
+        )
+        for column in columns:
+            table.add_column(column)
+        for shard in status["shards"]:
+            table.add_row(*map(str, _root(shard)))
+        yield table
+    for shard in status["shards"]:
+        yield from _troubles(f"{shard['model']}/{shard['shard']}", shard)
+
+
+def show_models(models: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
+    """Of ``HostModels.status``: part of a host's."""
+    for model in models:
+        worker = model["worker"]
+        told = f"  model {model['model']}: worker {worker['worker']}, "
+        if worker["has_left"]:
+            told += "which has left"
+        elif not worker["has_process"]:
+            told += "without a process"
+        else:
+            told += f"at clock {worker['clock']}, {worker['pulls']} pulls"
+            if worker["waits_for"]:
+                told += f", waits for {', '.join(worker['waits_for'])}"
+        yield Text(told)
+        for shard in model["shards"]:
+            state = "below" if shard["attached"] else "looks for"
+            children = ", ".join(child["host"] for child in shard["children"] if child["attached"])
+            yield Text(
+                f"    shard {shard['shard']} at {shard['server']}: {state} {shard['parent']}"
+                f"{' (tree torn down)' if shard['direct'] else ''}, above {children or 'nobody'}; "
+                f"the server has all updates up to {_clock(shard['root']['slowest'])}"
+            )
+            yield from _troubles(f"{model['model']}/{shard['shard']}", shard)
+
+
+def _root(shard: Mapping[str, Any]) -> Iterable[object]:
+    clocks = shard["clocks"]
+    attached = [child["host"] for child in shard["children"] if child["attached"]]
+    yield f"{shard['model']}/{shard['shard']}"
+    yield f"{shard['elements']} {shard['dtype']}"
+    yield _clock(clocks["slowest"])
+    yield _clock(clocks["fastest"])
+    yield f"{clocks['left']} of {clocks['workers']}"
+    yield "torn down" if shard["direct"] else "stands"
+    yield ", ".join(attached) or "none"
+    yield shard["log_bytes"]
+    yield shard["snapshots"]
+
+
+def _clock(clock: int | None) -> str:
+    return "-" if clock is None else str(clock)
+
+
+def _troubles(name: str, shard: Mapping[str, Any]) -> Iterable[RenderableType]:
+    """Failovers and fallbacks, the newest last."""
+    if shard["dead"]:
+        yield Text(f"    {name}: taken for dead: {', '.join(shard['dead'])}")
+    for link in shard["links"]:
+        if link["error"]:
+            yield Text(f"    {name}: to {link['peer']}: {link['error']}")
+    for note in shard["notes"]:
+        yield Text(f"    {name}: {note}")

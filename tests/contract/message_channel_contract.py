@@ -1,0 +1,139 @@
+"""What every message channel does, whatever is below it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from inaproto.daemon.control_stream import EndOfChannel
+from inaproto.daemon.overlay.message_channel import MessageChannel
+from inaproto.errors import DecodeError
+from inaproto.wire.push_pull_messages import PushPullFlush, PushPullPush, PushPullRequest
+
+Pair = tuple[MessageChannel, MessageChannel]
+DEADLINE_S = 30.0
+LARGE = 3 << 20
+
+
+def push(number: int, arrays: int = 1) -> PushPullPush:
+    return PushPullPush(session=number, clock=1, before=((0, 0),), after=((0, 1),), arrays=arrays)
+
+
+class MessageChannelContract(ABC):
+    @abstractmethod
+    def pair(self) -> AbstractAsyncContextManager[Pair]:
+        """Both ends, connected; closed at the end."""
+
+    @asynccontextmanager
+    async def running(self, payload_bytes_max: int = LARGE) -> AsyncIterator[Pair]:
+        with trio.fail_after(DEADLINE_S):
+            async with self.pair() as pair, trio.open_nursery() as nursery:
+                for end in pair:
+                    end.allow_payload(payload_bytes_max)
+                    nursery.start_soon(end.run)
+                yield pair
+                for end in pair:
+                    end.close()
+
+    async def test_messages_and_arrays_arrive_in_order(self) -> None:
+        async with self.running() as (left, right):
+            arrays = [np.arange(number * 1000, dtype=np.int64) for number in range(8)]
+            for number, array in enumerate(arrays):
+                left.send_nowait(push(number), [array.data])
+                left.send_nowait(PushPullRequest(needed=number))
+            for number, array in enumerate(arrays):
+                message, payload = await right.receive()
+                assert message == push(number)
+                assert bytes(payload) == array.tobytes()
+                assert await right.receive() == (PushPullRequest(needed=number), b"")
+
+    async def test_both_ways_at_once(self) -> None:
+        array = np.random.default_rng(1).integers(0, 255, LARGE, np.uint8)
+        async with self.running() as pair:
+            for end in pair:
+                end.send_nowait(push(1), [array.data])
+            for end in pair:
+                _, payload = await end.receive()
+                assert bytes(payload) == array.tobytes()
+
+    async def test_a_receiver_that_comes_late_gets_all(self) -> None:
+        async with self.running() as (left, right):
+            for number in range(3):
+                left.send_nowait(push(number), [memoryview(bytes([number]) * LARGE)])
+            for number in range(3):
+                _, payload = await right.receive()
+                assert payload.nbytes == LARGE
+                assert {payload[0], payload[LARGE // 2], payload[-1]} == {number}
+
+    async def test_flush_waits_until_all_is_on_its_way(self) -> None:
+        async with self.running() as (left, right):
+            left.send_nowait(push(1), [memoryview(bytes(LARGE))])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(left.flush)
+                await right.receive()
+
+    async def test_a_payload_beyond_what_is_allowed_is_refused(self) -> None:
+        async with self.running(payload_bytes_max=100) as (left, right):
+            left.send_nowait(push(1), [memoryview(bytes(100))])
+            assert (await right.receive()).payload.nbytes == 100
+            left.send_nowait(push(2), [memoryview(bytes(101))])
+            with pytest.raises(DecodeError, match="a payload of 101 bytes, at most 100"):
+                await right.receive()
+
+    async def test_a_peer_that_does_not_read_costs_itself_its_channel(self) -> None:
+        async with self.running() as (left, _):
+
+            def send_many() -> None:
+                for number in range(1000):
+                    left.send_nowait(push(number), [memoryview(bytes(LARGE))])
+
+            with pytest.raises(EndOfChannel, match="unread"):
+                send_many()
+
+    async def test_closing_ends_the_other_side_after_what_was_sent(self) -> None:
+        async with self.running() as (left, right):
+            left.send_nowait(PushPullFlush())
+            await left.flush()
+            left.close()
+            assert (await right.receive()).message == PushPullFlush()
+            with pytest.raises(EndOfChannel):
+                await right.receive()
+
+    async def test_after_closing_nothing_goes(self) -> None:
+        async with self.running() as (left, _):
+            left.close("enough")
+            with pytest.raises(EndOfChannel, match="enough"):
+                left.send_nowait(PushPullFlush())
+            with pytest.raises(EndOfChannel, match="enough"):
+                await left.receive()
+
+    async def test_closing_wakes_who_waits(self) -> None:
+        async with self.running() as (left, _), trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with pytest.raises(EndOfChannel):
+                    await left.receive()
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            left.close()
+
+    async def test_a_cancelled_receive_loses_nothing(self) -> None:
+        async with self.running() as (left, right):
+            with trio.move_on_after(0):
+                await right.receive()
+            left.send_nowait(PushPullRequest(needed=7))
+            with trio.move_on_after(0):
+                await right.receive()
+                raise AssertionError("a receive that was cancelled before it began")
+            assert (await right.receive()).message == PushPullRequest(needed=7)
+
+    async def test_its_address_is_said(self) -> None:
+        async with self.running() as pair:
+            assert all(end.address for end in pair)
