@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -185,6 +186,7 @@ def pushpull(
     from inaproto_hil import push_pull_demo as act
     from inaproto_hil.cluster import ClusterError
 
+    logging.getLogger("inaproto.client").setLevel(logging.ERROR)  # that its daemon is gone is in the play
     steps -= steps % (staleness + 1)  # so that the last updates are at the end of a window
     config = act.Config(seed=seed, workers=workers, servers=servers, steps=steps, staleness=staleness)
     console = Console(stderr=True, highlight=False, quiet=as_json)

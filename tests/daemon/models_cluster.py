@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,11 @@ def models_text(hosts: int, servers: int, **fields: Any) -> str:
     lines += ["[[models]]", 'name = "m"']
     lines += [f"{name} = {_toml(value)}" for name, value in fields.items()]
     return "\n".join(lines) + "\n"
+
+
+def models_document(hosts: int, servers: int, **fields: Any) -> dict[str, Any]:
+    """The same as ``tomllib`` gives it."""
+    return tomllib.loads(models_text(hosts, servers, **fields))
 
 
 def _toml(value: Any) -> str:
