@@ -85,7 +85,13 @@ class Children:
         return [child for child in self if child.bond is bond]
 
     @property
+    def workers(self) -> list[WorkerId]:
+        """For whom they may push."""
+        return [worker for child in self if child.is_awaited for worker in child.workers]
+
+    @property
     def awaited_workers(self) -> list[WorkerId]:
+        """Those of them that are still below."""
         return [w for child in self if child.is_awaited for w in child.workers if w not in child.lost]
 
     @property

@@ -1,8 +1,9 @@
 """What the root concludes from failures: tree or direct mode, and workers to remove (MLNet section 3.2,
 mlnet.md 5).
 
-In the tree, nodes are dead that the root, or a heartbeat, takes for dead. In direct mode those that are not
-attached to the root are missing.
+In the tree, nodes are dead that the root, or a heartbeat, takes for dead; there are as many, at least, as
+workers that were below some node and have been below none for twice ``dead_ns``: of a node that dies together
+with its parent nobody tells. In direct mode those that are not attached to the root are missing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Failures:
         """Since when few enough are missing for the tree to be built up."""
         self._absent_since: dict[WorkerId, Instant] = dict.fromkeys(config.workers, now)
         """Workers that are below no node: since when."""
+        self._seen: set[WorkerId] = set()
+        self._now = now
         self.is_direct = False
         self.why = ""
 
@@ -34,7 +37,8 @@ class Failures:
     def new_mode(self, children: Children, now: Instant) -> bool | None:
         """Whether it is direct, from now on; None: it stays as it is."""
         dead = self.dead(children)
-        are_many = len(dead) >= self._config.teardown_failures
+        failures = len(dead) if self.is_direct else max(len(dead), len(self._gone(now)))
+        are_many = failures >= self._config.teardown_failures
         if not self.is_direct:
             return self._change(dead, is_direct=True) if are_many else None
         if are_many:
@@ -44,6 +48,10 @@ class Failures:
         if self._enough_since is None or now < self._enough_since + self._config.patience.return_ns:
             return None
         return self._change(dead, is_direct=False)
+
+    def _gone(self, now: Instant) -> list[WorkerId]:
+        limit = 2 * self._config.patience.dead_ns  # children of a dead node need it once to go elsewhere
+        return [w for w, since in self._absent_since.items() if w in self._seen and now > since + limit]
 
     def _change(self, dead: tuple[NodeId, ...], *, is_direct: bool) -> bool:
         self.is_direct, self._enough_since = is_direct, None
@@ -57,7 +65,9 @@ class Failures:
 
     def removed(self, children: Children, clocks: Clocks, now: Instant) -> list[WorkerId]:
         """Who has been absent for too long."""
+        self._now = now
         here = {w for c in children.bound(Bond.ATTACHED) for w in c.workers if w not in c.lost}
+        self._seen |= here
         for worker, clock in clocks.items():
             if worker in here or clock == FOREVER:
                 self._absent_since.pop(worker, None)
@@ -72,10 +82,19 @@ class Failures:
         return late
 
     @property
+    def _dying(self) -> list[Instant]:
+        """When one worker more will have been absent for long."""
+        limit = 2 * self._config.patience.dead_ns + 1
+        times = [Instant(since + limit) for w, since in self._absent_since.items() if w in self._seen]
+        return [time for time in times if time > self._now]
+
+    @property
     def deadline(self) -> Instant | None:
         times = []
         if self._enough_since is not None:
             times.append(Instant(self._enough_since + self._config.patience.return_ns))
+        if not self.is_direct:
+            times += self._dying
         if self._config.removal_ns is not None and self._absent_since:
             times.append(Instant(min(self._absent_since.values()) + self._config.removal_ns))
         return min(times, default=None)

@@ -290,6 +290,9 @@ class ShardNode:
         sub.check_cache()
         if sub.worker is not None and sub.worker.clock is None:
             self._is_flush_due = self._is_flush_passed_on = not self._is_synchronous
+        if sub.cache is None and any(clock > 0 for _, clock in said.root.items()):
+            self._asked = [0]  # MLNet 3.2: a node that is back asks for the model
+            actions.append(Tell(link.parent, PullRequest(0)))
         return [*actions, *self._mode(said.direct, now)]
 
     def _weights(self, said: Weights) -> list[NodeAction]:

@@ -83,8 +83,8 @@ class Subtree:
 
     def prune(self) -> None:
         """What the root has need not be kept."""
-        merged, below = self.ledger.merged, self.below
-        self.ledger.prune(self.root, [worker for worker in merged if worker not in below])
+        merged, claimed = self.ledger.merged, {*self.below, *self.children.workers}
+        self.ledger.prune(self.root, [worker for worker in merged if worker not in claimed])
         self.root = self.root.restricted(self.claimed)
         if self.ledger.merged is not merged:
             self.check_cache()
