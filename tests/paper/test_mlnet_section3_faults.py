@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.clocks import REMOVED, Clocks, WorkerId
 from inaproto.core.push_pull.types import Mark, ShardSpec
 from inaproto.core.push_pull.words import (
     Attach,
@@ -247,11 +247,29 @@ def test_section_3_2_others_stall_at_the_bound_while_a_worker_is_away_until_it_i
     net.elapse(200 * MS)
     assert not any(net.programs[WorkerId(worker)].is_waiting for worker in (0, 2))
     assert net.root is not None
-    assert net.root.view().clocks == Clocks({WorkerId(0): 2, WorkerId(1): FOREVER, WorkerId(2): 2})
+    assert net.root.view().clocks == Clocks({WorkerId(0): 2, WorkerId(1): REMOVED, WorkerId(2): 2})
     assert sums(net) == [2, 1, 2]
     net.start(NodeId(1))
     net.settle()
     assert net.programs[WorkerId(1)].has_left, "it is told so"
+
+
+def test_a_worker_that_is_removed_before_its_last_words_came_is_told_that_they_do_not_count() -> None:
+    net = tree({0: ROOT, 1: ROOT}, removal_ns=500 * MS)
+    net.cut_off(NodeId(1), ROOT)
+    net.update(1)
+    net.leave(1)
+    net.elapse(600 * MS)
+    net.heal()
+    net.settle()
+    assert sums(net) == [0, 0]
+    assert net.root is not None
+    assert net.root.view().clocks[WorkerId(1)] == 0, "at s = 0 with the first window"
+    net.update(0)
+    net.settle()
+    assert net.root.view().clocks == Clocks({WorkerId(0): 1, WorkerId(1): REMOVED})
+    assert len(net.refused) == 1
+    assert sums(net) == [1, 0]
 
 
 WIDE = {0: ROOT, 1: ROOT, 2: 0, 3: 0, 4: 1, 5: 1}

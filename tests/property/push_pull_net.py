@@ -129,6 +129,7 @@ class Net:
         self.persisting: deque[tuple[RootRecord, int]] = deque()
         self.durable: list[RootRecord] = []
         self.noted: list[Noted] = []
+        self.refused: list[Refuse] = []
         self.told: list[tuple[NodeId, NodeId, Word]] = []
         self.programs = {
             w: Program(w, updates, shard.staleness if pulls is None else pulls) for w in self.workers
@@ -262,7 +263,7 @@ class Net:
             case Resumed():
                 program = self.programs[action.worker]
                 program.clock, program.is_waiting = action.clock, False
-                program.is_pull_due, program.has_left = action.clock > 0, action.clock == FOREVER
+                program.is_pull_due, program.has_left = action.clock > 0, action.clock >= FOREVER
             case Done():
                 program = self.programs[WorkerId(node)]
                 program.is_waiting = False
@@ -276,6 +277,7 @@ class Net:
             case Noted():
                 self.noted.append(action)
             case Refuse():
+                self.refused.append(action)
                 self.programs[WorkerId(node)].has_left = True
             case Blame():
                 raise AssertionError(f"{node} blames {action}")
@@ -404,7 +406,7 @@ class Net:
         if self.root is None:
             return False
         clocks = self.root.view().clocks
-        return all(clocks[w] == FOREVER for w in self.workers if not self.programs[w].is_away)
+        return all(clocks[w] >= FOREVER for w in self.workers if not self.programs[w].is_away)
 
     # --- judgement
 
@@ -426,7 +428,7 @@ class Net:
         counts = self.counts(answer.weights)
         for place, worker in enumerate(self.workers):
             included = answer.included[worker]
-            if included == FOREVER:  # it has left, or was removed: all that it did is a beginning
+            if included >= FOREVER:  # it has left, or was removed: all that it did is a beginning
                 included = int(counts[place].sum())
             assert np.array_equal(counts[place], np.arange(self.updates) < included), f"{counts[place]}"
             if answer.included[worker] < FOREVER:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.push_pull.clocks import FOREVER
+from inaproto.core.push_pull.clocks import REMOVED
 from inaproto.core.push_pull.types import Mark, Patience, ShardSpec
 from inaproto.core.push_pull.words import NodeId, Push, Weights
 from inaproto.units import MS
@@ -202,7 +202,7 @@ def test_workers_that_the_root_removes_hold_up_nobody_and_their_updates_count_or
     assert counts[gone].tolist() == sorted(counts[gone].tolist(), reverse=True), "a beginning of them"
     assert set(counts[gone].tolist()) <= {0, 1}
     net.elapse(2000 * MS)
-    assert net.root.view().clocks[net.workers[gone]] == FOREVER
+    assert net.root.view().clocks[net.workers[gone]] == REMOVED
 
 
 def test_weights_come_down_once_for_each_clock_and_child() -> None:

@@ -16,8 +16,11 @@ from typing import Final, NewType
 WorkerId = NewType("WorkerId", int)
 """A worker of the model, 0 to W - 1."""
 
-FOREVER: Final = (1 << 63) - 1
-"""The clock of a worker that has left, or was removed: nobody waits for it any more."""
+FOREVER: Final = 1 << 62
+"""The clock of a worker that has left: nobody waits for it any more."""
+REMOVED: Final = FOREVER + 1
+"""The clock of one that was removed: nobody waits for it either, and nothing that it says counts any more."""
+NAMED: Final[Mapping[int, str]] = {FOREVER: "forever", REMOVED: "removed"}
 
 
 class Clocks:
@@ -67,7 +70,7 @@ class Clocks:
         return self._hash
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{w}: {'forever' if c == FOREVER else c}" for w, c in self._by_worker.items())
+        said = ", ".join(f"{w}: {NAMED.get(c, c)}" for w, c in self._by_worker.items())
         return f"Clocks({{{said}}})"
 
     def minimum(self, of: Iterable[WorkerId] | None = None) -> int:

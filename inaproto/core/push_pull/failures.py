@@ -69,7 +69,7 @@ class Failures:
         here = {w for c in children.bound(Bond.ATTACHED) for w in c.workers if w not in c.lost}
         self._seen |= here
         for worker, clock in clocks.items():
-            if worker in here or clock == FOREVER:
+            if worker in here or clock >= FOREVER:
                 self._absent_since.pop(worker, None)
             else:
                 self._absent_since.setdefault(worker, now)

@@ -76,9 +76,9 @@ class Ledger:
         if any(w in self.merged for w in forgotten):
             self._narrow(w for w in self.merged if w not in forgotten)
         ended = Clocks(
-            (w, FOREVER)
+            (w, end)
             for w, clock in self.merged.items()
-            if clock != FOREVER and root.get(w) == FOREVER and w not in touched
+            if FOREVER <= (end := root.get(w) or 0) != clock and w not in touched
         )
         if len(ended):
             self.merged, self.forwarded = self.merged.with_(ended), self.forwarded.with_(ended)

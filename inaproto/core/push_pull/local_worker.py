@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inaproto.core.push_pull.cache import Cache
-from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.clocks import FOREVER, REMOVED, Clocks, WorkerId
 from inaproto.core.push_pull.fixed_point import dequantised, quantised
 from inaproto.core.push_pull.staleness import model_clock, needed
 from inaproto.core.push_pull.types import Answer, Done, Mark, NodeAction, Noted, Pulled, Refuse, ShardSpec
@@ -21,7 +21,7 @@ from inaproto.core.push_pull.updates import Update, added
 from inaproto.core.push_pull.words import Numbers
 from inaproto.errors import LocalMisuse
 
-REMOVED = "the worker has left the model, in an earlier life, or was removed from it"
+GONE = "the worker has left the model, in an earlier life, or was removed from it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class LocalWorker:
         """Its last update; None if it is removed. Pulls that wait are refused."""
         self._check_free("leave")
         if self.is_removed:
-            return None, [Refuse(request, REMOVED)]
+            return None, [Refuse(request, GONE)]
         assert self.clock is not None, "it has resumed"
         refused: list[NodeAction] = [Refuse(pull.request, "the worker leaves") for pull in self.pulls]
         self.pulls, self._leaving = [], request
@@ -99,7 +99,7 @@ class LocalWorker:
             )
         if self._held is not None:
             raise LocalMisuse(f"worker {self.worker} cannot {what} before its clock is done: it is far ahead")
-        if self.clock == FOREVER and not self.is_removed:
+        if self.clock >= FOREVER and not self.is_removed:
             raise LocalMisuse(f"worker {self.worker} cannot {what}: it has left")
 
     # --- what comes of it
@@ -128,16 +128,19 @@ class LocalWorker:
     def prune(self, root: Clocks) -> list[NodeAction]:
         """The root has this durably."""
         self.kept = [update for update in self.kept if not root.covers(update.after)]
-        if root.get(self.worker) != FOREVER:
+        end = root.get(self.worker) or 0
+        if end < FOREVER:
             return []
         if self._leaving is not None:
             request, self._leaving = self._leaving, None
-            return [Done(request, FOREVER)]
-        return [Noted(Mark.WORKER_REMOVED), *self._remove()] if self.clock not in (None, FOREVER) else []
+            return [Done(request, FOREVER) if end == FOREVER else Refuse(request, GONE)]
+        if self.clock is None or self.clock >= FOREVER:
+            return []
+        return [Noted(Mark.WORKER_REMOVED), *self._remove()]
 
     def _remove(self) -> list[NodeAction]:
         self.kept, self._open = [], None
-        self.is_removed, self.clock = True, FOREVER
+        self.is_removed, self.clock = True, REMOVED
         return self.refuse()
 
     def refuse(self) -> list[NodeAction]:
@@ -146,11 +149,11 @@ class LocalWorker:
         if self._held is not None:
             requests.append(self._held)
         self.pulls, self._held = [], None
-        return [Refuse(request, REMOVED) for request in requests]
+        return [Refuse(request, GONE) for request in requests]
 
     def resume(self, clock: int) -> None:
         self.clock = clock
-        self.is_removed = clock == FOREVER
+        self.is_removed = clock >= FOREVER
 
     def answers(self, cache: Cache) -> list[NodeAction]:
         """To the pulls for which these weights are legal."""

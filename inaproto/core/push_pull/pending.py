@@ -37,7 +37,7 @@ class Pending:
     @property
     def has_last_words(self) -> bool:
         """Whether a worker that leaves is among them."""
-        return any(clock == FOREVER for _, update in self._taken for _, clock in update.after.items())
+        return any(clock >= FOREVER for _, update in self._taken for _, clock in update.after.items())
 
     def add(self, place: int, update: Update) -> None:
         if self._taken and not self.by_windows:

@@ -26,7 +26,7 @@ def push_fault(said: Push, workers: Collection[WorkerId], shard: ShardSpec) -> F
         return Fault("push of nobody's updates", f"{said.before} to {said.after}")
     if not set(said.after) <= set(workers):
         return Fault("push for workers of others", f"{said.after.workers}, not of {tuple(workers)}")
-    if any(clock <= said.before[worker] for worker, clock in said.after.items()):
+    if any(not said.before[worker] < clock <= FOREVER for worker, clock in said.after.items()):
         return Fault("push goes back", f"{said.before} to {said.after}")
     if shard.staleness == 0 and any(clock not in (said.clock, FOREVER) for _, clock in said.after.items()):
         return Fault("push of several windows", f"clock {said.clock}, {said.after}")

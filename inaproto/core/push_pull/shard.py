@@ -7,7 +7,7 @@ At s > 0 it is all that has come.
 
 It also decides for all. Two nodes dead at once (``teardown_failures``) tear the tree down, and each node is a
 child of the root; when fewer are missing for ``return_ns``, it is built up. A worker below no node any more
-is removed after ``removal_ns``: its clock is ``FOREVER``. Whoever has a part of a sum with its later updates
+is removed after ``removal_ns``: its clock is ``REMOVED``. Whoever has a part of a sum with its later updates
 makes that anew.
 """
 
@@ -19,7 +19,7 @@ from typing import assert_never
 import numpy as np
 
 from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
-from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.clocks import FOREVER, REMOVED, Clocks, WorkerId
 from inaproto.core.push_pull.failures import Failures
 from inaproto.core.push_pull.pending import Pending
 from inaproto.core.push_pull.rules import push_fault
@@ -198,9 +198,9 @@ class ShardRoot:
     def _remove(self, worker: WorkerId) -> list[RootAction]:
         """Of the window after its last one that has come."""
         clock = self._merged[worker]
-        if clock == FOREVER:
+        if clock >= FOREVER:
             return []
-        end = Update(clock + 1, Clocks({worker: clock}), Clocks({worker: FOREVER}), None)
+        end = Update(clock + 1, Clocks({worker: clock}), Clocks({worker: REMOVED}), None)
         self._merge(OWN_PLACE, end)
         return [Noted(Mark.WORKER_REMOVED, why=f"worker {worker} after its clock {clock}")]
 

@@ -65,7 +65,7 @@ class Subtree:
         were."""
         [(worker, clock)] = update.after.items()
         merged = self.ledger.merged[worker]
-        if clock == FOREVER and update.before[worker] < merged < FOREVER:
+        if clock >= FOREVER and update.before[worker] < merged < FOREVER:
             update = Update(merged + 1, Clocks({worker: merged}), update.after, None)
         self.take(OWN_PLACE, update)
 

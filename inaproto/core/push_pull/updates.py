@@ -4,7 +4,7 @@ Invariant: an :class:`Update` is the sum of the updates ``before[w] + 1`` to ``a
 it, and is taken whole or not at all. So it is *inside* a vector that covers ``after``, it *goes on* from one
 that has exactly ``before``, and if it does neither, a part of it is inside and it can never be taken.
 
-The one exception is a removed worker, whose vector is ``FOREVER``: what it said after is dropped by the rule
+The one exception is a removed worker, whose clock is ``REMOVED``: what it said after is dropped by the rule
 above, with everything that it was added to; the other workers' parts are made again from logs further down.
 """
 

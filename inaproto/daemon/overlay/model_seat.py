@@ -133,7 +133,7 @@ class ModelSeat:
         shells = [
             (shell, self._ask(asked, shard))
             for shard, shell in self._shells.items()
-            if self._clocks[shard] != FOREVER
+            if self._clocks[shard] < FOREVER
         ]
         self._taking.update(asked.waiting)
         for shell, number in shells:
@@ -150,7 +150,7 @@ class ModelSeat:
     def _require_next(self, clock: int | None) -> None:
         if not self._is_ready or self._clock is None:
             raise JobError(f"model {self.model.name!r}: a request before the answer to the join")
-        if self._clock == FOREVER:
+        if self._clock >= FOREVER:
             raise JobError(f"model {self.model.name!r}: worker {self.worker} has left")
         if self._taking:
             raise JobError(f"model {self.model.name!r}: a request before the last update was taken")
@@ -221,9 +221,9 @@ class ModelSeat:
         return {
             "worker": self.worker,
             "has_process": self.is_taken,
-            "clock": None if self._clock in (None, FOREVER) else self._clock,
-            "has_left": self._clock == FOREVER
-            or (bool(self._clocks) and min(self._clocks.values()) == FOREVER),
+            "clock": None if self._clock is None or self._clock >= FOREVER else self._clock,
+            "has_left": (self._clock or 0) >= FOREVER
+            or (bool(self._clocks) and min(self._clocks.values()) >= FOREVER),
             "pulls": self.pulls,
             "waits_for": list(self.waits_for()),
         }
@@ -238,5 +238,5 @@ def _joined(asked: _Request) -> PulledWeights:
         clock=asked.clock,
         model_clock=min(answer.model_clock for answer in answers),
         oldest=min(included, default=0),
-        newest=max((clock for clock in included if clock != FOREVER), default=0),
+        newest=max((clock for clock in included if clock < FOREVER), default=0),
     )

@@ -108,7 +108,7 @@ class ModelSession:
 
     def model_ready(self, clock: int) -> None:
         model = self._seat.model
-        if clock == FOREVER:
+        if clock >= FOREVER:
             refusal = JoinRefused(
                 f"worker {self._seat.worker} of model {model.name!r} has left, or was removed, for good"
             )

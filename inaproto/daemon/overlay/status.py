@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def clocks_status(clocks: Clocks) -> dict[str, Any]:
     """``slowest`` and ``fastest`` of those who have not left; None: there are none."""
-    running = [clock for _, clock in clocks.items() if clock != FOREVER]
+    running = [clock for _, clock in clocks.items() if clock < FOREVER]
     return {
         "slowest": min(running, default=None),
         "fastest": max(running, default=None),
@@ -36,7 +36,7 @@ def node_status(shard: Shard, shell: NodeShell, links: Sequence[dict[str, Any]])
         "dead": [model.process_of(node) for node in view.dead],
         "merged": clocks_status(view.merged),
         "root": clocks_status(view.root),
-        "cache": view.model_clock if view.model_clock != FOREVER else None,
+        "cache": view.model_clock if (view.model_clock or 0) < FOREVER else None,
         "logged": view.logged,
         "marks": dict(sorted(shell.marks.items())),
         "notes": list(shell.notes)[-8:],
@@ -54,7 +54,7 @@ def root_status(shard: Shard, shell: RootShell, links: Sequence[dict[str, Any]])
         "staleness": model.settings.staleness,
         "clocks": clocks_status(view.clocks),
         "by_worker": {
-            model.workers[worker]: None if clock == FOREVER else clock
+            model.workers[worker]: None if clock >= FOREVER else clock
             for worker, clock in view.clocks.items()
         },
         "direct": view.is_direct,
