@@ -7,7 +7,8 @@ rack that the PS could be in, racks alike in all once, and the best of these are
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from fractions import Fraction
 from typing import Final
 
 from inaproto.errors import Infeasible
@@ -24,14 +25,23 @@ CHANGES_MIN: Final = 300_000
 
 
 def plan_fast(
-    network: ProgrammableNetwork, task: Task, busy: Collection[Node] = ()
+    network: ProgrammableNetwork,
+    task: Task,
+    busy: Collection[Node] = (),
+    *,
+    fees: Mapping[Node, Fraction] | None = None,
 ) -> PlacedTree | Infeasible:
     """At the highest rate that workers as leaves reach; the servers ``busy`` are taken.
+
+    ``fees``: of switches, in hops, which are to be few together with those of the tree (section IV-C.4).
 
     The network is of one plane (``planes``): the entrance (``planner``) sees to that.
     """
     problem = SlotProblem.of(network, task, busy)
-    return problem if isinstance(problem, Infeasible) else fast_tree(problem).placed(problem)
+    if isinstance(problem, Infeasible):
+        return problem
+    problem = problem.with_fees(fees) if fees else problem
+    return fast_tree(problem).placed(problem)
 
 
 def fast_tree(problem: SlotProblem) -> RackTree:

@@ -2,8 +2,9 @@
 
 A switch that adds up costs its fee once, in links: as much as that many more links of traffic. What is to be
 least is then links and fees together, at the highest rate; that a rate is worth any fee is our reading, for
-the paper does not say. A planner that knows no fees is asked again without some switch, as long as that is
-cheaper and costs no rate.
+the paper does not say. All planners know fees; none knows a budget, but for exact mode. Where the budget does
+not allow what a planner finds, it is asked again: with the switches that are cheapest together, and with fees
+told as more than they are.
 
 A budget limits the sum of the fees. The least that a rate can cost is known by counting, as the highest rate
 is: a knapsack of the places that switches add. So a budget that no tree of this rate can keep is told with
@@ -35,7 +36,8 @@ ABOVE_BUDGET: Final = "the fees of every tree of the highest rate are above the 
 Fees = Mapping[Node, Fraction]
 """Of switches, in links; of others nothing is asked."""
 
-Planner = Callable[[ProgrammableNetwork], PlacedTree | Infeasible]
+Planner = Callable[[ProgrammableNetwork, Fees], PlacedTree | Infeasible]
+_DOUBLINGS_MAX: Final = 8
 
 
 def fee_of(network: ProgrammableNetwork, tree: PlacedTree, fees: Fees) -> Fraction:
@@ -69,7 +71,7 @@ class Thrift:
     graph: LogicalGraph
     fees: Fees
     planner: Planner
-    """Of a tree with the switches that it is given."""
+    """Of a tree with the switches and the fees that it is given."""
     rate: Fraction
 
     def within(self, budget: Fraction | None, best: PlacedTree) -> PlacedTree | Infeasible:
@@ -87,40 +89,20 @@ class Thrift:
                     "highest rate within the budget": str(self._highest(budget)),
                 },
             )
-        return self._filled(chosen, budget)
+        cheapest = self._tree(self._with(chosen), self.fees)
+        assert cheapest is not None, "the chosen switches were counted to be enough"
+        dearer = self._dearer(budget)
+        return cheapest if dearer is None else min(cheapest, dearer, key=self._rank)
 
-    def thinned(self, tree: PlacedTree) -> PlacedTree:
-        """Planned without one switch, and another, as long as links and fees together become fewer."""
-        kept = set(self.graph.switches)
-        is_better = True
-        while is_better:
-            is_better = False
-            dear = sorted(tree.switches(self.network), key=lambda one: (-self.fees.get(one, ZERO), one))
-            for switch in dear:
-                if switch not in self.fees or not self._reaches(kept - {switch}, self.rate):
-                    continue
-                other = self._tree(kept - {switch})
-                if other is not None and self._rank(other) < self._rank(tree):
-                    tree, is_better = other, True
-                    kept.discard(switch)
-                    break
-        return tree
-
-    def _filled(self, chosen: set[Node], budget: Fraction) -> PlacedTree:
-        """From the switches that are cheapest, with another, as long as that is cheaper and in the budget."""
-        best = self._tree(chosen)
-        assert best is not None, "the chosen switches were counted to be enough"
-        is_better = True
-        while is_better:
-            is_better = False
-            for switch in sorted(set(self.graph.switches) - chosen):
-                other = self._tree(chosen | {switch})
-                if other is None or fee_of(self.network, other, self.fees) > budget:
-                    continue
-                if self._rank(other) < self._rank(best):
-                    best, is_better = other, True
-                    chosen = set(other.switches(self.network))
-        return best
+    def _dearer(self, budget: Fraction) -> PlacedTree | None:
+        """Where fees are told as twice, four times, ... what they are, a tree uses fewer switches."""
+        for doublings in range(1, _DOUBLINGS_MAX + 1):
+            found = self._tree(
+                self.network, {switch: fee * 2**doublings for switch, fee in self.fees.items()}
+            )
+            if found is not None and fee_of(self.network, found, self.fees) <= budget:
+                return found
+        return None
 
     def _rank(self, tree: PlacedTree) -> tuple[Fraction, Fraction]:
         return -measure(self.network, self.task, tree).rate, self._cost(tree)
@@ -138,8 +120,8 @@ class Thrift:
         )
         return replace(self.network, capacities=tuple(capacities))
 
-    def _tree(self, switches: set[Node]) -> PlacedTree | None:
-        found = self.planner(self._with(switches))
+    def _tree(self, network: ProgrammableNetwork, fees: Fees) -> PlacedTree | None:
+        found = self.planner(network, fees)
         return None if isinstance(found, Infeasible) else found
 
     def _reaches(self, switches: set[Node], rate: Fraction) -> bool:

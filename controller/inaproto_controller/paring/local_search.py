@@ -11,9 +11,10 @@ respects all slots, and so does each change, so the rate is never at stake. Chan
 - all children of a switch go to another that is not in the tree;
 - the parameter server (PS) goes to another rack.
 
-Everything is whole numbers, random ones included, from a fixed seed: the same problem has the same answer
-anywhere, compiled or not. *Elements* are the n workers, then the S switches; *aggregators* the S switches,
-then the PS; *places*, which hops are counted from, the R racks, then the S switches.
+Fees (section IV-C.4) are hops that a switch costs while it is in the tree. Everything is whole numbers,
+random ones included, from a fixed seed: the same problem has the same answer anywhere, compiled or not.
+*Elements* are the n workers, then the S switches; *aggregators* the S switches, then the PS; *places*, which
+hops are counted from, the R racks, then the S switches.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ROUNDS: Final = 64
 _COLD_ROUNDS: Final = 4
 _WARMEST, _COLDEST = 0.8, 0.2
 """Temperatures in hops."""
-_HOPS, _PS_RACK, _RANDOM = 0, 1, 2
+_HOPS, _PS_RACK, _RANDOM, _UNIT = 0, 1, 2, 3
 
 
 class _State(NamedTuple):
@@ -59,9 +60,11 @@ class _State(NamedTuple):
     load: Counts
     """(A,)"""
     numbers: Counts
-    """Hops of the tree, rack of the PS, state of the random numbers."""
+    """Hops of the tree, fees included; rack of the PS; state of the random numbers; unit of hops."""
     ps_room: Counts
     """(R,) slots of a PS there."""
+    fees: Counts
+    """(S,)"""
 
 
 def _chances() -> Counts:
@@ -90,7 +93,7 @@ def improved(problem: SlotProblem, tree: RackTree, changes: int) -> RackTree:
         problem.rack_to_switch,
         changes // _ROUNDS,
         CHANCES,
-        TEMPERATURES,
+        TEMPERATURES * problem.unit,
         best_parent,
         best_place,
     )
@@ -134,8 +137,9 @@ def _state_of(problem: SlotProblem, tree: RackTree) -> _State:
         children,
         at,
         load,
-        np.array([tree.hops(problem), ps, 20240613]),
+        np.array([tree.hops(problem), ps, 20240613, problem.unit]),
         problem.ps_slots,
+        problem.fees,
     )
 
 
@@ -246,7 +250,7 @@ def _reparent(state: _State, child: int, parent: int, loss: int) -> None:
     emptied, saved = old, 0
     while emptied not in (ps, parent) and state.load[emptied] == 1:
         above = state.parent[workers + emptied]
-        saved += state.hops[len(state.idle) + emptied, above]
+        saved += state.hops[len(state.idle) + emptied, above] + state.fees[emptied]
         emptied = above
     if emptied == parent or state.load[parent] < state.room[parent]:
         _take_slot(state, child, parent, emptied, loss + saved)
@@ -258,7 +262,7 @@ def _reparent(state: _State, child: int, parent: int, loss: int) -> None:
 def _come_between(state: _State, child: int, switch: int, loss: int) -> None:
     """A switch that is not in the tree, between a child and its parent."""
     old, here, there = state.parent[child], state.place[child], len(state.idle) + switch
-    more = state.hops[here, switch] + state.hops[there, old] - state.hops[here, old]
+    more = state.hops[here, switch] + state.hops[there, old] - state.hops[here, old] + state.fees[switch]
     if more <= loss:
         state.numbers[_HOPS] += more
         _put(state, len(state.parent) - len(state.room) + 1 + switch, old, state.at[child])
@@ -282,7 +286,7 @@ def _take_slot(state: _State, child: int, parent: int, emptied: int, loss: int) 
     _detach(state, child)
     while switch != emptied:
         above = state.parent[workers + switch]
-        more -= state.hops[len(state.idle) + switch, above]
+        more -= state.hops[len(state.idle) + switch, above] + state.fees[switch]
         _detach(state, workers + switch)
         state.parent[workers + switch] = UNUSED
         switch = above
@@ -349,6 +353,7 @@ def _stand_in(state: _State, switch: int, other: int, loss: int) -> None:
     if parent == UNUSED or state.parent[workers + other] != UNUSED or state.room[other] < load:
         return
     more = state.hops[racks + other, parent] - state.hops[racks + switch, parent]
+    more += state.fees[other] - state.fees[switch]
     for number in range(load):
         place = state.place[state.children[switch, number]]
         more += state.hops[place, other] - state.hops[place, switch]
@@ -388,7 +393,7 @@ def _move_ps(state: _State, rack: int, rack_to_rack: Counts, rack_to_switch: Cou
         )
         most = max(most, state.hops[place, ps])
     filled = 0
-    for distance in range(most + 1):
+    for distance in range(0, most + 1, state.numbers[_UNIT]):
         for number in range(racks):
             if state.hops[number, ps] == distance:
                 state.near_racks[ps, filled] = number

@@ -12,8 +12,8 @@ Where not all switches reach each other (``planes``), each plane that has room i
 is the answer. Trees across planes that share servers are not looked for, and where they are possible nothing
 is said to be proved.
 
-Section IV-C.4, fees: ``printed`` has them in its spiders, as the paper says, and ``exact`` in its program; of
-``fast`` and of budgets see ``fees``.
+Section IV-C.4, fees: ``printed`` has them in its spiders, as the paper says, ``fast`` in its changes, and
+``exact`` in its program; of budgets see ``fees``.
 
 Section IV-C.1, replanning: ``fixed`` says where a task is already. Then the tree alone is planned.
 
@@ -235,15 +235,18 @@ class _Request:
             mode=Mode.FAST if fees and self.mode is Mode.EXACT else self.mode,
             beta=self.beta,
             seconds=self.seconds,
-            fees=fees,
         )
-        found = _coarse(network, task, ground.busy, planner) if self.is_coarse else planner(network)
+        paid = partial(planner, fees=fees)
+        found = _coarse(network, task, ground.busy, paid) if self.is_coarse else paid(network)
         if isinstance(found, Infeasible) or not fees:
             return found
         own = task if self.mode is Mode.PRINTED else self.of_leaves
-        thrift = Thrift(network, own, graph, fees, partial(_tree, planner), ground.best_rate(own, self.ps))
-        tree = found[0] if self.mode is Mode.PRINTED else thrift.thinned(found[0])
-        cheap = thrift.within(self.budget, tree)
+
+        def tree_with(network: ProgrammableNetwork, fees: Fees) -> PlacedTree | Infeasible:
+            return _tree(partial(planner, fees=fees), network)
+
+        thrift = Thrift(network, own, graph, fees, tree_with, ground.best_rate(own, self.ps))
+        cheap = thrift.within(self.budget, found[0])
         if isinstance(cheap, Infeasible):
             return cheap
         if self.mode is not Mode.EXACT:
@@ -374,7 +377,7 @@ def _planned(
         exact = plan_exact(network, task, busy, seconds=seconds)
         return exact if isinstance(exact, Infeasible) else (exact.tree, Fraction(exact.bound))
     if mode is Mode.FAST:
-        found = plan_fast(network, task, busy)
+        found = plan_fast(network, task, busy, fees=fees)
     else:
         found = plan_printed(network, task, busy, beta=beta, fees=fees)
     return found if isinstance(found, Infeasible) else (found, ZERO)

@@ -1,11 +1,11 @@
 """A tree that reaches the highest rate, slot by slot: the first half of PARING's ``fast`` mode.
 
 The idea is that of Algorithm 3 of the paper: again and again the spider of least hops a new worker (a centre
-and its nearest idle servers) is merged into the tree. But the paper's centres take workers until all slots
-are gone, also those by which further switches were to be attached, and then the rate falls. Here a spider
-leaves one slot open as long as switches are still needed. The open slots, and what unused switches would add
-to them, less the workers to come, never change by a merger: so at the highest rate, at which they suffice at
-first, they do to the end.
+and its nearest idle servers; hops include the fee of the centre) is merged into the tree. But the paper's
+centres take workers until all slots are gone, also those by which further switches were to be attached, and
+then the rate falls. Here a spider leaves one slot open as long as switches are still needed. The open slots,
+and what unused switches would add to them, less the workers to come, never change by a merger: so at the
+highest rate, at which they suffice at first, they do to the end.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def greedy_tree(problem: SlotProblem, ps_rack: int) -> RackTree:
         np.ascontiguousarray(np.argsort(hops.T, axis=1, kind="stable")),
         np.append(problem.switch_slots, problem.ps_slots[ps_rack]),
         idle,
+        np.append(problem.fees, 0),
         problem.workers,
         parents,
         senders,
@@ -44,12 +45,13 @@ def _grow(
     near_racks: Counts,
     slots: Counts,
     idle: Counts,
+    fees: Counts,
     workers: int,
     parents: Counts,
     senders: Counts,
 ) -> None:
     """``hops`` (R, A) and ``above`` (S, A), to each aggregator, the last of which is the PS; ``near_racks``
-    (A, R), the nearest first; ``slots`` (A,); fills ``parents`` (S,) and ``senders`` (R, A)."""
+    (A, R), the nearest first; ``slots`` and ``fees`` (A,); fills ``parents`` (S,) and ``senders`` (R, A)."""
     ps = len(slots) - 1
     is_in = np.zeros(len(slots), np.bool_)
     is_in[ps] = True
@@ -61,7 +63,7 @@ def _grow(
             parent, cost, after = ps, 0, open_
             if not is_in[centre]:
                 parent = _nearest_open(above[centre], is_in, left)
-                cost, after = above[centre, parent], open_ - 1 + slots[centre]
+                cost, after = above[centre, parent] + fees[centre], open_ - 1 + slots[centre]
             most = min(left[centre], workers)
             if workers > after:
                 most = min(most, after - 1)

@@ -12,10 +12,11 @@ left out: they cannot help. So are, as racks of the PS, those whose best server 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from math import lcm
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from inaproto_controller.paring.rates import best_rate, ps_of_rack, slots, switc
 
 Counts = NDArray[np.int64]
 
+_UNIT_MAX: Final = 1024
 UNUSED: Final = -1
 """As the parent of a switch: it is not in the tree. The PS as a parent is the number of switches."""
 
@@ -57,6 +59,10 @@ class SlotProblem:
     ps_servers: tuple[Node, ...]
     """(R,) the best PS of each."""
     switches: tuple[Node, ...]
+    fees: Counts
+    """(S,) of using a switch, in the unit of hops."""
+    unit: int = 1
+    """That all hops are multiplied by, so that fees are whole."""
 
     @classmethod
     def of(
@@ -85,6 +91,20 @@ class SlotProblem:
             graph.racks,
             servers,
             tuple(graph.switches[number] for number in kept),
+            np.zeros(len(kept), np.int64),
+        )
+
+    def with_fees(self, fees: Mapping[Node, Fraction]) -> SlotProblem:
+        """Whole numbers: of fees that have no small denominator together, the nearest 1024th of a hop."""
+        own = [fees.get(switch, ZERO) for switch in self.switches]
+        unit = min(_UNIT_MAX, lcm(*(fee.denominator for fee in own)))
+        return replace(
+            self,
+            rack_to_rack=self.rack_to_rack * unit,
+            rack_to_switch=self.rack_to_switch * unit,
+            between=self.between * unit,
+            fees=np.array([round(fee * unit) for fee in own], np.int64),
+            unit=unit,
         )
 
     @cached_property
@@ -137,10 +157,12 @@ class RackTree:
     """(R, S + 1) workers of each rack that send to each switch, or in the last column to the PS."""
 
     def hops(self, problem: SlotProblem) -> int:
+        """And fees, in the unit of the problem."""
         switches = np.flatnonzero(self.parents != UNUSED)
         above = np.hstack([problem.between, problem.rack_to_switch[self.ps_rack][:, None]])
         to_all = np.hstack([problem.rack_to_switch, problem.rack_to_rack[:, [self.ps_rack]]])
-        return int(above[switches, self.parents[switches]].sum() + (self.senders * to_all).sum())
+        hops = above[switches, self.parents[switches]].sum() + (self.senders * to_all).sum()
+        return int(hops + problem.fees[switches].sum())
 
     def placed(self, problem: SlotProblem) -> PlacedTree:
         """On servers: the first of each rack."""
