@@ -218,6 +218,7 @@ async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
                 settings.name,
                 settings.store_path,
                 settings.listen_path,
+                tls=settings.tls,
                 metrics=settings.metrics,
                 task_status=task_status,
             )

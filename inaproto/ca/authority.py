@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from inaproto.ca.identity import SERVERS, Role, holder_of, uri_of
+from inaproto.ca.identity import LISTENERS, Role, holder_of, uri_of
 from inaproto.errors import ConfigError, DecodeError
 
 CA_FILE: Final = "ca.pem"
@@ -111,7 +111,7 @@ class Authority:
         names += [_address(one) for one in addresses]
         expires = min(now + timedelta(days=days), self.certificate.not_valid_after_utc)
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        if role in SERVERS:
+        if role in LISTENERS:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{role.value} {name}"[:64])])
         return (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from inaproto.ca import authority
-from inaproto.ca.identity import SERVERS, Role
+from inaproto.ca.identity import LISTENERS, Role
 from inaproto.errors import ConfigError
 
 DIRECTORY: Final = "development-ca"
@@ -37,7 +37,7 @@ def credentials(directory: Path, role: Role, name: str) -> Path:
         signer = authority.load(root) if found else authority.create(root, name="development")
         out = root / f"{role.value}-{name}"
         if not _is_fresh(out / authority.CERTIFICATE_FILE):
-            addresses = ("127.0.0.1", "::1", "localhost") if role in SERVERS else ()
+            addresses = ("127.0.0.1", "::1", "localhost") if role in LISTENERS else ()
             signer.issue(role, name, directory=out, addresses=addresses)
         return out
     finally:

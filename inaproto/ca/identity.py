@@ -30,13 +30,17 @@ class Role(Enum):
     CONTROLLER = "controller"
     OPERATOR = "operator"
     JOB = "job"
+    MODEL = "model"
+    """A process of trees of models: of a host, or a parameter server."""
     LOCAL = "local"
     """By a UNIX socket: the file's permissions have decided. No certificate says this."""
 
 
 CERTIFIED: Final = tuple(role for role in Role if role is not Role.LOCAL)
 SERVERS: Final = frozenset((Role.SWITCH, Role.CONTROLLER))
-"""Only their certificates may be shown by who is connected to."""
+"""Of the control plane: only their certificates may be shown by who is connected to there."""
+LISTENERS: Final = SERVERS | {Role.MODEL}
+"""Whose certificates are for both sides of a connection."""
 
 
 @dataclass(frozen=True, slots=True)

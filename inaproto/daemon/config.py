@@ -241,6 +241,8 @@ class HostSettings(Settings):
     """Of a controller controller-agents.sock, or tls://NAME@ADDRESS:PORT; repeatable, for a pair."""
     models: OptionalPath = None
     """Models file (TOML): what its workers train by push and pull, at which parameter servers."""
+    models_tls: OptionalPath = None
+    """With models: directory of its certificate of the role model, for other hosts and servers."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     port: LinkName = ""
@@ -300,6 +302,8 @@ class ServerSettings(Settings):
     """Which server of the models file this one is."""
     models: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
     """Models file (TOML), the same as that of the hosts."""
+    tls: OptionalPath = None
+    """Directory of its certificate of the role model, as inaproto ca issue makes it."""
     store: OptionalPath = None
     """Directory for its shards, on a disk that survives the machine's end; by default DIR/NAME.store."""
     dir: Directory = Path()

@@ -132,7 +132,7 @@ class HostDaemon:
         self.models: HostModels | None = None
         """Of push and pull, where there is a models file."""
         if settings.models is not None:
-            self.models = host_models(settings.models, settings.name)
+            self.models = host_models(settings.models, settings.name, settings.models_tls, settings.dir)
         self.seats = HostSeats(self._cut_off, self._seats_changed)
         self.controller = ControllerLink(
             "host",

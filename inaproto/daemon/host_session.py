@@ -159,7 +159,7 @@ class ClientSession:
         if self._join is not None or self._model is not None:
             raise JobError("a second join on one connection; connect again for another model")
         try:
-            self._model = ModelSession(join, self._daemon.model_seats, self._send)
+            self._model = ModelSession(join, self._daemon.model_seats, self._send, self._stream.peer_is_gone)
         except JoinRefused as error:
             self._send(error_message(error, of=join.id))
 

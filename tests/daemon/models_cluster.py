@@ -16,6 +16,7 @@ from inaproto.daemon.host import HostDaemon, run_host
 from inaproto.daemon.overlay.models_file import Models, load_models
 from inaproto.daemon.overlay.parameter_server import ParameterServer, run_server
 from inaproto.ports import Nic
+from inaproto_hil.models_cluster import free_ports
 
 WAIT_S = 60.0
 
@@ -24,12 +25,14 @@ async def no_nic(*args: Any, **kwargs: Any) -> Nic:
     raise AssertionError("there is no switch, so nobody opens a NIC")
 
 
-def models_text(hosts: int, servers: int, **fields: Any) -> str:
-    """A models file of one model, ``m``; ``fields`` as in TOML."""
+def models_text(hosts: int, servers: int, *, tls: bool = False, **fields: Any) -> str:
+    """A models file of one model, ``m``; ``fields`` as in TOML. ``tls``: on loopback, else UNIX sockets."""
     lines = []
+    ports = iter(free_ports(hosts + servers) if tls else ())
     for table, prefix, count in (("hosts", "h", hosts), ("servers", "ps", servers)):
         for number in range(count):
-            lines += [f"[[{table}]]", f'name = "{prefix}{number}"', f'address = "unix:{prefix}{number}.tree"']
+            address = f"tls://127.0.0.1:{next(ports)}" if tls else f"unix:{prefix}{number}.tree"
+            lines += [f"[[{table}]]", f'name = "{prefix}{number}"', f'address = "{address}"']
     lines += ["[[models]]", 'name = "m"']
     lines += [f"{name} = {_toml(value)}" for name, value in fields.items()]
     return "\n".join(lines) + "\n"

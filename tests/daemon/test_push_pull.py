@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ from numpy.typing import NDArray
 
 import inaproto
 from inaproto.daemon.overlay.durable_log import DurableLog
+from inaproto.daemon.overlay.listening import credentials_for, dial
+from inaproto.daemon.overlay.message_channel import StreamChannel
 from inaproto.daemon.overlay.word_records import record_of, snapshot_of
+from inaproto.wire.control_messages import Error
+from inaproto.wire.push_pull_messages import OverlayHello
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 
 ELEMENTS = 1000
@@ -118,7 +124,7 @@ def durable_weights(cluster: ModelsCluster) -> NDArray[Any]:
     return weights
 
 
-FAULTY = {"dtype": "int64", "elements": ELEMENTS, "heartbeat_ms": 100, "ahead_max": 8}
+FAULTY: dict[str, Any] = {"dtype": "int64", "elements": ELEMENTS, "heartbeat_ms": 100, "ahead_max": 8}
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
@@ -175,3 +181,143 @@ async def test_children_of_a_dead_host_go_to_its_parent_and_it_can_be_seen(tmp_p
         for name in cluster.models.servers:
             await cluster.end(name)
         assert durable_weights(cluster).tobytes() == total(6, 9).tobytes()
+
+
+async def test_between_machines_processes_prove_who_they_are(tmp_path: Path) -> None:
+    """By TLS, each with a certificate of its own; on loopback these are made at the first start."""
+    text = models_text(3, 2, tls=True, dtype="int64", elements=ELEMENTS)
+    async with models_cluster(tmp_path, text) as cluster:
+        async with trio.open_nursery() as nursery:
+            for host in range(3):
+                nursery.start_soon(work, cluster, host, 4, 0)
+        model = cluster.models.models[0]
+        server = cluster.models.processes["ps0"]
+        credentials = credentials_for(cluster.models, "h1", None, tmp_path)
+        channel = StreamChannel(await dial(server, "ps0", credentials), "ps0")
+        channel.send_priority(0)
+        channel.send_nowait(
+            OverlayHello(process="h0", model="m", shard=0, digest=cluster.models.digest, life=1)
+        )
+        answer, _ = await channel.receive()
+        channel.close()
+        assert isinstance(answer, Error)
+        assert "model h1" in answer.message
+        assert "says that it is h0" in answer.message
+        assert model.node_of("h1") == 1
+        with pytest.raises(OSError, match="answers, not model ps1"):
+            await dial(server, "ps1", credentials)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"digest": "other"}, "h0 has another models file than ps0"),
+        ({"model": "n"}, "ps0 has no part in shard 0 of model 'n'"),
+        ({"shard": 1}, "ps0 has no part in shard 1 of model 'm'"),
+        ({"process": "h7"}, "'h7' is not a host of model 'm'"),
+        ({"process": "ps0"}, "'ps0' is not a host of model 'm'"),
+    ],
+    ids=["digest", "model", "shard", "stranger", "itself"],
+)
+async def test_strangers_are_told_why_they_are_not_taken(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    async with models_cluster(tmp_path, models_text(1, 1, elements=10)) as cluster:
+        hello = OverlayHello(process="h0", model="m", shard=0, digest=cluster.models.digest, life=1)
+        channel = StreamChannel(await dial(cluster.models.processes["ps0"]), "ps0")
+        channel.send_priority(0)
+        channel.send_nowait(replace(hello, **changes))
+        answer, _ = await channel.receive()
+        channel.close()
+        assert isinstance(answer, Error)
+        assert why in answer.message
+        assert cluster.servers["ps0"].status()["refused"] == {"no neighbour": 1}
+
+
+async def test_what_a_worker_is_told_when_it_cannot_go_on(tmp_path: Path) -> None:
+    text = models_text(2, 1, dtype="int32", elements=10, heartbeat_ms=100)
+    async with models_cluster(tmp_path, text) as cluster:
+        with pytest.raises(inaproto.JoinRefused, match="no worker of a model 'n'; its models are m"):
+            await inaproto.connect_model("n", socket=cluster.socket("h0"))
+        async with await cluster.worker("h0") as model:
+            with pytest.raises(inaproto.JoinRefused, match="another process of this host is its worker 0"):
+                await cluster.worker("h0")
+            with pytest.raises(
+                inaproto.LocalMisuse, match=r"push: float64 of shape \(10,\); model 'm' has int32"
+            ):
+                model.push(np.zeros(10))
+            with pytest.raises(inaproto.LocalMisuse, match=r"push: int32 of shape \(9,\)"):
+                model.push(np.zeros(9, np.int32))
+            await model.finish(WAIT_S)
+            with pytest.raises(
+                inaproto.OperationTimeout,
+                match=r"pull at staleness 0 .* within 0.2 s: it waits for server ps0, which has all workers' "
+                "updates up to 0",
+            ):
+                await model.pull(timeout=0.2)
+            await cluster.end("ps0")
+            while cluster.status("h0")["shards"][0]["attached"]:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            with pytest.raises(inaproto.OperationTimeout, match=r"server ps0: ps0 cannot be reached"):
+                await model.pull(timeout=0.2)
+        await cluster.start("ps0")
+        async with await cluster.worker("h0") as model:
+            assert model.clock == 1
+
+
+async def test_what_a_process_that_died_had_not_finished_is_gone(tmp_path: Path) -> None:
+    async with models_cluster(tmp_path, models_text(1, 1, dtype="int64", elements=10)) as cluster:
+        async with await cluster.worker("h0") as model:
+            model.push(np.full(10, 5))
+            await model.finish(WAIT_S)
+            model.push(np.full(10, 100))
+        async with await cluster.worker("h0") as model:
+            assert model.clock == 1
+            assert (await model.pull(0, WAIT_S)).tolist() == [5] * 10
+            await model.finish(WAIT_S)  # an empty update
+            assert (await model.pull(0, WAIT_S)).tolist() == [5] * 10
+            assert model.clock == 2
+
+
+async def test_with_staleness_a_worker_sees_what_it_is_pushing_at_once(tmp_path: Path) -> None:
+    text = models_text(1, 1, dtype="int64", elements=4, staleness=1)
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h0") as model:
+        await model.pull(1, WAIT_S)
+        model.push(np.arange(4))
+        assert (await model.pull(1, WAIT_S)).tolist() == [0, 1, 2, 3]
+
+
+def test_blocking_workers_do_the_same(tmp_path: Path) -> None:
+    """A worker without an event loop, its host daemon in a thread of its own."""
+    ready, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with models_cluster(tmp_path, models_text(1, 2, dtype="float64", elements=5)):
+            ready.set()
+            while not stop.is_set():  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    try:
+        assert ready.wait(WAIT_S)
+        with inaproto.connect_model_blocking("m", socket=tmp_path / "h0.sock") as model:
+            model.push(np.full(5, 0.5))
+            assert model.finish(WAIT_S) == 1
+            assert model.pull(timeout=WAIT_S).tolist() == [0.5] * 5
+            assert model.last_pull is not None
+            assert (model.last_pull.oldest, model.last_pull.newest) == (1, 1)
+            model.leave(WAIT_S)
+            with pytest.raises(inaproto.LocalMisuse, match="has left"):
+                model.pull()
+        with pytest.raises(inaproto.JoinRefused, match="has left, or was removed, for good"):
+            inaproto.connect_model_blocking("m", socket=tmp_path / "h0.sock")
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_name_of_a_model() -> None:
+    for name in ("", "x" * 129):
+        with pytest.raises(inaproto.LocalMisuse, match="connect_model: model"):
+            inaproto.connect_model_blocking(name)

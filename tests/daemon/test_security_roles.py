@@ -58,6 +58,7 @@ MAY = {
     Role.OPERATOR: {"status", "ping"},
     Role.CONTROLLER: {"status", "ping"},
     Role.JOB: {"ping"},
+    Role.MODEL: {"ping"},
     Role.LOCAL: set(SAID),
 }
 

@@ -13,10 +13,12 @@ from inaproto.core.push_pull.node import ShardNode
 from inaproto.daemon.overlay.core_configs import node_config
 from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
+from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.model_seat import ModelSeat
 from inaproto.daemon.overlay.models_file import Models, Shard, load_models
 from inaproto.daemon.overlay.shells import NodeShell
 from inaproto.daemon.overlay.status import node_status
+from inaproto.daemon.tls import Credentials
 from inaproto.errors import ConfigError
 
 
@@ -33,14 +35,12 @@ class HostModels:
         models: Models,
         host: str,
         *,
+        credentials: Credentials | None = None,
         life: Callable[[], int] = wall_clock_life,
         admit: Admit = admit_all,
     ) -> None:
-        """Raises ``ConfigError`` where the file does not know the host."""
-        if host not in models.hosts:
-            raise ConfigError(f"models: {host!r} is none of the file's hosts: {', '.join(models.hosts)}")
         self.models = models
-        self._links = Links(models, host, life(), admit=admit)
+        self._links = Links(models, host, life(), credentials=credentials, admit=admit)
         self.seats: dict[str, ModelSeat] = {}
         self._shells: dict[Shard, NodeShell] = {}
         for model in models.models:
@@ -81,6 +81,10 @@ class HostModels:
         ]
 
 
-def host_models(file: Path, host: str) -> HostModels:
-    """Raises ``ConfigError``."""
-    return HostModels(load_models(file), host)
+def host_models(file: Path, host: str, tls: Path | None, directory: Path) -> HostModels:
+    """``tls``: directory of the certificate that the other processes are shown; ``directory``: where one for
+    loopback is made. Raises ``ConfigError``."""
+    models = load_models(file)
+    if host not in models.hosts:
+        raise ConfigError(f"models: {host!r} is none of the file's hosts: {', '.join(models.hosts)}")
+    return HostModels(models, host, credentials=credentials_for(models, host, tls, directory))

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from inaproto.ca.identity import Role
 from inaproto.core.push_pull.words import NodeId, Word
 from inaproto.daemon.accepting import take_each
 from inaproto.daemon.control_stream import EndOfChannel
@@ -27,6 +28,9 @@ from inaproto.daemon.overlay.listening import dial, listen_at
 from inaproto.daemon.overlay.message_channel import MessageChannel, StreamChannel
 from inaproto.daemon.overlay.models_file import Models, Shard
 from inaproto.daemon.overlay.word_records import heard, told
+from inaproto.daemon.tls import Credentials
+from inaproto.daemon.tls_listener import TlsListener
+from inaproto.daemon.tls_stream import TlsStream
 from inaproto.errors import DecodeError, JobError
 from inaproto.ports import ByteStream
 from inaproto.wire.control_messages import Error, Message, error_message
@@ -80,11 +84,14 @@ class Links:
         process: str,
         life: int,
         *,
+        credentials: Credentials | None = None,
         admit: Admit = admit_all,
     ) -> None:
+        """``credentials``: where the models file has addresses with TLS."""
         self._models = models
         self._process = process
         self._life = life
+        self._credentials = credentials
         self._admit = admit
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}
@@ -100,10 +107,12 @@ class Links:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. Started when others can connect. Raises ``ConfigError``."""
-        listening = await listen_at(self._models.processes[self._process])
+        listening = await listen_at(self._models.processes[self._process], self._credentials)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                if isinstance(listening, TlsListener):
+                    nursery.start_soon(listening.run)
                 task_status.started()
                 await take_each(listening, partial(self._take, nursery), log, "connection of a neighbour")
         finally:
@@ -170,7 +179,7 @@ class Links:
         try:
             with trio.fail_after(HELLO_S):
                 address = self._models.processes[peer]
-                channel = StreamChannel(await dial(address), f"{peer} at {address}")
+                channel = StreamChannel(await dial(address, peer, self._credentials), f"{peer} at {address}")
                 try:
                     await self._introduce(channel, shard, peer)
                 except BaseException:
@@ -240,7 +249,7 @@ class Links:
         async with self._admit(priority, channel):
             with trio.fail_after(HELLO_S):
                 message, _ = await channel.receive()
-            shard, peer = self._child_of(message)
+            shard, peer = self._child_of(message, channel.stream)
             channel.send_nowait(OverlayWelcome(process=self._process, life=self._life))
             channel.allow_payload(shard.nbytes)
             link = _Link(peer, is_dialled=False)
@@ -251,10 +260,13 @@ class Links:
             await self._use(shard, link, channel)
             self._forget(shard, link)
 
-    def _child_of(self, hello: Message) -> tuple[Shard, NodeId]:
+    def _child_of(self, hello: Message, stream: ByteStream) -> tuple[Shard, NodeId]:
         """Raises ``JobError`` that says what is wrong."""
         if not isinstance(hello, OverlayHello):
             raise JobError(f"a connection begins with who it is, not with {hello.TYPE!r}")
+        identity = stream.identity if isinstance(stream, TlsStream) else None
+        if identity is not None and (identity.role, identity.name) != (Role.MODEL, hello.process):
+            raise JobError(f"{identity} says that it is {hello.process}")
         shard = self._shards.get((hello.model, hello.shard))
         if shard is None:
             raise JobError(f"{self._process} has no part in shard {hello.shard} of model {hello.model!r}")

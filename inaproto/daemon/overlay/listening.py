@@ -1,4 +1,4 @@
-"""Where a process of the overlay is reached, and how it reaches others: TCP on loopback, UNIX sockets."""
+"""Where a process of the overlay is reached, and how it reaches others: TLS, plain TCP, UNIX sockets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Final
 
 import trio
 
+from inaproto.ca.identity import Role
 from inaproto.client.unix_stream import dial_unix
-from inaproto.daemon.overlay.models_file import Address, Tcp
+from inaproto.daemon.control_address import Endpoint, Holder, credentials_of
+from inaproto.daemon.overlay.models_file import Address, Models, Tcp
 from inaproto.daemon.tcp_stream import TcpStream, dial_tcp
+from inaproto.daemon.tls import Credentials, TlsRefused
+from inaproto.daemon.tls_listener import TlsListener, listen_tls
+from inaproto.daemon.tls_stream import handshake
 from inaproto.daemon.unix_sockets import listen_unix
-from inaproto.errors import ConfigError, FabricError, Unsupported
+from inaproto.errors import ConfigError, FabricError
 from inaproto.ports import ByteStream, PortClosed, StreamListener
 
 CONNECT_S: Final = 5.0
@@ -50,17 +55,25 @@ class TcpListener:
             self._sock.close()
 
 
-def require_supported(address: Address) -> None:
-    """Raises ``Unsupported``."""
-    if isinstance(address, Tcp) and address.is_tls:
-        raise Unsupported(f"{address}", "push and pull between machines by TLS is not built yet; use tcp://")
+def credentials_for(models: Models, process: str, tls: Path | None, directory: Path) -> Credentials | None:
+    """None where nobody uses TLS. ``tls``: their directory; without one, on loopback alone, they are made in
+    ``directory``. Raises ``ConfigError``."""
+    addresses = [models.processes[process], *models.processes.values()]
+    found = next((one for one in addresses if isinstance(one, Tcp) and one.is_tls), None)
+    if found is None:
+        return None
+    holder = Holder(Role.MODEL, process, tls, directory)
+    return credentials_of(Endpoint(found.host, found.port, process), holder)
 
 
-async def listen_at(address: Address) -> StreamListener:
-    """Raises ``ConfigError`` that names the address."""
-    require_supported(address)
+async def listen_at(address: Address, credentials: Credentials | None = None) -> StreamListener | TlsListener:
+    """Raises ``ConfigError`` that names the address. A ``TlsListener`` is to be run."""
     if isinstance(address, Path):
         return await listen_unix(address, "models: the socket of this process")
+    if address.is_tls:
+        if credentials is None:
+            raise ConfigError(f"models: {address} needs certificates")
+        return await listen_tls(address.host, address.port, credentials)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -77,11 +90,22 @@ async def listen_at(address: Address) -> StreamListener:
     return TcpListener(sock)
 
 
-async def dial(address: Address) -> ByteStream:
-    """Raises ``OSError``, whose ``strerror`` is for people."""
+async def dial(address: Address, peer: str = "", credentials: Credentials | None = None) -> ByteStream:
+    """By TLS the certificate there must be that of ``peer``. Raises ``OSError`` with words for people."""
     if isinstance(address, Path):
         await trio.lowlevel.checkpoint()
         return dial_unix(address)
-    if address.is_tls:
-        raise OSError(errno.EPROTONOSUPPORT, "TLS is not built yet")
-    return await dial_tcp(address.host, address.port, CONNECT_S)
+    below = await dial_tcp(address.host, address.port, CONNECT_S)
+    if not address.is_tls:
+        return below
+    if credentials is None:
+        below.close()
+        raise OSError(errno.EPROTO, "there are no certificates to show")
+    try:
+        stream = await handshake(below, credentials.client(), is_server=False, address=below.address)
+    except TlsRefused as refused:
+        raise OSError(errno.EPROTO, f"TLS: {refused.reason}") from None
+    if (stream.identity.role, stream.identity.name) != (Role.MODEL, peer):
+        stream.close()
+        raise OSError(errno.EPROTO, f"TLS: {stream.identity} answers, not {Role.MODEL.value} {peer}")
+    return stream

@@ -27,6 +27,10 @@ from inaproto.errors import JobError
 class Owner(Protocol):
     """The connection of the process that is the worker."""
 
+    def is_gone(self) -> bool:
+        """Whether its process has closed the connection, even if that is not read yet."""
+        ...
+
     def model_ready(self, clock: int) -> None:
         """The worker may go on after ``clock``."""
         ...
@@ -90,12 +94,17 @@ class ModelSeat:
 
     def take(self, owner: Owner) -> None:
         """Raises ``JobError`` where another process is the worker."""
+        if self._owner is not None and self._owner.is_gone():
+            self.give_up(self._owner)
         if self._owner is not None:
             raise JobError(
                 f"model {self.model.name!r}: another process of this host is its worker {self.worker}"
             )
         self._owner = owner
         self._say_ready()
+
+    def is_owner(self, owner: Owner) -> bool:
+        return self._owner is owner
 
     def give_up(self, owner: Owner) -> None:
         """Its process has ended."""

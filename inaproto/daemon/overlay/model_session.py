@@ -40,9 +40,13 @@ class ModelSession:
     """:class:`inaproto.daemon.overlay.model_seat.Owner`; made from the first message of the process."""
 
     def __init__(
-        self, join: ModelJoin, seats: Mapping[str, ModelSeat], send: Callable[[Message], None]
+        self,
+        join: ModelJoin,
+        seats: Mapping[str, ModelSeat],
+        send: Callable[[Message], None],
+        is_gone: Callable[[], bool],
     ) -> None:
-        """Raises ``JoinRefused``."""
+        """``is_gone``: whether its process is. Raises ``JoinRefused``."""
         seat = seats.get(join.model)
         if seat is None:
             known = f"its models are {', '.join(seats)}" if seats else "it has no models (--models)"
@@ -50,6 +54,7 @@ class ModelSession:
         self._seat = seat
         self._join = join
         self._send = send
+        self.is_gone = is_gone
         self._segments: dict[int, mmap.mmap] = {}
         self._pulls: dict[int, ModelPull] = {}
         try:
@@ -79,6 +84,8 @@ class ModelSession:
 
     def handle(self, message: ModelRequest) -> None:
         """Raises ``JobError`` for what no client library asks."""
+        if not self._seat.is_owner(self):
+            raise JobError(f"model {self._seat.model.name!r}: another process is the worker by now")
         match message:
             case ModelClock(id=id, clock=clock, segment=segment, offset=offset):
                 update = None if segment is None else self._array(segment, offset)

@@ -23,10 +23,12 @@ from inaproto.daemon.overlay.durable_log import DurableLog
 from inaproto.daemon.overlay.host_models import wall_clock_life
 from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
+from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.models_file import Models, Shard
 from inaproto.daemon.overlay.shells import RootShell, frame_of
 from inaproto.daemon.overlay.status import root_status
 from inaproto.daemon.overlay.word_records import record_of, snapshot_of, state_of
+from inaproto.daemon.tls import Credentials
 from inaproto.daemon.unix_sockets import listen_unix, make_run_directory
 from inaproto.errors import ConfigError, DecodeError, JobError
 from inaproto.ports import ByteStream
@@ -38,11 +40,17 @@ log = logging.getLogger("inaproto.server")
 class ParameterServer:
     """Opens its shards when it is made: that may raise ``ConfigError``. :meth:`run` it, then close it."""
 
-    def __init__(self, models: Models, name: str, store: Path, *, admit: Admit = admit_all) -> None:
-        if name not in models.servers:
-            raise ConfigError(f"models: {name!r} is none of the file's servers: {', '.join(models.servers)}")
+    def __init__(
+        self,
+        models: Models,
+        name: str,
+        store: Path,
+        *,
+        credentials: Credentials | None = None,
+        admit: Admit = admit_all,
+    ) -> None:
         self.name = name
-        self._links = Links(models, name, wall_clock_life(), admit=admit)
+        self._links = Links(models, name, wall_clock_life(), credentials=credentials, admit=admit)
         self._shells: dict[Shard, RootShell] = {}
         self._began = trio.current_time()
         with ExitStack() as stack:
@@ -111,6 +119,7 @@ async def run_server(
     store: Path,
     status_path: Path,
     *,
+    tls: Path | None = None,
     metrics: str = "",
     admit: Admit = admit_all,
     task_status: trio.TaskStatus[ParameterServer] = trio.TASK_STATUS_IGNORED,
@@ -119,7 +128,10 @@ async def run_server(
     make_run_directory(status_path.parent, "server")
     listening = await listen_unix(status_path, "server: its socket")
     try:
-        server = ParameterServer(models, name, store, admit=admit)
+        if name not in models.servers:
+            raise ConfigError(f"models: {name!r} is none of the file's servers: {', '.join(models.servers)}")
+        credentials = credentials_for(models, name, tls, status_path.parent)
+        server = ParameterServer(models, name, store, credentials=credentials, admit=admit)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
