@@ -144,13 +144,18 @@ def accumulators_on(path: RingPath, plan: str, size: int) -> Accumulators:
     """
     if path == "ring":
         return RotatedAccumulators(ReductionPlan.flat(size))
+    return Accumulators(plan_of_text(plan, size))
+
+
+def plan_of_text(plan: str, size: int) -> ReductionPlan:
+    """``plan`` as in the message ``Ring``; empty: flat. Raises ``LocalMisuse`` for a plan that is none."""
     if not plan:
-        return Accumulators(ReductionPlan.flat(size))
+        return ReductionPlan.flat(size)
     try:
         lists = json.loads(plan)
     except (ValueError, RecursionError) as error:
         raise LocalMisuse(f"a reduction plan is nested lists in JSON: {error}") from None
-    return Accumulators(ReductionPlan.from_lists(lists))
+    return ReductionPlan.from_lists(lists)
 
 
 def _turns(children: PlanList, outer: tuple[int, ...], closing: int) -> list[_Turn]:

@@ -74,7 +74,7 @@ class JobRecovery:
                 return JobRecovery()
             case "shared":
                 return JobRecovery(asked, fast=asked)
-            case "chain" | "ring":
+            case "chain" | "overlay" | "ring":
                 return JobRecovery(asked, ASKED, is_asked=True)
             case _:
                 assert_never(asked)

@@ -35,7 +35,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.accumulators import added, entry_bytes
+from inaproto.core.accumulators import added, entry_bytes, plan_of_text
 from inaproto.core.half_precision import round_once, sums_are_wide
 from inaproto.core.reduce import reduce_into
 from inaproto.core.reduction_plan import PlanList, ReductionPlan
@@ -182,6 +182,17 @@ def _run(run: Run, dtype: Dtype, op: Op, operands: Sequence[Bytes]) -> Bytes:
         total = added(count, dtype, op, total, operand)
         count += 1
     return round_once(dtype, total) if run.closes else total
+
+
+def overlay_on(plan: str, size: int, in_degree: int) -> OverlayTree:
+    """That of a ring of ``size`` hosts; ``plan`` and ``in_degree`` as in the message ``Ring``.
+
+    Raises ``LocalMisuse`` for a plan that is none, or of other hosts.
+    """
+    tree = OverlayTree(plan_of_text(plan, size), in_degree)
+    if tree.plan.size != size:
+        raise LocalMisuse(f"a plan of {tree.plan.size} hosts for a ring of {size}")
+    return tree
 
 
 class _Builder:

@@ -10,10 +10,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import assert_never
 
 from inaproto.core.accumulators import accumulators_on
 from inaproto.core.job_recovery import JobRecovery
 from inaproto.core.job_tree import JobTree
+from inaproto.core.overlay_tree import OverlayTree
+from inaproto.core.path_costs import IN_DEGREE_DEFAULT, LinkFigures, PathCost, Task, costs, explain
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
@@ -46,6 +49,10 @@ class Seat:
     """Of its host daemon."""
     halted: bool = False
     """It has said how far it is since the ring ended: ``member.progress``."""
+    overlays: bool = False
+    """Its host knows the path ``overlay``."""
+    below: tuple[IntoAddress, ...] = ()
+    """Links of its host to those from which it gathers on that path."""
 
     def __str__(self) -> str:
         return f"rank {self.member.rank} ({self.member.host}, pid {self.member.pid})"
@@ -100,6 +107,10 @@ class Job:
     recovery: JobRecovery = field(init=False)
     plan: ReductionPlan | None = None
     """Of all its rings, over positions; None: all in order."""
+    costs: tuple[PathCost, ...] = ()
+    """Of the paths that it may take, the fastest first; empty: nobody knows."""
+    in_degree: int = IN_DEGREE_DEFAULT
+    """Bound of its overlay."""
 
     def __post_init__(self) -> None:
         self.recovery = JobRecovery.on(self.first.path)
@@ -115,19 +126,69 @@ class Job:
         return self.plan is None or list(self.plan.ranks) == list(range(self.plan.size))
 
     @property
+    def can_overlay(self) -> bool:
+        """An overlay adds in any order, among hosts that know it."""
+        return all(seat.overlays for seat in self.seats.values())
+
+    @property
+    def by_hosts(self) -> tuple[RingPath, ...]:
+        """Paths on which its hosts may sum themselves, the one that it wants first."""
+        asked = self.first.path
+        chain: tuple[RingPath, ...] = ("chain",) if self.can_chain else ()
+        overlay: tuple[RingPath, ...] = ("overlay",) if self.can_overlay else ()
+        match asked:
+            case "ring":
+                return ("ring",)
+            case "overlay":
+                return overlay
+            case "chain" | "shared":
+                return chain
+            case "auto":
+                inexact: tuple[RingPath, ...] = () if self.first.exact_plan else ("ring",)
+                if self.costs:
+                    able = (*overlay, *chain, *inexact)
+                    return tuple(cost.path for cost in self.costs if cost.path in able)
+                return chain or (*overlay, *inexact)
+            case _:
+                assert_never(asked)
+
+    @property
     def host_path(self) -> RingPath | None:
         """On which its hosts sum themselves; None: none of which it would take the results."""
-        if self.first.path == "ring" or self.can_chain:
-            return "ring" if self.first.path == "ring" else "chain"
-        return "ring" if self.first.path == "auto" and not self.first.exact_plan else None
+        return next(iter(self.by_hosts), None)
 
     @property
     def paths(self) -> tuple[RingPath, ...]:
         """That it may take, the one that it wants first."""
-        by_hosts = () if self.host_path is None else (self.host_path,)
+        by_hosts = self.by_hosts
         if self.first.path == "auto":
             return ("switch", *by_hosts)
         return ("shared", *by_hosts) if self.first.path == "shared" and by_hosts else by_hosts
+
+    def weigh(self, links: LinkFigures | None, tensor_bytes: int, in_degree: int) -> None:
+        """Find what the paths that it may take cost, for tensors of that size; ``in_degree``: if nobody
+        knows."""
+        size, first = len(self.members()), self.first
+        self.costs, self.in_degree = (), in_degree
+        if links is None or size < 2 or first.path == "shared":
+            return
+        task = Task(tensor_bytes, first.message_packets * first.mtu, first.window_messages)
+        may: list[RingPath] = ["switch", "ring"] if not first.exact_plan else ["switch"]
+        may += ["chain"] if self.can_chain else []
+        may += ["overlay"] if self.can_overlay else []
+        asked = may if first.path == "auto" else self.by_hosts
+        self.costs = costs(asked, self.plan or ReductionPlan.flat(size), task, links)
+        self.in_degree = next((cost.in_degree for cost in self.costs if cost.path == "overlay"), in_degree)
+
+    @property
+    def overlay(self) -> OverlayTree:
+        """Of its hosts, where that is the path of the next ring."""
+        return OverlayTree(self.plan or ReductionPlan.flat(len(self.members())), self.in_degree)
+
+    @property
+    def is_overlay(self) -> bool:
+        """Its next ring is a tree of its hosts, or its present one."""
+        return self.recovery.path == "overlay" and len(self.members()) > 1
 
     @property
     def is_shared(self) -> bool:
@@ -138,6 +199,13 @@ class Job:
     def lacks_slots(self) -> bool:
         """Some host has no link that suffices for the next ring."""
         needs = self.slot_bytes
+        if self.is_overlay:
+            return any(
+                its.member.into.slots != self.first.window_messages
+                or its.member.into.slot_bytes < needs
+                or len(its.seats[0].below) != len(self.overlay.children(position))
+                for position, its in enumerate(self.members())
+            )
         members = [its.member for its in self.members()]
         if self.is_shared and any(member.ina_into is None for member in members):
             return True
@@ -157,8 +225,10 @@ class Job:
     def slot_bytes(self) -> int:
         """Of a receive slot on the path of its next ring."""
         message_bytes, path = self.first.message_packets * self.first.mtu, self.recovery.path
-        if path == "switch":
+        if path == "switch" or (path == "overlay" and not self.is_overlay):
             return message_bytes
+        if path == "overlay":
+            return self.overlay.slot_bytes(message_bytes - INA_HEADER_BYTES)
         accumulators = accumulators_on(path, self.plan_text, len(self.members()))
         return accumulators.slot_bytes(message_bytes - INA_HEADER_BYTES)
 
@@ -186,6 +256,10 @@ class Job:
         for seat in self.in_order():
             found.setdefault(seat.member.host, []).append(seat)
         return [RingMember(tuple(seats)) for seats in found.values()]
+
+    def position_of(self, seat: Seat) -> int:
+        """Of its host."""
+        return next(at for at, its in enumerate(self.members()) if its.host == seat.member.host)
 
     def at(self, session: SessionId) -> list[Seat]:
         """Seats that are held through this session, in rank order; not those that are away."""
@@ -312,6 +386,7 @@ def view_job(job: Job) -> JobView:
         recovery.reason,
         recovery.path != "ring",
         job.ina_ring_id if job.installed else 0,
+        explain(job.costs) if job.costs else "",
     )
 
 

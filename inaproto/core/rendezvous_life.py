@@ -18,6 +18,7 @@ from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
 from inaproto.core.job_tree import TreeIs
 from inaproto.core.recovery import Recovery, decide
 from inaproto.core.rendezvous_jobs import Job, Phase, RingMember, Seat, name_seats, process_of
+from inaproto.core.rendezvous_next_ring import cannot_sum, halt_message, in_overlay
 from inaproto.core.rendezvous_regrouping import Regroupings
 from inaproto.core.rendezvous_rules import refuse_beside
 from inaproto.core.rendezvous_types import (
@@ -50,7 +51,6 @@ from inaproto.errors import (
 from inaproto.units import Instant
 from inaproto.wire.control_messages import (
     Closed,
-    Halt,
     JobStatus,
     Member,
     Message,
@@ -99,7 +99,8 @@ class JobLife:
         member = event.message
         self._jobs[job.name] = job
         seat = job.seats[member.rank] = Seat(event.session, member, left_after=member.left_after)
-        seat.instance = self._hosts[event.session].hello.instance
+        hello = self._hosts[event.session].hello
+        seat.instance, seat.overlays = hello.instance, hello.overlays
         if member.progress is not None:
             job.recovery.wait(self._now, self._config.recover_ns)
         if member.progress is None:
@@ -142,8 +143,9 @@ class JobLife:
     def _make_ring(self, job: Job, ring_key: int) -> list[RendezvousAction]:
         members = job.members()
         self._plan(job)
+        job.weigh(self._config.links, self._config.tensor_bytes, self._config.in_degree)
         if not job.paths:
-            return self._fail(job, JoinRefused(_cannot_chain(job)))
+            return self._fail(job, JoinRefused(cannot_sum(job)))
         if job.lacks_slots:
             return self._ask_for_slots(job)
         resumed = Recovery(progress=0, donor=0)
@@ -199,13 +201,14 @@ class JobLife:
         """
         self._next_ring(job)
         job.phase = Phase.HALTED
-        return self._tell_all(job, halt_message(job))
+        return self._tell_halt(job)
 
     def _ring_messages(
         self, job: Job, members: Sequence[RingMember], ring_key: int, resumed: Recovery
     ) -> list[RendezvousAction]:
         """To each rank in order, with the id of its ``Member``."""
         found: dict[int, RendezvousAction] = {}
+        tree = job.overlay if job.is_overlay else None
         for position, its in enumerate(members):
             ring = Ring(
                 job=job.name,
@@ -229,6 +232,8 @@ class JobLife:
                     ina_successor=members[(position + 1) % len(members)].member.ina_into,
                     ina_predecessor=members[position - 1].member.ina_out,
                 )
+            if tree is not None:
+                ring = in_overlay(ring, tree, members)
             for seat in its.seats:
                 found[seat.member.rank] = Send(seat.session, replace(ring, id=seat.member.id))
         return [found[rank] for rank in sorted(found)]
@@ -418,23 +423,17 @@ class JobLife:
         sessions = job.sessions(without=without)
         return [Send(session, message) for session in sessions if session in self._hosts]
 
+    def _tell_halt(self, job: Job) -> list[RendezvousAction]:
+        """To every host, what it is to make links for."""
+        return [
+            Send(session, halt_message(job, job.at(session)))
+            for session in job.sessions()
+            if session in self._hosts
+        ]
+
     def _blame(self, session: SessionId, rule: str, evidence: str) -> Blame:
         host = self._hosts.get(session)
         return Blame(f"host {host.hello.host}" if host else f"session {session}", rule, evidence)
-
-
-def halt_message(job: Job) -> Halt:
-    """To make links for the next ring."""
-    path, reason = job.recovery.path, job.recovery.reason
-    return Halt(job=job.name, ring_id=job.ring_id, path=path, reason=reason, plan=job.plan_text)
-
-
-def _cannot_chain(job: Job) -> str:
-    return (
-        f"job {job.name!r} asked for the path {job.first.path}, but its hosts cannot sum in the order "
-        f"{job.rank_plan}; "
-        "number its ranks rack by rank, or connect with path='auto' or path='ring'"
-    )
 
 
 def remember(known: dict[K, str], key: K, reason: str) -> None:

@@ -14,10 +14,12 @@ from typing import Final
 from inaproto.core.accelerator import RingFault, RingRefused
 from inaproto.core.accelerator_types import TURN_LOST
 from inaproto.core.rendezvous_jobs import Job, Phase, Seat, name_seats
-from inaproto.core.rendezvous_life import JobLife, halt_message, remember
+from inaproto.core.rendezvous_life import JobLife, remember
+from inaproto.core.rendezvous_next_ring import halt_message
 from inaproto.core.rendezvous_rules import (
     refuse_beside,
     refuse_ina_link,
+    refuse_overlay,
     refuse_slots,
     refuse_stranger,
 )
@@ -122,9 +124,8 @@ class RingEnds(JobLife):
         for seat in job.in_order():
             seat.ready = seat.halted = False
             seat.stalled = None
-        halt = halt_message(job)
         noted = Noted(f"job {job.name}: halted, to go on by {job.recovery.path}: {reason}", is_problem=True)
-        return [*removed, *self._tell_all(job, halt), noted]
+        return [*removed, *self._tell_halt(job), noted]
 
     def _lose_sight(self, job: Job, seats: Sequence[Seat], reason: str) -> list[RendezvousAction]:
         """A host has lost its connection: it may come back, with all its ranks."""
@@ -146,6 +147,7 @@ class RingEnds(JobLife):
             return []
         host = self._hosts.get(event.session)
         for seat in seats:
+            seat.below = told.below
             seat.member = replace(
                 seat.member,
                 out=told.out,
@@ -155,9 +157,15 @@ class RingEnds(JobLife):
                 ina_into=told.ina_into,
             )
         member = seats[0].member
-        wrong = refuse_stranger(host.hello if host else None, member) or refuse_slots(
-            member, slot_bytes=job.slot_bytes
-        )
+        hello = host.hello if host else None
+        wrong = refuse_stranger(hello, member)
+        if job.is_overlay:
+            children = len(job.overlay.children(job.position_of(seats[0])))
+            wrong = wrong or refuse_overlay(
+                hello, member, told.below, children=children, slot_bytes=job.slot_bytes
+            )
+        else:
+            wrong = wrong or refuse_slots(member, slot_bytes=job.slot_bytes)
         wrong = wrong or (refuse_ina_link(member) if job.is_shared else None)
         if wrong:
             error = RankLost(f"{name_seats(seats)} of job {job.name!r} is lost: {wrong}")
@@ -179,13 +187,14 @@ class RingEnds(JobLife):
         beside = job.at(event.session)
         if beside and (refusal := refuse_beside(beside[0].member, member)):
             return self._refuse(event.session, member, refusal)
-        seat.session, seat.member, seat.is_away = event.session, member, False
+        seat.session, seat.member, seat.is_away, seat.below = event.session, member, False, ()
+        seat.overlays = self._hosts[event.session].hello.overlays
         if member.left_after is not None:
             seat.left_after = member.left_after
         if any(other.is_away and other.member.host == member.host for other in job.in_order()):
             return []
         if job.recovery.path != "switch":  # its queue pairs are for the switch: a chain needs larger slots
-            return [Send(event.session, halt_message(job))]
+            return [Send(event.session, halt_message(job, [seat]))]
         return self._come_forward(job, job.at(event.session), event.ring_key)
 
     def _replaced(self, job: Job, seat: Seat, event: MemberAsked) -> list[RendezvousAction]:

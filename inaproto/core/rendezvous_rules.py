@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -91,7 +92,24 @@ def refuse_parameters(config: RendezvousConfig, member: Member) -> str | None:
 
 def refuse_slots(member: Member, *, slot_bytes: int) -> str | None:
     """A receive buffer that its predecessor could not use; ``slot_bytes`` is what a slot must have."""
-    has, needs = member.into, 2 * member.window_messages
+    return _refuse_buffer(member, member.into, 2 * member.window_messages, slot_bytes)
+
+
+def refuse_overlay(
+    hello: Hello | None, member: Member, below: Sequence[IntoAddress], *, children: int, slot_bytes: int
+) -> str | None:
+    """Links that cannot be those of a host in an overlay: ``member`` has the one to its parent."""
+    if len(below) != children:
+        return f"it has {len(below)} links to hosts below it, and is to gather from {children}"
+    for link in (member.into, *below):
+        stranger = refuse_stranger(hello, replace(member, into=link))
+        wrong = stranger or _refuse_buffer(member, link, member.window_messages, slot_bytes)
+        if wrong:
+            return wrong
+    return None
+
+
+def _refuse_buffer(member: Member, has: IntoAddress, needs: int, slot_bytes: int) -> str | None:
     if has.slots == needs and has.slot_bytes >= slot_bytes:
         return None
     return (

@@ -11,6 +11,7 @@ from typing import Literal, NewType
 
 from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.path_costs import IN_DEGREE_DEFAULT, LinkFigures
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.ring_spec import PoolSpec, RingSpec
 from inaproto.errors import Blame, LocalMisuse
@@ -81,6 +82,12 @@ class RendezvousConfig:
     """What every path of a job follows, so that all give the same bytes."""
     plan_on: PlanOn = flat_plan
     shape_on: ShapeOn = itself
+    links: LinkFigures | None = None
+    """By which the hosts' path is chosen; None: a chain where one can follow the plan, else an overlay."""
+    tensor_bytes: int = 1 << 20
+    """For which it is chosen."""
+    in_degree: int = IN_DEGREE_DEFAULT
+    """Bound of overlays whose costs are not known."""
     root: str = ""
     """Of the fabric's own tree: rings on trees with that root have ``pool``, others one for each root."""
     pool: PoolSpec | None = None
@@ -308,8 +315,8 @@ class JobView:
     plan: str = ""
     """How it is summed: nested lists of ranks, a list for each host of several; empty while joining."""
     path: str = "switch"
-    """``switch``; ``shared``: the hosts or the switches, each operation by one of them; or ``chain`` or
-    ``ring``: the hosts sum themselves, for the reason ``fallback``."""
+    """``switch``; ``shared``: the hosts or the switches, each operation by one of them; or ``chain``,
+    ``overlay`` or ``ring``: the hosts sum themselves, for the reason ``fallback``."""
     fallback: str = ""
     recoveries: int = 0
     """Rings of this job that ended, with another after them."""
@@ -319,6 +326,8 @@ class JobView:
     """It is summed as ``plan`` says: not on the path ``ring``."""
     ina_ring_id: int = 0
     """On the path ``shared``: the ring through the switches that stands beside the other; else 0."""
+    costs: str = ""
+    """What the paths that it may take are predicted to take, the fastest first; empty: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from inaproto.core.hosts_engine import Combine, Place, PostSlot
 from inaproto.core.local_reduction import reduce_parts
 from inaproto.core.neutral import neutral_bytes
 from inaproto.core.operation_queue import KeptResult, Source
-from inaproto.core.operations import PostKept, PostMessage, PostNeutral, TakeResult
+from inaproto.core.operations import Operation, PostKept, PostMessage, PostNeutral, TakeResult
 from inaproto.errors import InvariantBroken
 from inaproto.wire.ina_header import Dtype, Op
 
@@ -154,16 +154,7 @@ class RingOrders(Generic[PayloadT]):
     def combine(self, action: Combine, accumulators: Accumulators, position: int) -> None:
         """Add the part of the host at ``position`` to what has come."""
         operation, link = action.operation, self._link
-        own: bytes | memoryview
-        match action.source:
-            case Source.OWN:
-                own = self._own(action)
-            case Source.KEPT:
-                own = self._kept.get(operation.index, action.offset)
-            case Source.NEUTRAL:
-                own = neutral_bytes(operation.dtype, operation.op, action.nbytes)
-            case _:
-                assert_never(action.source)
+        own = self.contribution(action.source, operation, action.offset, action.nbytes)
         staged = action.place is Place.STAGED
         out = link.staged(action.out, action.goes) if staged else link.result(action.out, action.goes)
         accumulators.combine(
@@ -175,12 +166,26 @@ class RingOrders(Generic[PayloadT]):
             np.frombuffer(out, np.uint8),
         )
 
-    def _own(self, action: Combine) -> memoryview:
-        parts = self._tensors.views(action.operation.index, action.offset, action.nbytes)
+    def contribution(
+        self, source: Source, operation: Operation, offset: int, nbytes: int
+    ) -> bytes | memoryview:
+        """What this host adds to a message: ``nbytes`` from ``offset`` on."""
+        match source:
+            case Source.OWN:
+                return self._own(operation, offset, nbytes)
+            case Source.KEPT:
+                return self._kept.get(operation.index, offset)
+            case Source.NEUTRAL:
+                return neutral_bytes(operation.dtype, operation.op, nbytes)
+            case _:
+                assert_never(source)
+
+    def _own(self, operation: Operation, offset: int, nbytes: int) -> memoryview:
+        parts = self._tensors.views(operation.index, offset, nbytes)
         if len(parts) == 1:
             return parts[0]
-        total = memoryview(bytearray(action.nbytes))
-        reduce_parts(action.operation.dtype, action.operation.op, parts, total)
+        total = memoryview(bytearray(nbytes))
+        reduce_parts(operation.dtype, operation.op, parts, total)
         return total
 
     def take(self, action: TakeResult) -> None:

@@ -79,7 +79,16 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: str, i
         with trio.fail_after(WELCOME_S):
             mac, ip = settings.mac_bytes, settings.ip_bytes
             name, switch = settings.name, settings.switch
-            hello = Hello(id=1, host=name, mac=mac, ip=ip, instance=instance, switch=switch, parks=True)
+            hello = Hello(
+                id=1,
+                host=name,
+                mac=mac,
+                ip=ip,
+                instance=instance,
+                switch=switch,
+                parks=True,
+                overlays=True,
+            )
             await stream.send(hello)
             answer = await stream.receive()
     except trio.TooSlowError:

@@ -26,6 +26,7 @@ from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.local_rank import LocalRank, Owner
 from inaproto.daemon.ring_link import RingLink
+from inaproto.daemon.tree_link import TreeLink
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.errors import (
     DecodeError,
@@ -417,7 +418,7 @@ class Fabric:
             elif failed.ring_id:
                 ring.fail_joining(failed.ring_id, error)
 
-    async def _connect(self, ring: HostRing, link: RingLink) -> None:
+    async def _connect(self, ring: HostRing, link: RingLink | TreeLink) -> None:
         try:
             await link.wait_connected()
         except PortClosed:  # of which whoever waits for completions hears too

@@ -1,8 +1,8 @@
 """The links of a host in the rings of a job: made, connected, attached and given back.
 
-A ring has one link (:mod:`inaproto.daemon.ring_link`). Where a job has two rings at once
-(:mod:`inaproto.core.two_paths`) there is a second one, for the ring through the switches; the base ring's is
-*the* link.
+A ring has one link (:mod:`inaproto.daemon.ring_link`; of an overlay :mod:`inaproto.daemon.tree_link`). Where
+a job has two rings at once (:mod:`inaproto.core.two_paths`) there is a second one, for the ring through the
+switches; the base ring's is *the* link.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from inaproto.core.accumulators import accumulators_on
+from inaproto.core.accumulators import accumulators_on, plan_of_text
+from inaproto.core.overlay_tree import overlay_on
 from inaproto.core.two_paths import TwoPaths
-from inaproto.daemon.host_operations import IN_RING, Phase
+from inaproto.daemon.host_operations import IN_RING, Phase, overlay_of
 from inaproto.daemon.host_ring_status import HostRingStatus
 from inaproto.daemon.ring_link import RingLink
+from inaproto.daemon.tree_link import TreeLink
 from inaproto.errors import FabricError, JoinRefused, LocalMisuse
 from inaproto.ports import Nic, QpAttributes, RandomBits
 from inaproto.units import RingId
@@ -27,9 +29,9 @@ class HostLinks(HostRingStatus):
     """Of the present rings, or of those that come next."""
 
     _random_bits: RandomBits
-    _to_await: list[RingLink]
+    _to_await: list[RingLink | TreeLink]
     """Links of the present rings that nobody waits for yet."""
-    _unready: list[RingLink]
+    _unready: list[RingLink | TreeLink]
     """Links of the present rings that are not connected yet."""
 
     @property
@@ -38,22 +40,27 @@ class HostLinks(HostRingStatus):
 
     @property
     def queue_pairs(self) -> list[int]:
-        return [qpn for link in self._links for qpn in (link.out.qpn, link.into.qpn)]
+        return [qpn for link in self._links for qpn in link.qpns]
 
     @property
-    def _links(self) -> list[RingLink]:
+    def _links(self) -> list[RingLink | TreeLink]:
         return [self._link] if self._ina is None else [self._link, self._ina]
 
-    def _open_links(self, nic: Nic, path: RingPath, plan: str) -> None:
-        """Queue pairs and slots for the next ring, or both. Raises ``JoinRefused`` if there can be none."""
+    def _open_links(self, nic: Nic, path: RingPath, plan: str, children: int = 0) -> None:
+        """Queue pairs and slots for the next ring, or both. Raises ``JoinRefused`` if there can be none.
+
+        ``children``: in an overlay, from how many hosts this one gathers.
+        """
         settings = self._settings
+        if path == "overlay":
+            self._link, self._ina = self._open_tree_link(nic, plan, children), None
+            return
         slot_bytes = message_bytes = settings.message_packets * settings.mtu
         if path != "switch":  # all hosts take the same size, though one may not know yet how many there are
             try:
                 accumulators = accumulators_on(path, plan, self._size)
             except LocalMisuse as error:
-                text = f"{self}: the path {path} that its switch names cannot be used here: {error}"
-                raise JoinRefused(text) from None
+                raise self._no_path(path, error) from None
             slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
         self._link, self._ina = self._open_link(nic, slot_bytes), None
         if path == "shared":
@@ -74,6 +81,26 @@ class HostLinks(HostRingStatus):
         except (LocalMisuse, FabricError, OSError) as error:
             raise self._no_room(error) from None
 
+    def _open_tree_link(self, nic: Nic, plan: str, children: int) -> TreeLink:
+        settings = self._settings
+        try:
+            tree = overlay_on(plan, len(plan_of_text(plan, self._size).ranks), 1)
+        except LocalMisuse as error:
+            raise self._no_path("overlay", error) from None
+        try:
+            return TreeLink(
+                nic,
+                window=settings.window_messages,
+                slot_bytes=tree.slot_bytes(settings.message_packets * settings.mtu - INA_HEADER_BYTES),
+                children=children,
+                random_bits=self._random_bits,
+            )
+        except (LocalMisuse, FabricError, OSError) as error:
+            raise self._no_room(error) from None
+
+    def _no_path(self, path: RingPath, error: Exception) -> JoinRefused:
+        return JoinRefused(f"{self}: the path {path} that its switch names cannot be used here: {error}")
+
     def _close_links(self) -> None:
         for link in self._links:
             link.close()
@@ -92,17 +119,22 @@ class HostLinks(HostRingStatus):
             retry_count=settings.retry_count,
             traffic_class=settings.traffic_class,
         )
-        if len(ring.peers) > 1:
+        if isinstance(self._link, TreeLink):
+            if ring.path != "overlay":
+                raise LocalMisuse(f"a ring on the path {ring.path} for queue pairs of a tree")
+            is_root = overlay_of(ring).root == ring.position
+            self._link.connect(None if is_root else ring.successor, ring.below, attributes)
+        elif len(ring.peers) > 1:
             self._link.connect(ring.successor, ring.predecessor, attributes)
         if self._ina is not None and ring.ina_successor is not None and ring.ina_predecessor is not None:
             self._ina.connect(ring.ina_successor, ring.ina_predecessor, attributes)
 
-    def take_connecting(self) -> list[RingLink]:
+    def take_connecting(self) -> list[RingLink | TreeLink]:
         """Once for each ring with neighbours: :meth:`connected` wants to hear what becomes of these links."""
         links, self._to_await = self._to_await, []
         return links
 
-    def connected(self, link: RingLink, failure: str = "") -> None:
+    def connected(self, link: RingLink | TreeLink, failure: str = "") -> None:
         """Say that this host is ready: what is sent to it now arrives. Or why it will not be.
 
         The others begin as soon as all are: what came sooner would be lost, until a timer brings it again.

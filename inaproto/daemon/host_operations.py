@@ -6,9 +6,9 @@ job has no other host it adds and copies, and sends nothing. A job may have two 
 (:mod:`inaproto.core.two_paths`), each with a link; the base ring's is *the* link.
 
 It performs what its engine (:mod:`inaproto.core.ring_engine`, :mod:`inaproto.core.chain_engine`,
-:mod:`inaproto.core.ring_all_reduce_engine`) orders (:mod:`inaproto.core.ring_orders`) on its link
-(:mod:`inaproto.daemon.ring_link`), hands the engine what the NIC has completed, and looks at the clock. How
-rings come and go is :mod:`inaproto.daemon.host_ring`.
+:mod:`inaproto.core.ring_all_reduce_engine`, :mod:`inaproto.core.overlay_engine`) orders
+(:mod:`inaproto.core.ring_orders`) on its link (:mod:`inaproto.daemon.ring_link`), hands the engine what the
+NIC has completed, and looks at the clock. How rings come and go is :mod:`inaproto.daemon.host_ring`.
 
 Invariants: calls never block and never wait; what an all-reduce waits for is asked of the switch, and known
 to it: a host reports each of its ranks that waits.
@@ -44,6 +44,9 @@ from inaproto.core.operations import (
     TakeResult,
     Woke,
 )
+from inaproto.core.overlay_engine import UP, Fold, OverlayAction, OverlayEngine, PostDown
+from inaproto.core.overlay_orders import OverlayOrders
+from inaproto.core.overlay_tree import OverlayTree, overlay_on
 from inaproto.core.recovery import Recovery
 from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingAction, RingEngine
@@ -55,7 +58,8 @@ from inaproto.daemon.local_rank import LocalRank
 from inaproto.daemon.operation_watch import OperationWatch
 from inaproto.daemon.ring_link import RingLink
 from inaproto.daemon.ring_orders import ClientTensors
-from inaproto.daemon.ring_words import explain_positions, name_ranks, transport_failure
+from inaproto.daemon.ring_words import explain_positions, failure_at, name_ranks, transport_failure
+from inaproto.daemon.tree_link import TreeLink
 from inaproto.daemon.turns import NoTurns, Turns
 from inaproto.errors import (
     JOB_ERRORS,
@@ -78,7 +82,7 @@ from inaproto.units import MS, Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.client_messages import AllReduce, DonePath
 from inaproto.wire.control_messages import JobStatus, Message, OpStarted, Ring, RingPath
 
-Engine = RingEngine | ChainEngine | RingAllReduceEngine | TwoPaths
+Engine = RingEngine | ChainEngine | RingAllReduceEngine | OverlayEngine | TwoPaths
 
 OPERATIONS_MAX = 4096
 """All-reduces of a rank that have not ended."""
@@ -124,7 +128,7 @@ class HostOperations:
         self._tell = tell
         self._clock = clock
         self._log = log
-        self._link: RingLink
+        self._link: RingLink | TreeLink
         self._ina: RingLink | None = None
         """Of the ring through the switches that stands beside that of ``_link``, or is to."""
         self._turns: Turns = NoTurns()
@@ -234,6 +238,8 @@ class HostOperations:
         self._accumulators = None
         if ring.path == "switch":
             return RingEngine(config, operations, recovery)
+        if ring.path == "overlay":
+            return OverlayEngine(config, overlay_of(ring), operations, recovery)
         self._accumulators = accumulators = accumulators_on(ring.path, ring.plan, len(ring.peers))
         if ring.path == "shared":
             bind = self._turns.bind
@@ -302,12 +308,9 @@ class HostOperations:
         elif not link.has(completion.qpn):
             return  # of a link that was given back
         if completion.status is not Status.SUCCESS:
-            at_out = completion.qpn == link.out.qpn
-            reason = transport_failure(self.job, self._ring, completion, at_out=at_out)
-            if link.is_connecting:  # who waits for that hears more of why
-                link.early_failure = link.early_failure or reason
-            else:
-                self._transport_failed(reason)
+            self._connection_failed(completion, link, self._ring)
+        elif isinstance(link, TreeLink):
+            self._completed_in_tree(completion, link)
         elif completion.kind is CompletionKind.SEND:
             self._step(SendCompleted(completion.wr_id), path)
         else:
@@ -315,6 +318,30 @@ class HostOperations:
             self._step(ResultArrived(completion.imm, completion.nbytes, header), path)
             if not self._is_ended and not self._is_broken:
                 self._guard(lambda: link.post_receive(completion.wr_id))
+
+    def _connection_failed(self, completion: Completion, link: RingLink | TreeLink, ring: Ring) -> None:
+        if isinstance(link, TreeLink):
+            edge, tree = link.edge_of(completion.qpn), overlay_of(ring)
+            parent, children = tree.parents[ring.position], tree.children(ring.position)
+            peer = ring.position if parent is None else parent
+            reason = failure_at(self.job, ring, completion, peer if edge == UP else children[edge], "to")
+        else:
+            at_out = completion.qpn == link.out.qpn
+            reason = transport_failure(self.job, ring, completion, at_out=at_out)
+        if link.is_connecting:  # who waits for that hears more of why
+            link.early_failure = link.early_failure or reason
+        else:
+            self._transport_failed(reason)
+
+    def _completed_in_tree(self, completion: Completion, link: TreeLink) -> None:
+        edge = link.edge_of(completion.qpn)
+        if completion.kind is CompletionKind.SEND:
+            self._step(SendCompleted(completion.wr_id), edge=edge)
+            return
+        header = link.header(edge, completion.imm, completion.nbytes)
+        self._step(ResultArrived(completion.imm, completion.nbytes, header), edge=edge)
+        if not self._is_ended and not self._is_broken:
+            self._guard(lambda: link.post_receive(completion.wr_id, edge))
 
     def woke(self) -> None:
         """Look at the clock: the running operation may have stalled, or taken too long."""
@@ -353,10 +380,13 @@ class HostOperations:
         if why:
             self.lose(OperationTimeout(f"{self}: {why}"))
 
-    def _step(self, event: RingEvent, path: BoundPath = BASE) -> None:
+    def _step(self, event: RingEvent, path: BoundPath = BASE, edge: int = UP) -> None:
+        """``edge``: in an overlay, the connection of a message."""
         engine = self._engine
         if isinstance(engine, TwoPaths):
             self._guard(lambda: self._perform(engine.step(event, self._clock(), path)))
+        elif isinstance(engine, OverlayEngine):
+            self._guard(lambda: self._perform(engine.step(event, self._clock(), edge)))
         elif engine is not None:
             self._guard(lambda: self._perform(engine.step(event, self._clock())))
 
@@ -391,21 +421,23 @@ class HostOperations:
             self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
             self.lose(FabricLost(f"{self}: a fault in the host daemon ended it: {fault}; please report it"))
 
-    def _perform(self, actions: Sequence[RingAction | HostsAction | TwoPathsAction]) -> None:
+    def _perform(self, actions: Sequence[RingAction | HostsAction | TwoPathsAction | OverlayAction]) -> None:
         """All of them, though the NIC may refuse to send: results that the engine has taken must be taken."""
         path, orders = BASE, self._orders_on(BASE)
         has_done = False
         refused: FabricError | None = None
         for action in actions:
             match action:
-                case PostMessage() | PostSlot():
+                case PostMessage() | PostSlot() | PostDown():
                     try:
                         if refused is None:
-                            orders.post(action) if isinstance(action, PostMessage) else orders.post_slot(
-                                action
-                            )
+                            _post(action, orders)
                     except FabricError as error:
                         refused = error
+                case Fold():
+                    if not (isinstance(orders, OverlayOrders) and isinstance(self._engine, OverlayEngine)):
+                        raise InvariantBroken("a host that is in no tree has nothing to fold")
+                    orders.fold(action, self._engine.tree, self._engine.config.rank)
                 case Combine():
                     if self._accumulators is None or self._ring is None:
                         raise InvariantBroken("a host that does not sum has nothing to combine")
@@ -458,6 +490,8 @@ class HostOperations:
         link = self._link if path == BASE else self._ina
         if link is None:
             raise InvariantBroken("an order for a ring through the switches, and there is none")
+        if isinstance(link, TreeLink):
+            return OverlayOrders(link, self._kept, self._tensors)
         return RingOrders(link, self._kept, self._tensors)
 
     @property
@@ -515,6 +549,23 @@ class HostOperations:
     def _break(self, reason: str) -> None:
         """The ring cannot go on here. The switch ends it for all."""
         raise NotImplementedError
+
+
+def overlay_of(ring: Ring) -> OverlayTree:
+    """Raises ``LocalMisuse`` for what is none."""
+    return overlay_on(ring.plan, len(ring.peers), ring.in_degree)
+
+
+def _post(action: PostMessage | PostSlot | PostDown, orders: RingOrders[Segment]) -> None:
+    match action:
+        case PostMessage():
+            orders.post(action)
+        case PostSlot():
+            orders.post_slot(action)
+        case PostDown():
+            if not isinstance(orders, OverlayOrders):
+                raise InvariantBroken("a host that is in no tree has nobody below it")
+            orders.post_down(action)
 
 
 def _job_error(code: str, message: str) -> JobError:

@@ -29,6 +29,7 @@ from inaproto.daemon.host_links import HostLinks
 from inaproto.daemon.host_operations import IN_RING, OPERATIONS_MAX, Phase
 from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.local_rank import REASON_CHARACTERS_MAX, LocalRank
+from inaproto.daemon.tree_link import TreeLink
 from inaproto.daemon.turns import Turns
 from inaproto.errors import (
     FabricError,
@@ -247,7 +248,7 @@ class HostRing(HostLinks):
         else:
             return
         try:
-            self._open_links(nic, message.path, message.plan)
+            self._open_links(nic, message.path, message.plan, message.children)
         except JoinRefused as error:
             self.lose(error)
             return
@@ -262,6 +263,7 @@ class HostRing(HostLinks):
                 into=self._link.into,
                 ina_out=None if self._ina is None else self._ina.out,
                 ina_into=None if self._ina is None else self._ina.into,
+                below=self._link.below if isinstance(self._link, TreeLink) else (),
             )
         )
 

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from inaproto.daemon.metric_families import Families
 from inaproto.daemon.overlay.metrics import model_metrics
 
-PATHS: Final = ("switch", "chain", "ring", "local")
+PATHS: Final = ("switch", "chain", "overlay", "ring", "local")
 """By which an operation was summed; all are told from the start, so that rates have no gap."""
 
 

@@ -59,6 +59,10 @@ class RingLink:
             undo.callback(nic.destroy_qp, self._into.qpn)
             self._undo = undo.pop_all()
 
+    @property
+    def qpns(self) -> list[int]:
+        return [self._out.qpn, self._into.qpn]
+
     def has(self, qpn: int) -> bool:
         """Whether one of its queue pairs has this number."""
         return qpn in (self._out.qpn, self._into.qpn)

@@ -17,7 +17,12 @@ def name_ranks(ranks: Iterable[int]) -> str:
 def transport_failure(job: str, ring: Ring, completion: Completion, *, at_out: bool) -> str:
     """Which connection has failed: that to the successor (``at_out``) or that from the predecessor."""
     position = (ring.position + (1 if at_out else -1)) % len(ring.peers)
-    where = f"{'to' if at_out else 'from'} {_of(ring.ranks, position)}"
+    return failure_at(job, ring, completion, position, "to" if at_out else "from")
+
+
+def failure_at(job: str, ring: Ring, completion: Completion, position: int, way: str) -> str:
+    """The connection ``way`` ("to", "from") the host at that position has failed."""
+    where = f"{way} {_of(ring.ranks, position)}"
     return (
         f"{_of(ring.ranks, ring.position)} of job {job!r}: the connection {where} on host "
         f"{ring.peers[position]} failed: {completion.status.value}; look at that host and at the links "

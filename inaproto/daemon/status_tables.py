@@ -338,7 +338,7 @@ def _tree(tree: Mapping[str, Any]) -> str:
 
 
 def _summed_by(path: str) -> str:
-    return f"hosts ({path})" if path in ("chain", "ring") else path
+    return f"hosts ({path})" if path in ("chain", "overlay", "ring") else path
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:

@@ -393,7 +393,7 @@ class ControlPlane:
         if fallbacks > self._fallbacks:
             why = "the switch refused it" if isinstance(event, RingRefused) else "it broke twice"
             path = next((message.path for message in said if isinstance(message, Halt)), "chain")
-            became = "one of hosts" if path == "ring" else "a chain"
+            became = {"ring": "one of hosts", "overlay": "an overlay"}.get(path, "a chain")
             self._world.mark(f"a ring became {became}: {why}")
         self._fallbacks = fallbacks
         if isinstance(event, Woke) and any(isinstance(message, Failed | Error) for message in said):

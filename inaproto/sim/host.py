@@ -231,7 +231,9 @@ class SimHost:
     @property
     def _hello(self) -> Hello:
         instance = f"{self.name}/{self._starts}"
-        return Hello(id=1, host=self.name, mac=self.mac, ip=self.ip, instance=instance, parks=True)
+        return Hello(
+            id=1, host=self.name, mac=self.mac, ip=self.ip, instance=instance, parks=True, overlays=True
+        )
 
     def tell(self, message: Message) -> None:
         if self.session is not None:

@@ -1,10 +1,10 @@
 """The ring of a job on one simulated host, from its first rank's joining to its last one's leaving.
 
 The protocol is the product's (:class:`~inaproto.core.ring_engine.RingEngine` or
-:class:`~inaproto.core.chain_engine.ChainEngine` over the host's NIC); this shell performs what the engine
-orders, as ``inaproto.daemon.host_ring`` does on real hosts. One difference: before a host daemon gives an
-overdue operation up, it asks the switch (``inaproto.daemon.operation_watch``). The ranks that a host has of a
-job share one ring; whenever their job fails, they start anew.
+:class:`~inaproto.core.chain_engine.ChainEngine` and the like over the host's NIC); this shell performs what
+the engine orders, as ``inaproto.daemon.host_ring`` does on real hosts. One difference: before a host daemon
+gives an overdue operation up, it asks the switch (``inaproto.daemon.operation_watch``). The ranks that a host
+has of a job share one ring; whenever their job fails, they start anew.
 
 A ring of a host has one *life* from its first ring id to its end. Where the world's ``recover_ns`` is 0, that
 is one ring; else rings may end, and its operations go on in the next.
@@ -26,8 +26,10 @@ from inaproto.ports import QpAttributes
 from inaproto.sim.rank import SimRank
 from inaproto.sim.ring_joining import RingJoining
 from inaproto.sim.ring_link import HostTensors, RankTensors
+from inaproto.sim.ring_operations import orders_on
 from inaproto.sim.ring_state import IN_RING, WITHOUT_RING, Engine, Phase
 from inaproto.sim.swarm import JobConfig
+from inaproto.sim.tree_link import TreeLink
 from inaproto.units import Instant, RingId
 from inaproto.wire.control_messages import (
     Broken,
@@ -125,7 +127,7 @@ class HostRing(RingJoining):
             world.mark("a job returned to the switch")
         if self._tensors is None:
             self._tensors = self._make_tensors()
-        self._orders = RingOrders(link, self._kept, self._tensors)
+        self._orders = orders_on(link, self._kept, self._tensors)
         self._ring, self.ina_ring_id = ring, ring.ina_ring_id
         attributes = QpAttributes(
             mtu=job.mtu,
@@ -133,7 +135,10 @@ class HostRing(RingJoining):
             retry_count=job.retry_count,
             spread_timers=self.host.world.config.topology is not None,  # one switch: no queue has two senders
         )
-        if len(ring.peers) > 1:
+        if isinstance(link, TreeLink):
+            is_root = self._tree_of(ring).root == ring.position
+            link.connect(None if is_root else ring.successor, ring.below, attributes)
+        elif len(ring.peers) > 1:
             link.connect(ring.successor, ring.predecessor, attributes)
         if self._ina is not None and ring.ina_successor is not None and ring.ina_predecessor is not None:
             self._ina_orders = RingOrders(self._ina, self._kept, self._tensors)
@@ -219,7 +224,7 @@ class HostRing(RingJoining):
             self._stop_ring()
         else:
             return
-        link = self._open(message.path, message.plan)
+        link = self._open(message.path, message.plan, message.children)
         self.phase = Phase.HALTED
         told = Halted(
             job=self.job.name,
@@ -230,6 +235,7 @@ class HostRing(RingJoining):
             into=link.into,
             ina_out=None if self._ina is None else self._ina.out,
             ina_into=None if self._ina is None else self._ina.into,
+            below=link.below if isinstance(link, TreeLink) else (),
         )
         self.host.tell(told)
 

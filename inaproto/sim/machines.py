@@ -2,9 +2,9 @@
 
 They draw from streams of their own, so all other worlds stay as they are. Ranks are added on the hosts that a
 job has: the order of its hosts stays, their ranks may be numbered in any way. Some jobs are on one host; some
-want their hosts to sum, in a chain or an ordinary ring. Beside all that befalls other worlds, training
-processes die alone. Three in ten worlds have several switches; in half of all, jobs go on when a ring ends.
-Half of these jobs are elastic: they go on without ranks that are lost.
+want their hosts to sum, in a chain, a tree or an ordinary ring. Beside all that befalls other worlds,
+training processes die alone. Three in ten worlds have several switches; in half of all, jobs go on when a
+ring ends. Half of these jobs are elastic: they go on without ranks that are lost.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def draw_machines(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
     config = with_addresses(with_machines(draw(seed, swarm or SWARM), draws))
     draws = Draws(seed, "swarm/machines/paths")
     config = replace(config, jobs=tuple(_draw_path(job, config, draws) for job in config.jobs))
+    draws = Draws(seed, "swarm/machines/overlays")
+    config = replace(config, jobs=tuple(_draw_overlay(job, draws) for job in config.jobs))
     return with_elastic(config, Draws(seed, "swarm/machines/elastic"))
 
 
@@ -107,6 +109,12 @@ def _draw_path(job: JobConfig, config: WorldConfig, draws: Draws) -> JobConfig:
     if draws.chance(1, 12) and is_in_rank_order(config, job):
         return replace(job, path="chain")
     return replace(job, exact_plan=False) if draws.chance(1, 3) else job
+
+
+def _draw_overlay(job: JobConfig, draws: Draws) -> JobConfig:
+    """One in four of those that want nothing else wants a tree of its hosts."""
+    wants = draws.chance(1, 4)
+    return replace(job, path="overlay", exact_plan=True) if wants and job.path == "auto" else job
 
 
 def _crowded(hosts: tuple[int, ...], more: int, draws: Draws) -> tuple[int, ...]:

@@ -87,6 +87,7 @@ DECLARED: Final[dict[str, str]] = {
 }
 
 _FURTHER: Final = {
+    "a ring became an overlay: ": "the hosts summed themselves, up a tree of them",
     "a ring became one of hosts: ": "the hosts summed themselves, in an ordinary ring",
     "nic: acks_sent": "a NIC acknowledged packets",
     "nic: blames": "a NIC found a peer breaking the rules of RDMA",
@@ -150,6 +151,8 @@ _OF_MACHINES: Final = {
     "a host posted the sum of several ranks": "and one message left it for all of them",
     "a chain was given the sum of several ranks": "a host of several ranks added its part to a chain",
     "a ring of hosts was given the sum of several ranks": "the same in an ordinary ring",
+    "an overlay was given the sum of several ranks": "the same in a tree of hosts",
+    "a host of an overlay gathered from several": "their payloads were added in the order of the plan",
     "a result of a ring of hosts": "a message was summed in an ordinary ring of hosts",
     "a rank of a host came late": "others of its host had called an all-reduce and waited for it",
     "an all-reduce stalled for ranks of one host": "they waited for long, and told the switch",

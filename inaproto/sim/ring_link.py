@@ -106,6 +106,11 @@ class RingLink:
         self._successor: IntoAddress
 
     @property
+    def work_requests_max(self) -> int:
+        """A send for each header slot, a receive for each slot and the spare ones."""
+        return 2 * self.slots + RECEIVES_SPARE
+
+    @property
     def out(self) -> OutAddress:
         """For the successor."""
         qp = self._out

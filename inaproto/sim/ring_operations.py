@@ -15,6 +15,8 @@ from inaproto.core.hosts_engine import Combine, HostsAction, PostSlot
 from inaproto.core.local_reduction import SlicedReduction
 from inaproto.core.operation_queue import Source
 from inaproto.core.operations import PostKept, PostNeutral
+from inaproto.core.overlay_engine import UP, Fold, OverlayAction, OverlayEngine, PostDown
+from inaproto.core.overlay_orders import OverlayOrders
 from inaproto.core.ring_engine import (
     Operation,
     OperationDone,
@@ -31,7 +33,7 @@ from inaproto.core.ring_engine import (
     TakeResult,
     Woke,
 )
-from inaproto.core.ring_orders import RingOrders
+from inaproto.core.ring_orders import KeptResults, RingOrders
 from inaproto.core.two_paths import (
     BASE,
     INA,
@@ -54,7 +56,9 @@ from inaproto.errors import (
 from inaproto.ports import Completion, CompletionKind, Segment, Status
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.rank import SimRank
+from inaproto.sim.ring_link import HostTensors, RingLink
 from inaproto.sim.ring_state import WITHOUT_RING, Phase, RingState
+from inaproto.sim.tree_link import TreeLink
 from inaproto.units import US
 from inaproto.wire.control_messages import (
     OpStarted,
@@ -69,6 +73,12 @@ _SEND: Final = CompletionKind.SEND
 TURN_BYTES: Final = 2048
 """Of the tensors of all ranks that one turn reads where a host adds alone: so few that sums take turns."""
 TURN_NS: Final = 20 * US
+
+
+def orders_on(link: RingLink | TreeLink, kept: KeptResults, tensors: HostTensors) -> RingOrders[Segment]:
+    if isinstance(link, TreeLink):
+        return OverlayOrders(link, kept, tensors)
+    return RingOrders(link, kept, tensors)
 
 
 class RingOperations(RingState):
@@ -154,6 +164,8 @@ class RingOperations(RingState):
                 self._break(f"{self}: {status.value}")
             else:
                 self.lose(FabricLost(f"{self}: {status.value}"))
+        elif isinstance(link, TreeLink):
+            self._completed_in_tree(link, completion)
         elif completion.kind is _SEND:
             self._step(SendCompleted(completion.wr_id), path)
         else:
@@ -165,7 +177,19 @@ class RingOperations(RingState):
             if link.is_open:
                 link.post_receive(completion.wr_id)
 
-    def _step(self, event: RingEvent, path: BoundPath = BASE) -> None:
+    def _completed_in_tree(self, link: TreeLink, completion: Completion) -> None:
+        edge = link.edge_of(completion.qpn)
+        if completion.kind is _SEND:
+            self._step(SendCompleted(completion.wr_id), edge=edge)
+            return
+        imm, nbytes = completion.imm, completion.nbytes
+        for hook in self.host.world.hooks.received:
+            hook(self, imm)
+        self._step(ResultArrived(imm, nbytes, link.header(edge, imm, nbytes)), edge=edge)
+        if link.is_open:
+            link.post_receive(completion.wr_id, edge)
+
+    def _step(self, event: RingEvent, path: BoundPath = BASE, edge: int = UP) -> None:
         engine, world = self.engine, self.host.world
         if engine is None:
             return
@@ -176,12 +200,14 @@ class RingOperations(RingState):
             self._perform(engine.step(event, self.host.now, path))
             if engine.is_waiting:
                 self._arm()
+        elif isinstance(engine, OverlayEngine):
+            self._perform(engine.step(event, self.host.now, edge))
         else:
             self._perform(engine.step(event, self.host.now))
         if self._wake_at is None:  # else it wakes in time: the deadline of an engine only moves away
             self._arm()
 
-    def _perform(self, actions: Sequence[RingAction | HostsAction | TwoPathsAction]) -> None:
+    def _perform(self, actions: Sequence[RingAction | HostsAction | TwoPathsAction | OverlayAction]) -> None:
         world, orders = self.host.world, self._orders_on(BASE)
         has_done = False
         for action in actions:
@@ -206,6 +232,8 @@ class RingOperations(RingState):
                     if len(self.ranks) > 1 and action.source is Source.OWN:
                         how = "ring of hosts" if self.is_rotated else "chain"
                         world.mark(f"a {how} was given the sum of several ranks")
+                case Fold() | PostDown():
+                    self._perform_in_tree(action, orders)
                 case TakeResult():
                     orders.take(action)
                     for taken in world.hooks.taken:
@@ -244,6 +272,20 @@ class RingOperations(RingState):
             self._hand_on()
         if self._to_park is not None:
             self.park_if_idle()
+
+    def _perform_in_tree(self, action: Fold | PostDown, orders: RingOrders[Segment]) -> None:
+        world = self.host.world
+        if not (isinstance(orders, OverlayOrders) and isinstance(self.engine, OverlayEngine)):
+            raise InvariantBroken(f"{self} has orders of a tree, and is in none")
+        if isinstance(action, PostDown):
+            orders.post_down(action)
+            self.host.nic_touched()
+            return
+        orders.fold(action, self.engine.tree, self.position)
+        if len(action.came) > 1:
+            world.mark("a host of an overlay gathered from several")
+        if len(self.ranks) > 1 and action.source is Source.OWN:
+            world.mark("an overlay was given the sum of several ranks")
 
     def park_if_idle(self) -> None:
         """Say so when the ring through the switches may leave them, if it is to."""

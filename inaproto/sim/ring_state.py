@@ -14,6 +14,8 @@ from inaproto.core.chain_engine import ChainEngine
 from inaproto.core.gathering import Gathering
 from inaproto.core.local_reduction import SlicedReduction
 from inaproto.core.operation_queue import FROM_THE_START
+from inaproto.core.overlay_engine import OverlayEngine
+from inaproto.core.overlay_tree import OverlayTree, overlay_on
 from inaproto.core.recovery import Recovery
 from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
 from inaproto.core.ring_engine import RingConfig, RingEngine
@@ -23,6 +25,7 @@ from inaproto.ports import Segment
 from inaproto.sim.rank import SimRank
 from inaproto.sim.ring_link import HostTensors, RingLink
 from inaproto.sim.swarm import JobConfig
+from inaproto.sim.tree_link import TreeLink
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.control_messages import Ring, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from inaproto.sim.ring_operations import RingOperations
 
 
-Engine = RingEngine | ChainEngine | RingAllReduceEngine | TwoPaths
+Engine = RingEngine | ChainEngine | RingAllReduceEngine | OverlayEngine | TwoPaths
 
 
 class Phase(Enum):
@@ -71,7 +74,7 @@ class RingState:
         self._slots = 2 * job.window_messages
         self._slot_bytes = job.message_packets * job.mtu
         self._recover_ns = host.world.config.recover_ns
-        self._link: RingLink | None = None
+        self._link: RingLink | TreeLink | None = None
         self._ina: RingLink | None = None
         """Of the ring through the switches that stands beside that of ``_link``, or is to."""
         self.acting: BoundPath = BASE
@@ -138,7 +141,7 @@ class RingState:
     @property
     def sums_itself(self) -> bool:
         """Whether its present ring is summed by the hosts."""
-        return isinstance(self.engine, ChainEngine | RingAllReduceEngine)
+        return isinstance(self.engine, ChainEngine | RingAllReduceEngine | OverlayEngine)
 
     @property
     def adds_itself(self) -> bool:
@@ -190,7 +193,7 @@ class RingState:
         return 0 if self.engine is None else self.engine.progress
 
     @property
-    def links(self) -> list[RingLink]:
+    def links(self) -> list[RingLink | TreeLink]:
         """That it holds: the base ring's first."""
         return [link for link in (self._link, self._ina) if link is not None and link.is_open]
 
@@ -199,14 +202,36 @@ class RingState:
         return bool(self.links)
 
     # --- making and closing
-    def _open(self, path: RingPath, plan: str) -> RingLink:
-        """Queue pairs and slots for the next ring; of the one that stands beside another, too."""
+    def _open(self, path: RingPath, plan: str, children: int = 0) -> RingLink | TreeLink:
+        """Queue pairs and slots for the next ring; of the one that stands beside another, too.
+
+        ``children``: in a tree of hosts, from how many this one gathers.
+        """
         slot_bytes = self._slot_bytes
+        self._ina = None
+        if path == "overlay":
+            link = self._link = self._open_tree(plan, children)
+            return link
         if path != "switch":
             accumulators = accumulators_on(path, plan, len(self.job.positions))
             slot_bytes = accumulators.slot_bytes(slot_bytes - INA_HEADER_BYTES)
-        link = self._link = self._open_link(slot_bytes)
+        ring_link = self._link = self._open_link(slot_bytes)
         self._ina = self._open_link(self._slot_bytes) if path == "shared" else None
+        return ring_link
+
+    def _open_tree(self, plan: str, children: int) -> TreeLink:
+        host = self.host
+        tree = overlay_on(plan, len(self.job.positions), 1)
+        link = TreeLink(
+            host.nic,
+            window=self.job.window_messages,
+            slot_bytes=tree.slot_bytes(self._slot_bytes - INA_HEADER_BYTES),
+            children=children,
+            first_psn=host.world.first_psn,
+            clock=lambda: host.now,
+        )
+        for qpn in link.qpns:
+            host.serve(qpn, self.owner)
         return link
 
     def _open_link(self, slot_bytes: int) -> RingLink:
@@ -261,12 +286,17 @@ class RingState:
         self._accumulators = None
         if ring.path == "switch":
             return RingEngine(config, operations, recovery)
+        if ring.path == "overlay":
+            return OverlayEngine(config, self._tree_of(ring), operations, recovery)
         self._accumulators = accumulators = accumulators_on(ring.path, ring.plan, len(job.positions))
         if ring.path == "shared":
             return TwoPaths(config, accumulators, self._bind, operations=operations, recovery=recovery)
         if isinstance(accumulators, RotatedAccumulators):
             return RingAllReduceEngine(config, accumulators, operations, recovery)
         return ChainEngine(config, accumulators, operations, recovery)
+
+    def _tree_of(self, ring: Ring) -> OverlayTree:
+        return overlay_on(ring.plan, len(self.job.positions), ring.in_degree)
 
     def _close(self) -> None:
         self._close_link()
@@ -278,7 +308,7 @@ class RingState:
         for link in self.links:  # its NIC is that of its opening: the host may have a new one
             self._give_back(link)
 
-    def _give_back(self, link: RingLink) -> None:
+    def _give_back(self, link: RingLink | TreeLink) -> None:
         link.close()
         for qpn in link.qpns:
             self.host.forget(qpn)

@@ -301,7 +301,7 @@ class World:
             if successor is None or (ring.host.ip, position) != (flow.src_ip, flow.rank):
                 continue
             for link, of_successor in zip(ring.links, successor.links, strict=False):
-                if of_successor.qpns[1] == flow.dst_qp:
+                if of_successor.qpns[1:2] == (flow.dst_qp,):  # a tree of hosts may have one
                     return link.out.psn
         return None
 

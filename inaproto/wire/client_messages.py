@@ -29,7 +29,7 @@ from inaproto.wire.control_types import (
     Shape,
 )
 
-DonePath = Literal["switch", "chain", "ring", "local"]
+DonePath = Literal["switch", "chain", "overlay", "ring", "local"]
 """By which path an operation was summed; ``local``: all ranks of its job are on one host."""
 
 
@@ -105,7 +105,7 @@ class Done(Message):
 
     TYPE: ClassVar[str] = "done"
     op_index: U32
-    path: Annotated[DonePath, OneOf(("switch", "chain", "ring", "local"))]
+    path: Annotated[DonePath, OneOf(("switch", "chain", "overlay", "ring", "local"))]
     ns: U64
 
 

@@ -32,7 +32,7 @@ from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
 from inaproto.wire.capture_messages import CAPTURE_MESSAGES
 from inaproto.wire.client_messages import CLIENT_MESSAGES
 from inaproto.wire.control import ControlRecord, encode_control
-from inaproto.wire.control_fields import FreeMap, OneOf, Record, Refused, give_fields, take_fields
+from inaproto.wire.control_fields import FreeMap, Many, OneOf, Record, Refused, give_fields, take_fields
 from inaproto.wire.control_types import (
     U16,
     U24,
@@ -62,11 +62,12 @@ from inaproto.wire.slot_messages import SLOT_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
 from inaproto.wire.tree_messages import TREE_MESSAGES
 
-RingPath = Literal["switch", "chain", "ring", "shared"]
-"""How a ring's operations are summed: in the switches, along the chain of its hosts, or by an ordinary ring
-all-reduce of them, which follows no plan. ``shared``: along the chain, or by an INA ring that stands beside
-it, in the switches; each operation by one of them (:mod:`inaproto.core.two_paths`)."""
-PathField = Annotated[RingPath, OneOf(("switch", "chain", "ring", "shared"))]
+RingPath = Literal["switch", "chain", "overlay", "ring", "shared"]
+"""How a ring's operations are summed: in the switches, along the chain of its hosts, up a tree of them
+(:mod:`inaproto.core.overlay_engine`), or by an ordinary ring all-reduce, which follows no plan. ``shared``:
+along the chain, or by an INA ring that stands beside it, in the switches; each operation by one of them
+(:mod:`inaproto.core.two_paths`)."""
+PathField = Annotated[RingPath, OneOf(("switch", "chain", "overlay", "ring", "shared"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ class IntoAddress:
 
 OutField = Annotated[OutAddress, Record(OutAddress)]
 IntoField = Annotated[IntoAddress, Record(IntoAddress)]
+IntoFields = Annotated[tuple[IntoAddress, ...], Many(Record(IntoAddress), 1 << 16)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,8 @@ class Hello(Message):
     """At which its NIC is; empty: at the one with which it speaks."""
     parks: Flag = False
     """It knows :mod:`inaproto.wire.ina_messages`: a ring of its ranks may move from tree to tree."""
+    overlays: Flag = False
+    """It knows the path ``overlay``."""
 
 
 SWITCH_AWAY: Final = "switch_away"
@@ -230,6 +234,11 @@ class Ring(Message):
     """On the path ``shared``: the INA ring beside this one, of the same hosts, epoch and key; else 0."""
     ina_successor: IntoField | None = None
     ina_predecessor: OutField | None = None
+    in_degree: U16 = 0
+    """On the path ``overlay``: the bound of its tree (:mod:`inaproto.core.overlay_tree`); else 0. There the
+    successor, and the predecessor, is the parent's link to this host; that of the root is its own."""
+    below: IntoFields = ()
+    """On the path ``overlay``: the links of the hosts from which this one gathers, in that order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +325,8 @@ class Halt(Message):
     reason: Explanation
     plan: Explanation = ""
     """As in ``Ring``, of the next one."""
+    children: U16 = 0
+    """On the path ``overlay``: from how many hosts this one gathers, a link for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +347,9 @@ class Halted(Message):
     ina_out: OutField | None = None
     """As in ``Member``, if the next ring is one of two."""
     ina_into: IntoField | None = None
+    below: IntoFields = ()
+    """On the path ``overlay``: links to the hosts from which this one gathers, each one queue pair for both
+    ways; ``out`` and ``into`` are that to its parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

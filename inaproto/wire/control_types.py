@@ -30,10 +30,10 @@ Ranks = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF), 1 << 16)]
 RankGroups = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, 0xFFFF), 1 << 16), 1 << 16)]
 Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
 Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
-PathAsked = Literal["auto", "chain", "ring", "shared"]
+PathAsked = Literal["auto", "chain", "overlay", "ring", "shared"]
 """Which path a job wants: ``auto`` is the switches, and the hosts while these cannot; ``shared`` is both at
 once, each operation by one of them."""
-AskedField = Annotated[PathAsked, OneOf(("auto", "chain", "ring", "shared"))]
+AskedField = Annotated[PathAsked, OneOf(("auto", "chain", "overlay", "ring", "shared"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Jobs that ask for the chain or the ring of their hosts, through real daemons: bytes, recovery, words.
+"""Jobs that ask for a path by their hosts, through real daemons: bytes, recovery, words.
 
 The ring is compared, by equality, with a numpy reference of its rotated order: message m of a job begins at
 the host of position ``m mod P``. Every test is one seeded run in virtual time.
@@ -84,7 +84,7 @@ async def connect_all(
 # --- results
 
 
-@pytest.mark.parametrize("path", ["chain", "ring"])
+@pytest.mark.parametrize("path", ["chain", "overlay", "ring"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "float64", "int64"])
 @pytest.mark.parametrize("placing", PLACES)
 def test_results_have_the_bytes_of_the_path(placing: str, dtype: str, path: str) -> None:
@@ -123,7 +123,7 @@ def test_the_reference_rotates_and_is_another_than_the_plan() -> None:
     assert np.allclose(ring, plan)
 
 
-@pytest.mark.parametrize("path", ["chain", "ring"])
+@pytest.mark.parametrize("path", ["chain", "overlay", "ring"])
 @pytest.mark.parametrize("recover_ms", [0, 8000])
 def test_status_names_the_path_and_that_it_was_asked_for(path: str, recover_ms: int) -> None:
     async def scenario(cluster: MemoryCluster) -> None:
@@ -140,13 +140,15 @@ def test_status_names_the_path_and_that_it_was_asked_for(path: str, recover_ms: 
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-@pytest.mark.parametrize("places", [(0, 1, 2), TRIPLE])
+@pytest.mark.parametrize(("path", "places"), [("ring", (0, 1, 2)), ("ring", TRIPLE), ("overlay", TRIPLE)])
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_ring_of_hosts_goes_on_whatever_ends_it(name: str, places: Sequence[int], seed: int) -> None:
+def test_a_ring_of_hosts_goes_on_whatever_ends_it(
+    name: str, path: str, places: Sequence[int], seed: int
+) -> None:
     draws = random.Random(f"{name}/{places}/{seed}")
 
     async def scenario(cluster: MemoryCluster) -> None:
-        job = Job(cluster, "ring", 8, (name, seed), places)
+        job = Job(cluster, path, 8, (name, seed), places)
 
         async def strike() -> None:
             for _ in range(1 if name == "queue pair" else draws.randint(1, 3)):  # a second break may end it
@@ -154,12 +156,13 @@ def test_a_ring_of_hosts_goes_on_whatever_ends_it(name: str, places: Sequence[in
                 await FAULTS[name](cluster, draws)
 
         await job.run(strike)
-        assert job.paths == {"ring"}
+        assert job.paths == {path}
 
-    run_world(f"ring goes on/{name}/{places}/{seed}", scenario, hosts=3, weather=draws.choice(("", WEATHER)))
+    weather = draws.choice(("", WEATHER))
+    run_world(f"{path} goes on/{name}/{places}/{seed}", scenario, hosts=3, weather=weather)
 
 
-@pytest.mark.parametrize("path", ["chain", "ring"])
+@pytest.mark.parametrize("path", ["chain", "overlay", "ring"])
 def test_every_fault_at_once(path: str) -> None:
     draws = random.Random(f"all on {path}")
 
@@ -264,37 +267,36 @@ def test_a_path_asked_for_that_breaks_twice_in_one_place_fails_in_words() -> Non
     run_world("asked, broke twice", scenario, hosts=3)
 
 
-# --- auto, without an exact plan
+# --- auto, where no chain can follow the plan
 
 
 CROSSED = ("leaf0", "leaf1", "leaf0", "leaf1")
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bfloat16", "float32"])
-@pytest.mark.parametrize("kib", [0, 24])
-def test_hosts_in_crossed_racks_sum_as_a_ring_and_return_with_one_result(dtype: str, kib: int) -> None:
-    """The switches have no room (at all; while another job has it): no chain can follow the plan."""
+@pytest.mark.parametrize(("kib", "exact_plan"), [(0, True), (24, True), (0, False)])
+def test_hosts_in_crossed_racks_sum_up_a_tree_and_return_with_the_bytes_of_the_plan(
+    dtype: str, kib: int, exact_plan: bool
+) -> None:
+    """The switches have no room (at all; while another job has it), and add ranks 0 and 2 first."""
 
     async def scenario(cluster: MemoryCluster) -> None:
         hog = await cluster.job("hog", 4) if kib else []
-        comms = await cluster.job("train", 4, exact_plan=False)
+        comms = await cluster.job("train", 4, exact_plan=exact_plan)
         for index in range(12):
             arrays = [draw(numpy_dtype(dtype), (700,), (index, rank)) for rank in range(4)]
             works = [comm.all_reduce(array) for comm, array in zip(comms, arrays, strict=True)]
             if index == 3 and hog:
                 await close_all(hog)
-            results = {(await work).tobytes() for work in works}
-            assert len(results) == 1, "one result, on whatever path"
-            if dtype == "int64":
-                assert results == {reference(arrays, "sum").tobytes()}
+            racks = [reference(arrays[rack::2], "sum") for rack in range(2)]
+            assert {(await work).tobytes() for work in works} == {reference(racks, "sum").tobytes()}
         paths = {record.path for record in comms[0].statistics().recent}
-        assert "ring" in paths
-        assert ("switch" in paths) == bool(kib)
+        assert paths == ({"overlay", "switch"} if kib else {"overlay"})
         await close_all(comms)
 
     fabric = spine_and_leaves(DIRECTORY)
     run_world(
-        f"inexact/{dtype}/{kib}",
+        f"crossed/{dtype}/{kib}/{exact_plan}",
         scenario,
         hosts=4,
         weather=WEATHER,
@@ -302,25 +304,6 @@ def test_hosts_in_crossed_racks_sum_as_a_ring_and_return_with_one_result(dtype: 
         seats=CROSSED,
         switch={"memory_kib": kib},
     )
-
-
-def test_with_an_exact_plan_such_a_job_is_refused_in_words() -> None:
-    async def scenario(cluster: MemoryCluster) -> None:
-        words: list[str] = []
-
-        async def one(rank: int) -> None:
-            with pytest.raises(JoinRefused) as caught:
-                await cluster.connect("train", rank, size=4)
-            words.append(str(caught.value))
-
-        async with trio.open_nursery() as nursery:
-            for rank in range(4):
-                nursery.start_soon(one, rank)
-        assert len(set(words)) == 1
-        assert words[0].endswith("in the order [[0, 2], [1, 3]], but with exact_plan=False in another")
-
-    fabric = spine_and_leaves(DIRECTORY)
-    run_world("exact", scenario, hosts=4, fabric=fabric, seats=CROSSED, switch={"memory_kib": 0})
 
 
 # --- who disagrees

@@ -202,13 +202,14 @@ def test_a_ring_of_hosts_ends_like_any_ring(kind: FaultKind, operation: int) -> 
     assert ANEW not in result.marks
 
 
-def test_hosts_that_cannot_follow_the_tree_sum_in_a_ring_if_the_job_allows() -> None:
-    job = JobConfig("job0", (0, 2, 1, 3, 0), (400, 3, 700), exact_plan=False)
+@pytest.mark.parametrize("exact_plan", [True, False])
+def test_hosts_that_cannot_follow_the_tree_in_a_chain_sum_up_a_tree_of_their_own(exact_plan: bool) -> None:
+    job = JobConfig("job0", (0, 2, 1, 3, 0), (400, 3, 700), exact_plan=exact_plan)
     config = WorldConfig("racks", (job,), (LinkConfig(),) * 4, topology=leaf_spine(2, 4), recover_ns=S)
     result = run(replace(config, refusing=0))
     assert result.violation is None
     assert result.operations_done == 5 * 3
-    assert result.marks["a ring became one of hosts: the switch refused it"]
+    assert result.marks["a ring became an overlay: the switch refused it"]
 
 
 def test_a_process_that_joins_anew_beside_a_ring_that_was_being_prepared() -> None:
@@ -228,7 +229,7 @@ def test_what_is_drawn() -> None:
     jobs = [job for config in drawn for job in config.jobs]
     assert any(len(job.positions) == 1 for job in jobs)
     assert any(job.hosts != tuple(sorted(job.hosts, key=job.positions.index)) for job in jobs)
-    assert {job.path for job in jobs} == {"auto", "ring", "chain"}
+    assert {job.path for job in jobs} == {"auto", "ring", "chain", "overlay"}
     assert {job.exact_plan for job in jobs} == {True, False}
     deaths = [fault for config in drawn for fault in config.faults if fault.kind is FaultKind.PROCESS_DEATH]
     assert {fault.job >= 0 for fault in deaths} == {True, False}

@@ -35,6 +35,7 @@ from inaproto.wire.control_messages import (
     Failed,
     Gone,
     Halted,
+    IntoAddress,
     Left,
     Member,
     Message,
@@ -55,9 +56,14 @@ class World:
     """Hosts with their ranks; host h's session is ``10 * boots + h``."""
 
     def __init__(
-        self, ranks: Mapping[int, tuple[int, ...]] = PAIRS, *, old: Sequence[int] = (), **config: Any
+        self,
+        ranks: Mapping[int, tuple[int, ...]] = PAIRS,
+        *,
+        old: Sequence[int] = (),
+        overlays: Sequence[int] = (),
+        **config: Any,
     ) -> None:
-        """``old``: hosts of a release that knows of no parking."""
+        """``old``: hosts of a release that knows of no parking; ``overlays``: those that know that path."""
         self.core = Rendezvous(RendezvousConfig(**{"recover_ns": 5 * S} | config))
         self.ranks = ranks
         self.host_of = {rank: host for host, its in ranks.items() for rank in its}
@@ -68,7 +74,8 @@ class World:
         """Of rings that are on one of their own."""
         self.session = {host: SessionId(host) for host in ranks}
         for host in ranks:
-            self.step(HostArrived(self.session[host], replace(hello(host), parks=host not in old)))
+            said = replace(hello(host), parks=host not in old, overlays=host in overlays)
+            self.step(HostArrived(self.session[host], said))
 
     def step(self, event: RendezvousEvent) -> list[RendezvousAction]:
         actions = self.core.step(event, Instant(self.now))
@@ -133,7 +140,9 @@ class World:
         )
         return self.step(MemberBroken(self.at(rank), told))
 
-    def halted(self, host: int, progress: int, **changes: Any) -> list[RendezvousAction]:
+    def halted(
+        self, host: int, progress: int, *, below: tuple[IntoAddress, ...] = (), **changes: Any
+    ) -> list[RendezvousAction]:
         """Once for the host, in the name of its first rank."""
         link = member(0, host=host)
         told = Halted(
@@ -143,6 +152,7 @@ class World:
             progress=progress,
             out=replace(link.out, qpn=500 + host),
             into=replace(link.into, qpn=600 + host, slot_bytes=LARGE, **changes),
+            below=below,
         )
         return self.step(MemberHalted(self.session[host], told, 8))
 

@@ -35,7 +35,7 @@ def test_without_an_exact_plan() -> None:
 @pytest.mark.parametrize(
     ("path", "exact_plan", "environment", "words"),
     [
-        ("tree", True, {}, "connect: path is 'tree'; it must be one of auto, chain, ring"),
+        ("tree", True, {}, "connect: path is 'tree'; it must be one of auto, chain, overlay, ring"),
         ("switch", True, {"INAPROTO_PATH": "ring"}, "connect: path is 'switch'; it must be one of"),
         ("", True, {}, "connect: path is ''; it must be one of"),
         (None, True, {"INAPROTO_PATH": "x"}, r"connect: \$INAPROTO_PATH is 'x'; it must be one of"),

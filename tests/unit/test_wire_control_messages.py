@@ -177,7 +177,7 @@ def test_an_unknown_type_is_answered_not_refused() -> None:
         ({"job": ""}, "job is a text of 0 bytes, not 1 to 128"),
         ({"job": "\N{SNOWMAN}" * 43}, "job is a text of 129 bytes, not 1 to 128"),
         ({"job": b"digits"}, "job is b'digits', not text"),
-        ({"path": "switch"}, "path is 'switch', not one of auto, chain, ring"),
+        ({"path": "switch"}, "path is 'switch', not one of auto, chain, overlay, ring"),
         ({"exact_plan": 1}, "exact_plan is 1, not true or false"),
         ({"elastic": 1}, "elastic is 1, not true or false"),
         ({"out": None}, "out is None, not a map"),
@@ -224,7 +224,7 @@ def test_enumerations_travel_as_numbers() -> None:
     for name, value in (("dtype", 6), ("op", 3)):
         with pytest.raises(DecodeError, match=f"{name} is {value}, not an integer from 0 to {value - 1}"):
             decode_message(record | {name: value})
-    with pytest.raises(DecodeError, match="path is 'magic', not one of switch, chain, ring, local"):
+    with pytest.raises(DecodeError, match="path is 'magic', not one of switch, chain, overlay, ring, local"):
         decode_message(record_of(Done(op_index=1, path="switch", ns=5)) | {"path": "magic"})
 
 

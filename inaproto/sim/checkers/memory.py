@@ -1,8 +1,8 @@
 """Memory is bounded while a world runs, and given back when its jobs have ended.
 
-What is in use is measured: the arrays of the accelerator, the queues of the NICs. The bounds come from
-the sizes of the jobs: a host has at most 2N messages of a ring in its NIC and 2N + 2 receives, and a switch
-at most 2N payload buffers for a ring.
+What is in use is measured: the arrays of the accelerator, the queues of the NICs. The bounds come from the
+sizes of the jobs: a host has at most 2N messages of a ring in its NIC and 2N + 2 receives (in a tree, N of
+both kinds and 2 receives more for each queue pair), and a switch at most 2N payload buffers for a ring.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ class BoundedMemory(Checker):
     def _host(self, host: SimHost) -> None:
         used = host.nic.resources
         rings = [ring for ring in host.rings if ring.holds_queue_pairs]
-        links = sum(len(ring.links) for ring in rings)
-        if used["queue_pairs"] != 2 * links:
+        links = [link for ring in rings for link in ring.links]
+        needed = sum(len(link.qpns) for link in links)
+        if used["queue_pairs"] != needed:
             raise Violated(
-                self.name, f"{host}: {used['queue_pairs']} queue pairs; its {links} links need 2 each"
+                self.name, f"{host}: {used['queue_pairs']} queue pairs; its {len(links)} links need {needed}"
             )
-        allowed = sum((4 * ring.job.window_messages + 2) * len(ring.links) for ring in rings)
+        allowed = sum(link.work_requests_max for link in links)
         if used["work_requests"] > allowed and not host.nic.has_completions:
             raise Violated(self.name, f"{host}: {used['work_requests']} work requests, at most {allowed}")
         if used["payloads"] > used["messages"]:
