@@ -135,6 +135,7 @@ class Session:
         self.items = {item.nodeid: item for item in session.items}
         importlib.import_module(f"inaproto.{self.module}")
         end = time.monotonic() + self.seconds
+        gc.unfreeze()  # tests/conftest.py has frozen them
         self.caches = [
             item
             for item in gc.get_objects()

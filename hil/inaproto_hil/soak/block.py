@@ -42,16 +42,20 @@ def _collecting_between_worlds() -> Iterator[None]:
     """A world is one knot of cycles, and makes few others: what it leaves is collected when it has ended.
 
     Until then the collector would only look at what is in use; what was there before the block is left out.
+    Where a program has frozen what it keeps, that stays so.
     """
     before = gc.get_threshold()
     gc.collect()
-    gc.freeze()
+    is_frozen = gc.get_freeze_count() > 0
+    if not is_frozen:
+        gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld:
