@@ -1,0 +1,405 @@
+"""Nodes and root of push and pull: what callers and peers may not do, bounds, and what is seen from
+outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.shard import ShardRoot
+from inaproto.core.push_pull.types import (
+    Abandoned,
+    Clocked,
+    Connect,
+    Connected,
+    Done,
+    Heard,
+    Left,
+    NodeConfig,
+    NodeEvent,
+    Noted,
+    Patience,
+    Persist,
+    Persisted,
+    Pulled,
+    Pushed,
+    Refuse,
+    Remove,
+    Resumed,
+    RootConfig,
+    RootRecord,
+    RootSnapshot,
+    ShardSpec,
+    Tell,
+    Woke,
+)
+from inaproto.core.push_pull.words import (
+    Attach,
+    Attached,
+    Detached,
+    Heartbeat,
+    HeartbeatAnswer,
+    Merged,
+    NodeId,
+    PullRequest,
+    Push,
+    Weights,
+)
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant
+from tests.property.push_pull_net import ROOT, Net
+
+SHARD = ShardSpec(2, "int64")
+QUIET = Patience(heartbeat_ns=None)
+ME, CHILD, OTHER = NodeId(0), NodeId(1), NodeId(2)
+MINE, ITS = WorkerId(0), WorkerId(1)
+NOW = Instant(0)
+CONFIG = NodeConfig(SHARD, ME, (ROOT,), (CHILD,), MINE, QUIET)
+ROOT_CONFIG = RootConfig(SHARD, ROOT, (MINE, ITS), (ME,), (ME, CHILD), QUIET)
+
+
+class Node:
+    """A node, and what it has ordered."""
+
+    def __init__(self, config: NodeConfig = CONFIG) -> None:
+        self.core = ShardNode(config, NOW)
+        self.does(Woke())
+
+    def does(self, event: NodeEvent) -> list[Any]:
+        return self.core.step(event, NOW)
+
+    def hears(self, peer: NodeId, word: Any) -> list[Any]:
+        return self.does(Heard(peer, word))
+
+    def attached(self, *, clock: int = 0) -> Node:
+        """With its child, both workers at ``clock``."""
+        self.does(Connected(ROOT))
+        self.hears(CHILD, Attach(1, (ITS,)))
+        base = Clocks({MINE: clock})
+        for session, vector in ((1, base), (2, base.with_(Clocks({ITS: clock})))):
+            self.hears(ROOT, Attached(session, vector, vector))
+        return self
+
+
+def words(actions: list[Any], peer: NodeId) -> list[Any]:
+    return [action.word for action in actions if isinstance(action, Tell) and action.peer == peer]
+
+
+def blames(actions: list[Any]) -> list[str]:
+    return [action.rule for action in actions if isinstance(action, Blame)]
+
+
+def push(session: int = 1, clock: int = 1, delta: Any = (1, 1), worker: WorkerId = ITS) -> Push:
+    array = None if delta is None else np.array(delta, np.int64)
+    return Push(session, clock, Clocks({worker: clock - 1}), Clocks({worker: clock}), array)
+
+
+def test_a_node_dials_its_parent_first_of_all() -> None:
+    assert ShardNode(CONFIG, NOW).deadline == NOW
+    assert ShardNode(CONFIG, NOW).step(Woke(), NOW) == [Connect(ROOT)]
+
+
+def test_it_attaches_itself_and_then_its_children() -> None:
+    node = Node()
+    assert words(node.does(Connected(ROOT)), ROOT) == [Attach(1, (MINE,))]
+    assert node.hears(CHILD, Attach(1, (ITS,))) == []
+    said = node.hears(ROOT, Attached(1, Clocks({MINE: 0}), Clocks({MINE: 0})))
+    assert words(said, ROOT) == [Attach(2, (MINE, ITS), Clocks({MINE: 0}))]
+    assert Resumed(MINE, 0) in said
+    both = Clocks({MINE: 0, ITS: 3})
+    said = node.hears(ROOT, Attached(2, both, both))
+    assert words(said, CHILD) == [Attached(1, Clocks({ITS: 3}), Clocks({ITS: 3}))]
+
+
+def test_a_worker_does_nothing_before_it_has_resumed_nor_after_it_has_left() -> None:
+    node = Node()
+    events = (Pushed(np.zeros(2, np.int64)), Clocked(1), Pulled(1, 0), Left(1))
+    for event in events:
+        with pytest.raises(LocalMisuse, match="before it has resumed"):
+            node.does(event)
+    node.attached()
+    node.does(Left(5))
+    for event in events:
+        with pytest.raises(LocalMisuse, match="has left"):
+            node.does(event)
+
+
+def test_a_worker_goes_on_only_where_the_root_is_with_it() -> None:
+    node = Node()
+    node.does(Connected(ROOT))
+    said = node.hears(ROOT, Attached(1, Clocks({MINE: 4}), Clocks({MINE: 3})))
+    assert node.core.view().worker_clock is None
+    assert not any(isinstance(action, Resumed) for action in said)
+    assert Resumed(MINE, 4) in node.hears(ROOT, Merged(Clocks({MINE: 4})))
+
+
+@pytest.mark.parametrize(("clock", "has_left"), [(FOREVER, True), (REMOVED, False)])
+def test_a_worker_that_had_left_is_told_so(clock: int, has_left: bool) -> None:
+    node = Node()
+    node.does(Connected(ROOT))
+    said = node.hears(ROOT, Attached(1, Clocks({MINE: clock}), Clocks({MINE: clock})))
+    assert Resumed(MINE, clock) in said
+    node.does(Pushed(np.ones(2, np.int64)))
+    for event in (Clocked(1), Pulled(2, 0), Left(3)):
+        assert [type(action) for action in node.does(event)] == [Refuse]
+    assert has_left == (clock == FOREVER)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros(3, np.int64), np.zeros((2, 1), np.int64), np.zeros(2, np.int32), np.zeros(2, np.float64)],
+)
+def test_gradients_of_another_shape_or_dtype_are_misuse(wrong: Any) -> None:
+    node = Node().attached()
+    with pytest.raises(LocalMisuse, match=r"pushes \(2,\) of int64"):
+        node.does(Pushed(wrong))
+
+
+def test_gradients_are_copied_and_weights_cannot_be_written() -> None:
+    net = Net({0: ROOT}, ShardSpec(1, "int64"), random=Random(0), updates=1, patience=QUIET)
+    net.settle()
+    mine = np.ones(1, np.int64)
+    net.step(ME, Pushed(mine))
+    mine[0] = 99
+    net.is_checked = False
+    net.step(ME, Clocked(1))
+    net.pull(0)
+    net.settle()
+    weights = net.programs[MINE].answers[-1].weights
+    assert weights.tolist() == [1]
+    assert not weights.flags.writeable
+
+
+def test_requests_out_of_order_are_misuse_and_change_nothing() -> None:
+    node = Node(replace(CONFIG, shard=replace(SHARD, ahead_max=1))).attached()
+    node.does(Clocked(1))
+    node.does(Clocked(2))
+    view = node.core.view()
+    for event in (Pushed(np.zeros(2, np.int64)), Clocked(3), Pulled(3, 0), Left(3)):
+        with pytest.raises(LocalMisuse, match="before its clock is done"):
+            node.does(event)
+    assert node.core.view() == view
+    assert Done(2, 2) in node.hears(ROOT, Merged(Clocks({MINE: 1})))
+
+
+def test_pulls_have_a_bound_and_a_staleness() -> None:
+    node = Node(replace(CONFIG, shard=replace(SHARD, ahead_max=2))).attached()
+    with pytest.raises(LocalMisuse, match="staleness"):
+        node.does(Pulled(1, -1))
+    node.does(Pulled(1, 0))
+    with pytest.raises(LocalMisuse, match="twice"):
+        node.does(Pulled(1, 0))
+    node.does(Pulled(2, 0))
+    with pytest.raises(LocalMisuse, match="waits for 2 pulls"):
+        node.does(Pulled(3, 0))
+
+
+def test_a_node_without_a_worker_has_nobody_to_push() -> None:
+    node = Node(replace(CONFIG, worker=None))
+    with pytest.raises(LocalMisuse, match="has no worker"):
+        node.does(Clocked(1))
+
+
+def test_what_a_process_that_is_gone_had_not_finished_is_dropped() -> None:
+    node = Node(replace(CONFIG, children=())).attached()
+    node.does(Pushed(np.ones(2, np.int64)))
+    node.does(Pulled(1, 0))
+    node.does(Abandoned())
+    assert node.core.view().waiting == ()
+    assert not words(node.does(Clocked(2)), ROOT), "the child's part of the window is missing"
+    [sent] = [w for w in words(node.hears(CHILD, push()), ROOT) if isinstance(w, Push)]
+    assert sent == Push(2, 1, Clocks({MINE: 0, ITS: 0}), Clocks({MINE: 1, ITS: 1}), np.array([1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("word", "rule"),
+    [
+        (push(worker=MINE), "push for workers of others"),
+        (push(delta=(1, 1, 1)), "push of another shape"),
+        (replace(push(), delta=np.ones(2, np.float32)), "push of another shape"),
+        (replace(push(), after=Clocks({ITS: 0})), "push goes back"),
+        (replace(push(), after=Clocks({ITS: REMOVED})), "push goes back"),
+        (replace(push(), after=Clocks({ITS: 2})), "push of several windows"),
+        (replace(push(), before=NO_CLOCKS), "push of nobody's updates"),
+        (Push(1, 1, NO_CLOCKS, NO_CLOCKS, None), "push of nobody's updates"),
+        (Attach(1, (ITS,)), "session is not new"),
+        (Attach(2, (ITS, ITS)), "workers are not in order"),
+    ],
+)
+def test_a_child_that_says_what_cannot_be_is_blamed_and_nothing_changes(word: Any, rule: str) -> None:
+    node = Node().attached()
+    view = node.core.view()
+    assert blames(node.hears(CHILD, word)) == [rule]
+    assert node.core.view() == view
+
+
+@pytest.mark.parametrize(
+    ("word", "rule"),
+    [
+        (Weights(np.zeros(3, np.int64), Clocks({MINE: 0}), Clocks({MINE: 0})), "weights of another shape"),
+        (Weights(np.zeros(2, np.int64), NO_CLOCKS, Clocks({MINE: 0})), "weights without what the root had"),
+    ],
+)
+def test_a_parent_that_says_what_cannot_be_is_blamed(word: Any, rule: str) -> None:
+    assert blames(Node().attached().hears(ROOT, word)) == [rule]
+
+
+def test_a_base_of_other_workers_is_not_taken() -> None:
+    node = Node()
+    node.does(Connected(ROOT))
+    assert blames(node.hears(ROOT, Attached(1, Clocks({ITS: 0}), NO_CLOCKS))) == ["base of other workers"]
+    assert not node.core.view().is_attached
+
+
+def test_words_of_another_session_or_of_somebody_else_are_nothing() -> None:
+    node = Node().attached()
+    view = node.core.view()
+    assert node.hears(CHILD, push(session=7)) == []
+    assert node.hears(OTHER, push()) == []
+    assert node.hears(OTHER, PullRequest(3)) == []
+    assert node.hears(OTHER, Merged(Clocks({MINE: 3}))) == []
+    assert node.hears(ROOT, Detached(1, "long ago")) == []
+    assert node.hears(ROOT, Attached(1, Clocks({MINE: 9}), NO_CLOCKS)) == []
+    assert node.core.view() == view
+
+
+def test_requests_and_children_have_bounds() -> None:
+    node = Node(replace(CONFIG, shard=replace(SHARD, ahead_max=1), children_max=1)).attached()
+    assert blames(node.hears(OTHER, Attach(1, ()))) == ["one child too many"]
+    for needed in (5, 6):
+        assert blames(node.hears(CHILD, PullRequest(needed))) == []
+    assert blames(node.hears(CHILD, PullRequest(7))) == ["one request too many"]
+    assert blames(node.hears(CHILD, PullRequest(6))) == [], "it is there already"
+
+
+def test_a_heartbeat_is_answered_and_says_whether_there_is_a_parent() -> None:
+    node = Node()
+    assert words(node.hears(CHILD, Heartbeat()), CHILD) == [HeartbeatAnswer(False)]
+    node.attached()
+    assert words(node.hears(CHILD, Heartbeat()), CHILD) == [HeartbeatAnswer(True)]
+
+
+def root(s: int = 0) -> ShardRoot:
+    found = ShardRoot(replace(ROOT_CONFIG, shard=replace(SHARD, staleness=s)), None, [], NOW)
+    found.step(Heard(ME, Attach(1, (MINE, ITS))), NOW)
+    return found
+
+
+def test_the_root_makes_one_step_durable_at_a_time_in_order() -> None:
+    server = root(1)
+    [first] = [a for a in server.step(Heard(ME, push(worker=MINE)), NOW) if isinstance(a, Persist)]
+    assert (first.record.clocks, first.token) == (Clocks({MINE: 1}), 1)
+    assert server.step(Heard(ME, push(worker=ITS)), NOW) == []
+    assert server.step(Heard(ME, push(worker=MINE, clock=2)), NOW) == []
+    assert server.snapshot() == RootSnapshot(np.zeros(2, np.int64), Clocks({MINE: 0, ITS: 0}))
+    actions = server.step(Persisted(1), NOW)
+    [second] = [a for a in actions if isinstance(a, Persist)]
+    assert second.record == RootRecord(Clocks({MINE: 2, ITS: 1}), np.full(2, 2))
+    assert words(actions, ME) == [Merged(Clocks({MINE: 1, ITS: 0}))]
+    for wrong in (1, 3):
+        with pytest.raises(LocalMisuse, match="token"):
+            server.step(Persisted(wrong), NOW)
+
+
+def test_a_root_goes_on_from_a_snapshot_and_the_records_after_it() -> None:
+    records = [RootRecord(Clocks({MINE: 1}), np.array([1, 2])), RootRecord(Clocks({ITS: FOREVER}), None)]
+    snapshot = RootSnapshot(np.array([10, 10]), Clocks({MINE: 0, ITS: 0}))
+    server = ShardRoot(ROOT_CONFIG, snapshot, records, NOW)
+    assert server.snapshot() == RootSnapshot(np.array([11, 12]), Clocks({MINE: 1, ITS: FOREVER}))
+    assert snapshot.weights.tolist() == [10, 10]
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        RootSnapshot(np.zeros(3, np.int64), Clocks({MINE: 0, ITS: 0})),
+        RootSnapshot(np.zeros(2, np.int32), Clocks({MINE: 0, ITS: 0})),
+        RootSnapshot(np.zeros(2, np.int64), Clocks({MINE: 0})),
+    ],
+)
+def test_a_snapshot_of_another_shard_is_misuse(snapshot: RootSnapshot) -> None:
+    with pytest.raises(LocalMisuse):
+        ShardRoot(ROOT_CONFIG, snapshot, [], NOW)
+
+
+@pytest.mark.parametrize(
+    ("peer", "word", "rule"),
+    [
+        (OTHER, Attach(1, ()), "node or worker of another tree"),
+        (CHILD, Attach(1, (WorkerId(9),)), "node or worker of another tree"),
+        (ME, Merged(NO_CLOCKS), "speaks to the root as if it were below"),
+        (ME, Push(1, 30, Clocks({MINE: 0}), Clocks({MINE: 30}), None), "too far ahead"),
+        (ME, push(worker=WorkerId(9)), "push for workers of others"),
+    ],
+)
+def test_who_tells_the_root_what_cannot_be_is_blamed(peer: NodeId, word: Any, rule: str) -> None:
+    assert blames(root().step(Heard(peer, word), NOW)) == [rule]
+
+
+def test_a_push_that_does_not_go_on_detaches_its_child_until_it_attaches_anew() -> None:
+    server = root()
+    said = server.step(Heard(ME, push(worker=MINE, clock=2)), NOW)
+    assert [type(word) for word in words(said, ME)] == [Detached]
+    assert any(isinstance(action, Noted) for action in said)
+    assert server.step(Heard(ME, push(worker=MINE)), NOW) == [], "of a session that has ended"
+    [again] = words(server.step(Heard(ME, Attach(2, (MINE,))), NOW), ME)
+    assert again.base == Clocks({MINE: 0})
+
+
+def test_removing_takes_a_worker_of_the_model_and_once() -> None:
+    server = root(1)
+    with pytest.raises(LocalMisuse, match="not of this model"):
+        server.step(Remove(WorkerId(9)), NOW)
+    [persist] = [a for a in server.step(Remove(ITS), NOW) if isinstance(a, Persist)]
+    assert persist.record == RootRecord(Clocks({ITS: REMOVED}), None)
+    assert server.step(Remove(ITS), NOW) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"elements": 0}, {"dtype": "float16"}, {"staleness": -1}, {"staleness": 8}, {"fraction_bits": -1},
+        {"dtype": "float32", "fraction_bits": 3},
+    ],
+)  # fmt: skip
+def test_a_shard_that_cannot_be_is_misuse(change: dict[str, Any]) -> None:
+    with pytest.raises(LocalMisuse):
+        replace(SHARD, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ancestors": ()}, {"ancestors": (CHILD, ROOT)}, {"children": (ME,)}, {"children_max": 0}],
+)
+def test_a_place_in_the_tree_that_cannot_be_is_misuse(change: dict[str, Any]) -> None:
+    with pytest.raises(LocalMisuse):
+        replace(CONFIG, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"workers": ()}, {"workers": (MINE, MINE)}, {"children": (OTHER,)}, {"nodes": (ME, CHILD, ROOT)},
+        {"teardown_failures": 0}, {"children_max": 1},
+    ],
+)  # fmt: skip
+def test_a_root_that_cannot_be_is_misuse(change: dict[str, Any]) -> None:
+    with pytest.raises(LocalMisuse):
+        replace(ROOT_CONFIG, **change)
+
+
+@pytest.mark.parametrize("change", [{"dead_ns": -1}, {"return_ns": -1}, {"heartbeat_ns": 0}])
+def test_a_patience_that_cannot_be_is_misuse(change: dict[str, int]) -> None:
+    with pytest.raises(LocalMisuse):
+        Patience(**change)
+
+
+def test_views_of_the_same_state_are_equal() -> None:
+    assert Node().attached().core.view() == Node().attached().core.view()
+    assert root().view() == root().view()
