@@ -6,8 +6,9 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from fractions import Fraction
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 from hypercorn.config import Config
@@ -32,6 +33,9 @@ from inaproto_controller.settings import ControllerSettings
 from inaproto_controller.sharing_service import SharingService
 from inaproto_controller.store import open_store
 from inaproto_controller.tree_service import TreeService
+
+if TYPE_CHECKING:
+    from inaproto_controller.paring.live_trees import LiveTrees
 
 log = logging.getLogger("inaproto.controller")
 http_log = logging.getLogger("inaproto.controller.http")
@@ -62,6 +66,7 @@ async def run_controller(
     )
 
     fabric = FabricTrees(planner.topology, share_max=settings.share_max)
+    live = _live_trees(settings)
 
     def make_agents(changed: Callable[[], None]) -> Agents:
         return Agents(
@@ -71,7 +76,9 @@ async def run_controller(
             sessions_max=2 * len(roles) + 64,
             changed=changed,
             sharing=sharing,
-            trees=lambda send, sharing: TreeService(send, sharing, fabric, root=settings.fabric_root),
+            trees=lambda send, sharing: TreeService(
+                send, sharing, fabric, root=settings.fabric_root, live=live
+            ),
         )
 
     controller = Controller(
@@ -147,6 +154,25 @@ async def _serve_api(
         raise ConfigError(f"tcp: cannot listen at {settings.tcp}: {error.strerror or error}") from None
     finally:
         ended.set()
+
+
+def _live_trees(settings: ControllerSettings) -> LiveTrees | None:
+    """Raises ``ConfigError``."""
+    if settings.trees != "paring":
+        return None
+    from inaproto_controller.paring.exact_numbers import parse_exact
+    from inaproto_controller.paring.live_trees import LiveTrees
+    from inaproto_controller.paring.network_file import read_network
+
+    rate_cap = parse_exact(settings.host_gbit_s)
+    network = read_network(settings.cluster, server=Fraction(0))
+    names = map(network.topology.name, range(network.topology.nodes))
+    live = LiveTrees(
+        network.topology, dict(zip(names, network.capacities, strict=True)), rate_cap or Fraction(0)
+    )
+    if not live.capacities:
+        log.warning("no switch of the cluster file has both jobs and a capacity: PARING will plan no tree")
+    return live
 
 
 def _roles(planner: ClusterPlanner) -> dict[str, AgentRole]:

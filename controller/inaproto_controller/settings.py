@@ -14,6 +14,7 @@ from inaproto.daemon.metrics_address import MetricsAddress
 from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET, require_name
 
 SharingRule = Literal["by-index", "equal-index"]
+TreeRule = Literal["roots", "paring"]
 STORE_FILE: Final = "controller.db"
 
 
@@ -32,6 +33,15 @@ def _loopback(value: str) -> str:
 
 def _name_or_none(value: str) -> str:
     return require_name(value) if value else value
+
+
+def _rate(value: str) -> str:
+    from inaproto_controller.paring.exact_numbers import parse_exact
+
+    found = parse_exact(value)
+    if found is None or not found:
+        raise ValueError("must be Gbit/s, more than 0, such as 100, 2.5 or 10/3")
+    return value
 
 
 def _listen(value: str) -> str:
@@ -75,6 +85,11 @@ class ControllerSettings(Settings):
     """How jobs that share agree on turns: by-index, or equal-index as the paper has it (to compare)."""
     share_max: int = Field(default=4, ge=1, le=1024)
     """Jobs that may share by turns what the cluster file counts as one job's slots in a switch."""
+    trees: TreeRule = "roots"
+    """Trees of jobs that share by turns: roots, those of the nearest roots; or paring, planned for each job
+    when it comes, for the highest rate by the capacities in the cluster file (docs/planning.md)."""
+    host_gbit_s: Annotated[str, AfterValidator(_rate)] = "100"
+    """For trees = paring: Gbit/s that a host sends at most, such as 25, 2.5 or 10/3."""
     fabric_root: Annotated[str, AfterValidator(_name_or_none)] = ""
     """Switch with the fabric's control plane; only it may report trees. By default the first that does."""
     jobs_max: int = Field(default=4096, ge=1, le=1 << 16)

@@ -14,6 +14,7 @@ from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.core.step_times import StepTimes
 from inaproto_controller.fabric_trees import FabricOption, FabricTrees
+from inaproto_controller.planned_options import PlannedOptions, Wanting
 from inaproto_controller.trees.shared_roots import UNKNOWN, Gain, RootConfig, SharedJob, assign_roots
 
 JOBS_MAX: Final = 512
@@ -46,6 +47,8 @@ class _Bar:
 class TreePlans:
     known: FabricTrees
     config: RootConfig = field(default_factory=RootConfig)
+    planned: PlannedOptions | None = None
+    """By whom trees are planned; None: a job has those of its nearest roots."""
     _bars: dict[tuple[str, FabricTree], _Bar] = field(default_factory=dict)
     _gains: dict[str, Gain] = field(default_factory=dict)
     """Of jobs whose step was known once."""
@@ -72,10 +75,14 @@ class TreePlans:
         measured; ``away``: switches that cannot lend slots now."""
         self._bar(states, wishes, now)
         self._measured(states, steps)
-        options: dict[str, tuple[FabricOption, ...]] = {}
         jobs = []
-        for name in sorted(states)[:JOBS_MAX]:
-            found = options[name] = self.known.options(states[name].hosts)
+        hosts = {name: states[name].hosts for name in sorted(states)[:JOBS_MAX]}
+        if self.planned is None:
+            options = {name: self.known.options(its) for name, its in hosts.items()}
+        else:
+            wanting = Wanting(hosts, had, held, pins, away, self._barred(now))
+            options = self.planned.options(wanting)
+        for name, found in options.items():
             current = _current(found, had.get(name), roots.get(name, ""))
             barred = {
                 index
@@ -100,6 +107,13 @@ class TreePlans:
             job.name for job in jobs if placed[job.name] is None and len(job.barred) < len(job.options)
         )
         return TreePlan(trees, unserved)
+
+    def _barred(self, now: float) -> dict[str, frozenset[FabricTree]]:
+        found: dict[str, set[FabricTree]] = {}
+        for (name, tree), bar in self._bars.items():
+            if bar.holds(now):
+                found.setdefault(name, set()).add(tree)
+        return {name: frozenset(trees) for name, trees in found.items()}
 
     def _measured(self, states: Mapping[str, TreeState], steps: Mapping[str, StepTimes]) -> None:
         self._gains = {job: gain for job, gain in self._gains.items() if job in states}

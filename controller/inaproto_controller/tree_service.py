@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import trio
 
@@ -55,12 +55,16 @@ from inaproto.wire.slot_messages import SlotHint, SlotReport
 from inaproto.wire.tree_messages import TreeRecord, TreeReport
 from inaproto_controller.core_runner import CoreRunner, PutRecord, ToPersist
 from inaproto_controller.fabric_trees import FabricTrees
+from inaproto_controller.planned_options import PlannedOptions
 from inaproto_controller.sharing_service import SharingService
 from inaproto_controller.tree_moves import Moves
 from inaproto_controller.tree_numbers import TreeNumbers
 from inaproto_controller.tree_pins import PINS, TreePins
 from inaproto_controller.tree_plans import TreePlans
 from inaproto_controller.tree_store import StoredTrees, decode_pins, decode_record, encode_record, numbers_in
+
+if TYPE_CHECKING:  # it takes long to load
+    from inaproto_controller.paring.live_trees import LiveTrees
 
 log = logging.getLogger("inaproto.controller")
 
@@ -90,7 +94,8 @@ def _now() -> Instant:
 
 class TreeService:
     """``send`` takes a message to an agent, or loses it. ``root``: the switch whose word on trees counts;
-    empty: the first one that says something. ``migrates`` hears of moves: job, old root, new root, phase."""
+    empty: the first one that says something. ``live``: who plans trees, if they are not those of a job's
+    nearest roots. ``migrates`` hears of moves: job, old root, new root, phase."""
 
     def __init__(
         self,
@@ -99,6 +104,7 @@ class TreeService:
         trees: FabricTrees,
         *,
         root: str = "",
+        live: LiveTrees | None = None,
         migrates: Callable[[str, str, str, str], None] = lambda job, old, new, phase: None,
     ) -> None:
         self._send, self._sharing, self._trees = send, sharing, trees
@@ -113,7 +119,8 @@ class TreeService:
         """Term and revision of the wishes that it took."""
         self.migrates = migrates
         self._moves = Moves(self._migrates, sharing.operation, trio.current_time)
-        self._plans = TreePlans(trees)
+        self._planned = None if live is None else PlannedOptions(trees, live)
+        self._plans = TreePlans(trees, planned=self._planned)
         self._put_record: PutRecord | None = None
         self._term = 0
         self._look = trio.Event()
@@ -270,7 +277,9 @@ class TreeService:
                 self._wishes[job] = TreeWished(job, epoch, None)
                 self._sharing.hold(self._held())
             case TreeStands(job, tree, epoch):
-                self._wishes[job] = TreeWished(job, epoch, self._numbers.trees[tree.tree_id])
+                # What is planned for its rate is worth that the job's rings begin anew for it.
+                found, is_planned = self._numbers.trees[tree.tree_id], self._planned is not None
+                self._wishes[job] = TreeWished(job, epoch, found, is_planned)
                 log.info("job %s has its slots at %s, epoch %d", job, ", ".join(tree.switches), epoch)
             case Deposed(newest_term):
                 # Who leads is for the store to say, and it says that it is this controller.
@@ -471,6 +480,7 @@ class TreeService:
                     "slots": phases[name].phase.value if name in phases else "none",
                     "wished": self._pins.roots.get(name, ""),
                     "refusals": phases[name].refusals if name in phases else 0,
+                    "planned": None if self._planned is None else self._planned.document(name),
                 }
                 for name, state in sorted(states.items())
             },

@@ -78,6 +78,7 @@ class JobLife:
         self._counters = {"rings_made": 0, "jobs_failed": 0, "jobs_closed": 0, "refused": 0}
         self._counters |= {"recoveries": 0, "fallbacks": 0, "returns": 0}
         self._counters |= {"disagreements": 0, "trees_parked": 0, "trees_moved": 0, "parkings_given_up": 0}
+        self._counters |= {"generations_for_trees": 0}
         self._now = Instant(0)
         self._ended: dict[str, str] = {}
         """Why the last jobs ended, for ranks whose hosts could not hear it."""

@@ -11,7 +11,8 @@ within ``park_ns``, for an all-reduce on it waits for a rank, ends its generatio
 the tree that is wished then, or parked where none is. Where hosts disagree about what the ring has carried,
 so it ends, too. Where a host cannot park a ring it ends for good when it is wished to be elsewhere. A tree
 that adds in another order than the plan of the generation, which the base ring follows, is refused: bytes of
-one generation are the same on both rings.
+one generation are the same on both rings. Unless it is wished so much (``anew``) that the generation ends for
+it: its hosts halt once, and all of the next one's bytes are those of the new order.
 
 All of it is level-triggered: what is wished is compared with what is, whenever one of them has changed.
 :data:`STEPS` says, for each state of a ring, what a difference leads to.
@@ -208,6 +209,8 @@ class TreeMoves(RingEnds):
         if self._must_leave(job, wish):
             job.tree.epoch = wish.epoch
             return self._halt(job, f"its ring is to be elsewhere: {job.recovery.fallback}")
+        if self._begins_anew(job, wish):
+            return self._begin_anew(job, wish)
         has_end = self._config.recover_ns and self._config.park_ns
         job.tree.parks(wish.epoch, Instant(self._now + self._config.park_ns) if has_end else None)
         park = InaPark(job=job.name, ring_id=job.ina_ring_id, epoch=wish.epoch)
@@ -237,12 +240,29 @@ class TreeMoves(RingEnds):
             if wish.tree is None:
                 tree.is_settled()
             return []
+        if self._begins_anew(job, wish):
+            # Before its hosts have begun nothing is halted: they are followed up when they have.
+            return self._begin_anew(job, wish) if job.phase is Phase.RUNNING else []
         plan = self._config.plan_on(_hosts(job), wish.tree)
         if plan != job.plan:
             tree.epoch = wish.epoch
             tree.refused = f"{_named(wish.tree)} adds in another order than {job.rank_plan}"
             return [Noted(f"job {job.name}: its ring stays parked: {tree.refused}", is_problem=True)]
         return [*self._want(job, wish), *(self._tell_stands(job) if tell else [])]
+
+    def _begins_anew(self, job: Job, wish: TreeWished) -> bool:
+        """Whether its next generation is to begin for another order, in which its hosts can sum, too."""
+        if not wish.anew or wish.tree is None or wish.epoch == job.tree.epoch:
+            return False
+        plan = self._config.plan_on(_hosts(job), wish.tree)
+        return plan is not None and plan != job.plan and list(plan.ranks) == list(range(plan.size))
+
+    def _begin_anew(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
+        assert wish.tree is not None, "it begins anew for a tree"
+        job.tree.epoch = wish.epoch
+        job.plan = self._config.plan_on(_hosts(job), wish.tree)  # its hosts hear what slots that needs
+        self._counters["generations_for_trees"] += 1
+        return self._halt(job, f"to go along {_named(wish.tree)}, which adds in another order")
 
     def _is_on(self, job: Job, wish: TreeWished) -> bool:
         """Whether its ring would be the one that it is."""

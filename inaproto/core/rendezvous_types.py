@@ -195,6 +195,9 @@ class TreeWished:
     """Of the wish: what is reported of the job's tree says which one it follows. Greater than 0."""
     tree: FabricTree | None
     """None: nowhere, all goes by the base ring."""
+    anew: bool = False
+    """Also if that tree adds in another order: then the generation of the job's rings ends, and the next one
+    begins there. Else it is refused."""
 
 
 @dataclass(frozen=True, slots=True)

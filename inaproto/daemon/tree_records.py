@@ -32,6 +32,7 @@ def wish_record(wish: TreeWished) -> TreeWish:
         job=wish.job,
         epoch=wish.epoch,
         tree=None if tree is None else AssignedTree(root=tree.root, above=above, passing=tree.passing),
+        anew=wish.anew,
     )
 
 
@@ -57,11 +58,10 @@ def wish_messages(term: int, revision: int, wishes: Sequence[TreeWished]) -> lis
 def wish_of(record: TreeWish) -> TreeWished:
     tree = record.tree
     if tree is None:
-        return TreeWished(record.job, record.epoch, None)
+        return TreeWished(record.job, record.epoch, None, record.anew)
     above = tuple(sorted((one.switch, one.above) for one in tree.above))
-    return TreeWished(
-        record.job, record.epoch, FabricTree(tree.root, above, tuple(sorted(set(tree.passing))))
-    )
+    found = FabricTree(tree.root, above, tuple(sorted(set(tree.passing))))
+    return TreeWished(record.job, record.epoch, found, record.anew)
 
 
 def state_record(state: TreeState) -> TreeRecord:

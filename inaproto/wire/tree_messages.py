@@ -51,6 +51,8 @@ class TreeWish:
     """Of the lease of its tree; without a tree: of that which it had."""
     tree: Annotated[AssignedTree, Record(AssignedTree)] | None = None
     """None: it shall have none, and its hosts sum."""
+    anew: Flag = False
+    """Also if it adds in another order: the job's rings begin anew for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

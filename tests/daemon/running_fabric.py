@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class RunningFabric:
         self.switches: dict[str, Switch] = {}
         self._streams: list[ControlStream] = []
         self._plugged: list[FramePort] = []
+        self.tap: Callable[[str, FramePort, str], FramePort] | None = None
+        """Given a switch, a port of it, and the name of that, puts another one in its place."""
 
     async def start(self, name: str, *, fabric: Fabric | None = None, **options: object) -> None:
         """``fabric``: another one than the others know."""
@@ -57,6 +60,7 @@ class RunningFabric:
                         place=place,
                         open_port_listener=self._frames.listen,
                         connect_port=connect_port,
+                        wrap_port=None if self.tap is None else partial(self.tap, name),
                         stop=trio.Event(),
                         started=started,
                     )

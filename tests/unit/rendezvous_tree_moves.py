@@ -27,8 +27,10 @@ POOL = PoolSpec("shared", 2)
 CONFIG: dict[str, Any] = {"pool": POOL, "root": "spine0"}
 
 
-def wish(world: World, epoch: int, tree: FabricTree | None, job: str = "train") -> list[RendezvousAction]:
-    return world.step(TreesWished((TreeWished(job, epoch, tree),)))
+def wish(
+    world: World, epoch: int, tree: FabricTree | None, job: str = "train", *, anew: bool = False
+) -> list[RendezvousAction]:
+    return world.step(TreesWished((TreeWished(job, epoch, tree, anew),)))
 
 
 def stand(world: World, actions: list[RendezvousAction]) -> list[RendezvousAction]:

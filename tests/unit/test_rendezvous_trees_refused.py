@@ -309,6 +309,45 @@ def test_a_tree_that_adds_in_another_order_is_refused_and_the_ring_stays_parked(
     assert state(world).phase == "standing"
 
 
+@pytest.mark.parametrize("is_parked", [False, True], ids=["standing", "parked"])
+def test_a_tree_that_adds_in_another_order_is_followed_anew_where_that_is_wished(is_parked: bool) -> None:
+    other = ReductionPlan(((0, 1), 2))
+    world = started(plan_on=lambda hosts, tree: other if tree == SPINE1 else None)
+    if is_parked:
+        parked(world)
+    said = wish(world, 4, SPINE1, anew=True)
+    halts = [halt for _, halt in sent(said, Halt)]
+    assert {halt.reason for halt in halts} == {"to go along the tree of spine1, which adds in another order"}
+    assert world.job.plan == str(other.over([(0, 3), (1,), (2,)])), "hosts hear what slots it needs"
+    assert wish(world, 4, SPINE1, anew=True) == [], "once"
+    halted_all(world, 9)
+    stand(world, world.ready())
+    assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
+    counters = world.core.view().counters
+    assert (counters["generations_for_trees"], counters["recoveries"]) == (1, 1)
+    assert wish(world, 5, SPINE1, anew=True) == [], "it is there"
+
+
+def test_a_ring_whose_hosts_connect_goes_there_anew_when_they_have_begun() -> None:
+    other = ReductionPlan(((0, 1), 2))
+    world, _ = joined(**CONFIG | {"plan_on": lambda hosts, tree: other if tree == SPINE1 else None})
+    assert sent(wish(world, 4, SPINE1, anew=True), Halt) == []
+    assert {halt.reason for _, halt in sent(world.ready(), Halt)} == {
+        "to go along the tree of spine1, which adds in another order"
+    }
+    halted_all(world, 0)
+    stand(world, world.ready())
+    assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
+
+
+def test_an_order_in_which_hosts_cannot_sum_is_refused_though_it_is_wished_anew() -> None:
+    crossed = ReductionPlan(((0, 2), 1))
+    world = started(plan_on=lambda hosts, tree: crossed if tree == SPINE1 else None)
+    parked(world)
+    assert sent(wish(world, 4, SPINE1, anew=True), Halt) == []
+    assert state(world).phase == "refused"
+
+
 def test_the_next_generation_adds_as_the_tree_does_that_is_wished() -> None:
     other = ReductionPlan(((0, 1), 2))
     world = started(plan_on=lambda hosts, tree: other if tree == SPINE1 else None)

@@ -106,6 +106,7 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "trees_parked": 0,
         "trees_moved": 0,
         "parkings_given_up": 0,
+        "generations_for_trees": 0,
     }
     for _ in range(2):
         world.running()
@@ -130,6 +131,7 @@ def test_counters_count_every_ring_failure_end_and_refusal() -> None:
         "trees_parked": 0,
         "trees_moved": 0,
         "parkings_given_up": 0,
+        "generations_for_trees": 0,
     }
 
 

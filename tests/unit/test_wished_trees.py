@@ -26,7 +26,9 @@ def tree(switches: int, number: int = 0, *, nbytes: int = 12) -> FabricTree:
 
 def wishes(jobs: int, switches: int) -> tuple[TreeWished, ...]:
     return tuple(
-        TreeWished(f"job{number:03}", number + 1, tree(switches, number) if number % 8 else None)
+        TreeWished(
+            f"job{number:03}", number + 1, tree(switches, number) if number % 8 else None, number % 3 == 1
+        )
         for number in range(jobs)
     )
 
