@@ -19,7 +19,20 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
 from inaproto.wire.control_fields import Integer, Many, OneOf
-from inaproto.wire.control_types import U16, U32, U64, Explanation, Flag, Message, Name, Positive32, Secret
+from inaproto.wire.control_types import (
+    U16,
+    U24,
+    U32,
+    U64,
+    Explanation,
+    Flag,
+    Ip,
+    Mac,
+    Message,
+    Name,
+    Positive32,
+    Secret,
+)
 
 NODES_MAX: Final = 1 << 15
 """Of a tree; half as many numbers as a message may have in one array."""
@@ -127,6 +140,8 @@ class OverlayHello(Message):
     """Of the models file."""
     life: U64
     """Grows with each start of the process."""
+    nic: Flag = False
+    """What follows may go over queue pairs (``OverlayQueuePair``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +149,29 @@ class OverlayWelcome(Message):
     TYPE: ClassVar[str] = "overlay_welcome"
     process: Name
     life: U64
+    nic: Flag = False
+    """What follows does go over queue pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayQueuePair(Message):
+    """What follows goes over queue pairs; both sides name theirs, and the memory that is written to."""
+
+    TYPE: ClassVar[str] = "overlay_queue_pair"
+    mac: Mac
+    ip: Ip
+    qpn: U24
+    psn: U24
+    va: U64
+    rkey: U32
+    nbytes: U64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayQueuePairReady(Message):
+    """The sender's queue pair is connected: it may be written to."""
+
+    TYPE: ClassVar[str] = "overlay_queue_pair_ready"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +297,8 @@ PUSH_PULL_MESSAGES: Final[tuple[type[Message], ...]] = (
     ModelPulled,
     OverlayHello,
     OverlayWelcome,
+    OverlayQueuePair,
+    OverlayQueuePairReady,
     PushPullAttach,
     PushPullPush,
     PushPullRequest,

@@ -16,6 +16,7 @@ from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.model_seat import ModelSeat
 from inaproto.daemon.overlay.models_file import Models, Shard, load_models
+from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
 from inaproto.daemon.overlay.shells import NodeShell
 from inaproto.daemon.overlay.status import node_status
 from inaproto.daemon.tls import Credentials
@@ -36,11 +37,14 @@ class HostModels:
         host: str,
         *,
         credentials: Credentials | None = None,
+        queue_pairs: QueuePairs | None = None,
         life: Callable[[], int] = wall_clock_life,
         admit: Admit = admit_all,
     ) -> None:
         self.models = models
-        self._links = Links(models, host, life(), credentials=credentials, admit=admit)
+        self._links = Links(
+            models, host, life(), credentials=credentials, queue_pairs=queue_pairs, admit=admit
+        )
         self.seats: dict[str, ModelSeat] = {}
         self._shells: dict[Shard, NodeShell] = {}
         for model in models.models:

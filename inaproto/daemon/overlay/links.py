@@ -27,11 +27,12 @@ from inaproto.daemon.control_stream import EndOfChannel
 from inaproto.daemon.overlay.listening import dial, listen_at
 from inaproto.daemon.overlay.message_channel import MessageChannel, StreamChannel
 from inaproto.daemon.overlay.models_file import Models, Shard
+from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
 from inaproto.daemon.overlay.word_records import heard, told
 from inaproto.daemon.tls import Credentials
 from inaproto.daemon.tls_listener import TlsListener
 from inaproto.daemon.tls_stream import TlsStream
-from inaproto.errors import DecodeError, JobError
+from inaproto.errors import DecodeError, FabricError, JobError
 from inaproto.ports import ByteStream
 from inaproto.wire.control_messages import Error, Message, error_message
 from inaproto.wire.push_pull_messages import OverlayHello, OverlayWelcome
@@ -85,13 +86,16 @@ class Links:
         life: int,
         *,
         credentials: Credentials | None = None,
+        queue_pairs: QueuePairs | None = None,
         admit: Admit = admit_all,
     ) -> None:
-        """``credentials``: where the models file has addresses with TLS."""
+        """``credentials``: where the models file has addresses with TLS. ``queue_pairs``: of this process's
+        NIC, if it has one for this; words then go by RDMA to every neighbour that has one, too."""
         self._models = models
         self._process = process
         self._life = life
         self._credentials = credentials
+        self._queue_pairs = queue_pairs
         self._admit = admit
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}
@@ -111,6 +115,8 @@ class Links:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                if self._queue_pairs is not None:
+                    nursery.start_soon(self._queue_pairs.run)
                 if isinstance(listening, TlsListener):
                     nursery.start_soon(listening.run)
                 task_status.started()
@@ -150,6 +156,7 @@ class Links:
                 "peer": shard.model.process_of(peer),
                 "dialled": link.is_dialled,
                 "connected": link.channel is not None,
+                "address": link.channel.address if link.channel is not None else "",
                 "error": "" if link.channel is not None else link.error,
             }
             for (of, peer), link in self._links.items()
@@ -181,7 +188,7 @@ class Links:
                 address = self._models.processes[peer]
                 channel = StreamChannel(await dial(address, peer, self._credentials), f"{peer} at {address}")
                 try:
-                    await self._introduce(channel, shard, peer)
+                    channel = await self._introduce(channel, shard, peer)
                 except BaseException:
                     channel.close()
                     raise
@@ -200,7 +207,8 @@ class Links:
             self._seats[shard].disconnected(link.peer, why)
         return why
 
-    async def _introduce(self, channel: StreamChannel, shard: Shard, peer: str) -> None:
+    async def _introduce(self, channel: StreamChannel, shard: Shard, peer: str) -> StreamChannel:
+        """The channel to use: this one, or one by the NIC."""
         channel.send_priority(shard.model.settings.priority)
         channel.send_nowait(self._hello(shard))
         await channel.flush()
@@ -209,7 +217,21 @@ class Links:
             raise JobError(f"{peer} refuses: {answer.message}")
         if not isinstance(answer, OverlayWelcome) or answer.process != peer:
             raise JobError(f"{channel.address} answers as {answer}")
+        if answer.nic:
+            channel = await self._by_nic(channel)
         channel.allow_payload(shard.nbytes)
+        return channel
+
+    async def _by_nic(self, channel: StreamChannel) -> StreamChannel:
+        """In its place; both know who the other is by now."""
+        if self._queue_pairs is None:
+            raise DecodeError("overlay", "a peer that takes a NIC for granted")
+        try:
+            stream = await self._queue_pairs.open(channel)
+        except FabricError as error:
+            raise JobError(str(error)) from None
+        channel.close("goes on by the NIC")
+        return StreamChannel(stream, f"{channel.address} by its NIC")
 
     def _hello(self, shard: Shard) -> OverlayHello:
         return OverlayHello(
@@ -218,6 +240,7 @@ class Links:
             shard=shard.number,
             digest=self._models.digest,
             life=self._life,
+            nic=self._queue_pairs is not None,
         )
 
     # --- being dialled
@@ -250,7 +273,10 @@ class Links:
             with trio.fail_after(HELLO_S):
                 message, _ = await channel.receive()
             shard, peer = self._child_of(message, channel.stream)
-            channel.send_nowait(OverlayWelcome(process=self._process, life=self._life))
+            nic = self._queue_pairs is not None and isinstance(message, OverlayHello) and message.nic
+            channel.send_nowait(OverlayWelcome(process=self._process, life=self._life, nic=nic))
+            if nic:
+                channel = await self._by_nic(channel)
             channel.allow_payload(shard.nbytes)
             link = _Link(peer, is_dialled=False)
             before = self._links.get((shard, peer))

@@ -25,6 +25,7 @@ from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.models_file import Models, Shard
+from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
 from inaproto.daemon.overlay.shells import RootShell, frame_of
 from inaproto.daemon.overlay.status import root_status
 from inaproto.daemon.overlay.word_records import record_of, snapshot_of, state_of
@@ -47,10 +48,13 @@ class ParameterServer:
         store: Path,
         *,
         credentials: Credentials | None = None,
+        queue_pairs: QueuePairs | None = None,
         admit: Admit = admit_all,
     ) -> None:
         self.name = name
-        self._links = Links(models, name, wall_clock_life(), credentials=credentials, admit=admit)
+        self._links = Links(
+            models, name, wall_clock_life(), credentials=credentials, queue_pairs=queue_pairs, admit=admit
+        )
         self._shells: dict[Shard, RootShell] = {}
         self._began = trio.current_time()
         with ExitStack() as stack:
