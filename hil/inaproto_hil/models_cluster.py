@@ -57,13 +57,16 @@ class ModelsCluster(Cluster):
         child.release()
         self._ready_names.discard(name)
 
-    def start_again(self, name: str) -> None:
-        """One that was killed; returns when it is ready. Its log goes on."""
+    def begin_again(self, name: str) -> None:
+        """Start one that was killed; its log goes on. In a thread that ends the process would end with it."""
         group = self.servers if name in self.models.servers else self.hosts
         index = next(number for number, child in enumerate(group) if child.name == name)
         host = index if group is self.hosts else None
         group[index] = self._daemon(name, self._argv(name, host), append=True)
-        self._wait_ready([group[index]])
+
+    def wait_ready(self, name: str) -> None:
+        """Until it is, in any thread. Raises ``ClusterError``."""
+        self._wait_ready([self._of(name)])
 
     def stop(self) -> None:
         """All daemons, in good order; their files stay until the cluster is closed."""

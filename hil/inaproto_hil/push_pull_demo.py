@@ -191,12 +191,14 @@ async def play(
         say(f"killed {victim}, an interior node: parent of {', '.join(children)}")
         await no_child_below_victim()
         say(f"{', '.join(children)} went to other parents; {victim} starts again")
-        await trio.to_thread.run_sync(cluster.start_again, victim)
+        cluster.begin_again(victim)
+        await trio.to_thread.run_sync(cluster.wait_ready, victim)
         await past(2 * config.steps // 3)
         server = model.servers[-1]
         cluster.kill(server)
         say(f"killed parameter server {server}; it starts again from its disk")
-        await trio.to_thread.run_sync(cluster.start_again, server)
+        cluster.begin_again(server)
+        await trio.to_thread.run_sync(cluster.wait_ready, server)
 
     async def watch() -> None:
         while True:
