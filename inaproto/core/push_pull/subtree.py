@@ -34,6 +34,11 @@ class Subtree:
         return {*own, *self.children.awaited_workers}
 
     @property
+    def _spoken_for(self) -> set[WorkerId]:
+        """With those that children have lost, and may have updates of."""
+        return {*self.below, *self.children.workers}
+
+    @property
     def claimed(self) -> tuple[WorkerId, ...]:
         """Those below, and others whose updates are still under way here."""
         bound = self.children.bound(Bond.ASKED) + self.children.bound(Bond.ATTACHED)
@@ -77,13 +82,13 @@ class Subtree:
     def reset(self, base: Clocks) -> list[Tell]:
         """Drops all sums; the children are told to attach anew."""
         self.cache = None
-        self.ledger.reset(base.restricted(sorted(self.below)))
+        self.ledger.reset(base.restricted(sorted(self._spoken_for)))
         attached = self.children.bound(Bond.ATTACHED)
         return [self.children.detach(child, "its parent's sums are made anew") for child in attached]
 
     def prune(self) -> None:
         """What the root has need not be kept."""
-        merged, claimed = self.ledger.merged, {*self.below, *self.children.workers}
+        merged, claimed = self.ledger.merged, self._spoken_for
         self.ledger.prune(self.root, [worker for worker in merged if worker not in claimed])
         self.root = self.root.restricted(self.claimed)
         if self.ledger.merged is not merged:
