@@ -5,6 +5,7 @@ After every fault the model has every update once: the net checks every pull, an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -23,7 +24,7 @@ from inaproto.core.push_pull.words import (
     Weights,
 )
 from inaproto.units import MS
-from tests.property.push_pull_net import ROOT, Net
+from tests.property.push_pull_net import QUICK, ROOT, Net
 
 LINE = {0: ROOT, 1: 0, 2: 1}
 UPDATES = 6
@@ -270,6 +271,27 @@ def test_a_worker_that_is_removed_before_its_last_words_came_is_told_that_they_d
     assert net.root.view().clocks == Clocks({WorkerId(0): 1, WorkerId(1): REMOVED})
     assert len(net.refused) == 1
     assert sums(net) == [1, 0]
+
+
+def test_nobody_is_dead_who_has_yet_to_start() -> None:
+    """Hosts start one by one (ours)."""
+    patience = replace(QUICK, start_ns=20 * DEAD)
+    net = Net(LINE, ShardSpec(9, "int64"), random=Random(0), updates=3, patience=patience)
+    for node in (0, 1):
+        net.crash(NodeId(node))
+    net.elapse(10 * DEAD)
+    assert net.marks() == set()
+    net.start(NodeId(0))
+    net.elapse(5 * DEAD)
+    net.start(NodeId(1))
+    net.elapse(BEAT)
+    assert [parent(net, node) for node in (0, 1, 2)] == [ROOT, 0, 1]
+    net.crash(NodeId(1))
+    net.elapse(2 * DEAD)
+    assert parent(net, 2) == 0, "one that it had met"
+    net.start(NodeId(1))
+    assert net.run(20_000, haste=0)
+    net.check_end()
 
 
 WIDE = {0: ROOT, 1: ROOT, 2: 0, 3: 0, 4: 1, 5: 1}

@@ -56,7 +56,7 @@ from inaproto.errors import Blame
 from inaproto.units import MS, Instant
 
 ROOT = NodeId(100)
-QUICK = Patience(heartbeat_ns=10 * MS, dead_ns=30 * MS, return_ns=30 * MS)
+QUICK = Patience(heartbeat_ns=10 * MS, dead_ns=30 * MS, return_ns=30 * MS, start_ns=0)
 Gradients = Callable[[int, int], NDArray[Any]]
 """Of a worker and a clock."""
 

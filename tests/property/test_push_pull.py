@@ -159,7 +159,7 @@ KINDS = [("crash",), ("cut",), ("root",), ("crash", "cut"), ("crash", "cut", "ro
 
 def run_with_faults(seed: int) -> Net:
     draw = Random(f"{seed}/faults")
-    patience = draw.choice([QUICK, QUICK, Patience(None, 0, 0), Patience(None, 30 * MS, 30 * MS)])
+    patience = draw.choice([QUICK, QUICK, Patience(None, 0, 0, 0), Patience(None, 30 * MS, 30 * MS, 90 * MS)])
     net = drawn_net(seed, patience)
     faults = Faults(net, draw.choice(KINDS), draw.choice([0.002, 0.01, 0.03]), draw.randint(1, 6))
     net.run(draw.randint(100, 3000), faults)

@@ -69,6 +69,7 @@ class Children:
         self._requests_max = config.shard.ahead_max
         """Of each worker: it has no more pulls that wait."""
         self._patience = config.patience
+        self._start_ends = Instant(now + config.patience.start_ns)
         self._size_of_tree = len(of_tree)
         self._by_node = {
             node: Child(node, place, is_of_tree=True, is_awaited=True, silent_since=now)
@@ -163,8 +164,8 @@ class Children:
         """Takes those for dead that are silent for too long."""
         actions: list[Tell | Noted] = []
         for child in self:
-            since = child.silent_since
-            if not child.is_awaited or since is None or now < since + self._patience.dead_ns:
+            dies = self._dies(child)
+            if dies is None or now < dies:
                 continue
             actions.append(Noted(Mark.CHILD_DEAD, child.node))
             if child.bond is not Bond.NONE:
@@ -175,8 +176,14 @@ class Children:
 
     @property
     def deadline(self) -> Instant | None:
-        dying = (child.silent_since for child in self if child.is_awaited)
-        return min((Instant(s + self._patience.dead_ns) for s in dying if s is not None), default=None)
+        return min((dies for child in self if (dies := self._dies(child)) is not None), default=None)
+
+    def _dies(self, child: Child) -> Instant | None:
+        """When it is dead, if nothing is heard of it."""
+        if not child.is_awaited or child.silent_since is None:
+            return None
+        dies = Instant(child.silent_since + self._patience.dead_ns)
+        return dies if child.session else max(dies, self._start_ends)
 
     def _forget(self, child: Child) -> None:
         child.ends()

@@ -37,6 +37,9 @@ class ParentLink:
         self._answers_since: dict[NodeId, Instant] = {}
         """Of ancestors before the parent, that were dead."""
         self._last_answer: dict[NodeId, Instant] = {}
+        self._met: set[NodeId] = set()
+        """Ancestors that it was connected to."""
+        self._start_ends = Instant(now + config.patience.start_ns)
         self._next_beat = now
         self._is_begun = False
         self._told: tuple[tuple[NodeId, ...], tuple[WorkerId, ...]] = (), ()
@@ -71,6 +74,7 @@ class ParentLink:
         if peer not in self._dialled:
             return
         self._connected.add(peer)
+        self._met.add(peer)
         if peer == self.parent:
             self.bonding = Bonding.APART
             self._silent_since = now if self._has_beats else None
@@ -146,18 +150,27 @@ class ParentLink:
         if not self._is_begun:
             return self._next_beat
         times = [self._next_beat] if self._has_beats else []
-        if self._silent_since is not None and (self._has_beats or self._at < len(self._ancestors) - 1):
-            times.append(Instant(self._silent_since + self._patience.dead_ns))
+        dies = self._dies
+        if dies is not None and (self._has_beats or self._at < len(self._ancestors) - 1):
+            times.append(dies)
         times += [Instant(since + self._patience.return_ns) for since in self._answers_since.values()]
         return min(times, default=None)
+
+    @property
+    def _dies(self) -> Instant | None:
+        """When the parent is dead, if nothing is heard of it."""
+        if self._silent_since is None:
+            return None
+        dies = Instant(self._silent_since + self._patience.dead_ns)
+        return dies if self.parent in self._met else max(dies, self._start_ends)
 
     @property
     def _has_beats(self) -> bool:
         return self._patience.heartbeat_ns is not None
 
     def _leave_the_dead(self, now: Instant) -> list[NodeAction]:
-        since = self._silent_since
-        if since is None or now < since + self._patience.dead_ns:
+        dies = self._dies
+        if dies is None or now < dies:
             return []
         if self._at < len(self._ancestors) - 1:
             return [Noted(Mark.PARENT_DEAD, self.parent), *self._go(self._at + 1, now)]
@@ -188,7 +201,6 @@ class ParentLink:
         if self.bonding is not Bonding.APART:
             actions.append(Tell(self.parent, Detach(self.session)))
         self._at, self.bonding = at, Bonding.APART
-        self._answers_since.clear()
         is_there = self.parent in self._connected
         self._silent_since = None if is_there and not self._has_beats else now
         return [*actions, *self._dial()]

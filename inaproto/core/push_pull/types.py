@@ -68,9 +68,14 @@ class Patience:
     """For which a peer may be silent, or not connected; then it is dead."""
     return_ns: int = 3 * S
     """For which an ancestor that was dead must have answered before its former child goes back to it."""
+    start_ns: int = 30 * S
+    """From a node's start: for so long nobody is dead to it whom it has not met, since hosts start one by
+    one."""
 
     def __post_init__(self) -> None:
-        if min(self.dead_ns, self.return_ns) < 0 or (self.heartbeat_ns is not None and self.heartbeat_ns < 1):
+        if min(self.dead_ns, self.return_ns, self.start_ns) < 0 or (
+            self.heartbeat_ns is not None and self.heartbeat_ns < 1
+        ):
             raise LocalMisuse(f"patience: a time that is too small: {self}")
 
 
