@@ -8,10 +8,14 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
+from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from inaproto_controller.paring.admission import (
     CHUNK_BYTES,
+    FURTHER_APART,
+    FURTHER_UNABLE,
     NEITHER,
     NO_CAPACITY,
+    NO_FURTHER,
     NONE_PROGRAMMABLE,
     STRAIGHT,
     Subtasks,
@@ -19,7 +23,7 @@ from inaproto_controller.paring.admission import (
     schedule,
 )
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.model import Accounting, Task
+from inaproto_controller.paring.model import Accounting, ProgrammableNetwork, Task
 from inaproto_controller.paring.planner import Mode
 
 MB = 10**6
@@ -191,6 +195,33 @@ def test_callers_that_are_wrong() -> None:
         state.left("b")
     with pytest.raises(LocalMisuse, match="memory of node 0"):
         Tenants(state.network, {0: 5})
+
+
+@pytest.mark.parametrize(
+    ("busy", "able", "reason", "idle"),
+    [
+        (frozenset({3, 4, 5}), True, NO_FURTHER, 0),
+        (frozenset({4, 5}), False, FURTHER_UNABLE, 1),
+        (frozenset({3}), True, FURTHER_APART, 2),
+    ],
+)
+def test_why_there_is_no_further_parameter_server(
+    busy: frozenset[int], able: bool, reason: str, idle: int
+) -> None:
+    """h0 to h3 are on one switch, h4 and h5 on another that no path leads to."""
+    hosts, links = 6, ((0, 6), (1, 6), (2, 6), (3, 6), (4, 7), (5, 7))
+    topology = GraphTopology(
+        tuple(f"h{host}" for host in range(hosts)),
+        (GraphSwitch("s"), GraphSwitch("t")),
+        tuple(GraphLink(*link) for link in links),
+        may_be_apart=True,
+    )
+    ten, none = Fraction(10), Fraction(0)
+    servers = (ten, none, none, ten if able else none, ten, ten)
+    state = Tenants(ProgrammableNetwork(topology, (*servers, ten, ten)), others=busy)
+    answer = state.admitted("a", Task(2, MB, ten), servers=2, ps=0)
+    assert isinstance(answer, Infeasible)
+    assert (answer.reason, dict(answer.witness)) == (reason, {"parameter servers": 1, "idle": idle})
 
 
 def test_why_gradients_go_straight_to_the_server() -> None:

@@ -42,6 +42,9 @@ CHUNK_BYTES: Final = 64 << 10
 STRAIGHT: Final = "no switch has enough memory: gradients go straight to the parameter server"
 NO_CAPACITY: Final = "no switch has capacity left: gradients go straight to the parameter server"
 NEITHER: Final = "no switch has both capacity and memory left: gradients go straight to the parameter server"
+NO_FURTHER: Final = "no further server is idle to be a parameter server"
+FURTHER_UNABLE: Final = "no further idle server that is linked to the workers can add gradients up"
+FURTHER_APART: Final = "no path leads from the workers to any further idle server"
 NONE_PROGRAMMABLE: Final = "no switch can add up: gradients go straight to the parameter server"
 
 
@@ -299,13 +302,11 @@ class Tenants:
         taken = {*self.busy, *workers, *(part.plan.tree.ps for part in parts)}
         others = (server for server in range(network.topology.hosts) if server not in taken)
         away = {server: _distance(network, server, workers) for server in others}
-        idle = [server for server, distance in away.items() if distance is not None]
-        able = [server for server in idle if network.capacities[server] != 0]
+        linked = [server for server, distance in away.items() if distance is not None]
+        able = [server for server in linked if network.capacities[server] != 0]
         if not able:
-            return Infeasible(
-                "no further idle server can add gradients up",
-                {"parameter servers": len(parts), "idle": len(idle)},
-            )
+            reason = NO_FURTHER if not away else FURTHER_UNABLE if linked else FURTHER_APART
+            return Infeasible(reason, {"parameter servers": len(parts), "idle": len(away)})
 
         def order(server: Node) -> tuple[bool, Fraction, int, Node]:
             capacity = network.capacities[server]
