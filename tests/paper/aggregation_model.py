@@ -17,8 +17,10 @@ at any later time.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -273,6 +275,19 @@ class Verdict:
     """Shortest run to a state from which the ring can never finish, if there is one."""
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Hundreds of thousands of states, all kept and none in a cycle, are nothing for a garbage collector."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_uncollected()
 def explore(rules: Rules, *, losses: int, duplicates: int, states_max: int = 400_000) -> Verdict:
     """Visit every reachable state. ``AssertionError`` when there are more than ``states_max``."""
     start = initial(rules, losses=losses, duplicates=duplicates)

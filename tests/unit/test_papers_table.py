@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
@@ -54,6 +55,11 @@ def names_in(body: list[ast.stmt], prefix: str = "") -> set[str]:
     return {name for name in names if name.rpartition("::")[2].lower().startswith("test")}
 
 
+@cache
+def collected_in(path: Path) -> set[str]:
+    return names_in(ast.parse(path.read_text()).body)
+
+
 def faults(rows: list[Row], tree: Path) -> list[str]:
     """What is wrong with ``rows``, a line for each fault."""
     found: list[str] = []
@@ -68,7 +74,7 @@ def faults(rows: list[Row], tree: Path) -> list[str]:
                 found.append(f"{row.rule}: {test} names no test: write path::name")
             elif not (tree / path).is_file():
                 found.append(f"{row.rule}: no test file {path}")
-            elif name not in names_in(ast.parse((tree / path).read_text()).body):
+            elif name not in collected_in(tree / path):
                 found.append(f"{row.rule}: no test {name} in {path}")
     return found
 
