@@ -13,6 +13,7 @@ import trio
 import inaproto
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.host import HostDaemon, run_host
+from inaproto.daemon.overlay.durable_log import LOG_BYTES_MIN
 from inaproto.daemon.overlay.models_file import Models, load_models
 from inaproto.daemon.overlay.parameter_server import ParameterServer, run_server
 from inaproto.ports import Nic
@@ -52,12 +53,13 @@ def _toml(value: Any) -> str:
 
 
 class ModelsCluster:
-    def __init__(self, directory: Path, text: str, nursery: trio.Nursery) -> None:
+    def __init__(self, directory: Path, text: str, nursery: trio.Nursery, log_bytes_min: int) -> None:
         self.directory = directory
         self.file = directory / "models.toml"
         self.file.write_text(text)
         self.models: Models = load_models(self.file)
         self._nursery = nursery
+        self._log_bytes_min = log_bytes_min
         self._scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self.hosts: dict[str, HostDaemon] = {}
         self.servers: dict[str, ParameterServer] = {}
@@ -86,7 +88,14 @@ class ModelsCluster:
                     path = self.directory / f"{name}.sock"
 
                     async def serve(task_status: trio.TaskStatus[ParameterServer]) -> None:
-                        await run_server(self.models, name, store, path, task_status=task_status)
+                        await run_server(
+                            self.models,
+                            name,
+                            store,
+                            path,
+                            log_bytes_min=self._log_bytes_min,
+                            task_status=task_status,
+                        )
 
                     self.servers[name] = await nursery.start(serve)
                 else:
@@ -112,11 +121,13 @@ class ModelsCluster:
 
 
 @asynccontextmanager
-async def models_cluster(directory: Path, text: str) -> AsyncIterator[ModelsCluster]:
+async def models_cluster(
+    directory: Path, text: str, *, log_bytes_min: int = LOG_BYTES_MIN
+) -> AsyncIterator[ModelsCluster]:
     """All started."""
     with trio.fail_after(4 * WAIT_S):
         async with trio.open_nursery() as nursery:
-            cluster = ModelsCluster(directory, text, nursery)
+            cluster = ModelsCluster(directory, text, nursery, log_bytes_min)
             await cluster.start_all()
             yield cluster
             nursery.cancel_scope.cancel()

@@ -321,3 +321,38 @@ def test_a_name_of_a_model() -> None:
     for name in ("", "x" * 129):
         with pytest.raises(inaproto.LocalMisuse, match="connect_model: model"):
             inaproto.connect_model_blocking(name)
+
+
+async def test_a_server_that_was_killed_goes_on_from_its_snapshot_and_log(tmp_path: Path) -> None:
+    text = models_text(3, 1, staleness=1, **FAULTY)
+    async with models_cluster(tmp_path, text, log_bytes_min=2 * ELEMENTS * 8) as cluster:
+        async with trio.open_nursery() as nursery:
+            for host in range(3):
+                nursery.start_soon(sums_up, cluster, host, 30, 1)
+            for clock in (10, 20):
+                await reached(cluster, "ps0", clock)
+                (shard,) = cluster.servers["ps0"].status()["shards"]
+                assert shard["snapshots"] >= clock // 10
+                await cluster.end("ps0")
+                await cluster.start("ps0")
+        await cluster.end("ps0")
+        assert durable_weights(cluster).tobytes() == total(3, 30).tobytes()
+
+
+async def test_nobody_waits_for_a_worker_whose_host_is_away_for_too_long(tmp_path: Path) -> None:
+    text = models_text(2, 1, removal_ms=300, teardown_failures=2, **FAULTY)
+    async with models_cluster(tmp_path, text) as cluster:
+        async with await cluster.worker("h0") as model:
+            await cluster.end("h1")
+            for clock in range(1, 4):
+                model.push(update(0, clock))
+                await model.finish(WAIT_S)
+                await model.pull(0, WAIT_S)
+            assert (await model.pull(0, WAIT_S)).tobytes() == total(1, 3).tobytes()
+        (shard,) = cluster.servers["ps0"].status()["shards"]
+        assert shard["clocks"]["left"] == 1
+        assert shard["by_worker"] == {"h0": 3, "h1": None}
+        assert shard["marks"]["worker_removed"] == 1
+        await cluster.start("h1")
+        with pytest.raises(inaproto.JoinRefused, match="has left, or was removed, for good"):
+            await cluster.worker("h1")

@@ -19,7 +19,7 @@ from inaproto.core.push_pull.shard import ShardRoot
 from inaproto.daemon.accepting import take_each
 from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.overlay.core_configs import root_config
-from inaproto.daemon.overlay.durable_log import DurableLog
+from inaproto.daemon.overlay.durable_log import LOG_BYTES_MIN, DurableLog
 from inaproto.daemon.overlay.host_models import wall_clock_life
 from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
@@ -50,6 +50,7 @@ class ParameterServer:
         credentials: Credentials | None = None,
         queue_pairs: QueuePairs | None = None,
         admit: Admit = admit_all,
+        log_bytes_min: int = LOG_BYTES_MIN,
     ) -> None:
         self.name = name
         self._links = Links(
@@ -60,7 +61,7 @@ class ParameterServer:
         with ExitStack() as stack:
             for shard in models.shards_of(name):
                 directory = store / f"{shard.model.name}-{shard.number}"
-                durable = DurableLog(directory)
+                durable = DurableLog(directory, log_bytes_min=log_bytes_min)
                 stack.callback(durable.close)
                 self._shells[shard] = RootShell(
                     shard, self._links, _restored(shard, durable, directory), durable
@@ -126,16 +127,22 @@ async def run_server(
     tls: Path | None = None,
     metrics: str = "",
     admit: Admit = admit_all,
+    log_bytes_min: int = LOG_BYTES_MIN,
     task_status: trio.TaskStatus[ParameterServer] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled. ``status_path``: socket for ``inaproto status``. Raises ``ConfigError``."""
+    """Serve until cancelled. Raises ``ConfigError``, and ``FabricError`` when the disk fails.
+
+    ``status_path``: socket for ``inaproto status``. ``log_bytes_min``: of a log that is cut by a snapshot.
+    """
     make_run_directory(status_path.parent, "server")
     listening = await listen_unix(status_path, "server: its socket")
     try:
         if name not in models.servers:
             raise ConfigError(f"models: {name!r} is none of the file's servers: {', '.join(models.servers)}")
         credentials = credentials_for(models, name, tls, status_path.parent)
-        server = ParameterServer(models, name, store, credentials=credentials, admit=admit)
+        server = ParameterServer(
+            models, name, store, credentials=credentials, admit=admit, log_bytes_min=log_bytes_min
+        )
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
