@@ -356,3 +356,23 @@ async def test_nobody_waits_for_a_worker_whose_host_is_away_for_too_long(tmp_pat
         await cluster.start("h1")
         with pytest.raises(inaproto.JoinRefused, match="has left, or was removed, for good"):
             await cluster.worker("h1")
+
+
+async def test_fixed_point_workers_have_floats_and_servers_integers(tmp_path: Path) -> None:
+    text = models_text(2, 2, dtype="int64", elements=5, fraction_bits=10)
+    async with models_cluster(tmp_path, text) as cluster:
+
+        async def push_one(host: int) -> None:
+            async with await cluster.worker(f"h{host}") as model:
+                assert model.dtype == np.float64
+                model.push(np.full(5, 0.1 + host))
+                await model.finish(WAIT_S)
+                each = round(0.1 * 1024) + round(1.1 * 1024)
+                assert (await model.pull(0, WAIT_S)).tolist() == [each / 1024] * 5
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(push_one, 0)
+            nursery.start_soon(push_one, 1)
+        for name in cluster.models.servers:
+            await cluster.end(name)
+        assert durable_weights(cluster).tolist() == [round(0.1 * 1024) + round(1.1 * 1024)] * 5

@@ -113,6 +113,7 @@ def test_addresses_that_are_refused(address: object, why: str) -> None:
 def test_what_is_wrong_is_named() -> None:
     refused(r"models\.0\.dtype: 'float16' is not allowed", dtype="float16")
     refused(r"models\.0\.elements", elements=0)
+    refused(r"models\.m\.fraction_bits: are for a dtype of integers", fraction_bits=3)
     refused(r"models\.0\.colour: no such field", colour="blue")
     refused(r"models\.m\.workers: 'h9' is none of h0, h1, h2", workers=["h9"])
     refused(r"models\.m\.workers: 'h0' is in it twice", workers=["h0", "h0"])

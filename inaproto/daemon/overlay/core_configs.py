@@ -14,6 +14,7 @@ def spec_of(shard: Shard) -> ShardSpec:
         elements=shard.elements,
         dtype=settings.dtype,
         staleness=settings.staleness,
+        fraction_bits=settings.fraction_bits,
         ahead_max=settings.ahead_max or settings.staleness + 8,
     )
 

@@ -103,13 +103,13 @@ class ModelSession:
         """The whole model, there."""
         model = self._seat.model
         memory = self._segments.get(segment)
-        nbytes = model.elements * model.dtype.itemsize
-        if memory is None or offset + nbytes > len(memory) or offset % model.dtype.itemsize:
+        nbytes = model.elements * model.worker_dtype.itemsize
+        if memory is None or offset + nbytes > len(memory) or offset % model.worker_dtype.itemsize:
             raise JobError(
                 f"model {model.name!r}: {nbytes} bytes at {offset} of segment {segment}, which is not there "
                 "or shorter"
             )
-        return np.ndarray((model.elements,), model.dtype, buffer=memory, offset=offset)
+        return np.ndarray((model.elements,), model.worker_dtype, buffer=memory, offset=offset)
 
     # --- Owner
 
@@ -127,7 +127,7 @@ class ModelSession:
                 worker=self._seat.worker,
                 workers=len(model.workers),
                 elements=model.elements,
-                dtype=model.settings.dtype,
+                dtype=model.worker_dtype_name,
                 staleness=model.settings.staleness,
                 clock=clock,
                 segments_max=SEGMENTS_MAX,

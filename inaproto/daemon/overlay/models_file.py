@@ -14,6 +14,7 @@ One TOML file for all of them; each daemon is told its own name in it::
     name = "digits"
     dtype = "float32"                   # int32, int64, float32 or float64
     elements = 7850
+    # fraction_bits = 20                # with integers: workers have float64, which travels as fixed point
     # servers = ["ps0"]                 # a shard each, in this order; by default all
     # workers = ["h0", "h1"]            # by default all hosts
     # tree = "heap"                     # direct, heap, or rack
@@ -106,6 +107,8 @@ class Model(BaseModel):
     name: Annotated[str, AfterValidator(require_name)]
     dtype: ModelDtype = "float32"
     elements: int = Field(ge=1, le=1 << 40, strict=True)
+    fraction_bits: int | None = Field(default=None, ge=0, le=62, strict=True)
+    """Fixed point: workers have float64, what travels is integers of ``dtype``, times 2**fraction_bits."""
     servers: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
     tree: Literal["direct", "heap", "rack"] = "heap"
@@ -170,6 +173,15 @@ class PlacedModel:
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(self.settings.dtype)
+
+    @property
+    def worker_dtype_name(self) -> ModelDtype:
+        return self.settings.dtype if self.settings.fraction_bits is None else "float64"
+
+    @property
+    def worker_dtype(self) -> np.dtype[Any]:
+        """Of what workers push and pull."""
+        return np.dtype(self.worker_dtype_name)
 
     @property
     def elements(self) -> int:
@@ -277,6 +289,8 @@ def _placed(model: Model, hosts: Sequence[str], servers: Sequence[str]) -> Place
         raise ConfigError(f"models.{model.name}.elements: fewer than its {len(placed.servers)} servers")
     if (model.tree == "rack") != bool(model.racks):
         raise ConfigError(f'models.{model.name}.racks: are given with tree = "rack", and only then')
+    if model.fraction_bits is not None and not model.dtype.startswith("int"):
+        raise ConfigError(f"models.{model.name}.fraction_bits: are for a dtype of integers")
     members = [name for rack in model.racks for name in rack]
     if model.racks and sorted(members) != sorted(workers):
         raise ConfigError(f"models.{model.name}.racks: must have each of {', '.join(workers)} once")
