@@ -384,21 +384,24 @@ async def connect(
     ranks get the same bytes. ``path`` is by default ``$INAPROTO_PATH``, else "auto":
 
     - "auto": in the switches, where each host sends a tensor once and gets its sum once; while these cannot,
-      along a chain of the hosts.
+      along a chain of the hosts, or up a tree of them.
     - "chain": along the chain always: the first host sends its tensor to the second, which adds its own, and
       so on, and the result goes round. It has the bytes of "auto", at twice the traffic on most links (three
       times with float16 and bfloat16, whose sums travel as float32).
+    - "overlay": up a tree of the hosts always, shaped like the job's plan, and down again. It has the bytes
+      of "auto", with fewer hops than a chain; hosts that gather from several others send and receive more.
     - "ring": an ordinary ring all-reduce of hosts, as other libraries have it: a chain that begins at
       another host with each message, so that all links carry alike, ``2 (P-1)/P`` of the tensor for P hosts.
       Each message is added in another order: sums of floats differ from those of "auto" in their last bits.
     - "shared": along the chain or in the switches, each all-reduce by one of them as jobs that share the
       memory of the switches take turns (MINA section IV-C). It has the bytes of "auto".
 
-    The order of additions that "auto", "chain" and "shared" keep is the job's *plan*: on each host in rank
-    order, then over hosts by the tree of switches. With ``exact_plan``, "auto" keeps it by any means; a job
-    whose hosts no chain can follow, its ranks not being numbered rack by rank, fails when the switches
-    cannot sum. With ``exact_plan=False`` its hosts go on as a ring, and back when the switches can: one job,
-    one result for all ranks, but which bits depends on what happened. "chain" and "ring" never change.
+    The order of additions that "auto", "chain", "overlay" and "shared" keep is the job's *plan*: on each host
+    in rank order, then over hosts by the tree of switches. With ``exact_plan``, "auto" keeps it by any means;
+    a job whose hosts can neither as a chain, its ranks not being numbered rack by rank, nor as a tree, one of
+    their daemons being of an older release, fails when the switches cannot sum. With ``exact_plan=False`` its
+    hosts go on as a ring, and back when the switches can: one job, one result for all ranks, but which bits
+    depends on what happened. "chain", "overlay" and "ring" never change.
 
     Raises ``LocalMisuse``, ``Unsupported``, or a ``JobError``: ``DaemonUnreachable``, ``SwitchUnreachable``,
     ``JoinRefused``, ``RankLost``, ``OperationTimeout`` when ranks are missing.

@@ -181,6 +181,11 @@ class Job:
         self.in_degree = next((cost.in_degree for cost in self.costs if cost.path == "overlay"), in_degree)
 
     @property
+    def why_this(self) -> str:
+        """What its path costs against others, to be appended to why it is not summed in the switches."""
+        return f"; {explain(self.costs, self.recovery.path)}" if self.costs else ""
+
+    @property
     def overlay(self) -> OverlayTree:
         """Of its hosts, where that is the path of the next ring."""
         return OverlayTree(self.plan or ReductionPlan.flat(len(self.members())), self.in_degree)
@@ -386,7 +391,7 @@ def view_job(job: Job) -> JobView:
         recovery.reason,
         recovery.path != "ring",
         job.ina_ring_id if job.installed else 0,
-        explain(job.costs) if job.costs else "",
+        explain(job.costs, recovery.path) if job.costs else "",
     )
 
 

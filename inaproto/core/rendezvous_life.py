@@ -256,7 +256,7 @@ class JobLife:
         elif job.ina_ring_id and job.tree.pool is not None:
             start = replace(start, ina_pool=job.tree.pool.name, ina_epoch=job.tree.epoch)
         recovery = job.recovery
-        how = "" if recovery.path == recovery.fast else f", the hosts sum: {job.fallback}"
+        how = "" if recovery.path == recovery.fast else f", the hosts sum: {job.fallback}{job.why_this}"
         is_problem = recovery.path != recovery.fast and not recovery.is_asked
         started = [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=is_problem)]
         if any(seat.left_after is None for seat in job.seats.values()):

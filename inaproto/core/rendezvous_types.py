@@ -330,7 +330,7 @@ class JobView:
     ina_ring_id: int = 0
     """On the path ``shared``: the ring through the switches that stands beside the other; else 0."""
     costs: str = ""
-    """What the paths that it may take are predicted to take, the fastest first; empty: nobody knows."""
+    """What its path is predicted to take, against others that it may take; empty: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

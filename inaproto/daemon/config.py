@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from inaproto.client.run_directory import default_run_directory
+from inaproto.core.path_costs import LinkFigures
 from inaproto.daemon.control_address import (
     Endpoint,
     parse_control,
@@ -40,6 +41,7 @@ from inaproto.daemon.names import CONTROL_SOCKET, PORTS_SOCKET, gives_no_status,
 from inaproto.daemon.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError
 from inaproto.sim.weather import Weather
+from inaproto.units import US
 
 ENVIRONMENT_PREFIX: Final = "INAPROTO_"
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -190,6 +192,14 @@ class SwitchSettings(Settings):
     """Jobs on the path shared that have slots at once, by turns; a fabric does as its root says."""
     memory_kib: int = Field(default=1 << 20, ge=0, le=1 << 30)
     """Memory of the accelerator, KiB. The hosts of a ring for which it does not suffice sum themselves."""
+    link_mbps: int = Field(default=0, ge=0, le=10_000_000)
+    """Rate of the hosts' links, by which the hosts' paths are compared; 0: not known, a chain comes first."""
+    link_latency_us: int = Field(default=10, ge=0, le=10_000_000)
+    """With link_mbps: latency of a hop between hosts."""
+    switch_mbps: int = Field(default=0, ge=0, le=10_000_000)
+    """With link_mbps: rate at which switches add up what each host sends; 0: that of the links."""
+    tensor_kib: int = Field(default=1024, ge=1, le=1 << 30)
+    """With link_mbps: size of an all-reduce for which paths are compared."""
     recover_ms: int = Field(default=5000, ge=0, le=3_600_000)
     """A job whose ring has ended waits this long for all its ranks, to go on; 0: it fails at once."""
     weather: Annotated[Weather, BeforeValidator(_weather)] = Weather()
@@ -206,6 +216,14 @@ class SwitchSettings(Settings):
     """debug, info, warning or error."""
     log_format: LogFormat = "text"
     """text, or json: one object a line, for programs."""
+
+    @property
+    def link_figures(self) -> LinkFigures | None:
+        """As the cost model of paths has them; None: not known."""
+        if not self.link_mbps:
+            return None
+        mbps = 1_000_000
+        return LinkFigures(self.link_latency_us * US, self.link_mbps * mbps, self.switch_mbps * mbps)
 
     @property
     def ports_path(self) -> Path:

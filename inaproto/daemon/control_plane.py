@@ -131,6 +131,8 @@ class ControlPlane:
                 shape_on=itself if trees is None else trees.shape_of,
                 root="" if place is None else place.fabric.root.name,
                 pool=PoolSpec(SHARED_POOL, settings.pool_rings),
+                links=settings.link_figures,
+                tensor_bytes=settings.tensor_kib << 10,
             )
         )
         self._switches: dict[str, SessionId] = {}

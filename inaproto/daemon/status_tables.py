@@ -111,7 +111,7 @@ def _switch(status: Mapping[str, Any], names: Mapping[int, str]) -> Iterable[Ren
         columns = ("job", "phase", "ring", "summed by", "recoveries", "ranks", "waiting for")
         yield _table("jobs", columns, map(_job, status["jobs"]))
         for job in status["jobs"]:
-            for note in filter(None, (fallback_note(job), recovery_note(job))):
+            for note in filter(None, (fallback_note(job), costs_note(job), recovery_note(job))):
                 yield Text(f"  {note}")
         yield from _parallel_rings(status["jobs"])
     yield from _pools(status["accelerator"].get("pools", {}), names)
@@ -366,6 +366,11 @@ def _counts(counts: Mapping[str, Any]) -> str:
 def fallback_note(job: Mapping[str, Any]) -> str:
     """Why the job, one of the switch's status, is not summed there; empty while it is."""
     return f"{job['name']} is not summed in the switch: {job['fallback']}" if job["fallback"] else ""
+
+
+def costs_note(job: Mapping[str, Any]) -> str:
+    """What the path of the job, one of the switch's status, is predicted to take; empty if nobody knows."""
+    return f"{job['name']} by {job['costs']}" if job.get("costs") else ""
 
 
 def recovery_note(job: Mapping[str, Any]) -> str:

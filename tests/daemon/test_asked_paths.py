@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.daemon.status_tables import costs_note, fallback_note
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.wire.control_messages import Halt, Message, Ring, Start
 from tests.daemon import test_memory_recovery as recovery
@@ -304,6 +305,26 @@ def test_hosts_in_crossed_racks_sum_up_a_tree_and_return_with_the_bytes_of_the_p
         seats=CROSSED,
         switch={"memory_kib": kib},
     )
+
+
+def test_where_link_figures_are_known_the_hosts_take_the_path_that_is_predicted_to_be_fastest() -> None:
+    """No room in the switch, and links on which hops count: a tree."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await cluster.job("train", 5)
+        await reduce_once(comms)
+        switch = cluster.switches[""].daemon
+        assert switch is not None
+        assert switch.plane is not None
+        [job] = switch.plane.status()["jobs"]
+        assert job["path"] == comms[0].statistics().recent[0].path == "overlay"
+        assert job["costs"] == "overlay: 1 level, predicted 3.01 ms against switch 3 ms, chain 12 ms"
+        assert "is not summed in the switch" in fallback_note(job)
+        assert costs_note(job) == f"train by {job['costs']}"
+        await close_all(comms)
+
+    figures = {"memory_kib": 0, "link_mbps": 10_000, "link_latency_us": 1000, "tensor_kib": 1}
+    run_world("costs", scenario, hosts=5, switch=figures)
 
 
 # --- who disagrees

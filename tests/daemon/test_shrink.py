@@ -162,6 +162,27 @@ def test_the_others_are_told_who_is_lost_and_go_on_with_exact_sums(
     run(f"{places}/{dead}", scenario)
 
 
+@pytest.mark.parametrize("dead", [0, 1, 3])
+def test_an_overlay_goes_on_as_a_smaller_one(dead: int) -> None:
+    """The root, which is rank 0, a rank below it, and one of two on a host."""
+
+    async def scenario(cluster: MemoryCluster) -> None:
+        comms = await connect_all(cluster, (0, 1, 2, 3, 3), path="overlay")
+        for _ in range(3):
+            await reduce_exactly(comms)
+        for error in (await lose(comms, dead)).values():
+            assert isinstance(error, RankLost), error
+        left = await shrink(comms)
+        for _ in range(3):
+            await reduce_exactly(left)
+        assert {one.path for comm in left.values() for one in comm.statistics().recent} == {"overlay"}
+        await close(left)
+        await trio.sleep(0.1)
+        as_new(cluster)
+
+    run(f"overlay/{dead}", scenario, hosts=4)
+
+
 def test_a_job_may_shrink_again_and_again() -> None:
     async def scenario(cluster: MemoryCluster) -> None:
         comms = await connect_all(cluster, PAIRS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -58,21 +59,24 @@ class Rank:
             await self.at_step.setdefault(step, trio.Event()).wait()
 
 
-async def start(cluster: Cluster, nursery: trio.Nursery) -> dict[int, Rank]:
+async def start(
+    cluster: Cluster, nursery: trio.Nursery, *, steps: int = STEPS, path: str = "auto"
+) -> dict[int, Rank]:
     found = {}
+    environment = os.environ | {"INAPROTO_PATH": path}
     for number, host in enumerate(PLACES):
         command = [sys.executable, "-m", "tests.daemon.elastic_rank", str(number), str(len(PLACES))]
-        command += [str(STEPS), str(cluster.hosts[host].socket)]
-        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=TREE)
+        command += [str(steps), str(cluster.hosts[host].socket)]
+        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=TREE, env=environment)
         found[number] = Rank(process)
         nursery.start_soon(found[number].listen)
     return found
 
 
-def weights_after(history: list[list[int]]) -> list[int]:
+def weights_after(history: list[list[int]], steps: int) -> list[int]:
     """Of a run that had ``size`` ranks from ``step`` on."""
     weights = np.zeros(ELEMENTS, np.int64)
-    ends = [step for step, _ in history[1:]] + [STEPS]
+    ends = [step for step, _ in history[1:]] + [steps]
     for (begin, size), end in zip(history, ends, strict=True):
         for step in range(begin, end):
             for rank in range(size):
@@ -81,7 +85,7 @@ def weights_after(history: list[list[int]]) -> list[int]:
     return found
 
 
-def check(ranks: Mapping[int, Rank], dead: set[int]) -> None:
+def check(ranks: Mapping[int, Rank], dead: set[int], steps: int = STEPS) -> None:
     for number in dead:
         assert ranks[number].process.returncode == -9
     left = {number: rank for number, rank in ranks.items() if number not in dead}
@@ -90,7 +94,7 @@ def check(ranks: Mapping[int, Rank], dead: set[int]) -> None:
     for number, (_, rank) in enumerate(sorted(left.items())):
         assert rank.process.returncode == 0
         assert rank.end[1:3] == [number, history]
-        assert rank.end[3] == weights_after(history), "weights are not those of exact sums"
+        assert rank.end[3] == weights_after(history, steps), "weights are not those of exact sums"
 
 
 async def one_is_killed(ranks: Mapping[int, Rank]) -> set[int]:
@@ -138,3 +142,13 @@ async def test_the_others_end_with_the_weights_of_exact_sums(
             ranks = await start(cluster, nursery)
             dead = await fate(ranks)
         check(ranks, dead)
+
+
+async def test_a_rank_of_an_overlay_is_killed_and_the_others_go_on_by_a_smaller_one(
+    runtime_dir: Path,
+) -> None:
+    async with open_cluster(runtime_dir, 3) as cluster:
+        async with trio.open_nursery() as nursery:
+            ranks = await start(cluster, nursery, steps=100, path="overlay")
+            dead = await one_is_killed(ranks)
+        check(ranks, dead, 100)
