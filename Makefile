@@ -50,7 +50,7 @@ fuzz: $(STAMP) ## Fuzz every decoder, a minute each; options: make fuzz ARGS='--
 hil: $(STAMP) ## Kernel RoCE hosts (Soft-RoCE) in a virtual machine against switch and NIC, some 9 min; no root
 	$(PY) -m pytest -m hil $(or $(ARGS),tests/hil)
 
-figures: $(STAMP) ## Every figure and table of MINA's and PARING's evaluations computed anew, some 15 min of CPU on all cores
+figures: $(STAMP) ## Every figure and table of MINA's, PARING's and MLNet's evaluations computed anew, some 15 min of CPU on all cores
 	$(PY) -m pytest -m figures $(or $(ARGS),tests/figures)
 
 bench: $(STAMP) ## Measure the accelerator core, then all-reduces through the daemons

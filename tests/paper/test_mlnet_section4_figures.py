@@ -89,10 +89,11 @@ def test_every_row_that_nothing_is_asked_of_says_why_where_the_paper_has_a_value
 
 def test_the_crossing_lies_where_the_phase_is_as_long_as_the_baseline_s() -> None:
     points = (100, 200, 300)
-    outcomes = {run: made(run, rack=3.0) for run in (PhaseRun(Scheme.RACK, one, 1.0, 0) for one in points)}
+    runs: list[Run] = [PhaseRun(Scheme.RACK, one, 1.0, 0) for one in points]
+    outcomes = {run: made(run, rack=3.0) for run in runs}
     row = crossing_row(outcomes, Scheme.RACK, points, 1)
     assert row.ours == pytest.approx(200 + 100 * 1 / (1 + 1 / 3))
-    beyond = crossing_row({run: made(run, rack=0.1) for run in outcomes}, Scheme.RACK, points, 1)
+    beyond = crossing_row({run: made(run, rack=0.1) for run in runs}, Scheme.RACK, points, 1)
     assert (beyond.ours, "beyond" in beyond.what) == (300.0, True)
 
 
@@ -110,6 +111,7 @@ def test_runs_are_the_same_each_time_and_schemes_meet_the_same_hosts() -> None:
     assert one.time == pytest.approx(one.fullest, rel=1e-9)
     assert one.total == pytest.approx(4686, abs=10)
     again = perform(PhaseRun(Scheme.BASELINE, 50, 4.0, 0))[1]
+    assert isinstance(again, PhaseFound)
     assert again._replace(seconds=0.0) == one._replace(seconds=0.0)
 
 

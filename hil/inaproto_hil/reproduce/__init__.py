@@ -85,7 +85,7 @@ What there is:
 \b
 Phases are exact, not simulated in steps. The paper does not say how many bytes
 a synchronisation has, whether trees are shared by all parameter servers, nor
-where it oversubscribes: docs/push-pull.md has what was chosen.
+where it oversubscribes: docs/planning.md has what was chosen.
 \b
 Examples:
   inaproto reproduce mlnet --figure 2            (seconds)

@@ -105,10 +105,9 @@ def _plain_rows(outcomes: Outcomes, seeds: int) -> list[Row]:
 
 def _over_rows(outcomes: Outcomes, seeds: int) -> list[Row]:
     rows = ratio_rows(outcomes, 4.0, seeds)
+    for binary in (Scheme.BINARY_SHARED, Scheme.BINARY):
+        rows.append(order_row(outcomes, [Scheme.RACK, binary, Scheme.BASELINE], 4.0, seeds, 50))
     for servers in GRID:
-        order = [Scheme.RACK, Scheme.BINARY, Scheme.BASELINE]
-        if servers == GRID[0]:
-            rows.append(order_row(outcomes, order, 4.0, seeds, servers))
         rows.append(order_row(outcomes, [Scheme.RACK, Scheme.BINARY_SHARED], 4.0, seeds, servers))
         rows.append(order_row(outcomes, [Scheme.RACK, Scheme.BASELINE], 4.0, seeds, servers))
     rows += [time_row(outcomes, Scheme.BASELINE, one, 4.0, seeds) for one in (50, 200, 400)]
