@@ -66,6 +66,12 @@ class SimLink:
         self._together: list[Frames] = []
         self._recorder = world.recorder
 
+    def put_before_delivery(
+        self, wrap: Callable[[Callable[[list[Frames]], None]], Callable[[list[Frames]], None]]
+    ) -> None:
+        """What arrives goes through that first."""
+        self._deliver = wrap(self._deliver)
+
     def reset(self) -> None:
         """What is under way is lost."""
         self._generation += 1

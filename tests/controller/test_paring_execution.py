@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -16,9 +17,9 @@ from inaproto.sim.rank import SimRank
 from inaproto.sim.world import World
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.paring.execution import Unfolded, carry, go
+from inaproto_controller.paring.execution import Unfolded, carry, carry_in_time, go
 from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
+from inaproto_controller.paring.model import Accounting, PlacedTree, ProgrammableNetwork, Task, measure
 from inaproto_controller.paring.network_file import read_network
 from inaproto_controller.paring.routes import Routes
 from tests.controller.paring_trees import draw_network, draw_tree
@@ -63,6 +64,29 @@ def test_any_tree_on_an_uneven_graph_carries_and_goes_as_predicted(seed: int) ->
     by_link = {hop: nbytes // carried.operation_bytes for hop, nbytes in carried.link_bytes.items()}
     assert by_link == Routes(network.topology, tree).gradients
     assert go(network, task, tree).rate == predicted.rate
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_frames_along_an_installed_tree_go_at_the_planned_rate(seed: int) -> None:
+    """On an uneven graph, exactly: by when results of messages come back, in whole nanoseconds."""
+    draw = Random(f"{seed}/paring/frames in time")
+    network = draw_network(draw, uneven())
+    task, tree = draw_tree(draw, network)
+    task = replace(task, accounting=Accounting.STRICT)
+    assert carry_in_time(network, task, tree, make_nic).rate == measure(network, task, tree).rate
+
+
+def test_frames_along_the_best_tree_of_figure_1_go_at_its_cap() -> None:
+    network, task, tree = best_tree_of_figure_1()
+    assert carry_in_time(network, task, tree, make_nic).rate == task.rate_cap == 1
+    slower = replace(network, capacities=tuple(capacity and capacity / 3 for capacity in network.capacities))
+    assert carry_in_time(slower, task, tree, make_nic).rate == measure(slower, task, tree).rate < 1
+
+
+def test_a_free_input_is_timed_in_the_model_alone() -> None:
+    network, task, tree = best_tree_of_figure_1()
+    with pytest.raises(LocalMisuse, match="takes no time"):
+        carry_in_time(network, replace(task, accounting=Accounting.PAPER), tree, make_nic)
 
 
 @pytest.mark.parametrize("seed", seeds(60))

@@ -6,8 +6,10 @@ tree (``inaproto.core.aggregation_tree``) with its reduction plan. Two worlds ex
 - the world of frames (``inaproto.sim.world``): training ranks, RDMA, accelerators that sum real frames. It
   says what passes on every link, and the sums are compared bit by bit with numpy's.
 - the world of adders (``inaproto.sim.timed.tree_rate``): the same tree in virtual time, where the capacities
-  of switches and servers are what limits. It says how fast the tree goes. It is a model beside the first one:
-  links of the world of frames have no such capacities, and nothing that is installed there is timed.
+  of switches and servers are what limits. It says how fast the tree goes. It is a model beside the first one.
+
+The first can be timed, too (``carry_in_time``): there a line stands before each switch that adds, and is
+served at its capacity (``inaproto.sim.timed.adding_time``); its frames, protocol and windows show that rate.
 
 How a tree becomes one that switches execute, and what was decided for it:
 
@@ -28,20 +30,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
+from math import lcm
 from typing import Final
 
 from inaproto.core.aggregation_tree import TreeSwitch
 from inaproto.core.aggregator import DATA_OPCODES
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.tree_shapes import tree_of
-from inaproto.errors import InvariantBroken, LocalMisuse
+from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
 from inaproto.sim.checkers import all_checkers
 from inaproto.sim.checkers.checker import Checker
 from inaproto.sim.nic import NicFactory
 from inaproto.sim.swarm import JobConfig, WorldConfig
+from inaproto.sim.timed.adding_time import Watch, slow_down, steady_gaps
 from inaproto.sim.timed.tree_rate import Adder, SteadyRate, steady_rate
 from inaproto.sim.topology import LinkConfig, SwitchConfig, Topology
 from inaproto.sim.world import World
@@ -252,6 +257,63 @@ def carry(
         raise InvariantBroken(f"a planned tree broke a rule of the world: {result.violation}")
     nbytes = sum(elements) * dtype.itemsize
     return Carried(1, nbytes, dict(sorted(counted.bytes_of.items())))
+
+
+MESSAGE_PACKETS: Final = 1
+WINDOW: Final = 16
+ROUNDS: Final = (96, 192, 384, 768)
+"""Messages of a run whose rate is measured; more, if it has not become steady."""
+
+
+def carry_in_time(
+    network: ProgrammableNetwork, task: Task, tree: PlacedTree, make_nic: NicFactory
+) -> SteadyRate:
+    """The rate at which frames go along the tree that is installed: in the world of frames, where switches
+    take the time that their capacities need for adding. Links are far faster than any of them.
+
+    Raises ``LocalMisuse`` for the accounting ``PAPER``, whose free input no real adder has, and
+    ``Unsupported`` where the rate does not become steady.
+    """
+    if task.accounting is Accounting.PAPER:
+        raise LocalMisuse("an input that takes no time is none of a real switch")
+    measure(network, task, tree)
+    unfolded = Unfolded.of(network, tree)
+    adder = partial(_adder, network, task, tree)
+    capacities = {place.name: adder(place.node).capacity for place in unfolded.places if place.adds}
+    known = [task.rate_cap, *(capacity for capacity in capacities.values() if capacity is not None)]
+    scale = 8 * lcm(*(capacity.numerator for capacity in known))
+    paces = {name: 0 if one is None else int(scale / one) for name, one in capacities.items()}
+    for rounds in ROUNDS[:-1]:
+        with suppress(Unsupported):
+            return _timed(unfolded, paces, int(scale / task.rate_cap), scale, rounds, make_nic)
+    return _timed(unfolded, paces, int(scale / task.rate_cap), scale, ROUNDS[-1], make_nic)
+
+
+def _timed(
+    unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, rounds: int, make_nic: NicFactory
+) -> SteadyRate:
+    """``paces``, ``pace``: nanoseconds for each byte, of adders and of hosts."""
+    message_bytes = MESSAGE_PACKETS * MTU - INA_HEADER_BYTES
+    ranks = len(unfolded.workers)
+    job = JobConfig(
+        "job",
+        tuple(range(ranks)),
+        (rounds * message_bytes // Dtype.F32.itemsize,),
+        mtu=MTU,
+        message_packets=MESSAGE_PACKETS,
+        window_messages=WINDOW,
+        transport_timeout=24,
+    )
+    config = WorldConfig("rate", (job,), (_FAST,) * ranks, topology=unfolded.fabric(), to_root=True)
+    # What waits in a line is delivered and not taken: the ledger would miss it.
+    world = World(config, make_nic, checkers=[one for one in all_checkers() if one.name != "ledger"])
+    slow_down(world, paces, pace)
+    watch = Watch(world)
+    world.downlinks[0].tap = watch.see
+    result = world.run()
+    if result.violation is not None:
+        raise InvariantBroken(f"a planned tree broke a rule of the world: {result.violation}")
+    return steady_gaps(watch.began[:-WINDOW], message_bytes, scale)  # nothing follows the last ones
 
 
 def go(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> SteadyRate:

@@ -74,7 +74,7 @@ def steady_rate(
     while len(done) < rounds_max:
         done += islice(coming, min(rounds_max - len(done), max(len(done), window * _WINDOWS)))
         gaps = [after - before for before, after in pairwise(done)]
-        period = _period(gaps[len(gaps) // 2 :])
+        period = period_of(gaps[len(gaps) // 2 :])
         if period:
             took = done[-1] - done[-1 - period]
             return SteadyRate(Fraction(period * engine.ticks, took), period, len(done))
@@ -84,7 +84,7 @@ def steady_rate(
     )
 
 
-def _period(gaps: Sequence[int]) -> int:
+def period_of(gaps: Sequence[int]) -> int:
     """After which they repeat, ``_REPEATS`` times at least; 0: they do not."""
     for period in range(1, len(gaps) // _REPEATS + 1):
         is_likely = gaps[-1] == gaps[-1 - period] and gaps[period : 2 * period] == gaps[:period]
