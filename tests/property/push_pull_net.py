@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.shard import ShardRoot
 from inaproto.core.push_pull.types import (
     Answer,
@@ -143,6 +144,7 @@ class Net:
             tuple(NodeId(n) for n in parents),
             patience,
             removal_ns=removal_ns,
+            shape=self._shape(ROOT),
         )
         self.root: ShardRoot | None = None
         self.start_root()
@@ -153,6 +155,12 @@ class Net:
         delta = np.zeros(self.shard.elements, self.shard.numpy_dtype)
         delta[self.workers.index(WorkerId(worker)) * self.updates + clock - 1] = 1
         return delta
+
+    def _shape(self, node: NodeId) -> Shape:
+        def worker(of: NodeId) -> WorkerId | None:
+            return WorkerId(of) if WorkerId(of) in self.workers else None
+
+        return Shape.of(node, partial(children, self.parents), worker)
 
     # --- lives and deaths
 
@@ -169,6 +177,7 @@ class Net:
             children(self.parents, node),
             worker,
             self.patience,
+            self._shape(node),
         )
         self.nodes[node] = ShardNode(config, self.now)
         self._dial_again()

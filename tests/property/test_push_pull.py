@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -99,15 +100,25 @@ def test_at_staleness_0_each_pull_has_the_bits_of_the_serial_sum_in_the_order_of
         gradients=lambda w, t: made[w, t],
     )  # fmt: skip
     assert net.run(STEPS, haste=0)
-    expected = [first]
-    for clock in range(1, updates + 1):
-        expected.append(expected[-1] + serial(parents, lambda w, t: made[w, t], clock))
     for program in net.programs.values():
         assert [answer.clock for answer in program.answers] == list(range(1, updates + 1))
+    check_floats(net, made, first)
+
+
+def check_floats(net: Net, made: Mapping[tuple[int, int], NDArray[Any]], first: NDArray[Any]) -> None:
+    """Every pull, and the end, have the bits of the serial sums."""
+    expected = [first]
+    for clock in range(1, net.updates + 1):
+        expected.append(expected[-1] + serial(net.parents, lambda w, t: made[w, t], clock))
+    for program in net.programs.values():
         for answer in program.answers:
             assert answer.weights.tobytes() == expected[answer.clock].tobytes(), answer.clock
     assert net.root is not None
     assert net.root.snapshot().weights.tobytes() == expected[-1].tobytes()
+
+
+def _made(made: Mapping[tuple[int, int], NDArray[Any]], worker: int, clock: int) -> NDArray[Any]:
+    return made[worker, clock]
 
 
 class Faults:
@@ -174,6 +185,29 @@ def test_whatever_fails_every_update_is_in_the_model_once_and_no_pull_is_too_sta
     """Updates of a worker on a host that died are made again where they were lost."""
     for seed in range(first, first + 10):
         run_with_faults(seed)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_whatever_fails_plain_floats_at_staleness_0_have_the_bits_of_the_serial_sum(first: int) -> None:
+    """With the shape of the tree: also with nodes attached elsewhere, and in direct mode."""
+    for seed in range(first, first + 15):
+        draw = Random(f"{seed}/floats and faults")
+        parents, updates = drawn_tree(draw), draw.randint(2, 5)
+        rng = np.random.default_rng(seed)
+        made = {
+            (w, t): (rng.standard_normal(3) * 10.0 ** rng.integers(-3, 8, 3)).astype(np.float32)
+            for w in parents
+            for t in range(1, updates + 1)
+        }
+        start = rng.standard_normal(3).astype(np.float32)
+        gradients = partial(_made, made)
+        shard = ShardSpec(3, "float32")
+        net = Net(parents, shard, random=draw, updates=updates, weights=start, gradients=gradients)
+        faults = Faults(net, draw.choice(KINDS), draw.choice([0.002, 0.01, 0.03]), draw.randint(1, 6))
+        net.run(draw.randint(100, 2000), faults)
+        faults.mend_all()
+        assert net.run(STEPS)
+        check_floats(net, made, start)
 
 
 def test_the_faults_drawn_bring_about_whatever_may_happen() -> None:

@@ -11,15 +11,17 @@ from collections.abc import Iterable
 
 from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.push_pull.pending import Pending
+from inaproto.core.push_pull.shape import IsGone, Shape
 from inaproto.core.push_pull.staleness import forwards
-from inaproto.core.push_pull.updates import Update, goes_on, rest_after
+from inaproto.core.push_pull.updates import Update, goes_on, rest_after, total
 
 
 class Ledger:
-    """``staleness``: s of the tree."""
+    """``staleness``: s of the tree; ``shape``: of what is below, if additions keep to it."""
 
-    def __init__(self, staleness: int) -> None:
+    def __init__(self, staleness: int, shape: Shape | None) -> None:
         self._staleness = staleness
+        self._shape = shape
         self._pending = Pending(by_windows=staleness == 0)
         self.merged: Clocks = NO_CLOCKS
         self.forwarded: Clocks = NO_CLOCKS
@@ -42,7 +44,9 @@ class Ledger:
         """All that the root may lack, in order."""
         return [*self.log, *self._pending.updates]
 
-    def forward(self, awaited: Iterable[WorkerId], *, is_flush: bool, is_held: bool) -> list[Update]:
+    def forward(
+        self, awaited: Iterable[WorkerId], *, is_flush: bool, is_held: bool, is_gone: IsGone
+    ) -> list[Update]:
         """What goes to the parent now (mlnet.md 3, push up): it counts as sent, and is in the log.
 
         ``awaited``: the workers whose clocks make c_sub; what has come of others is not withheld.
@@ -52,8 +56,8 @@ class Ledger:
         sub_clock = -1 if is_held else self.merged.minimum(awaited)
         sent = []
         if self._staleness == 0:
-            while (window := self._pending.first_window(sub_clock)) is not None:
-                sent.append(window)
+            while parts := self._pending.first_window(sub_clock):
+                sent += self._added(parts, is_gone)
         elif (
             is_flush
             or self._pending.has_last_words
@@ -66,6 +70,9 @@ class Ledger:
             self.forwarded = self.forwarded.with_(update.after)
         self.log += sent
         return sent
+
+    def _added(self, parts: list[Update], is_gone: IsGone) -> list[Update]:
+        return [total(parts, parts[0].clock)] if self._shape is None else self._shape.added(parts, is_gone)
 
     def prune(self, root: Clocks, gone: Iterable[WorkerId]) -> None:
         """What the root has durably need not be kept; workers ``gone`` from below are forgotten once nothing

@@ -54,14 +54,15 @@ class Pending:
     def clear(self) -> None:
         self._taken.clear()
 
-    def first_window(self, until: int) -> Update | None:
-        """At s = 0: takes the sum of the earliest window out, if it is not later than ``until``."""
+    def first_window(self, until: int) -> list[Update]:
+        """At s = 0: takes the parts of the earliest window out, in the order of the tree, if it is not later
+        than ``until``; else nothing."""
         clock = min((update.clock for _, update in self._taken), default=FOREVER)
-        if not self._taken or clock > until:
-            return None
+        if clock > until:
+            return []
         window = sorted((t for t in self._taken if t[1].clock == clock), key=lambda taken: taken[0])
         self._taken = [t for t in self._taken if t[1].clock != clock]
-        return total([update for _, update in window], clock)
+        return [update for _, update in window]
 
     def all(self, clock: int) -> Update | None:
         """At s > 0: takes the sum out; ``clock`` is c_sub."""

@@ -41,7 +41,7 @@ from inaproto.core.push_pull.types import (
     Tell,
     Woke,
 )
-from inaproto.core.push_pull.updates import Update, added, goes_on
+from inaproto.core.push_pull.updates import Update, added, goes_on, total
 from inaproto.core.push_pull.words import (
     Attach,
     Attached,
@@ -212,12 +212,18 @@ class ShardRoot:
             return []
         clock = self._merged.minimum()
         is_synchronous = self._config.shard.staleness == 0
-        update = self._pending.first_window(clock) if is_synchronous else self._pending.all(clock)
+        update = self._window(clock) if is_synchronous else self._pending.all(clock)
         if update is None:
             return []
         self._token += 1
         self._persisting = RootRecord(update.after, update.delta)
         return [Persist(self._persisting, self._token)]
+
+    def _window(self, until: int) -> Update | None:
+        parts, shape = self._pending.first_window(until), self._config.shape
+        if parts and shape is not None:
+            parts = shape.added(parts, lambda worker: self._clocks[worker] >= FOREVER)
+        return total(parts, parts[0].clock) if parts else None
 
     def _persisted(self, token: int) -> None:
         if self._persisting is None or token != self._token:

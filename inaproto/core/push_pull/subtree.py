@@ -20,7 +20,7 @@ from inaproto.units import Instant
 class Subtree:
     def __init__(self, config: NodeConfig, now: Instant) -> None:
         self.children = Children(config, now)
-        self.ledger = Ledger(config.shard.staleness)
+        self.ledger = Ledger(config.shard.staleness, config.shape)
         self.worker = None if config.worker is None else LocalWorker(config.worker, config.shard)
         self.cache: Cache | None = None
         self.root: Clocks = NO_CLOCKS
@@ -130,4 +130,9 @@ class Subtree:
         below = sorted(self.below)
         sub_clock, up_clock = self.ledger.merged.minimum(below), self.ledger.forwarded.minimum(below)
         is_needed = any(up_clock < needed <= sub_clock for needed in self.needs)
-        return self.ledger.forward(below, is_flush=is_flush or is_needed, is_held=is_held)
+        is_flush = is_flush or is_needed
+        return self.ledger.forward(below, is_flush=is_flush, is_held=is_held, is_gone=self._is_gone)
+
+    def _is_gone(self, worker: WorkerId) -> bool:
+        known = (self.root, NO_CLOCKS if self.cache is None else self.cache.root)
+        return any((clocks.get(worker) or 0) >= FOREVER for clocks in known)

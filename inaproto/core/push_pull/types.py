@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.words import Comparable, NodeId, Numbers, Word
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import S
@@ -90,6 +91,8 @@ class NodeConfig:
     worker: WorkerId | None = None
     """On the same host, if there is one."""
     patience: Patience = field(default_factory=Patience)
+    shape: Shape | None = None
+    """Of the subtree below it, as the tree was built: sums of floats have its bits then, whatever fails."""
     children_max: int = 1024
     """Attached at once, those included that came because their parent died."""
 
@@ -118,6 +121,8 @@ class RootConfig:
     """f: so many nodes dead at once tear the tree down; fewer again build it up."""
     removal_ns: int | None = None
     """After which a worker that is below no node any more is removed; None: only by ``Remove``."""
+    shape: Shape | None = None
+    """Of the whole tree; see ``NodeConfig``."""
     children_max: int = 4096
 
     def __post_init__(self) -> None:

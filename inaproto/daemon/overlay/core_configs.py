@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.types import NodeConfig, Patience, RootConfig, ShardSpec
+from inaproto.core.push_pull.words import NodeId
 from inaproto.daemon.overlay.models_file import Shard
 from inaproto.units import MS
 
@@ -25,6 +27,14 @@ def patience_of(shard: Shard) -> Patience:
     return Patience(heartbeat_ns=period, dead_ns=3 * period, return_ns=3 * period)
 
 
+def shape_of(shard: Shard, node: NodeId) -> Shape | None:
+    """The order of additions below a node; None where they have none (staleness > 0)."""
+    model = shard.model
+    if model.settings.staleness > 0:
+        return None
+    return Shape.of(node, shard.tree.children, lambda of: model.worker(model.process_of(of)))
+
+
 def node_config(shard: Shard, host: str) -> NodeConfig:
     node, tree = shard.model.node_of(host), shard.tree
     return NodeConfig(
@@ -34,6 +44,7 @@ def node_config(shard: Shard, host: str) -> NodeConfig:
         children=tree.children(node),
         worker=shard.model.worker(host),
         patience=patience_of(shard),
+        shape=shape_of(shard, node),
         children_max=max(1024, len(tree.nodes)),
     )
 
@@ -50,5 +61,6 @@ def root_config(shard: Shard) -> RootConfig:
         patience=patience_of(shard),
         teardown_failures=model.settings.teardown_failures,
         removal_ns=removal_ms * MS if removal_ms else None,
+        shape=shape_of(shard, tree.root),
         children_max=max(4096, len(tree.nodes)),
     )
