@@ -27,9 +27,13 @@ class WorldKind(StrEnum):
     """Jobs with two rings at once, each all-reduce by one of them; anything else as in the other worlds."""
     CONTROL = "control"
     """No frames: who may use the switches when (:mod:`inaproto.sim.control`)."""
+    OVERLAY = "overlay"
+    """No frames: push, pull and clock over trees of hosts (:mod:`inaproto.sim.overlay`)."""
 
 
-FRAME_KINDS: Final = tuple(kind for kind in WorldKind if kind is not WorldKind.CONTROL)
+WORD_KINDS: Final = (WorldKind.CONTROL, WorldKind.OVERLAY)
+"""Those whose subject is what nodes say."""
+FRAME_KINDS: Final = tuple(kind for kind in WorldKind if kind not in WORD_KINDS)
 """Those of hosts, links and switches that carry frames."""
 
 
@@ -46,8 +50,8 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_machines(seed)
         case WorldKind.SHARED:
             return draw_shared(seed)
-        case WorldKind.CONTROL:
-            raise LocalMisuse("draw_kind: worlds of frames; draw_control draws the others")
+        case WorldKind.CONTROL | WorldKind.OVERLAY:
+            raise LocalMisuse("draw_kind: worlds of frames; draw_words draws the others")
         case _:
             assert_never(kind)
 

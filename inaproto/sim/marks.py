@@ -11,6 +11,7 @@ from typing import Final, assert_never
 
 from inaproto.sim.control.marks import DECLARED as CONTROL_MARKS
 from inaproto.sim.kinds import WorldKind
+from inaproto.sim.overlay.marks import DECLARED as OVERLAY_MARKS
 from inaproto.sim.weather import UNCOVERED
 from inaproto.sim.world import WorldResult
 
@@ -223,6 +224,8 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
             }
         case WorldKind.CONTROL:
             return dict(CONTROL_MARKS)
+        case WorldKind.OVERLAY:
+            return dict(OVERLAY_MARKS)
         case _:
             assert_never(kind)
 
@@ -233,7 +236,15 @@ def seeds_min_of(kind: WorldKind) -> int:
 
 
 def meaning_of(name: str) -> str | None:
-    for declared in (DECLARED, _OF_RACKS, _OF_RECOVERY, _OF_MACHINES, _OF_SHARED, CONTROL_MARKS):
+    for declared in (
+        DECLARED,
+        _OF_RACKS,
+        _OF_RECOVERY,
+        _OF_MACHINES,
+        _OF_SHARED,
+        CONTROL_MARKS,
+        OVERLAY_MARKS,
+    ):
         if name in declared:
             return declared[name]
     return next((said for begin, said in _FURTHER.items() if name.startswith(begin)), None)

@@ -14,6 +14,7 @@ from typing import Final
 from inaproto.sim.checkers import all_checkers
 from inaproto.sim.control.rules import RULES as CONTROL_RULES
 from inaproto.sim.kinds import WorldKind
+from inaproto.sim.overlay.rules import RULES as OVERLAY_RULES
 
 _FURTHER: Final = {
     "no part raises": "no core, NIC or checker raises an exception, whatever befalls it",
@@ -37,4 +38,6 @@ def rules() -> dict[str, str]:
 
 def rules_of(kind: WorldKind) -> dict[str, str]:
     """Those that a campaign of such worlds checks."""
+    if kind is WorldKind.OVERLAY:
+        return dict(OVERLAY_RULES)
     return dict(CONTROL_RULES) if kind is WorldKind.CONTROL else rules()

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.log import ControlLog
 from inaproto.sim.control.log import say_failure as say_control_failure
 from inaproto.sim.control.shrink import shrink_control
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.failure import say_failure
-from inaproto.sim.kinds import WorldKind, draw_kind
+from inaproto.sim.kinds import WORD_KINDS, WorldKind, draw_kind
 from inaproto.sim.log import Log, Program
+from inaproto.sim.overlay.world import OverlayWorld
 from inaproto.sim.sequence_diagram import draw
 from inaproto.sim.shrink import Shrunk, shrink
+from inaproto.sim.word_worlds import draw_words, world_of
 from inaproto.sim.world import Violation, World
 from inaproto_hil.soak.parts import PRODUCT, installed
 from inaproto_hil.soak.tally import Tally
@@ -58,9 +59,9 @@ def _collecting_between_worlds() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld:
-    if kind is WorldKind.CONTROL:
-        return ControlWorld(draw_control(seed))
+def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld | OverlayWorld:
+    if kind in WORD_KINDS:
+        return world_of(draw_words(seed, kind))
     return World(draw_kind(seed, kind), PRODUCT.make_nic)
 
 
@@ -97,7 +98,7 @@ class Told:
     text: str
     log: str
     drawing: str | None
-    """SVG file of the last moments, of the smaller world if there is one; control worlds have none."""
+    """SVG file of the last moments, of the smaller world if there is one; worlds of words have none."""
     shrunk_log: str | None = None
     shrunk_text: str | None = None
     violation: Violation | None = None
@@ -109,7 +110,7 @@ def tell(telling: Telling) -> Told:
     folder = Path(telling.folder)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"seed-{telling.seed}"
-    if telling.world == WorldKind.CONTROL:
+    if telling.world in WORD_KINDS:
         return _tell_control(telling, folder, name)
     with installed(telling.program.variant):
         log = PRODUCT.record(draw_kind(telling.seed, WorldKind(telling.world)), telling.program)
@@ -133,7 +134,7 @@ def tell(telling: Telling) -> Told:
 
 def _tell_control(telling: Telling, folder: Path, name: str) -> Told:
     with installed(telling.program.variant):
-        log = ControlLog.of_run(draw_control(telling.seed), telling.program)
+        log = ControlLog.of_run(draw_words(telling.seed, WorldKind(telling.world)), telling.program)
         path = folder / f"{name}.jsonl"
         log.write(path)
         told = Told(

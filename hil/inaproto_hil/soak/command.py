@@ -18,18 +18,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inaproto.errors import ConfigError, InaprotoError
-from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.log import ControlLog, is_control_log, read_control_log, replay_control
 from inaproto.sim.control.summary import control_rows
-from inaproto.sim.control.world import ControlResult, ControlWorld
+from inaproto.sim.control.world import ControlResult
 from inaproto.sim.failure import of_kind
-from inaproto.sim.kinds import WorldKind, draw_kind
+from inaproto.sim.kinds import WORD_KINDS, WorldKind, draw_kind
 from inaproto.sim.log import read_log
 from inaproto.sim.marks import declared_of
+from inaproto.sim.overlay.summary import overlay_rows
 from inaproto.sim.recorder import say_time
 from inaproto.sim.replay import replay as run_again
 from inaproto.sim.sequence_diagram import draw
 from inaproto.sim.swarm import summary
+from inaproto.sim.word_worlds import WordsResult, draw_words, kind_of_words, world_of
 from inaproto.sim.world import WorldResult
 from inaproto.task_engines import Local
 from inaproto_hil.compiled.choice import Code, choose, is_worth
@@ -96,9 +97,9 @@ def one_seed(
     kind = WorldKind(world or WorldKind.SINGLE)
     with installed(variant):
         began = time.process_time()
-        result: WorldResult | ControlResult
-        if kind is WorldKind.CONTROL:
-            result = ControlWorld(draw_control(seed)).run()
+        result: WorldResult | WordsResult
+        if kind in WORD_KINDS:
+            result = world_of(draw_words(seed, kind)).run()
         else:
             result = PRODUCT.run(draw_kind(seed, kind))
         cpu_s = time.process_time() - began
@@ -108,7 +109,7 @@ def one_seed(
         Console(highlight=False, soft_wrap=True).print(_world_table(result, cpu_s))
     if log_at is not None:
         with installed(variant):
-            if isinstance(result, ControlResult):
+            if not isinstance(result, WorldResult):
                 ControlLog.of_run(result.config, program(variant)).write(log_at)
             else:
                 PRODUCT.record(result.config, program(variant)).write(log_at)
@@ -125,16 +126,16 @@ def one_seed(
     return 1
 
 
-def _world_table(result: WorldResult | ControlResult, cpu_s: float) -> Table:
+def _world_table(result: WorldResult | WordsResult, cpu_s: float) -> Table:
     steps = ", ".join(f"{name} {count}" for name, count in asdict(result.steps).items() if count)
     table = Table(show_header=False, box=None, pad_edge=False)
     of_frames = isinstance(result, WorldResult)
     rows = {
         "seed": result.config.seed,
-        **(_rows_of(result) if isinstance(result, WorldResult) else control_rows(result)),
+        **_rows(result),
         "weather": f"{sum(map(len, result.fates.values()))} of {result.frames} "
         f"{'frames' if of_frames else 'messages'} hit",
-        "all-reduces": f"{result.operations_done} results, on all ranks together",
+        **_operations(result),
         "virtual time": say_time(result.virtual_ns),
         "events": str(result.events),
         "core steps": f"{result.steps.total} ({steps})",
@@ -145,6 +146,18 @@ def _world_table(result: WorldResult | ControlResult, cpu_s: float) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _rows(result: WorldResult | WordsResult) -> dict[str, str]:
+    if isinstance(result, WorldResult):
+        return _rows_of(result)
+    return control_rows(result) if isinstance(result, ControlResult) else overlay_rows(result)
+
+
+def _operations(result: WorldResult | WordsResult) -> dict[str, str]:
+    if isinstance(result, WorldResult | ControlResult):
+        return {"all-reduces": f"{result.operations_done} results, on all ranks together"}
+    return {"pulls": f"{result.operations_done} answered, each looked at"}
 
 
 def _rows_of(result: WorldResult) -> dict[str, str]:
@@ -198,8 +211,8 @@ def measure(seeds: str | None, world: str | None, variant: str | None, compiled:
 
 
 def _against_compiled(variant: str | None, world: str | None, engine: str = "local") -> str | None:
-    if world == WorldKind.CONTROL:
-        return "what control worlds run is not compiled"
+    if world in WORD_KINDS:
+        return f"what {world} worlds run is not compiled"
     if variant is not None:
         return "a variant changes classes, which those of compiled code do not allow"
     return None if engine == "local" else f"--engine {engine} has no compiled code on its nodes"
@@ -369,8 +382,8 @@ def _summary_table(tally: Tally, world: str, code: Code, wall_s: float, seeds_no
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
         "seeds": f"{tally.seeds} ({tally.faulted} with faults, {tally.weathered} in bad weather)",
-        "all-reduces": f"{tally.operations:,} results",
-        "messages" if world == WorldKind.CONTROL else "frames": f"{tally.frames:,}",
+        "pulls" if world == WorldKind.OVERLAY else "all-reduces": f"{tally.operations:,} results",
+        "messages" if world in WORD_KINDS else "frames": f"{tally.frames:,}",
         "virtual time": say_time(tally.virtual_ns),
         "core steps": f"{tally.steps_total:,} ("
         + ", ".join(f"{name} {count:,}" for name, count in tally.steps.items() if count)
@@ -409,9 +422,10 @@ def replay_log(path: Path, svg: Path | None, last: int, first: int | None, varia
 
 
 def _replay_control(path: Path, svg: Path | None, variant: str | None) -> int:
-    if svg is not None:
-        raise ConfigError(f"--svg: {path} is the log of a control world, which has no frames to draw")
     log = read_control_log(path)
+    if svg is not None:
+        kind = kind_of_words(log.config)
+        raise ConfigError(f"--svg: {path} is the log of a {kind} world, which has no frames to draw")
     with installed(variant):
         done = replay_control(log, program(variant))
     click.echo(done.verdict())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from inaproto.sim.kinds import WorldKind
+from inaproto.sim.kinds import WORD_KINDS, WorldKind
 from inaproto.sim.marks import declared_of
 from inaproto.sim.swarm import FaultKind
 from inaproto_hil.soak.tally import Tally, bin_start
@@ -90,8 +91,8 @@ def _speed(tally: Tally) -> str:
 
 
 def _faults(tally: Tally, kind: WorldKind) -> str:
-    if kind is WorldKind.CONTROL:
-        names = [name for name in declared_of(kind) if name.startswith(("fault: ", "a message "))]
+    if kind in WORD_KINDS:
+        names = [name for name in declared_of(kind) if name.startswith(("fault: ", "a message ", "a word "))]
         return _bars(tally, names, "what befell the worlds", "seeds that met it", log=False)
     names = [f"fault: {fault}" for fault in FaultKind]
     names += sorted(name for name in tally.marks if name.startswith("fault: trunk "))
@@ -109,7 +110,7 @@ def _bars(tally: Tally, names: list[str], title: str, label: str, *, log: bool) 
     seeds = [tally.marks.get(name, [0, 0])[0] for name in names]
     rows = list(range(len(names)))[::-1]
     axes.barh(rows, seeds, color=_BLUE, height=0.7)
-    axes.set_yticks(rows, names)
+    axes.set_yticks(rows, [textwrap.shorten(name, 64) for name in names])
     for tick, count in zip(axes.get_yticklabels(), seeds, strict=True):
         tick.set_color("#20242b" if count else _RED)
     for row, count in zip(rows, seeds, strict=True):

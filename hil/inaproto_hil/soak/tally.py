@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inaproto.sim.control.world import ControlResult
 from inaproto.sim.marks import seen_in
+from inaproto.sim.word_worlds import WordsResult
 from inaproto.sim.world import WorldResult
 
 
@@ -33,7 +33,7 @@ class Tally:
     """Worlds in which the weather hit a frame."""
     events: int = 0
     frames: int = 0
-    """Of control worlds: messages."""
+    """Of worlds of words: messages."""
     operations: int = 0
     virtual_ns: int = 0
     steps: dict[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Tally:
     """Of each block: first seed, steps, CPU seconds."""
     failures: list[Failure] = field(default_factory=list)
 
-    def add_world(self, seed: int, result: WorldResult | ControlResult) -> None:
+    def add_world(self, seed: int, result: WorldResult | WordsResult) -> None:
         self.seeds += 1
         self.faulted += bool(result.config.faults)
         self.weathered += bool(result.fates)

@@ -1,4 +1,7 @@
-"""The event log of a control world: JSON lines, a header that holds all it depends on, then its events."""
+"""The event log of a world of words: JSON lines, a header that holds all it depends on, then its events.
+
+Control worlds have it, and overlay worlds (:mod:`inaproto.sim.word_worlds`).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from inaproto.errors import ConfigError
-from inaproto.sim.control.config import ControlConfig
-from inaproto.sim.control.world import ControlResult, ControlWorld
 from inaproto.sim.fates import Fate, LinkFates
 from inaproto.sim.log import DamagedLog, Program, fates_record, write_lines
 from inaproto.sim.recorder import Record, say_fate, say_time
+from inaproto.sim.word_worlds import WordsConfig, WordsResult, config_from, kind_of_words, world_of
 from inaproto.sim.world import Violation
 
 FORMAT: Final = 1
-WORLD: Final = "control"
-_REMEDY: Final = "make it again with: inaproto soak --world control --seed N --log FILE"
+WORLDS: Final = ("control", "overlay")
+_FAULTS: Final = ("crashes", "clock jumps", "stands still", "is cut off")
+_REMEDY: Final = "make it again with: inaproto soak --world WORLD --seed N --log FILE"
 
 
 class ControlRecorder:
@@ -44,7 +47,7 @@ class ControlRecorder:
 @dataclass(frozen=True, slots=True)
 class ControlLog:
     program: Program
-    config: ControlConfig
+    config: WordsConfig
     fates: LinkFates
     violation: Violation | None
     digest: str
@@ -52,14 +55,14 @@ class ControlLog:
     records: list[Record]
 
     @classmethod
-    def of_run(cls, config: ControlConfig, program: Program, fates: LinkFates | None = None) -> ControlLog:
+    def of_run(cls, config: WordsConfig, program: Program, fates: LinkFates | None = None) -> ControlLog:
         """Runs it and keeps what happened."""
         recorder = ControlRecorder()
-        result = ControlWorld(config, fates=fates, recorder=recorder).run()
+        result = world_of(config, fates=fates, recorder=recorder).run()
         return cls.of(result, recorder.records, program)
 
     @classmethod
-    def of(cls, result: ControlResult, records: list[Record], program: Program) -> ControlLog:
+    def of(cls, result: WordsResult, records: list[Record], program: Program) -> ControlLog:
         return cls(
             program=program,
             config=result.config,
@@ -73,7 +76,7 @@ class ControlLog:
     def header(self) -> Record:
         return {
             "format": FORMAT,
-            "world": WORLD,
+            "world": str(kind_of_words(self.config)),
             "program": asdict(self.program),
             "seed": self.config.seed,
             "config": self.config.as_record(),
@@ -95,7 +98,7 @@ def is_control_log(path: Path) -> bool:
             header = json.loads(file.readline())
     except (OSError, ValueError):
         return False
-    return isinstance(header, dict) and header.get("world") == WORLD
+    return isinstance(header, dict) and header.get("world") in WORLDS
 
 
 def read_control_log(path: Path) -> ControlLog:
@@ -109,7 +112,7 @@ def read_control_log(path: Path) -> ControlLog:
             raise DamagedLog(f"{path}: {len(records)} events, its header says {header['events']}; {_REMEDY}")
         return ControlLog(
             program=Program(**header["program"]),
-            config=ControlConfig.from_record(header["config"]),
+            config=config_from(header["world"], header["config"]),
             fates={
                 str(link): {int(number): Fate(*fields) for number, fields in fates.items()}
                 for link, fates in header["fates"].items()
@@ -200,7 +203,9 @@ def say_failure(log: ControlLog, *, path: str | None = None, rerun: bool = True,
     ]
     lines += [f"    {line}" for record in log.records[-last:] for line in say_record(record)]
     if rerun:
-        lines.append(f"  rerun     inaproto soak --world control --seed {log.config.seed}{variant}")
+        lines.append(
+            f"  rerun     inaproto soak --world {kind_of_words(log.config)} --seed {log.config.seed}{variant}"
+        )
     if path is not None:
         lines.append(f"  replay    inaproto replay {path}{variant}")
     return "\n".join(lines)
@@ -209,7 +214,7 @@ def say_failure(log: ControlLog, *, path: str | None = None, rerun: bool = True,
 def _say_befell(log: ControlLog, most: int = 12) -> list[str]:
     befell: list[tuple[int, str]] = []
     for record in log.records:
-        if record["kind"] in ("crashes", "clock jumps") or "partition" in record["kind"]:
+        if record["kind"] in _FAULTS or "partition" in record["kind"]:
             befell.append((record["at"], f"{record['node']} {record['kind']} {record['detail']}"))
         befell += [
             (record["at"], f"{send['path']}: {send['what']}  [{send['fate']}]")

@@ -1,4 +1,4 @@
-"""Reduces a control world that breaks a rule to a small one that still breaks it, for a person to look at.
+"""Reduces a world of words, control or overlay, that breaks a rule to a small one that still breaks it.
 
 As in :mod:`inaproto.sim.shrink`: first the structure shrinks (faults, jobs, plans, operations) while
 weather is drawn as before; then the fates of messages are written down and reduced too (ddmin), in turns
@@ -13,10 +13,12 @@ from typing import Final
 
 from inaproto.errors import ConfigError
 from inaproto.sim.control.config import ControlConfig
-from inaproto.sim.control.world import ControlResult, ControlWorld
 from inaproto.sim.fates import Fate, LinkFates
+from inaproto.sim.overlay.config import OverlayConfig
+from inaproto.sim.overlay.shrink import size_of, smaller_overlay
 from inaproto.sim.shrink import as_link_fates, ddmin, failure_kind
 from inaproto.sim.weather import Weather
+from inaproto.sim.word_worlds import WordsConfig, WordsResult, kind_of_words, world_of
 
 ROUNDS_MAX: Final = 6
 _CLEAR: Final = Weather()
@@ -26,10 +28,10 @@ _CLEAR: Final = Weather()
 class ControlShrunk:
     """The smallest world that was found, and the fates with which it fails."""
 
-    config: ControlConfig
+    config: WordsConfig
     fates: LinkFates
-    before: ControlResult
-    after: ControlResult
+    before: WordsResult
+    after: WordsResult
     runs: int
     complete: bool
     """False: the runs were used up while there was more to try."""
@@ -39,13 +41,19 @@ class ControlShrunk:
         return f"shrunk in {self.runs} runs ({end})\n  from {_size(self.before)}\n  to   {_size(self.after)}"
 
 
-def _size(result: ControlResult) -> str:
+def _size(result: WordsResult) -> str:
     config = result.config
+    of = size_of(config) if isinstance(config, OverlayConfig) else _control_size(config)
+    return (
+        f"{of}, {len(config.faults)} faults, {sum(map(len, result.fates.values()))} messages "
+        f"that weather hit, {result.events} events"
+    )
+
+
+def _control_size(config: ControlConfig) -> str:
     return (
         f"{config.hosts} hosts, {len(config.switches)} switches, {len(config.jobs)} jobs, "
-        f"{sum(job.operations for job in config.jobs)} operations, {len(config.plan)} plans, "
-        f"{len(config.faults)} faults, {sum(map(len, result.fates.values()))} messages that weather hit, "
-        f"{result.events} events"
+        f"{sum(job.operations for job in config.jobs)} operations, {len(config.plan)} plans"
     )
 
 
@@ -56,12 +64,12 @@ class _RunsUsedUp(Exception):
 @dataclass(slots=True)
 class _Search:
     kind: str
-    best: ControlResult
+    best: WordsResult
     runs_max: int
     runs: int = 0
     tried: set[str] = field(default_factory=set)
 
-    def fails(self, config: ControlConfig, fates: LinkFates | None) -> bool:
+    def fails(self, config: WordsConfig, fates: LinkFates | None) -> bool:
         key = repr((config, fates))
         if key in self.tried:
             return False
@@ -69,7 +77,7 @@ class _Search:
             raise _RunsUsedUp
         self.tried.add(key)
         self.runs += 1
-        result = ControlWorld(config, fates=fates).run()
+        result = world_of(config, fates=fates).run()
         if failure_kind(result.violation) != self.kind:
             return False
         self.best = result
@@ -91,8 +99,12 @@ def _listed(fates: LinkFates) -> tuple[tuple[str, int, Fate], ...]:
     return tuple((path, number, fate) for path, of in fates.items() for number, fate in of.items())
 
 
-def smaller(config: ControlConfig) -> Iterator[ControlConfig]:
+def smaller(config: WordsConfig) -> Iterator[WordsConfig]:
     """Configurations with one thing less, the greatest steps first."""
+    return smaller_overlay(config) if isinstance(config, OverlayConfig) else _smaller_control(config)
+
+
+def _smaller_control(config: ControlConfig) -> Iterator[ControlConfig]:
     for number in range(len(config.jobs)):
         if len(config.jobs) > 1:
             jobs = config.jobs[:number] + config.jobs[number + 1 :]
@@ -124,11 +136,11 @@ def smaller(config: ControlConfig) -> Iterator[ControlConfig]:
         yield replace(config, hosts=used)
 
 
-def shrink_control(config: ControlConfig, *, runs_max: int = 600) -> ControlShrunk:
+def shrink_control(config: WordsConfig, *, runs_max: int = 600) -> ControlShrunk:
     """Raises ``ConfigError`` if ``config`` breaks no rule."""
-    first = ControlWorld(config).run()
+    first = world_of(config).run()
     if first.violation is None:
-        raise ConfigError(f"shrink: the control world of seed {config.seed} breaks no rule")
+        raise ConfigError(f"shrink: the {kind_of_words(config)} world of seed {config.seed} breaks no rule")
     search = _Search(failure_kind(first.violation), first, runs_max)
     complete = True
     try:

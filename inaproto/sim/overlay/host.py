@@ -1,0 +1,142 @@
+"""A host of the overlay world: a node of each shard's tree, around the real core, and perhaps a worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.types import (
+    Answer,
+    Connect,
+    Connected,
+    Disconnect,
+    Disconnected,
+    Done,
+    Heard,
+    NodeAction,
+    NodeConfig,
+    NodeEvent,
+    Noted,
+    Refuse,
+    Resumed,
+    Tell,
+    Woke,
+)
+from inaproto.core.push_pull.words import NodeId, Word
+from inaproto.errors import Blame
+from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.overlay.machine import Machine, Timer
+from inaproto.sim.overlay.worker import Worker
+
+if TYPE_CHECKING:
+    from inaproto.sim.overlay.world import OverlayWorld
+
+
+class Host(Machine):
+    def __init__(self, world: OverlayWorld, number: int) -> None:
+        super().__init__(world, number, f"host{number}")
+        self.node = NodeId(number)
+        self.is_lost = False
+        self.seats = [NodeSeat(self, shard) for shard in range(len(world.config.shards))]
+        self.worker: Worker | None = None
+        self._worker = next(
+            (index for index, worker in enumerate(world.config.workers) if worker.host == number), None
+        )
+
+    @property
+    def worker_number(self) -> int | None:
+        """Of the worker that lives here when the host is up."""
+        return self._worker
+
+    def begin(self) -> None:
+        if self._worker is not None:
+            self.worker = Worker(self, self._worker, self.world.config.workers[self._worker])
+        for seat in self.seats:
+            seat.begin()
+
+    def lose(self) -> None:
+        self.worker = None
+        self.world.network.crashed(self)
+
+
+class NodeSeat:
+    """The node of one shard's tree on a host."""
+
+    def __init__(self, host: Host, shard: int) -> None:
+        self.host = host
+        self.machine: Machine = host
+        self.shard = shard
+        self.node = host.node
+        config = host.world.config
+        tree = config.tree(shard)
+        worker = next((n for n, its in enumerate(config.workers) if its.host == host.number), None)
+        self.config = NodeConfig(
+            shard=config.spec(shard),
+            node=host.node,
+            ancestors=tree.ancestors(host.node),
+            children=tree.children(host.node),
+            worker=None if worker is None else WorkerId(worker),
+            patience=host.world.patience,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.host.name}/{self.shard}"
+
+    def begin(self) -> None:
+        worker = self.config.worker
+        self.durable = 0 if worker is None else self.host.world.ledgers[self.shard].clocks[worker]
+        """Of its worker on the disk of the server, when it started."""
+        self.core = ShardNode(self.config, self.host.now)
+        self._timer = Timer(self.host, lambda: self.core.deadline, lambda: self.step(Woke()))
+        self.step(Woke())
+
+    def connected(self, peer: NodeId) -> None:
+        self.step(Connected(peer))
+
+    def disconnected(self, peer: NodeId) -> None:
+        self.step(Disconnected(peer))
+
+    def heard(self, peer: NodeId, word: Word) -> None:
+        self.step(Heard(peer, word))
+
+    def step(self, event: NodeEvent) -> None:
+        world = self.host.world
+        world.note(self.host, f"{self.shard}: {type(event).__name__}", world.say(self.shard, event))
+        world.steps.node += 1
+        actions = self.core.step(event, self.host.now)
+        for checker in world.checkers:
+            checker.stepped(self, event, actions)
+        for action in actions:
+            self._perform(action)
+        self._timer.arm()
+
+    def _perform(self, action: NodeAction) -> None:
+        world, worker = self.host.world, self.host.worker
+        match action:
+            case Tell(peer, word):
+                world.network.tell(self, peer, word)
+            case Connect(peer):
+                world.network.dial(self, peer)
+            case Disconnect(peer):
+                world.network.hang_up(self, peer)
+            case Resumed(_, clock):
+                world.mark(f"a worker resumed at {'its first clock' if not clock else 'a later clock'}")
+                assert worker is not None, "only a worker's host says so"
+                worker.resumed(self, clock)
+            case Done(request, clock):
+                assert worker is not None, "only a worker's host says so"
+                worker.done(self, request, clock)
+            case Answer():
+                assert worker is not None, "only a worker's host says so"
+                world.operations_done += 1
+                worker.answered(self, action)
+            case Refuse(request, reason):
+                assert worker is not None, "only a worker's host says so"
+                worker.refused(self, request, reason)
+            case Noted(mark):
+                world.mark(mark.value)
+            case Blame():
+                raise Violated("nobody is to blame", f"{self} blames {action}")
+            case _:
+                assert_never(action)

@@ -1,0 +1,210 @@
+"""Faults of push, pull and clock over trees of hosts, which overlay worlds find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from inaproto.core.push_pull import staleness
+from inaproto.core.push_pull.cache import Cache
+from inaproto.core.push_pull.children import Children
+from inaproto.core.push_pull.failures import Failures
+from inaproto.core.push_pull.ledger import Ledger
+from inaproto.core.push_pull.local_worker import LocalWorker
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.parent_link import ParentLink
+from inaproto.core.push_pull.pending import Pending
+from inaproto.core.push_pull.shard import ShardRoot
+from inaproto.core.push_pull.subtree import Subtree
+from inaproto.core.push_pull.updates import goes_on
+from tests.planted.planting import Change, PlantedFault
+
+_RULES: Final = "MLNet 3.1, 3.2"
+_FAULTS: Final = "MLNet 3.2, fault tolerance"
+
+
+def _fault(name: str, paper: str, text: str, function: object, right: str, wrong: str) -> PlantedFault:
+    return PlantedFault(name, paper, text, (Change(function, right, wrong),))
+
+
+_ALL: Final = (
+    PlantedFault(
+        "nothing_kept",
+        _FAULTS,
+        "keeps nothing of what is forwarded: the parent has it",
+        (
+            Change(Ledger.forward, "self.log += sent", "pass"),
+            Change(LocalWorker.prune, "if not root.covers(update.after)", "if False"),
+        ),
+    ),
+    _fault(
+        "window_sent_in_parts",
+        _RULES,
+        "does not wait for all children of a window",
+        Ledger.forward,
+        "self._pending.first_window(sub_clock)",
+        "self._pending.first_window(1 << 40)",
+    ),
+    _fault(
+        "root_merges_what_is_inside",
+        _FAULTS,
+        "the server merges whatever is pushed",
+        ShardRoot._merge,
+        "if not goes_on(self._merged, update):",
+        "if False:",
+    ),
+    _fault(
+        "merges_what_is_inside",
+        _FAULTS,
+        "merges whatever a child pushes, also what came by another way",
+        goes_on,
+        "return all(vector.get(worker) == clock for worker, clock in update.before.items())",
+        "return True",
+    ),
+    _fault(
+        "forwards_at_equal",
+        _RULES,
+        "forwards at every new clock",
+        staleness.forwards,
+        "sub_clock // (staleness + 1) > up_clock // (staleness + 1)",
+        "sub_clock >= up_clock + 1",
+    ),
+    _fault(
+        "forwards_too_late",
+        _RULES,
+        "forwards when it is more than s clocks behind, counted from its last push",
+        staleness.forwards,
+        "sub_clock // (staleness + 1) > up_clock // (staleness + 1)",
+        "sub_clock - up_clock > staleness + 1",
+    ),
+    _fault(
+        "answers_from_a_stale_cache",
+        _RULES,
+        "answers from weights that are one clock too old",
+        staleness.is_legal,
+        "return model_clock(root) >= needed_clock",
+        "return model_clock(root) + 1 >= needed_clock",
+    ),
+    _fault(
+        "flush_forgotten",
+        _RULES,
+        "asks for weights and withholds what they wait for",
+        Subtree.forward,
+        "is_flush=is_flush or is_needed",
+        "is_flush=False",
+    ),
+    _fault(
+        "window_in_order_of_arrival",
+        _RULES,
+        "adds a window in the order of arrival",
+        Pending.first_window,
+        "window = sorted((t for t in self._taken if t[1].clock == clock), key=lambda taken: taken[0])",
+        "window = [t for t in self._taken if t[1].clock == clock]",
+    ),
+    _fault(
+        "acknowledges_before_durable",
+        _FAULTS,
+        "shows what is merged before it is on the disk",
+        ShardRoot._persist,
+        "return [Persist(self._persisting, self._token)]",
+        "self._apply(self._persisting)\n"
+        "    persisting, self._persisting = self._persisting, RootRecord(Clocks(), None)\n"
+        "    return [Persist(persisting, self._token)]",
+    ),
+    _fault(
+        "merged_told_too_soon",
+        _FAULTS,
+        "tells its children what it has merged, not what is on the disk",
+        ShardRoot._settle,
+        "children.tell_merged(self._clocks)",
+        "children.tell_merged(self._merged)",
+    ),
+    _fault(
+        "records_forgotten",
+        _FAULTS,
+        "starts again from the snapshot and leaves the newest record out",
+        ShardRoot.__init__,
+        "for record in records:",
+        "for record in records[:-1]:",
+    ),
+    _fault(
+        "multicast_to_one",
+        _RULES,
+        "answers the first child that waits, and forgets the others",
+        Children.multicast,
+        "actions.append(Tell(child.node, word))",
+        "actions = actions or [Tell(child.node, word)]",
+    ),
+    _fault(
+        "old_push_counts",
+        _FAULTS,
+        "hears pushes of a child's session that is over",
+        ShardNode._child_pushes,
+        "if child is None or child.bond is not Bond.ATTACHED or child.session != said.session:",
+        "if child is None:",
+    ),
+    _fault(
+        "resumes_from_the_beginning",
+        _FAULTS,
+        "lets a worker whose host has crashed begin anew",
+        ShardNode._resume,
+        "worker.resume(base)\n    return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, base)]",
+        "worker.resume(0)\n    return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, 0)]",
+    ),
+    _fault(
+        "never_goes_back",
+        _FAULTS,
+        "stays with the node that adopted it",
+        ParentLink._return,
+        "return [Noted(Mark.RETURNED, peer), *self._go(at, now)]",
+        "return []",
+    ),
+    _fault(
+        "waits_for_the_dead",
+        _FAULTS,
+        "waits for its parent however long that is silent",
+        ParentLink._leave_the_dead,
+        "if dies is None or now < dies:",
+        "if True:",
+    ),
+    _fault(
+        "dead_child_is_awaited",
+        _FAULTS,
+        "never takes a child for dead",
+        Children.age,
+        "if dies is None or now < dies:",
+        "if True:",
+    ),
+    _fault(
+        "never_built_up",
+        _FAULTS,
+        "stays in direct mode",
+        Failures.new_mode,
+        "return self._change(dead, is_direct=False)",
+        "return None",
+    ),
+    _fault(
+        "ahead_without_bound",
+        _RULES,
+        "lets a worker run ahead for as long as it likes",
+        LocalWorker.finish,
+        "self.clock - root >= self._shard.ahead_max",
+        "False",
+    ),
+    _fault(
+        "cache_without_own_updates",
+        _RULES,
+        "puts new weights into the cache as they came, and says that all is in them",
+        Cache.plus,
+        "weights = added(weights, update.delta)",
+        "pass",
+    ),
+)
+
+FAULTS: Final[Mapping[str, PlantedFault]] = {fault.name: fault for fault in _ALL}
+
+
+def __getattr__(name: str) -> PlantedFault:
+    if name in FAULTS:
+        return FAULTS[name]
+    raise AttributeError(f"there is no planted fault {name!r}; there are {', '.join(FAULTS)}")

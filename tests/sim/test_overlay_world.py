@@ -1,0 +1,268 @@
+"""Overlay worlds: push, pull and clock over trees of hosts, by the real cores, whatever befalls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from inaproto.core.push_pull.types import Mark
+from inaproto.errors import ConfigError
+from inaproto.sim.control.log import ControlLog, is_control_log, read_control_log, replay_control, say_failure
+from inaproto.sim.control.shrink import shrink_control
+from inaproto.sim.kinds import WorldKind
+from inaproto.sim.log import Program
+from inaproto.sim.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.overlay.config import (
+    FIRST_SERVER,
+    FaultKind,
+    OverlayConfig,
+    OverlayFault,
+    ShardSetup,
+    WorkerSetup,
+)
+from inaproto.sim.overlay.drawing import draw_overlay
+from inaproto.sim.overlay.rules import RULES
+from inaproto.sim.overlay.world import OverlayResult, OverlayWorld
+from inaproto.sim.rules import rules_of
+from inaproto.sim.weather import Weather
+from inaproto.units import MS
+from inaproto_hil.soak import replay, soak
+from tests.planted.overlay_faults import FAULTS
+from tests.seeds import seeds
+
+PROGRAM = Program("0.1.0")
+CHAIN = ((0, (1,)), (1, (2,)), (FIRST_SERVER, (0,)))
+"""Three hosts, one below the other, the last three edges from the server."""
+
+
+def world(**changes: object) -> OverlayConfig:
+    """Three workers of 8 updates, one below the other, and nothing that befalls them."""
+    config = OverlayConfig(
+        seed="calm",
+        hosts=(0, 1, 2),
+        workers=tuple(WorkerSetup(host=host, clocks=8, think_ns=MS) for host in (0, 1, 2)),
+        shards=(ShardSetup(below=CHAIN),),
+        weather_until_ns=40 * MS,
+    )
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def run(**changes: object) -> OverlayResult:
+    result = OverlayWorld(world(**changes)).run()
+    assert result.violation is None
+    return result
+
+
+@pytest.mark.parametrize("seed", seeds(24))
+def test_every_rule_holds(seed: int) -> None:
+    result = OverlayWorld(draw_overlay(seed)).run()
+    rerun = f"inaproto soak --world overlay --seed {seed}"
+    assert result.violation is None, f"{result.violation}; rerun: {rerun}"
+    assert result.operations_done
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+def test_no_staleness_is_serial_training_bit_for_bit(dtype: str) -> None:
+    result = run(shards=(ShardSetup(below=CHAIN, dtype=dtype, begins_trained=True),))
+    # An answer at least to each worker and clock, and as many words from the server.
+    assert result.marks["weights were those of serial training, bit for bit"] >= 2 * 3 * 8 // 2
+    assert result.marks["a node pushed once for each clock"] == 3
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 3])
+def test_with_staleness_pushes_are_withheld_and_weights_may_be_old(staleness: int) -> None:
+    workers = tuple(WorkerSetup(host=host, clocks=24, think_ns=(1 + 6 * host) * MS) for host in (0, 1, 2))
+    result = run(workers=workers, shards=(ShardSetup(below=CHAIN, staleness=staleness, ahead_max=12),))
+    assert "a push was withheld until a multiple" in result.marks
+    assert "weights were as old as they may be" in result.marks
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.BURST])
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_each_fault_alone_is_survived(kind: FaultKind, staleness: int) -> None:
+    for target in range(3):
+        for at in (1, 4, 9):
+            fault = OverlayFault(at * MS, kind, target, 20 * MS)
+            result = run(faults=(fault,), shards=(ShardSetup(below=CHAIN, staleness=staleness),))
+            assert result.marks[f"fault: {kind}"] == 1
+
+
+def test_an_interior_node_that_dies_is_passed_over_and_returned_to() -> None:
+    result = run(faults=(OverlayFault(4 * MS, FaultKind.HOST_CRASH, 1, 30 * MS),))
+    for mark in (Mark.PARENT_DEAD, Mark.ADOPTED, Mark.RETURNED):
+        assert mark.value in result.marks
+    assert "a worker resumed at a later clock" in result.marks
+
+
+def test_two_nodes_that_die_tear_the_tree_down_and_it_is_built_up() -> None:
+    crashes = tuple(OverlayFault(4 * MS, FaultKind.HOST_CRASH, target, 30 * MS) for target in (0, 1))
+    result = run(faults=crashes)
+    assert Mark.TORN_DOWN.value in result.marks
+    assert Mark.BUILT_UP.value in result.marks
+
+
+def test_a_host_that_is_lost_is_removed_and_the_others_end() -> None:
+    result = run(faults=(OverlayFault(4 * MS, FaultKind.HOST_LOST, 1, 10 * MS),))
+    assert result.marks["a worker was finished"] == 2
+
+
+def test_several_shards_are_trained_together() -> None:
+    below = (
+        CHAIN,
+        ((FIRST_SERVER + 1, (2, 1, 0)),),
+        ((2, (0, 1)), (FIRST_SERVER + 2, (2,))),
+    )
+    shards = tuple(ShardSetup(below=tree, staleness=s) for s, tree in enumerate(below))
+    crash = OverlayFault(6 * MS, FaultKind.HOST_CRASH, 2, 10 * MS)
+    run(shards=shards, faults=(crash,))
+
+
+def test_a_digest_does_not_depend_on_hashes() -> None:
+    program = (
+        "from inaproto.sim.overlay.drawing import draw_overlay\n"
+        "from inaproto.sim.overlay.world import OverlayWorld\n"
+        "print(*(OverlayWorld(draw_overlay(seed)).run().digest for seed in (0, 3)))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+        for hash_seed in ("0", "1")
+    }
+    here = [OverlayWorld(draw_overlay(seed)).run().digest for seed in (0, 3)]
+    assert said == {" ".join(here) + "\n"}
+
+
+# --- the configuration
+
+
+def test_a_configuration_survives_its_record() -> None:
+    for seed in range(40):
+        config = draw_overlay(seed)
+        assert OverlayConfig.from_record(json.loads(json.dumps(config.as_record()))) == config
+
+
+def test_seeds_draw_all_that_there_is() -> None:
+    drawn = [draw_overlay(seed) for seed in range(300)]
+    setups = [setup for config in drawn for setup in config.shards]
+    assert {setup.staleness for setup in setups} == {0, 1, 2, 3}
+    assert {setup.dtype for setup in setups} == {"int32", "int64", "float32", "float64"}
+    assert {len(config.shards) for config in drawn} == {1, 2, 3}
+    assert {fault.kind for config in drawn for fault in config.faults} == set(FaultKind)
+    assert any(setup.fraction_bits >= 0 for setup in setups)
+    assert max(config.tree(0).height() for config in drawn) >= 3
+    assert any(len(config.workers) < len(config.hosts) for config in drawn)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workers": ()},
+        {"shards": ()},
+        {"hosts": (0, 1, 1)},
+        {"workers": (WorkerSetup(0, 1, 1), WorkerSetup(0, 1, 1))},
+        {"workers": (WorkerSetup(7, 1, 1),)},
+        {"workers": (WorkerSetup(0, 0, 1),)},
+        {"shards": (ShardSetup(below=((FIRST_SERVER, (0, 1)),)),)},
+        {"shards": (ShardSetup(below=((FIRST_SERVER, (0, 1, 1)),)),)},
+        {"shards": (ShardSetup(below=CHAIN, dtype="int8"),)},
+        {"faults": (OverlayFault(-1, FaultKind.BURST),)},
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="overlay world"):
+        world(**changes)
+
+
+def test_a_record_that_is_no_configuration_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="world: hosts"):
+        OverlayConfig.from_record(world().as_record() | {"hosts": "many"})
+
+
+# --- logs and failures
+
+
+def test_a_log_replays_without_a_draw_of_weather(tmp_path: Path) -> None:
+    config = world(weather=Weather(drop=0.01, reorder=0.2), weather_until_ns=40 * MS)
+    log = ControlLog.of_run(config, PROGRAM)
+    assert log.fates
+    path = tmp_path / "log"
+    log.write(path)
+    assert is_control_log(path)
+    again = read_control_log(path)
+    assert again == log
+    calm = replace(again, config=replace(config, weather=Weather()))
+    assert replay_control(calm, PROGRAM).differs is None
+
+
+def test_a_failure_is_told_made_smaller_and_replayed() -> None:
+    with FAULTS["acknowledges_before_durable"]():
+        seed = next(seed for seed in range(40) if OverlayWorld(draw_overlay(seed)).run().violation)
+        log = ControlLog.of_run(draw_overlay(seed), PROGRAM)
+        assert log.violation is not None
+        said = say_failure(log, path="x.jsonl")
+        assert f"rerun     inaproto soak --world overlay --seed {seed}" in said
+        shrunk = shrink_control(log.config, runs_max=60)
+        assert shrunk.after.violation is not None
+        assert shrunk.after.violation.rule == log.violation.rule
+        assert shrunk.after.events <= shrunk.before.events
+        assert " shards, " in str(shrunk)
+        small = ControlLog.of_run(shrunk.config, PROGRAM, shrunk.fates)
+        assert small.violation == shrunk.after.violation
+        assert replay_control(small, PROGRAM).same
+    with pytest.raises(ConfigError, match="the overlay world of seed calm breaks no rule"):
+        shrink_control(world())
+
+
+# --- the command
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    called = soak if arguments[0] == "soak" else replay
+    done = CliRunner().invoke(called, arguments[1:], catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def test_the_command_runs_and_replays_one_seed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    status, said = command("soak", "--world", "overlay", "--seed", "3", "--log", str(log))
+    assert status == 0
+    for word in ("shards", "updates", "pulls", "messages hit", "every rule was kept"):
+        assert word in said
+    digest = OverlayWorld(draw_overlay(3)).run().digest
+    assert digest in said
+    assert command("soak", "--world", "overlay", "--seed", "3", "--digest") == (0, digest + "\n")
+    status, said = command("replay", str(log))
+    assert (status, "passes as in the log" in said) == (0, True)
+    status, said = command("replay", str(log), "--svg", str(tmp_path / "svg"))
+    assert (status, "log of a overlay world" in said or "log of an overlay" in said) == (2, True)
+
+
+def test_a_campaign_reports(tmp_path: Path) -> None:
+    asked = ("--world", "overlay", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path))
+    status, said = command("soak", *asked)
+    assert status == 0
+    assert "pulls" in said
+    assert (tmp_path / "report.html").exists()
+
+
+def test_marks_and_rules_of_overlay_worlds_are_their_own() -> None:
+    declared = declared_of(WorldKind.OVERLAY)
+    assert seeds_min_of(WorldKind.OVERLAY) == 1000
+    for name, meaning in declared.items():
+        assert meaning_of(name) is not None
+        assert meaning
+    assert rules_of(WorldKind.OVERLAY) == RULES
