@@ -1,10 +1,9 @@
-"""The children of a node or of the root: who is attached, what they wait for, and who is dead (MLNet section
-3.2).
+"""The children of a node or of the root: who is attached, what they wait for, who is dead (MLNet section 3.2).
 
 A child of the tree is *awaited* from the start, and any child while it is attached: its clocks hold back the
-windows of s = 0. One that goes to another parent, or is dead, is not. Children of a dead node come to its
-parent; they are added after those of the tree, by node, which is why sums of plain floats may have other last
-bits from then on.
+windows of s = 0. One that goes to another parent, or is dead, is not. Children of a dead node come to its parent;
+what they push is added after that of the tree's, by node, unless the shape of the tree says where
+(:mod:`inaproto.core.push_pull.shape`).
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Children:
         }
 
     def __iter__(self) -> Iterator[Child]:
-        return iter(sorted(self._by_node.values(), key=lambda child: child.place))
+        return iter(tuple(self._by_node.values()))
 
     def get(self, node: NodeId) -> Child | None:
         return self._by_node.get(node)
@@ -137,7 +136,8 @@ class Children:
             if len(self._by_node) >= self._at_most:
                 return Blame(str(node), "one child too many", f"{self._at_most} are attached")
             child = Child(node, self._size_of_tree + node, is_of_tree=False)
-            self._by_node[node] = child
+            by_place = sorted([*self._by_node.values(), child], key=lambda child: child.place)
+            self._by_node = {child.node: child for child in by_place}
         elif said.session <= child.session and child.bond is not Bond.NONE:
             return Blame(str(node), "session is not new", f"{said.session} after {child.session}")
         child.ends()

@@ -324,7 +324,7 @@ class Mark(Enum):
     RESENT = "sent pushes again that the new parent has not merged"
     RESET = "sums dropped, since the parent has merged a part of them: made again from the subtree's logs"
     REFUSED_PUSH = "push refused: it does not go on where the vector ends"
-    LATE_PART = "part of a window forwarded after the rest of it"
+    LATE_PART = "part of a window forwarded apart from the rest"
     COALESCED = "pull request answered together with one under way"
     FROM_CACHE = "pull answered from the cache"
     FLUSHED = "withheld updates forwarded for a pull"
