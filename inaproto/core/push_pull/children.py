@@ -1,8 +1,8 @@
-"""The children of a node or of the root: who is attached, what they wait for, who is dead (MLNet section 3.2).
+"""The children of a node or of the root: who is attached, waits for what, or is dead (MLNet section 3.2).
 
 A child of the tree is *awaited* from the start, and any child while it is attached: its clocks hold back the
-windows of s = 0. One that goes to another parent, or is dead, is not. Children of a dead node come to its parent;
-what they push is added after that of the tree's, by node, unless the shape of the tree says where
+windows of s = 0. One that goes to another parent, or is dead, is not. Children of a dead node come to its
+parent; what they push is added after that of the tree's, by node, unless the shape of the tree says where
 (:mod:`inaproto.core.push_pull.shape`).
 """
 

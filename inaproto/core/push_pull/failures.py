@@ -1,5 +1,4 @@
-"""What the root concludes from failures: tree or direct mode, and workers to remove (MLNet section 3.2,
-mlnet.md 5).
+"""What the root concludes from failures: tree or direct mode, workers to remove (MLNet section 3.2).
 
 In the tree, nodes are dead that the root, or a heartbeat, takes for dead; there are as many, at least, as
 workers that were below some node and have been below none for twice ``dead_ns``: of a node that dies together

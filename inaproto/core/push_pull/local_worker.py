@@ -1,5 +1,4 @@
-"""A node's own worker: the update that it makes, those that it has finished, and its pulls (MLNet section
-3.1).
+"""A node's own worker: the update that it makes, those that it has finished, its pulls (MLNet section 3.1).
 
 Finished updates are kept until the root has them durably. So whatever happens to the nodes between, this one
 can make its part of every sum again. Invariant: ``kept`` has all updates after the root's clock for the

@@ -1,5 +1,4 @@
-"""A host's process in the tree of one model and shard: push up, pull down (MLNet section 3.2; mlnet.md 2, 3,
-5).
+"""A host's process in the tree of one model and shard: push up, pull down (MLNet section 3.2).
 
 It may have a worker, and it may have children; it has a parent. What it takes from below it adds up, once
 (see :mod:`~inaproto.core.push_pull.words`), forwards when the staleness of the tree says so, and answers

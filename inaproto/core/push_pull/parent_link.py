@@ -1,5 +1,4 @@
-"""To whom a node is attached: its parent, the next living ancestor, or the root (MLNet section 3.2, mlnet.md
-5).
+"""To whom a node is attached: its parent, the next living ancestor, or the root (MLNet section 3.2).
 
 An ancestor is dead when nothing was heard of it for ``dead_ns``. Its children then go to the next one of
 their list; the last is the root, which they wait for. A node keeps dialling the ancestors that it has
