@@ -49,7 +49,7 @@ class PullRecord:
     clock: int
     """Of this worker when it pulled."""
     staleness: int
-    """That was asked for."""
+    """That was asked for, or, where it is tuned and none was, chosen."""
     oldest: int
     """Updates of every worker up to this one are in the weights: at least ``clock - staleness``."""
     newest: int
@@ -160,23 +160,22 @@ class _Model:
         channel.send(data)
 
     def _pulling(self, staleness: int | None, timeout: float | None) -> Steps[NDArray[Any]]:
-        asked = self.staleness if staleness is None else staleness
-        if not 0 <= asked <= 0xFFFF_FFFF:
-            raise LocalMisuse(f"pull: staleness {asked}; it is a number of clocks, 0 or more")
+        if staleness is not None and not 0 <= staleness <= 0xFFFF_FFFF:
+            raise LocalMisuse(f"pull: staleness {staleness}; it is a number of clocks, 0 or more")
         self._require_usable()
         channel, began = self._channel, self._seconds()
         region = channel.memory.allocate(self.elements * self.dtype.itemsize)
         channel.announce()
-        request, data = self._protocol.pull(asked, region.segment.number, region.offset, region)
+        request, data = self._protocol.pull(staleness, region.segment.number, region.offset, region)
         channel.send(data)
         yield from self._waiting(request, timeout)
         answer = request.answer
         assert isinstance(answer, ModelPulled)
         self.last_pull = PullRecord(
-            answer.clock, asked, answer.oldest, answer.newest, self._seconds() - began
+            answer.clock, answer.staleness, answer.oldest, answer.newest, self._seconds() - began
         )
         weights = region.array((self.elements,), self.dtype).copy()
-        if self._open is not None and asked:  # the worker's own, at once (MLNet 3.2)
+        if self._open is not None and answer.staleness:  # the worker's own, at once (MLNet 3.2)
             weights += self._open
         return weights
 

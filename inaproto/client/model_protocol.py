@@ -56,8 +56,11 @@ class ModelProtocol(ClientProtocol):
         request, id = self._request(f"clock {clock}", memory)
         return request, encode_message(ModelClock(id=id, clock=clock, segment=segment, offset=offset))
 
-    def pull(self, staleness: int, segment: int, offset: int, memory: object) -> tuple[ModelRequest, bytes]:
-        request, id = self._request(f"pull at staleness {staleness}", memory)
+    def pull(
+        self, staleness: int | None, segment: int, offset: int, memory: object
+    ) -> tuple[ModelRequest, bytes]:
+        asked = "pull" if staleness is None else f"pull at staleness {staleness}"
+        request, id = self._request(asked, memory)
         return request, encode_message(ModelPull(id=id, staleness=staleness, segment=segment, offset=offset))
 
     def leave_model(self) -> tuple[ModelRequest, bytes]:

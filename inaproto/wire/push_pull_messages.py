@@ -93,7 +93,8 @@ class ModelPull(Message):
     """Weights are to be put there that contain all that ``staleness`` demands."""
 
     TYPE: ClassVar[str] = "model_pull"
-    staleness: U32
+    staleness: U32 | None = None
+    """None: as the host daemon thinks best."""
     segment: U32
     offset: U64
 
@@ -124,6 +125,8 @@ class ModelPulled(Message):
     """All updates of all workers up to this one are in the weights."""
     newest: _Clock
     """None after this one is, of a worker that has not left."""
+    staleness: U32
+    """That was asked for, or chosen."""
 
 
 # --- nodes

@@ -251,7 +251,7 @@ async def test_what_a_worker_is_told_when_it_cannot_go_on(tmp_path: Path) -> Non
             await model.finish(WAIT_S)
             with pytest.raises(
                 inaproto.OperationTimeout,
-                match=r"pull at staleness 0 .* within 0.2 s: it waits for server ps0, which has all workers' "
+                match=r"pull .* within 0.2 s: it waits for server ps0, which has all workers' "
                 "updates up to 0",
             ):
                 await model.pull(timeout=0.2)
@@ -376,3 +376,23 @@ async def test_fixed_point_workers_have_floats_and_servers_integers(tmp_path: Pa
         for name in cluster.models.servers:
             await cluster.end(name)
         assert durable_weights(cluster).tolist() == [round(0.1 * 1024) + round(1.1 * 1024)] * 5
+
+
+async def test_a_pull_that_names_no_staleness_gets_what_suits_the_model(tmp_path: Path) -> None:
+    """MLNet section 5: the weights of this one move far in each clock, so nothing stale is given."""
+    text = models_text(1, 2, dtype="float32", elements=ELEMENTS, staleness=3, tune_staleness=True)
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h0") as model:
+        asked = []
+        for clock in range(1, 9):
+            model.push(update(0, clock, "float32"))
+            await model.finish(WAIT_S)
+            await model.pull(timeout=WAIT_S)
+            assert model.last_pull is not None
+            asked.append(model.last_pull.staleness)
+        assert asked == [3] * 6 + [0] * 2
+        await model.pull(2, WAIT_S)
+        assert model.last_pull is not None
+        assert model.last_pull.staleness == 2, "who names one gets that"
+        tuned = cluster.status("h0")["worker"]["tuned"]
+        assert tuned["staleness"] == 0
+        assert tuned["decisions"][0].startswith("staleness 3 -> 0 (drift)")

@@ -316,7 +316,7 @@ _MESSAGES: Final = (
         trees=(TreeRecord(job="a", hosts=("h0", "h1"), epoch=4, phase="standing", pool="shared@spine1"),),
     ),
     ModelJoin(id=16, model="digits", pid=4711),
-    ModelPulled(id=17, clock=4, model_clock=3, oldest=3, newest=5),
+    ModelPulled(id=17, clock=4, model_clock=3, oldest=3, newest=5, staleness=1),
     OverlayHello(process="h1", model="digits", shard=1, digest="0123", life=1 << 60),
     PushPullAttach(session=3, workers=(0, 4), floor=((0, 7), (4, (1 << 63) - 1))),
     PushPullPush(session=3, clock=7, before=((0, 6), (4, 6)), after=((0, 7), (4, 7)), arrays=1),

@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from inaproto.core.push_pull.clocks import FOREVER
+from inaproto.core.push_pull.tuning import StalenessTuning
 from inaproto.core.push_pull.types import Answer, Clocked, Left, Pulled, Pushed
 from inaproto.core.push_pull.words import Numbers
+from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.models_file import PlacedModel, Shard
 from inaproto.daemon.overlay.shells import NodeShell
+from inaproto.daemon.overlay.staleness_choice import StalenessChoice
 from inaproto.errors import JobError
 
 
@@ -47,6 +50,7 @@ class PulledWeights:
     model_clock: int
     oldest: int
     newest: int
+    staleness: int
 
 
 @dataclass(slots=True)
@@ -54,6 +58,8 @@ class _Request:
     number: int
     """Of the process."""
     clock: int
+    staleness: int = 0
+    """Of a pull."""
     waiting: dict[Shard, int] = field(default_factory=dict)
     """Shards that have not answered, and the numbers that they were asked by."""
     answers: list[tuple[Shard, Answer]] = field(default_factory=list)
@@ -78,6 +84,13 @@ class ModelSeat:
         self._taking: set[Shard] = set()
         """Shards that were given an update, or told that the worker leaves, and have not said so."""
         self.pulls = 0
+        settings = model.settings
+        self._choice: StalenessChoice | None = None
+        if settings.tune_staleness:
+            tuning = StalenessTuning(
+                staleness_max=settings.staleness, drift_ppm_max=max(1, int(settings.drift_max * 1e6))
+            )
+            self._choice = StalenessChoice(model.name, tuning, settings.staleness)
 
     def add(self, shard: Shard, shell: NodeShell) -> None:
         self._shells[shard] = shell
@@ -128,9 +141,14 @@ class ModelSeat:
             shell.post(Clocked(number))
         self._finish(asked)
 
-    def pull(self, request: int, staleness: int) -> None:
+    def pull(self, request: int, staleness: int | None) -> None:
+        """None: the model's, or, where that is tuned, what was chosen."""
         self._require_next(None)
-        asked = _Request(request, self._clock or 0)
+        if staleness is None:
+            staleness = self.staleness
+        asked = _Request(request, self._clock or 0, staleness)
+        if self._choice is not None:
+            self._choice.asked(now())
         shells = [(shard, shell, self._ask(asked, shard)) for shard, shell in self._shells.items()]
         for _, shell, number in shells:
             shell.post(Pulled(number, staleness))
@@ -202,6 +220,9 @@ class ModelSeat:
         asked.answers.append((shard, answer))
         if not asked.waiting:
             self.pulls += 1
+            if self._choice is not None:
+                in_order = sorted(asked.answers, key=lambda one: one[0].number)
+                self._choice.answered(asked.clock, [answer.weights for _, answer in in_order], now())
             self._owner.model_pulled(asked.number, _joined(asked))
 
     def refused(self, shard: Shard, request: int, reason: str) -> None:
@@ -226,8 +247,15 @@ class ModelSeat:
 
     # --- for people
 
+    @property
+    def staleness(self) -> int:
+        """Of a pull that names none."""
+        return self.model.settings.staleness if self._choice is None else self._choice.staleness
+
     def status(self) -> dict[str, Any]:
+        tuned = {} if self._choice is None else {"tuned": self._choice.status()}
         return {
+            **tuned,
             "worker": self.worker,
             "has_process": self.is_taken,
             "clock": None if self._clock is None or self._clock >= FOREVER else self._clock,
@@ -248,4 +276,5 @@ def _joined(asked: _Request) -> PulledWeights:
         model_clock=min(answer.model_clock for answer in answers),
         oldest=min(included, default=0),
         newest=max((clock for clock in included if clock < FOREVER), default=0),
+        staleness=asked.staleness,
     )

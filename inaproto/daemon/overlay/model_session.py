@@ -149,6 +149,7 @@ class ModelSession:
                 model_clock=pulled.model_clock,
                 oldest=pulled.oldest,
                 newest=pulled.newest,
+                staleness=pulled.staleness,
             )
         )
 

@@ -23,6 +23,8 @@ One TOML file for all of them; each daemon is told its own name in it::
     # shared = false                    # the same order of hosts in the trees of all servers
     # seed = 1                          # of these orders
     # staleness = 0                     # clocks that a pull may be behind
+    # tune_staleness = false            # pulls that name none: what suits load and convergence, at most that
+    # drift_max = 0.02                  # ... by how much weights may be stale then, in parts of their length
     # priority = 0                      # of its connections: 255 goes first
     # heartbeat_ms = 1000               # a host that is silent for three of them is dead
 
@@ -117,6 +119,8 @@ class Model(BaseModel):
     shared: bool = Field(default=False, strict=True)
     seed: int = Field(default=1, ge=0, lt=1 << 63, strict=True)
     staleness: int = Field(default=0, ge=0, le=1 << 20, strict=True)
+    tune_staleness: bool = Field(default=False, strict=True)
+    drift_max: float = Field(default=0.02, gt=0, le=100)
     priority: int = Field(default=0, ge=0, le=255, strict=True)
     heartbeat_ms: int = Field(default=1000, ge=1, le=3_600_000, strict=True)
     ahead_max: int = Field(default=0, ge=0, le=1 << 20, strict=True)
