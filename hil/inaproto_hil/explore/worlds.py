@@ -15,6 +15,8 @@ from rich.table import Table
 from inaproto.errors import ConfigError
 from inaproto.sim.explore import engine, migration_variants
 from inaproto.sim.explore.migration_config import FAULTS, SCENARIOS
+from inaproto.sim.explore.overlay_config import RANGES, TREES, OverlayWorldConfig
+from inaproto.sim.explore.overlay_world import OverlayExplored
 from inaproto_hil import environment
 from inaproto_hil.explore.report import VERSION, memory_mib, print_run, watched
 
@@ -52,6 +54,35 @@ def _migration(variant: str, settings: Mapping[str, str], reduced: bool) -> Made
     return Made(migration_variants.migration_world(variant, config), asdict(config))
 
 
+_STALE: Final = {"tree": "pair", "staleness": 1, "clocks": 2, "crashes": 0}
+OVERLAYS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
+    "product": ("three workers below one server, one crash anywhere", "holds", {}),
+    "staleness": ("two workers, one below the other, staleness 1", "holds", _STALE),
+    "interior": ("two workers below a third", "holds without crashes", {"tree": "interior", "crashes": 0}),
+    "pair": ("one worker below another, one crash anywhere", "holds", {"tree": "pair"}),
+    "torn-down": ("the same; one dead node tears the tree down", "holds", {"tree": "pair", "failures": 1}),
+}
+"""By name: what it is, what the search shows, and sizes."""
+
+
+def _overlay(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
+    if variant not in OVERLAYS:
+        raise ConfigError(f"variant {variant!r} does not exist; there are {', '.join(OVERLAYS)}")
+    sizes: dict[str, Any] = dict(OVERLAYS[variant][2])
+    for name, value in settings.items():
+        if name == "tree":
+            sizes[name] = value
+        elif name not in RANGES:
+            raise ConfigError(f"--set {name}: there are tree, {', '.join(RANGES)}")
+        elif not value.isdecimal():
+            raise ConfigError(f"--set {name} must be a number, not {value!r}")
+        else:
+            sizes[name] = int(value)
+    config = OverlayWorldConfig(**sizes)
+    shown = {name: getattr(config, name) for name in ("tree", *RANGES)}
+    return Made(OverlayExplored(config), shown)
+
+
 WORLDS: Final[Mapping[str, NamedWorld]] = {
     "migration": NamedWorld(
         "two jobs change trees under faults (MINA IV-A)",
@@ -63,6 +94,19 @@ WORLDS: Final[Mapping[str, NamedWorld]] = {
         },
         {its.name: (its.text, its.shows) for its in migration_variants.VARIANTS.values()},
         _migration,
+    ),
+    "overlay": NamedWorld(
+        "a server and hosts train by push and pull (MLNet 3)",
+        {
+            "tree=NAME": ", ".join(TREES),
+            "clocks=K": "updates of each worker",
+            "staleness=K": "of the tree and of each pull",
+            "crashes=K": "of any node or the server, at any moment",
+            "resets=K": "connections that break",
+            "failures=K": "nodes dead at once that tear the tree down",
+        },
+        {name: (text, shows) for name, (text, shows, _) in OVERLAYS.items()},
+        _overlay,
     ),
 }
 

@@ -1,0 +1,103 @@
+"""Size, faults and tree of an explored overlay; see :mod:`inaproto.sim.explore.overlay_world`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.shard import ShardRoot
+from inaproto.core.push_pull.trees import OverlayTree
+from inaproto.core.push_pull.types import NodeConfig, Patience, RootConfig, ShardSpec
+from inaproto.core.push_pull.words import NodeId
+from inaproto.errors import ConfigError
+from inaproto.units import Instant
+
+ROOT: Final = NodeId(9)
+RANGES: Final = {
+    "clocks": (1, 3),
+    "staleness": (0, 2),
+    "crashes": (0, 2),
+    "resets": (0, 2),
+    "failures": (1, 3),
+}
+TREES: Final = {
+    "flat": ((ROOT, (NodeId(0), NodeId(1), NodeId(2))),),
+    "interior": ((NodeId(0), (NodeId(1), NodeId(2))), (ROOT, (NodeId(0),))),
+    "chain": ((NodeId(0), (NodeId(1),)), (NodeId(1), (NodeId(2),)), (ROOT, (NodeId(0),))),
+    "pair": ((NodeId(0), (NodeId(1),)), (ROOT, (NodeId(0),))),
+}
+_NOW: Final = Instant(0)
+_AT_ONCE: Final = Patience(heartbeat_ns=None, dead_ns=0, return_ns=0, start_ns=0)
+
+
+@dataclass(frozen=True)
+class OverlayWorldConfig:
+    tree: str = "flat"
+    clocks: int = 1
+    """Updates of each worker, of which there is one on each node."""
+    staleness: int = 0
+    crashes: int = 1
+    """Of any node, or of the server."""
+    resets: int = 0
+    """Connections that break under nodes that live."""
+    failures: int = 2
+    """Nodes dead at once that tear the tree down."""
+    node: Callable[[NodeConfig], ShardNode] = field(
+        default=lambda config: ShardNode(config, _NOW), compare=False
+    )
+    root: Callable[..., ShardRoot] = field(
+        default=lambda config, snapshot: ShardRoot(config, snapshot, (), _NOW), compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.tree not in TREES:
+            raise ConfigError(f"tree {self.tree!r} does not exist; there are {', '.join(TREES)}")
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ConfigError(f"{name} must be {least} to {most}, not {value}")
+
+        if self.clocks % (self.staleness + 1):
+            raise ConfigError(
+                "clocks must be a multiple of staleness + 1: nodes withhold what comes after one"
+            )
+
+    @cached_property
+    def shape(self) -> OverlayTree:
+        return OverlayTree(ROOT, TREES[self.tree])
+
+    @cached_property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """Below the root; node ``n`` has worker ``n``."""
+        return tuple(sorted(node for node in self.shape.nodes if node != ROOT))
+
+    @cached_property
+    def shard(self) -> ShardSpec:
+        """An element for each update."""
+        return ShardSpec(
+            elements=len(self.nodes) * self.clocks,
+            dtype="int64",
+            staleness=self.staleness,
+            ahead_max=max(2, self.staleness + 1),
+        )
+
+    def node_config(self, node: NodeId) -> NodeConfig:
+        return NodeConfig(
+            self.shard,
+            node,
+            self.shape.ancestors(node),
+            self.shape.children(node),
+            WorkerId(node),
+            _AT_ONCE,
+        )
+
+    @cached_property
+    def root_config(self) -> RootConfig:
+        workers = tuple(WorkerId(node) for node in self.nodes)
+        return RootConfig(
+            self.shard, ROOT, workers, self.shape.children(ROOT), self.nodes, _AT_ONCE, self.failures
+        )
