@@ -130,8 +130,8 @@ class Subtree:
         below = sorted(self.below)
         sub_clock, up_clock = self.ledger.merged.minimum(below), self.ledger.forwarded.minimum(below)
         is_needed = any(up_clock < needed <= sub_clock for needed in self.needs)
-        is_flush = is_flush or is_needed
-        return self.ledger.forward(below, is_flush=is_flush, is_held=is_held, is_gone=self._is_gone)
+        gone = self._is_gone
+        return self.ledger.forward(below, is_flush=is_flush or is_needed, is_held=is_held, is_gone=gone)
 
     def _is_gone(self, worker: WorkerId) -> bool:
         known = (self.root, NO_CLOCKS if self.cache is None else self.cache.root)
