@@ -180,6 +180,7 @@ class HostDaemon:
             "totals": self._totals.status(),
             "rings": [],
             "models": [] if self.models is None else self.models.status(),
+            "models_link": None if self.models is None else self.models.link_status(),
             "nic": {},
         }
         if isinstance(self._door, TlsDoor):

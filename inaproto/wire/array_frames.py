@@ -61,6 +61,11 @@ class FrameDecoder:
         """Of a frame that is not complete yet."""
         return len(self._head) + self._taken
 
+    @property
+    def is_in_payload(self) -> bool:
+        """Whether bytes of an array are missing."""
+        return self._record is not None
+
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         """Take the next bytes; returns the frames that are complete now, in order."""
         if self._error is not None:

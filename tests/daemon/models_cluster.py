@@ -26,7 +26,7 @@ async def no_nic(*args: Any, **kwargs: Any) -> Nic:
     raise AssertionError("there is no switch, so nobody opens a NIC")
 
 
-def models_text(hosts: int, servers: int, *, tls: bool = False, **fields: Any) -> str:
+def models_text(hosts: int, servers: int, *, tls: bool = False, link_mbit: int = 0, **fields: Any) -> str:
     """A models file of one model, ``m``; ``fields`` as in TOML. ``tls``: on loopback, else UNIX sockets."""
     lines = []
     ports = iter(free_ports(hosts + servers) if tls else ())
@@ -34,6 +34,7 @@ def models_text(hosts: int, servers: int, *, tls: bool = False, **fields: Any) -
         for number in range(count):
             address = f"tls://127.0.0.1:{next(ports)}" if tls else f"unix:{prefix}{number}.tree"
             lines += [f"[[{table}]]", f'name = "{prefix}{number}"', f'address = "{address}"']
+            lines += [f"link_mbit = {link_mbit}"] if link_mbit else []
     lines += ["[[models]]", 'name = "m"']
     lines += [f"{name} = {_toml(value)}" for name, value in fields.items()]
     return "\n".join(lines) + "\n"

@@ -66,6 +66,10 @@ class HostModels:
                 shell.start()
             task_status.started()
 
+    def link_status(self) -> dict[str, Any] | None:
+        """Of its access link, where the models file says how fast that is."""
+        return None if self._links.paces is None else self._links.paces.status()
+
     def status(self) -> list[dict[str, Any]]:
         """For ``inaproto status``: of each model."""
         return [

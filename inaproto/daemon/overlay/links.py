@@ -25,8 +25,9 @@ from inaproto.core.push_pull.words import NodeId, Word
 from inaproto.daemon.accepting import take_each
 from inaproto.daemon.control_stream import EndOfChannel
 from inaproto.daemon.overlay.listening import dial, listen_at
-from inaproto.daemon.overlay.message_channel import MessageChannel, StreamChannel
+from inaproto.daemon.overlay.message_channel import StreamChannel
 from inaproto.daemon.overlay.models_file import Models, Shard
+from inaproto.daemon.overlay.pacing import Paces
 from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
 from inaproto.daemon.overlay.word_records import heard, told
 from inaproto.daemon.tls import Credentials
@@ -69,7 +70,7 @@ class _Link:
 
     peer: NodeId
     is_dialled: bool
-    channel: MessageChannel | None = None
+    channel: StreamChannel | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     error: str = "not tried yet"
     is_last_call: bool = False
@@ -97,6 +98,9 @@ class Links:
         self._credentials = credentials
         self._queue_pairs = queue_pairs
         self._admit = admit
+        rate = models.rates.get(process)
+        self.paces = None if rate is None else Paces.of(rate)
+        """Of its link, where the models file says how fast that is."""
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}
         self._links: dict[tuple[Shard, NodeId], _Link] = {}
@@ -117,6 +121,9 @@ class Links:
                 self._nursery = nursery
                 if self._queue_pairs is not None:
                     nursery.start_soon(self._queue_pairs.run)
+                if self.paces is not None:
+                    nursery.start_soon(self.paces.incoming.run)
+                    nursery.start_soon(self.paces.outgoing.run)
                 if isinstance(listening, TlsListener):
                     nursery.start_soon(listening.run)
                 task_status.started()
@@ -157,6 +164,8 @@ class Links:
                 "dialled": link.is_dialled,
                 "connected": link.channel is not None,
                 "address": link.channel.address if link.channel is not None else "",
+                "limit_in": None if link.channel is None else link.channel.limits[0],
+                "limit_out": None if link.channel is None else link.channel.limits[1],
                 "error": "" if link.channel is not None else link.error,
             }
             for (of, peer), link in self._links.items()
@@ -220,6 +229,8 @@ class Links:
         if answer.nic:
             channel = await self._by_nic(channel)
         channel.allow_payload(shard.nbytes)
+        if self.paces is not None:
+            channel.pace(self.paces, shard.model.settings.priority)
         return channel
 
     async def _by_nic(self, channel: StreamChannel) -> StreamChannel:
@@ -278,6 +289,8 @@ class Links:
             if nic:
                 channel = await self._by_nic(channel)
             channel.allow_payload(shard.nbytes)
+            if self.paces is not None:
+                channel.pace(self.paces, priority)
             link = _Link(peer, is_dialled=False)
             before = self._links.get((shard, peer))
             if before is not None and before.channel is not None:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from inaproto.daemon.control_stream import EndOfChannel
+from inaproto.daemon.overlay.pacing import WRITE_BYTES, Meter, Paces
 from inaproto.errors import DecodeError
 from inaproto.ports import ByteStream
 from inaproto.wire.array_frames import FrameDecoder, encode_frame
@@ -84,6 +85,8 @@ class StreamChannel:
         self._output_lock = trio.Lock()
         self._wake_writer = trio.Event()
         self._closed = ""
+        self._incoming: Meter | None = None
+        self._outgoing: Meter | None = None
         self.bytes_in = self.bytes_out = 0
 
     @property
@@ -98,6 +101,19 @@ class StreamChannel:
         """The queue of output holds four of them, too."""
         self._decoder.payload_bytes_max = nbytes_max
         self._output_bytes_max = max(OUTPUT_BYTES_MIN, 4 * nbytes_max)
+
+    def pace(self, paces: Paces, priority: int) -> None:
+        """From now on: as fast as the link and more important channels let it."""
+        self._incoming = paces.incoming.meter(priority)
+        self._outgoing = paces.outgoing.meter(priority)
+
+    @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """Bytes/s in and out; None: as fast as it can."""
+        return (
+            None if self._incoming is None else self._incoming.limit,
+            None if self._outgoing is None else self._outgoing.limit,
+        )
 
     # --- the first byte
 
@@ -130,10 +146,15 @@ class StreamChannel:
     def _feed(self, data: memoryview) -> None:
         for frame in self._decoder.feed(data):
             self._arrived.append(Arrived(decode_message(frame.record), frame.payload))
+        if self._incoming is not None:
+            self._incoming.moved(data.nbytes)
+            (self._incoming.began if self._decoder.is_in_payload else self._incoming.ended)()
 
     async def _receive_bytes(self) -> bytes:
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
+            if self._incoming is not None and not self._incoming.has_room:
+                await self._incoming.wait_for_room()
             self._require_open()
             try:
                 data, _ = self._stream.receive_nowait()
@@ -172,6 +193,8 @@ class StreamChannel:
             raise EndOfChannel(reason)
         self._output.extend(parts)
         self._output_bytes += nbytes
+        if self._outgoing is not None and len(parts) > 1:
+            self._outgoing.began()
         if not self._output_lock.locked():
             self._write_some()
         if self._output:
@@ -179,10 +202,13 @@ class StreamChannel:
 
     def _write_some(self) -> bool:
         """Write until the stream would block; whether the queue is empty now."""
+        meter = self._outgoing
         while self._output:
             data = self._output[0]
+            if meter is not None and not meter.has_room:
+                return False
             try:
-                sent = self._stream.send_nowait(data)
+                sent = self._stream.send_nowait(data if meter is None else data[:WRITE_BYTES])
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -191,10 +217,14 @@ class StreamChannel:
                 raise EndOfChannel(reason) from error
             self._output_bytes -= sent
             self.bytes_out += sent
+            if meter is not None:
+                meter.moved(sent)
             if sent == data.nbytes:
                 self._output.popleft()
             else:
                 self._output[0] = data[sent:]
+        if meter is not None:
+            meter.ended()
         return True
 
     async def flush(self) -> None:
@@ -202,6 +232,9 @@ class StreamChannel:
             while self._output:
                 self._require_open()
                 if not self._write_some():
+                    if self._outgoing is not None and not self._outgoing.has_room:
+                        await self._outgoing.wait_for_room()
+                        continue
                     try:
                         await self._stream.wait_sendable()
                     except trio.ClosedResourceError:
@@ -229,5 +262,8 @@ class StreamChannel:
         self._closed = reason
         self._output.clear()
         self._output_bytes = 0
+        for meter in (self._incoming, self._outgoing):
+            if meter is not None:
+                meter.ended()
         self._stream.close()
         self._wake_writer.set()

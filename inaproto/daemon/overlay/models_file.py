@@ -5,6 +5,7 @@ One TOML file for all of them; each daemon is told its own name in it::
     [[hosts]]                           # each has one worker of a model
     name = "h0"
     address = "tls://10.0.0.1:7500"     # where its children in a tree dial
+    # link_mbit = 10000                 # of its access link, which models of different priority share
 
     [[servers]]
     name = "ps0"
@@ -101,6 +102,8 @@ class Process(BaseModel):
 
     name: Annotated[str, AfterValidator(require_name)]
     address: Annotated[Tcp | Path, BeforeValidator(parse_address)]
+    link_mbit: int | None = Field(default=None, ge=1, le=10_000_000, strict=True)
+    """Of its access link, each way: what priorities share out; None: they do nothing here."""
 
 
 class Model(BaseModel):
@@ -222,6 +225,8 @@ class Models:
     servers: tuple[str, ...]
     models: tuple[PlacedModel, ...]
     digest: str
+    rates: Mapping[str, int]
+    """Of access links that are known, bytes/s each way."""
 
     def shards_of(self, process: str) -> list[Shard]:
         """In whose trees it is."""
@@ -275,7 +280,12 @@ def models_of(document: Mapping[str, Any], directory: Path) -> Models:
         if names.count(name) > 1:
             raise ConfigError(f"{name}: two models have this name")
     digest = hashlib.sha256(found.model_dump_json().encode()).hexdigest()[:32]
-    return Models(processes, hosts, servers, models, digest)
+    rates = {
+        process.name: process.link_mbit * 125_000
+        for process in (*found.hosts, *found.servers)
+        if process.link_mbit is not None
+    }
+    return Models(processes, hosts, servers, models, digest, rates)
 
 
 def _placed(model: Model, hosts: Sequence[str], servers: Sequence[str]) -> PlacedModel:

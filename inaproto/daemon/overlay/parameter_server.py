@@ -90,6 +90,7 @@ class ParameterServer:
             "pid": os.getpid(),
             "uptime_s": trio.current_time() - self._began,
             "refused": dict(self._links.refused),
+            "link": None if self._links.paces is None else self._links.paces.status(),
             "shards": [
                 root_status(shard, shell, self._links.status(shard)) for shard, shell in self._shells.items()
             ],

@@ -88,5 +88,9 @@ def _troubles(name: str, shard: Mapping[str, Any]) -> Iterable[RenderableType]:
     for link in shard["links"]:
         if link["error"]:
             yield Text(f"    {name}: to {link['peer']}: {link['error']}")
+        for way, limit in (("from", link["limit_in"]), ("to", link["limit_out"])):
+            if limit is not None:
+                told = f"{limit / 1e6:.1f} MB/s, for more important models use the link"
+                yield Text(f"    {name}: {way} {link['peer']}: at most {told}")
     for note in shard["notes"]:
         yield Text(f"    {name}: {note}")
