@@ -47,7 +47,6 @@ DECLARED: Final[dict[str, str]] = {
     "weights were as old as they may be": "with staleness",
     "a push was withheld until a multiple": "of the staleness plus one",
     "a node pushed once for each clock": "with no staleness",
-    "an update was made again that was on its way": "the first one counts",
     # what the cores note
     **{mark.value: "noted by a core" for mark in Mark},
 }
