@@ -341,6 +341,25 @@ def test_section_3_2_several_failures_at_once_tear_the_tree_down_and_it_is_built
     finish(net)
 
 
+def test_a_tree_that_falls_again_and_again_is_built_up_later_and_later() -> None:
+    net = tree(WIDE)
+    waits = []
+    for _ in range(4):
+        for node in (2, 5):
+            net.crash(NodeId(node))
+        net.elapse(4 * DEAD)
+        assert net.root is not None
+        assert net.root.view().is_direct
+        for node in (2, 5):
+            net.start(NodeId(node))
+        since = net.now
+        while net.root.view().is_direct:
+            net.elapse(BEAT)
+        waits.append((net.now - since) // RETURN)
+    assert waits == [1, 2, 4, 8]
+    finish(net)
+
+
 def test_section_3_2_what_was_withheld_is_sent_to_the_root_when_the_tree_is_torn_down() -> None:
     net = tree(WIDE, 3)
     for _ in range(2):

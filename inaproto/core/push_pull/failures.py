@@ -7,11 +7,17 @@ with its parent nobody tells. In direct mode those that are not attached to the 
 
 from __future__ import annotations
 
+from typing import Final
+
 from inaproto.core.push_pull.children import Bond, Children
 from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.push_pull.types import RootConfig
 from inaproto.core.push_pull.words import NodeId
 from inaproto.units import Instant
+
+STANDS: Final = 16
+"""A tree that stood for so many waits did not fall because it was built up too soon."""
+DOUBLINGS_MAX: Final = 10
 
 
 class Failures:
@@ -23,6 +29,9 @@ class Failures:
         """Workers that are below no node: since when."""
         self._seen: set[WorkerId] = set()
         self._now = now
+        self._doublings = 0
+        """Of the wait before the tree is built up, one for each time that it had stood but briefly."""
+        self._built_at: Instant | None = None
         self.is_direct = False
         self.why = ""
 
@@ -39,14 +48,27 @@ class Failures:
         failures = len(dead) if self.is_direct else max(len(dead), len(self._gone(now)))
         are_many = failures >= self._config.teardown_failures
         if not self.is_direct:
-            return self._change(dead, is_direct=True) if are_many else None
+            return self._tear_down(dead, now) if are_many else None
         if are_many:
             self._enough_since = None
         elif self._enough_since is None:
             self._enough_since = now
-        if self._enough_since is None or now < self._enough_since + self._config.patience.return_ns:
+        if self._enough_since is None or now < self._enough_since + self._wait:
             return None
+        self._built_at = now
         return self._change(dead, is_direct=False)
+
+    @property
+    def _wait(self) -> int:
+        patience = self._config.patience
+        return max(patience.return_ns, patience.dead_ns) << self._doublings
+
+    def _tear_down(self, dead: tuple[NodeId, ...], now: Instant) -> bool:
+        """Where hosts are slower than their patience, a tree falls soon after it is built up."""
+        if self._built_at is not None:
+            is_brief = now < self._built_at + STANDS * self._wait
+            self._doublings = min(self._doublings + 1, DOUBLINGS_MAX) if is_brief else 0
+        return self._change(dead, is_direct=True)
 
     def _gone(self, now: Instant) -> list[WorkerId]:
         limit = 2 * self._config.patience.dead_ns  # children of a dead node need it once to go elsewhere
@@ -91,7 +113,7 @@ class Failures:
     def deadline(self) -> Instant | None:
         times = []
         if self._enough_since is not None:
-            times.append(Instant(self._enough_since + self._config.patience.return_ns))
+            times.append(Instant(self._enough_since + self._wait))
         if not self.is_direct:
             times += self._dying
         if self._config.removal_ns is not None and self._absent_since:
