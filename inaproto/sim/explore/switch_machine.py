@@ -104,7 +104,13 @@ _FLOW_VALUES: Final = (
     "ingress",
     "latest",
 )
-_FLOW_REST: Final = {"spec": "constant", "ring_id": "constant", "psn_mask": "constant", "entries": "copied"}
+_FLOW_REST: Final = {
+    "spec": "constant",
+    "ring_id": "constant",
+    "psn_mask": "constant",
+    "untold": "constant: a switch is given it with the ring",
+    "entries": "copied",
+}
 _ARRAY_VALUES: Final = ("next_serial", "next_offset", "done_high")
 _ARRAY_REST: Final = {
     "spec": "constant",
