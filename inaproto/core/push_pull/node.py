@@ -82,7 +82,7 @@ class ShardNode:
 
     @property
     def deadline(self) -> Instant | None:
-        times = [time for time in (self._link.deadline, self._sub.children.deadline) if time is not None]
+        times = [time for time in (self._link.deadline, self._sub.deadline) if time is not None]
         return min(times, default=None)
 
     def step(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
@@ -330,8 +330,9 @@ class ShardNode:
         actions += self._worker_goes_on()
         actions += self._attach()
         actions += sub.answer()
+        is_met = sub.is_met(now)
         if link.is_attached:
-            actions += self._forward()
+            actions += self._forward(is_held=not is_met or sub.children.are_expected)
         return [*actions, *sub.children.tell_merged(sub.root)]
 
     def _worker_goes_on(self) -> list[NodeAction]:
@@ -370,10 +371,10 @@ class ShardNode:
         self._asking = self._sub.claimed
         return Tell(self._link.parent, Attach(self._link.ask(), self._asking, self._sub.floor))
 
-    def _forward(self) -> list[NodeAction]:
+    def _forward(self, *, is_held: bool) -> list[NodeAction]:
         """Push up, then ask for what is waited for: an edge is FIFO, so the weights come after."""
         parent, session = self._link.parent, self._link.session
-        is_held = self._sub.children.are_expected and not self._link.is_direct
+        is_held &= not self._link.is_direct
         sent = self._sub.forward(is_flush=self._is_flush_due, is_held=is_held)
         actions: list[NodeAction] = []
         for update in sent:

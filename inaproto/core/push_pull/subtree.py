@@ -26,6 +26,10 @@ class Subtree:
         self.root: Clocks = NO_CLOCKS
         """What the root is known to have, durably, of the workers below."""
         self._is_synchronous = config.shard.staleness == 0
+        shape = config.shape if self._is_synchronous else None
+        self._unmet = set[WorkerId]() if shape is None else set(shape.workers)
+        """Workers of the tree below of whom nobody has spoken yet: a child may come before its own do."""
+        self._start_ends = Instant(now + config.patience.start_ns)
 
     @property
     def below(self) -> set[WorkerId]:
@@ -73,6 +77,20 @@ class Subtree:
         if clock >= FOREVER and update.before[worker] < merged < FOREVER:
             update = Update(merged + 1, Clocks({worker: merged}), update.after, None)
         self.take(OWN_PLACE, update)
+
+    def is_met(self, now: Instant) -> bool:
+        """Whether windows may go up: at s = 0 the first would go in parts, were it not to wait for hosts that
+        start later. Not for one that is dead, nor for longer than ``start_ns``."""
+        if self._unmet:
+            self._unmet.difference_update(self._spoken_for)
+            if self.children.dead or now >= self._start_ends:
+                self._unmet.clear()
+        return all(self._is_gone(worker) for worker in sorted(self._unmet))
+
+    @property
+    def deadline(self) -> Instant | None:
+        times = [self.children.deadline, self._start_ends if self._unmet else None]
+        return min((time for time in times if time is not None), default=None)
 
     def take_kept(self) -> None:
         """What a reset dropped of the own worker's updates."""

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.trees import OverlayTree
 from inaproto.core.push_pull.types import ShardSpec
 from inaproto.core.push_pull.words import NodeId
@@ -154,6 +156,13 @@ class OverlayConfig:
             (NodeId(node), tuple(map(NodeId, children))) for node, children in self.shards[shard].below
         )
         return OverlayTree(NodeId(FIRST_SERVER + shard), below)
+
+    def shape(self, shard: int, node: NodeId) -> Shape | None:
+        """The order of additions below a node, where they have one."""
+        if self.shards[shard].staleness:
+            return None
+        worker = {NodeId(setup.host): WorkerId(number) for number, setup in enumerate(self.workers)}
+        return Shape.of(node, self.tree(shard).children, worker.get)
 
     def spec(self, shard: int) -> ShardSpec:
         """With an element for each update, and some that any addition shows in."""

@@ -78,6 +78,7 @@ class NodeSeat:
             children=tree.children(host.node),
             worker=None if worker is None else WorkerId(worker),
             patience=host.world.patience,
+            shape=config.shape(shard, host.node),
         )
 
     def __str__(self) -> str:

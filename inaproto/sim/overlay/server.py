@@ -58,6 +58,7 @@ class Server(Machine):
             patience=world.patience,
             teardown_failures=config.teardown_failures,
             removal_ns=None if config.removal_ns < 0 else config.removal_ns,
+            shape=config.shape(shard, self.node),
         )
         initial = world.values[shard].initial()
         self.snapshot: RootSnapshot | None = None
