@@ -45,11 +45,13 @@ class OverlayOrders(RingOrders[PayloadT]):
             position,
             operation.dtype,
             operation.op,
-            [np.frombuffer(link.came(*came), np.uint8) for came in action.came],
+            [np.frombuffer(link.came(came.child, came.slot, came.nbytes), np.uint8) for came in action.came],
             np.frombuffer(own, np.uint8),
             np.frombuffer(out, np.uint8),
         )
 
     def post_down(self, action: PostDown) -> None:
         """Send a result on."""
-        self._tree_link.post_down(*action)
+        self._tree_link.post_down(
+            action.child, action.msg_id, action.slot, action.header, action.at, action.nbytes
+        )

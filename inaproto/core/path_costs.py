@@ -178,20 +178,22 @@ def _overlay(plan: ReductionPlan, task: Task, links: LinkFigures) -> PathCost:
 def _bounded(tree: OverlayTree, task: Task, links: LinkFigures) -> PathCost:
     first = _ns(task.first_bytes, links.rate_bps)
 
-    def up(rank: int) -> int:
-        """When it has what comes from below."""
+    order = [tree.root]  # parents first; a flat plan of one child each is as deep as it has hosts
+    for rank in order:
+        order += tree.children(rank)
+    up, down = [0] * tree.plan.size, [0] * tree.plan.size
+    # When a rank has what comes from below, and when all below have the result, from when it has it.
+    for rank in reversed(order):
         children = tree.children(rank)
-        return max((up(child) + links.latency_ns for child in children), default=0) + len(children) * first
-
-    def down(rank: int) -> int:
-        """When all below have the result, from when it has it."""
-        children = tree.children(rank)
+        heard = max((up[child] + links.latency_ns for child in children), default=0)
+        up[rank] = heard + len(children) * first
         sent = enumerate((children[index] for index in tree.downwards(rank)), 1)
-        return max((number * first + links.latency_ns + down(child) for number, child in sent), default=0)
-
+        down[rank] = max(
+            (number * first + links.latency_ns + down[child] for number, child in sent), default=0
+        )
     busiest = max(len(tree.children(rank)) + (rank != tree.root) for rank in range(tree.plan.size))
     each = busiest * _ns(task.message_bytes, links.rate_bps)
-    predicted = _pipelined(up(tree.root) + down(tree.root), each, task)
+    predicted = _pipelined(up[tree.root] + down[tree.root], each, task)
     return PathCost("overlay", predicted, tree.levels, tree.in_degree)
 
 

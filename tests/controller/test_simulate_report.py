@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from inaproto.cli import cli
 from inaproto_controller.scenario.measures import MEASURES
+from inaproto_controller.settings import ControllerSettings
 from tests.controller.scenarios import HOPELESS, SMALL, loaded, written
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"
@@ -162,10 +164,16 @@ def test_the_example_runs_as_it_is_shown(tmp_path: Path) -> None:
     assert files[2].read_text(encoding="utf-8").endswith("</svg>\n")
 
 
-@pytest.mark.parametrize(
-    "block",
-    re.findall(r"```toml\n(.*?)```", (EXAMPLE.parents[1] / "docs/planning.md").read_text(), re.DOTALL),
-)
+MANUAL = re.findall(r"```toml\n(.*?)```", (EXAMPLE.parents[1] / "docs/planning.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("block", [block for block in MANUAL if block.startswith("[controller]")])
+def test_settings_of_the_manual_are_right(block: str) -> None:
+    settings = ControllerSettings.model_validate(tomllib.loads(block)["controller"])
+    assert (settings.trees, settings.host_gbit_s) == ("paring", "25")
+
+
+@pytest.mark.parametrize("block", [block for block in MANUAL if not block.startswith("[controller]")])
 def test_scenarios_of_the_manual_are_right(block: str, tmp_path: Path) -> None:
     """Each is a whole one, or tables to be added to a whole one."""
     from inaproto_controller.scenario.scenario import load_scenario

@@ -143,7 +143,7 @@ def test_a_ps_that_cannot_be_one() -> None:
     with pytest.raises(LocalMisuse, match="node 3 is no idle server"):
         plan_printed(network, Task(2, 1, F(1)), [3], ps=3)
     found = plan_printed(slow, Task(2, 1, F(1)), ps=0)
-    assert str(found) == "the PS cannot add gradients up (server: host-0, capacity: 0)"
+    assert str(found) == "the PS cannot add gradients up (server: h0, capacity: 0)"
     assert isinstance(plan_printed(slow, Task(2, 1, F(1))), PlacedTree)
 
 

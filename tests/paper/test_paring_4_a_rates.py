@@ -177,7 +177,7 @@ def test_the_fastest_idle_server_is_the_ps() -> None:
             Fraction(0),
             3,
             [],
-            "no idle server can add gradients up (server: host-0, capacity: 0)",
+            "no idle server can add gradients up (server: h0, capacity: 0)",
         ),
     ],
     ids=["all", "busy", "capacity"],

@@ -13,7 +13,7 @@ from inaproto.core.push_pull.ledger import Ledger
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.node import ShardNode
 from inaproto.core.push_pull.parent_link import ParentLink
-from inaproto.core.push_pull.pending import Pending
+from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.shard import ShardRoot
 from inaproto.core.push_pull.subtree import Subtree
 from inaproto.core.push_pull.updates import goes_on
@@ -94,12 +94,12 @@ _ALL: Final = (
         "is_flush=False",
     ),
     _fault(
-        "window_in_order_of_arrival",
+        "window_in_another_order",
         _RULES,
-        "adds a window in the order of arrival",
-        Pending.first_window,
-        "window = sorted((t for t in self._taken if t[1].clock == clock), key=lambda taken: taken[0])",
-        "window = [t for t in self._taken if t[1].clock == clock]",
+        "adds what is below a node from right to left",
+        Shape._add,
+        "in_order = [part for group, _ in groups for part in group]",
+        "in_order = [part for group, _ in reversed(groups) for part in group]",
     ),
     _fault(
         "acknowledges_before_durable",
@@ -148,7 +148,8 @@ _ALL: Final = (
         _FAULTS,
         "lets a worker whose host has crashed begin anew",
         ShardNode._resume,
-        "worker.resume(base)\n    return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, base)]",
+        "worker.resume(min(known, base))\n"
+        "    return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, min(known, base))]",
         "worker.resume(0)\n    return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, 0)]",
     ),
     _fault(

@@ -104,3 +104,8 @@ def test_what_has_no_cost_is_refused() -> None:
     for sizes in ((-1, FULL, 1), (1, 40, 1), (1, FULL, 0)):
         with pytest.raises(LocalMisuse, match="a size below 0"):
             Task(*sizes)
+
+
+def test_a_flat_plan_of_a_thousand_hosts_has_a_cost() -> None:
+    """Its tree of one child each is a thousand levels deep."""
+    assert of("overlay", ReductionPlan.flat(1000), Task(4096, FULL, 8)).predicted_ns > 0

@@ -78,11 +78,15 @@ class ShardNode:
         self._is_flush_passed_on = False
         """The parent shall flush too."""
         self._last_window = 0
+        self._redo_from: Instant | None = None
+        """When a worker that waits to resume is told to make updates again that are under way; once only."""
+        self._may_redo = False
         self._counters: dict[str, int] = {}
 
     @property
     def deadline(self) -> Instant | None:
-        times = [time for time in (self._link.deadline, self._sub.deadline) if time is not None]
+        redo = None if self._may_redo else self._redo_from
+        times = [time for time in (self._link.deadline, self._sub.deadline, redo) if time is not None]
         return min(times, default=None)
 
     def step(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
@@ -316,9 +320,9 @@ class ShardNode:
         return () if self._link.is_direct else tuple(sorted(dead))
 
     def _lost(self) -> tuple[WorkerId, ...]:
-        below = self._sub.below
-        gone = {w for w in self._asking if w not in below}
-        return tuple(sorted(gone.union(*(child.lost for child in self._sub.children))))
+        """As it tells its parent. Whom one child has lost may be below another one by now."""
+        gone = set(self._asking).union(*(child.lost for child in self._sub.children))
+        return tuple(sorted(gone - self._sub.below))
 
     # --- what is due
 
@@ -327,7 +331,7 @@ class ShardNode:
         actions: list[NodeAction] = [*sub.children.age(now)]
         actions += link.tick(now, self._dead(), self._lost())
         sub.prune()
-        actions += self._worker_goes_on()
+        actions += self._worker_goes_on(now)
         actions += self._attach()
         actions += sub.answer()
         is_met = sub.is_met(now)
@@ -335,22 +339,36 @@ class ShardNode:
             actions += self._forward(is_held=not is_met or sub.children.are_expected)
         return [*actions, *sub.children.tell_merged(sub.root)]
 
-    def _worker_goes_on(self) -> list[NodeAction]:
+    def _worker_goes_on(self, now: Instant) -> list[NodeAction]:
         worker = self._sub.worker
         if worker is None:
             return []
+        self._is_redo_due(now)
         actions = worker.prune(self._sub.root)
         base = self._sub.ledger.merged.get(worker.worker)
         if worker.clock is None and self._link.is_attached and base is not None:
-            actions += self._resume(worker, base)
+            actions += self._resume(worker, base, now)
         return [*actions, *self._finish_update()]
 
-    def _resume(self, worker: LocalWorker, base: int) -> list[NodeAction]:
-        """Where its parent is, as soon as the root is there too: else what is between could still be lost."""
-        if (self._sub.root.get(worker.worker) or 0) < base:
-            return []
-        worker.resume(base)
-        return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, base)]
+    def _is_redo_due(self, now: Instant) -> bool:
+        self._may_redo |= self._redo_from is not None and now >= self._redo_from
+        return self._may_redo
+
+    def _resume(self, worker: LocalWorker, base: int, now: Instant) -> list[NodeAction]:
+        """Where its parent is, as soon as the root is there too: else what is between could still be lost.
+
+        The root may wait for the others, and these, in another shard, for this very worker: then it goes on
+        where the root is, and what it makes again is taken where what is under way is not.
+        """
+        known = self._sub.root.get(worker.worker) or 0
+        if known < base:
+            if self._redo_from is None:
+                self._redo_from = Instant(now + self._config.patience.dead_ns)
+            if not self._is_redo_due(now) or base - known > self._config.shard.ahead_max:
+                return []
+        self._redo_from, self._may_redo = None, False
+        worker.resume(min(known, base))
+        return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, min(known, base))]
 
     def _attach(self) -> list[NodeAction]:
         """To the parent, and children to this node, once it is known how far the parent is with theirs."""
