@@ -24,7 +24,9 @@ ifeq ($(ARGS),)
 	@.venv/bin/inaproto demo racks
 endif
 
-test: lint types unit ## Format, lint, import rules, types and all tests
+# The types are checked beside the tests, by a core that these leave idle.
+test: lint ## Format, lint, import rules, types and all tests
+	@$(MAKE) --no-print-directory --jobs 2 types unit
 
 lint: $(STAMP) ## Format, lint and import rules
 	$(PY) -m ruff format --check --quiet
@@ -35,7 +37,7 @@ types: $(STAMP) ## mypy --strict over everything
 	$(PY) -m mypy
 
 unit: $(STAMP) ## The tests alone, on all cores; for some of them: make unit ARGS='tests/unit -k psn'
-	$(PY) -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS)
+	$(PY) -m pytest --numprocesses auto --maxprocesses 9 --dist worksteal $(ARGS)
 
 coverage: $(STAMP) ## The tests with branch coverage of wire and core
 	$(PY) -m coverage run -m pytest $(ARGS)

@@ -35,6 +35,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait, for processes that they started."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 @pytest.fixture
 def runtime_dir() -> Iterator[Path]:
     """An empty private directory whose path is short enough for UNIX sockets in it (``tmp_path`` is not)."""
