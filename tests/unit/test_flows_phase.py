@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from inaproto.errors import LocalMisuse
 from inaproto_hil.flows.max_min import Engine
-from inaproto_hil.flows.paths import Paths
 from inaproto_hil.flows.phase import Load, carry, merged
-from inaproto_hil.flows.rounds import Training, train
 from tests.unit.test_flows_max_min import drawn, path_table
 
 
@@ -91,36 +89,3 @@ def test_slack_delays_what_others_leave_by_its_share_at_most() -> None:
     assert exact.ended.tolist() == [1.0, 1.5, 1.05]
     assert held.ended == pytest.approx([1.0, 1.525, 1.05])
     assert held.rated < exact.rated
-
-
-# -- models in rounds
-
-
-def alone(priority: int = 0, *, compute: float = 2.0) -> Training:
-    paths = path_table([0])
-    return Training([paths, paths], 1.0, compute, 3, priority)
-
-
-def test_a_model_alone_computes_pushes_and_pulls_in_each_round() -> None:
-    assert train(np.ones(1), [alone()]) == [12.0]
-
-
-def test_two_models_share_a_link_and_each_ends_when_both_have_what_they_need() -> None:
-    assert train(np.ones(1), [alone(), alone()]) == [18.0, 18.0]
-
-
-def test_the_high_model_ends_as_if_alone_and_the_low_one_uses_what_it_leaves() -> None:
-    """While the high one computes for 2 the low one has the link: each of its rounds takes two turns."""
-    high, low = train(np.ones(1), [alone(1), alone(0)])[::-1]
-    assert high == 12.0
-    assert low == 14.0
-
-
-def test_phases_with_flows_of_one_host_alone_take_no_time() -> None:
-    nothing = Paths.of_table(np.full((1, 1), -1, np.int32))
-    assert train(np.ones(1), [Training([nothing], 1.0, 2.0, 3)]) == [6.0]
-
-
-def test_a_model_without_rounds_is_refused() -> None:
-    with pytest.raises(LocalMisuse):
-        train(np.ones(1), [Training([path_table([0])], 1.0, 2.0, 0)])

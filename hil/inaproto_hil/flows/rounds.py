@@ -63,17 +63,22 @@ class _Run:
             if phase == 0:
                 heapq.heappush(self._starts, (self._trainings[model].compute, group))
         now = 0.0
-        while self._starts or self._state.sizes[0] > 0:
+        while self._starts or self._is_live():
             while self._starts and self._starts[0][0] <= now:
                 self._begin(heapq.heappop(self._starts)[1])
             until = self._starts[0][0] if self._starts else np.inf
             now, _ = run(self._flows, self._state, self._kinds, now, until, 0.0, True)
-            if not self._state.sizes[0] and not (self._state.unended == 0).any():
+            if not self._is_live() and not (self._state.unended == 0).any():
                 now = until
             for group in np.flatnonzero(self._state.unended == 0).tolist():
                 self._state.unended[group] = _OVER
                 self._follow(group, now, ended)
         return ended
+
+    def _is_live(self) -> bool:
+        """Some flows have rates, or need them."""
+        in_order, _, opened = self._state.sizes
+        return bool(in_order or opened)
 
     def _begin(self, group: int) -> None:
         state, mine = self._state, slice(self._bounds[group], self._bounds[group + 1])

@@ -217,16 +217,19 @@ def run(
     """From ``begun`` until ``until``, until nothing is live, or, if ``is_watched``, until a group has ended.
 
     Returns when that is, and how often rates were found. Flows that are ``fresh`` are begun first. ``kinds``:
-    how many classes there are.
+    how many classes there are. What has ended has left the order when this returns; what needs new rates then
+    is ``opened``, and is given them by the next call, at the same time.
     """
     now = begun
     rated = 0
     place = _admit(flows, state, now)
-    while not (is_watched and _is_any_over(state)):
+    while True:
         if place < state.sizes[0] or state.sizes[2] > 0:
             rated += 1
             _open_from(flows, state, 0 if rated % _ANEW == 0 else place, now)
-            _rate_opened(flows, state, kinds, now)
+        if is_watched and _is_any_over(state):
+            break
+        _rate_opened(flows, state, kinds, now)
         if state.sizes[0] == 0:
             break
         least = state.soonest[state.sizes[0] - 1]
