@@ -21,6 +21,14 @@ def spec_of(shard: Shard) -> ShardSpec:
     )
 
 
+def pushes_max(shard: Shard) -> int:
+    """That a child may have to send at once: all that its log can have, which its parent may lack.
+
+    They wait as parts of the log, and take no memory of their own. Sums of several workers are fewer.
+    """
+    return len(shard.model.workers) * (spec_of(shard).ahead_max + 1)
+
+
 def patience_of(shard: Shard) -> Patience:
     """MLNet's heartbeats; dead is who was silent for three of them (mlnet.md 5)."""
     period = shard.model.settings.heartbeat_ms * MS

@@ -24,6 +24,7 @@ from inaproto.ca.identity import Role
 from inaproto.core.push_pull.words import NodeId, Word
 from inaproto.daemon.accepting import take_each
 from inaproto.daemon.control_stream import EndOfChannel
+from inaproto.daemon.overlay.core_configs import pushes_max
 from inaproto.daemon.overlay.listening import dial, listen_at
 from inaproto.daemon.overlay.message_channel import StreamChannel
 from inaproto.daemon.overlay.models_file import Models, Shard
@@ -115,7 +116,9 @@ class Links:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. Started when others can connect. Raises ``ConfigError``."""
-        listening = await listen_at(self._models.processes[self._process], self._credentials)
+        listening = await listen_at(
+            self._models.processes[self._process], self._credentials, self._models.connections_max
+        )
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -228,7 +231,7 @@ class Links:
             raise JobError(f"{channel.address} answers as {answer}")
         if answer.nic:
             channel = await self._by_nic(channel)
-        channel.allow_payload(shard.nbytes)
+        channel.allow_payload(shard.nbytes, pushes_max(shard))
         if self.paces is not None:
             channel.pace(self.paces, shard.model.settings.priority)
         return channel

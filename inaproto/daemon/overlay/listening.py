@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from inaproto.daemon.control_address import Endpoint, Holder, credentials_of
 from inaproto.daemon.overlay.models_file import Address, Models, Tcp
 from inaproto.daemon.tcp_stream import TcpStream, dial_tcp
 from inaproto.daemon.tls import Credentials, TlsRefused
-from inaproto.daemon.tls_listener import TlsListener, listen_tls
+from inaproto.daemon.tls_listener import TlsLimits, TlsListener, listen_tls
 from inaproto.daemon.tls_stream import handshake
 from inaproto.daemon.unix_sockets import listen_unix
 from inaproto.errors import ConfigError, FabricError
@@ -66,14 +67,19 @@ def credentials_for(models: Models, process: str, tls: Path | None, directory: P
     return credentials_of(Endpoint(found.host, found.port, process), holder)
 
 
-async def listen_at(address: Address, credentials: Credentials | None = None) -> StreamListener | TlsListener:
-    """Raises ``ConfigError`` that names the address. A ``TlsListener`` is to be run."""
+async def listen_at(
+    address: Address, credentials: Credentials | None = None, connections: int = 0
+) -> StreamListener | TlsListener:
+    """``connections``: that are to be expected, all of one address if all processes are on one machine.
+
+    Raises ``ConfigError`` that names the address. A ``TlsListener`` is to be run.
+    """
     if isinstance(address, Path):
         return await listen_unix(address, "models: the socket of this process")
     if address.is_tls:
         if credentials is None:
             raise ConfigError(f"models: {address} needs certificates")
-        return await listen_tls(address.host, address.port, credentials)
+        return await listen_tls(address.host, address.port, credentials, _limits(connections))
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -88,6 +94,18 @@ async def listen_at(address: Address, credentials: Credentials | None = None) ->
             "and a free port"
         ) from None
     return TcpListener(sock)
+
+
+def _limits(connections: int) -> TlsLimits:
+    """Twice what is expected: a connection that is lost may end here later than its successor comes."""
+    usual = TlsLimits()
+    most = 2 * connections
+    return replace(
+        usual,
+        sessions_of_address_max=max(usual.sessions_of_address_max, most),
+        connections_burst=max(usual.connections_burst, most),
+        connections_per_s=max(usual.connections_per_s, float(most)),
+    )
 
 
 async def dial(address: Address, peer: str = "", credentials: Credentials | None = None) -> ByteStream:

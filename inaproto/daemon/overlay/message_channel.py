@@ -27,6 +27,8 @@ PRIORITY_MAX: Final = 255
 """The most urgent."""
 MESSAGE_BYTES_OF_STRANGERS: Final = 64 << 10
 OUTPUT_BYTES_MIN: Final = 16 << 20
+ARRAYS_MAX: Final = 4
+"""In the queue of output, by default: of weights, which are made anew for each answer."""
 PARTIAL_S: Final = 30.0
 """A peer that falls silent in the middle of a message is cut off after this long."""
 READS_MAX: Final = 16
@@ -47,8 +49,8 @@ class MessageChannel(Protocol):
         """Of the far side, for people."""
         ...
 
-    def allow_payload(self, nbytes_max: int) -> None:
-        """From now on; before, a message may have none."""
+    def allow_payload(self, nbytes_max: int, arrays_max: int = ARRAYS_MAX) -> None:
+        """From now on; before, a message may have none. ``arrays_max``: so many may wait to be sent."""
         ...
 
     def send_nowait(self, message: Message, payload: Sequence[memoryview] = ()) -> None:
@@ -97,10 +99,9 @@ class StreamChannel:
     def stream(self) -> ByteStream:
         return self._stream
 
-    def allow_payload(self, nbytes_max: int) -> None:
-        """The queue of output holds four of them, too."""
+    def allow_payload(self, nbytes_max: int, arrays_max: int = ARRAYS_MAX) -> None:
         self._decoder.payload_bytes_max = nbytes_max
-        self._output_bytes_max = max(OUTPUT_BYTES_MIN, 4 * nbytes_max)
+        self._output_bytes_max = max(OUTPUT_BYTES_MIN, arrays_max * nbytes_max)
 
     def pace(self, paces: Paces, priority: int) -> None:
         """From now on: as fast as the link and more important channels let it."""

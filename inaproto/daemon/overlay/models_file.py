@@ -228,6 +228,11 @@ class Models:
     rates: Mapping[str, int]
     """Of access links that are known, bytes/s each way."""
 
+    @property
+    def connections_max(self) -> int:
+        """That one process can have at once as a parent: one of each host and shard."""
+        return sum(len(model.workers) * len(model.servers) for model in self.models)
+
     def shards_of(self, process: str) -> list[Shard]:
         """In whose trees it is."""
         return [

@@ -1,0 +1,43 @@
+"""What neighbours in the trees of models owe each other: room for what they keep, limits, resuming."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import trio
+
+from tests.daemon.models_cluster import WAIT_S, models_cluster, models_text
+
+
+async def test_all_that_a_server_missed_fits_into_one_connection(tmp_path: Path) -> None:
+    """Eight updates of 4 MiB are sent at once when it is back: more than a stranger's queue may hold."""
+    elements = 1 << 19
+    text = models_text(1, 1, dtype="int64", elements=elements, ahead_max=8, heartbeat_ms=500)
+    async with models_cluster(tmp_path, text) as cluster:
+        async with await cluster.worker("h0") as model:
+            await cluster.end("ps0")
+            for clock in range(1, 9):
+                model.push(np.full(elements, clock))
+                assert await model.finish(WAIT_S) == clock
+            await cluster.start("ps0")
+            weights = await model.pull(0, WAIT_S)
+            assert (weights == 36).all()
+        (shard,) = cluster.servers["ps0"].status()["shards"]
+        assert shard["marks"].get("attached", 0) <= 1
+        assert not any("unread" in link["error"] for link in cluster.status("h0")["shards"][0]["links"])
+
+
+async def test_one_process_may_have_many_shards_at_another(tmp_path: Path) -> None:
+    """Each is a connection of its own, by TLS too: neighbours are no strangers."""
+    text = models_text(1, 1, tls=True, dtype="int32", elements=1)
+    text += "".join(f'[[models]]\nname = "m{n}"\ndtype = "int32"\nelements = 1\n' for n in range(99))
+    async with models_cluster(tmp_path, text) as cluster:
+
+        def attached() -> int:
+            shards = [model["shards"][0] for model in cluster.hosts["h0"].status()["models"]]
+            return sum(shard["attached"] for shard in shards)
+
+        while attached() < 100:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert cluster.servers["ps0"].status()["refused"] == {}
