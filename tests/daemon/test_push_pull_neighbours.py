@@ -41,3 +41,43 @@ async def test_one_process_may_have_many_shards_at_another(tmp_path: Path) -> No
         while attached() < 100:  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert cluster.servers["ps0"].status()["refused"] == {}
+
+
+async def test_a_worker_of_which_servers_know_different_clocks_waits_for_nobody_ahead_of_it(
+    tmp_path: Path,
+) -> None:
+    """ps1 has five of its updates, ps0 none: the other worker cannot come to five before it does."""
+    text = models_text(
+        2, 2, dtype="int64", elements=2, tree="direct", staleness=1, heartbeat_ms=500, teardown_failures=9
+    )
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h1") as other:
+        async with await cluster.worker("h0") as first:
+            await cluster.end("ps0")
+            for _ in range(5):
+                first.push(np.full(2, 1))
+                await first.finish(WAIT_S)
+
+            def of_first() -> int:
+                (shard,) = cluster.servers["ps1"].status()["shards"]
+                return int(shard["by_worker"]["h0"])
+
+            while of_first() < 4:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            await cluster.end("h0")
+        await cluster.start("ps0")
+        await cluster.start("h0")
+        async with await cluster.worker("h0") as again, trio.open_nursery() as nursery:
+            assert again.clock == 0
+
+            async def go_on() -> None:
+                while other.clock < 6:
+                    await other.pull(1, WAIT_S)
+                    await other.finish(WAIT_S)
+
+            nursery.start_soon(go_on)
+            while again.clock < 6:
+                again.push(np.full(2, 1))
+                await again.finish(WAIT_S)
+                await again.pull(1, WAIT_S)
+                assert again.last_pull is not None
+                assert again.last_pull.oldest >= again.clock - 1

@@ -149,9 +149,13 @@ class ModelSeat:
         asked = _Request(request, self._clock or 0, staleness)
         if self._choice is not None:
             self._choice.asked(now())
-        shells = [(shard, shell, self._ask(asked, shard)) for shard, shell in self._shells.items()]
-        for _, shell, number in shells:
-            shell.post(Pulled(number, staleness))
+        clock = asked.clock
+        shells = [
+            (shell, self._ask(asked, shard), max(0, self._clocks[shard] - clock))
+            for shard, shell in self._shells.items()
+        ]
+        for shell, number, ahead in shells:  # nobody need be where a shard has the worker already
+            shell.post(Pulled(number, staleness + ahead))
 
     def leave(self, request: int) -> None:
         self._require_next(None)
