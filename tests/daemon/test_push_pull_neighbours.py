@@ -31,14 +31,14 @@ async def test_all_that_a_server_missed_fits_into_one_connection(tmp_path: Path)
 async def test_one_process_may_have_many_shards_at_another(tmp_path: Path) -> None:
     """Each is a connection of its own, by TLS too: neighbours are no strangers."""
     text = models_text(1, 1, tls=True, dtype="int32", elements=1)
-    text += "".join(f'[[models]]\nname = "m{n}"\ndtype = "int32"\nelements = 1\n' for n in range(99))
+    text += "".join(f'[[models]]\nname = "m{n}"\ndtype = "int32"\nelements = 1\n' for n in range(65))
     async with models_cluster(tmp_path, text) as cluster:
 
         def attached() -> int:
             shards = [model["shards"][0] for model in cluster.hosts["h0"].status()["models"]]
             return sum(shard["attached"] for shard in shards)
 
-        while attached() < 100:  # noqa: ASYNC110
+        while attached() < 66:  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert cluster.servers["ps0"].status()["refused"] == {}
 

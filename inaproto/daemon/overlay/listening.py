@@ -102,6 +102,7 @@ def _limits(connections: int) -> TlsLimits:
     most = 2 * connections
     return replace(
         usual,
+        handshakes_of_address_max=usual.handshakes_max // 2,
         sessions_of_address_max=max(usual.sessions_of_address_max, most),
         connections_burst=max(usual.connections_burst, most),
         connections_per_s=max(usual.connections_per_s, float(most)),
