@@ -245,6 +245,23 @@ def test_section_3_2_nobody_waits_for_a_worker_that_has_left(s: int) -> None:
     assert net.root.view().clocks[WorkerId(1)] == FOREVER
 
 
+def test_section_3_2_a_node_sends_one_value_also_before_the_root_has_a_leaver_s_last_words() -> None:
+    """s = 0: the window after them has no part of the leaver, and goes up whole."""
+    net = tree({0: ROOT, 1: 0, 2: 0}, 0)
+    update_all(net)
+    net.leave(1)
+    net.update(0)
+    net.update(2)
+    net.settle(persists=False)
+    before = net.words(Push, by=0)
+    net.update(0)
+    net.update(2)
+    net.settle(persists=False)
+    assert net.words(Push, by=0) == before + 1
+    assert Mark.LATE_PART not in net.marks()
+    assert net.persisting, "the root does not have it yet"
+
+
 def test_section_3_2_what_a_worker_has_pushed_since_its_last_clock_counts_when_it_leaves() -> None:
     for s in (0, 2):
         net = tree({0: ROOT, 1: 0}, s)

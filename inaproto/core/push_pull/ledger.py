@@ -26,6 +26,8 @@ class Ledger:
         self.merged: Clocks = NO_CLOCKS
         self.forwarded: Clocks = NO_CLOCKS
         self.log: list[Update] = []
+        self._last_windows: dict[WorkerId, int] = {}
+        """Of workers whose last words were taken here: the window that these are in."""
 
     def take(self, place: int, update: Update) -> bool:
         """Merges it, whole; False, and nothing is changed, if it does not go on from ``merged``."""
@@ -33,6 +35,9 @@ class Ledger:
             return False
         self.merged = self.merged.with_(update.after)
         self._pending.add(place, update)
+        for worker, clock in update.after.items():
+            if clock >= FOREVER:
+                self._last_windows[worker] = update.clock
         return True
 
     @property
@@ -50,7 +55,8 @@ class Ledger:
         """What goes to the parent now (mlnet.md 3, push up): it counts as sent, and is in the log.
 
         ``awaited``: the workers whose clocks make c_sub; what has come of others is not withheld.
-        ``is_held``: a child is expected that has not come.
+        ``is_held``: a child is expected that has not come. ``is_gone``: the root has said so; of a worker
+        whose last words were taken here, and have gone up in an earlier window, it is known without.
         """
         awaited = tuple(awaited)
         sub_clock = -1 if is_held else self.merged.minimum(awaited)
@@ -72,7 +78,10 @@ class Ledger:
         return sent
 
     def _added(self, parts: list[Update], is_gone: IsGone) -> list[Update]:
-        return [total(parts, parts[0].clock)] if self._shape is None else self._shape.added(parts, is_gone)
+        if self._shape is None:
+            return [total(parts, parts[0].clock)]
+        window, ended = parts[0].clock, self._last_windows
+        return self._shape.added(parts, lambda w: is_gone(w) or ended.get(w, window) < window)
 
     def prune(self, root: Clocks, gone: Iterable[WorkerId]) -> None:
         """What the root has durably need not be kept; workers ``gone`` from below are forgotten once nothing
@@ -110,6 +119,7 @@ class Ledger:
         """All sums are dropped: they are made again from what those below kept."""
         self._pending.clear()
         self.log.clear()
+        self._last_windows.clear()
         self.merged = self.forwarded = base
 
     def _touched(self) -> set[WorkerId]:
@@ -118,3 +128,4 @@ class Ledger:
     def _narrow(self, workers: Iterable[WorkerId]) -> None:
         workers = tuple(workers)
         self.merged, self.forwarded = self.merged.restricted(workers), self.forwarded.restricted(workers)
+        self._last_windows = {w: window for w, window in self._last_windows.items() if w in self.merged}

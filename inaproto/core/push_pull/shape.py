@@ -17,7 +17,8 @@ from inaproto.core.push_pull.updates import Update, total
 from inaproto.core.push_pull.words import NodeId
 
 IsGone = Callable[[WorkerId], bool]
-"""Whether the root has the last words of a worker, durably: it has no part in later windows."""
+"""Whether a worker has no part in the window, since its last words were in an earlier one: that one is added,
+or on its way in front of this one."""
 
 
 @dataclass(frozen=True)
