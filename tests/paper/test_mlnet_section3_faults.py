@@ -294,6 +294,32 @@ def test_nobody_is_dead_who_has_yet_to_start() -> None:
     net.check_end()
 
 
+def test_no_worker_is_removed_that_has_yet_to_start() -> None:
+    """However soon one that was here is (ours); also after the root has started again."""
+    patience = replace(QUICK, start_ns=20 * DEAD)
+    shard = ShardSpec(3, "int64")
+    for has_restarted in (False, True):
+        net = Net(
+            {0: ROOT, 1: ROOT, 2: ROOT},
+            shard,
+            random=Random(0),
+            updates=1,
+            patience=patience,
+            removal_ns=2 * DEAD,
+        )
+        net.crash(NodeId(2))
+        if has_restarted:
+            net.crash(ROOT)
+            net.start_root()
+        net.settle()
+        net.crash(NodeId(1))
+        net.elapse(19 * DEAD)
+        assert net.root is not None
+        assert [net.root.view().merged[worker] == REMOVED for worker in net.workers] == [False, True, False]
+        net.elapse(2 * DEAD)
+        assert [net.root.view().merged[worker] == REMOVED for worker in net.workers] == [False, True, True]
+
+
 WIDE = {0: ROOT, 1: ROOT, 2: 0, 3: 0, 4: 1, 5: 1}
 
 

@@ -386,7 +386,7 @@ def test_a_place_in_the_tree_that_cannot_be_is_misuse(change: dict[str, Any]) ->
     "change",
     [
         {"workers": ()}, {"workers": (MINE, MINE)}, {"children": (OTHER,)}, {"nodes": (ME, CHILD, ROOT)},
-        {"teardown_failures": 0}, {"children_max": 1},
+        {"teardown_failures": 0}, {"children_max": 1}, {"removal_ns": 0}, {"removal_ns": -1},
     ],
 )  # fmt: skip
 def test_a_root_that_cannot_be_is_misuse(change: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ with its parent nobody tells. In direct mode those that are not attached to the 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from inaproto.core.push_pull.children import Bond, Children
@@ -28,6 +29,8 @@ class Failures:
         self._absent_since: dict[WorkerId, Instant] = dict.fromkeys(config.workers, now)
         """Workers that are below no node: since when."""
         self._seen: set[WorkerId] = set()
+        """Those that were below a node since the start."""
+        self._start_ends = Instant(now + config.patience.start_ns)
         self._now = now
         self._doublings = 0
         """Of the wait before the tree is built up, one for each time that it had stood but briefly."""
@@ -88,19 +91,32 @@ class Failures:
         """Who has been absent for too long."""
         self._now = now
         here = {w for c in children.bound(Bond.ATTACHED) for w in c.workers if w not in c.lost}
-        self._seen |= here
         for worker, clock in clocks.items():
-            if worker in here or clock >= FOREVER:
-                self._absent_since.pop(worker, None)
-            else:
+            if worker not in here and clock < FOREVER:
                 self._absent_since.setdefault(worker, now)
-        limit = self._config.removal_ns
-        if limit is None:
-            return []
-        late = [worker for worker, since in sorted(self._absent_since.items()) if now >= since + limit]
+        self.met([worker for worker in clocks if worker in here or clocks[worker] >= FOREVER])
+        late = [worker for worker, at in self._removals if now >= at]
         for worker in late:
             del self._absent_since[worker]
         return late
+
+    def met(self, workers: Collection[WorkerId]) -> None:
+        """They are below a node that is attached."""
+        self._seen.update(workers)
+        for worker in workers:
+            self._absent_since.pop(worker, None)
+
+    @property
+    def _removals(self) -> list[tuple[WorkerId, Instant]]:
+        """Who is to be removed when, if it stays away. Hosts start one by one: not before ``start_ns`` is
+        over, who has not been here."""
+        limit = self._config.removal_ns
+        if limit is None:
+            return []
+        return [
+            (w, Instant(since + limit if w in self._seen else max(since + limit, self._start_ends)))
+            for w, since in sorted(self._absent_since.items())
+        ]
 
     @property
     def _dying(self) -> list[Instant]:
@@ -116,6 +132,5 @@ class Failures:
             times.append(Instant(self._enough_since + self._wait))
         if not self.is_direct:
             times += self._dying
-        if self._config.removal_ns is not None and self._absent_since:
-            times.append(Instant(min(self._absent_since.values()) + self._config.removal_ns))
+        times += [at for _, at in self._removals]
         return min(times, default=None)

@@ -256,10 +256,12 @@ class ShardRoot:
         """At s > 0 only once what has come of its workers is durable: the child's log may end before that,
         and it could not use weights that lack it."""
         actions: list[RootAction] = []
+        failures = self._failures
         for child in self._children.bound(Bond.ASKED):
             base, durable = (clocks.restricted(child.workers) for clocks in (self._merged, self._clocks))
             if self._config.shard.staleness > 0 and base != durable:
                 continue
             child.bond, child.told = Bond.ATTACHED, durable
-            actions.append(Tell(child.node, Attached(child.session, base, durable, self._failures.is_direct)))
+            failures.met(child.workers)
+            actions.append(Tell(child.node, Attached(child.session, base, durable, failures.is_direct)))
         return actions

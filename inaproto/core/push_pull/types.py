@@ -131,7 +131,8 @@ class RootConfig:
                 raise LocalMisuse(f"root {self.node}: a {what} is named twice: {named}")
         if not self.workers or not set(self.children) <= set(self.nodes) or self.node in self.nodes:
             raise LocalMisuse(f"root {self.node}: no workers, or children that are not nodes below it")
-        if self.teardown_failures < 1 or self.children_max < len(self.nodes):
+        is_hasty = self.removal_ns is not None and self.removal_ns < 1
+        if self.teardown_failures < 1 or self.children_max < len(self.nodes) or is_hasty:
             raise LocalMisuse(f"root {self.node}: a number that is too small: {self}")
 
 
