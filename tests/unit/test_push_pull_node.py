@@ -278,6 +278,54 @@ def test_requests_and_children_have_bounds() -> None:
     assert blames(node.hears(CHILD, PullRequest(6))) == [], "it is there already"
 
 
+def _asked(actions: list[Any]) -> list[int]:
+    return [word.needed for word in words(actions, ROOT) if isinstance(word, PullRequest)]
+
+
+def test_requests_of_processes_that_are_gone_are_not_in_the_way_of_later_ones() -> None:
+    """The other worker stands still at clock 0. Each process makes two clocks, asks for new weights, and is
+    gone."""
+    spec = ShardSpec(2 * 12, "int64", 1, ahead_max=2)
+    net = Net({0: ROOT, 1: ROOT}, spec, random=Random(0), updates=12)
+    net.settle()
+    for _ in range(12):
+        net.step(NodeId(0), Abandoned())
+        net.programs[MINE].is_waiting = False
+        net.update(0)
+        net.settle()
+        net.pull(0)
+        net.settle()
+    assert net.root is not None
+    assert net.root.view().children[0].waiting == (1, 2, 3, 4), "as many as it may"
+    for _ in range(12):
+        net.update(1)
+        net.settle()
+        net.programs[ITS].is_waiting = False
+    assert not net.programs[MINE].is_waiting
+    assert net.programs[MINE].answers[-1].clock == 12
+
+
+def test_a_request_that_is_earlier_than_as_many_as_may_wait_goes_up_in_a_new_session() -> None:
+    """Of somebody who bears more staleness: others could wait for him."""
+    shard = replace(SHARD, staleness=1, ahead_max=2)
+    node = Node(replace(CONFIG, shard=shard, children=()))
+    node.does(Connected(ROOT))
+    node.hears(ROOT, Attached(1, Clocks({MINE: 9}), Clocks({MINE: 9})))
+    asked = []
+    for clock in range(9, 13):
+        asked += _asked(node.does(Pulled(clock, 0)))
+        node.does(Abandoned())
+        node.does(Clocked(20 + clock))
+        node.hears(ROOT, Merged(Clocks({MINE: clock + 1})))
+    assert asked == [9, 10, 11], "and 0, when it was new"
+    assert node.core.view().asked == (0, 9, 10, 11)
+    assert _asked(node.does(Pulled(1, 0))) == [], "those before it are answered before it"
+    [attach] = [word for word in words(node.does(Pulled(2, 5)), ROOT) if isinstance(word, Attach)]
+    assert attach.session == 2
+    now = Clocks({MINE: 13})
+    assert _asked(node.hears(ROOT, Attached(2, now, now))) == [0, 8, 13]
+
+
 def test_a_heartbeat_is_answered_and_says_whether_there_is_a_parent() -> None:
     node = Node()
     assert words(node.hears(CHILD, Heartbeat()), CHILD) == [HeartbeatAnswer(False)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.requests import requests_max
 from inaproto.core.push_pull.staleness import model_clock
 from inaproto.core.push_pull.types import ChildView, Mark, NodeConfig, Noted, RootConfig, Tell
 from inaproto.core.push_pull.words import Attach, Detached, Heartbeat, Merged, NodeId, PullRequest, Weights
@@ -65,8 +66,7 @@ class Children:
     def __init__(self, config: NodeConfig | RootConfig, now: Instant) -> None:
         of_tree = config.children
         self._at_most = config.children_max
-        self._requests_max = config.shard.ahead_max
-        """Of each worker: it has no more pulls that wait."""
+        self._shard = config.shard
         self._patience = config.patience
         self._start_ends = Instant(now + config.patience.start_ns)
         self._size_of_tree = len(of_tree)
@@ -205,7 +205,7 @@ class Children:
         if child is None or child.bond is not Bond.ATTACHED:
             return False
         if said.needed not in child.waiting:
-            if len(child.waiting) >= self._requests_max * (len(child.workers) + 1):
+            if len(child.waiting) >= requests_max(self._shard, child.workers):
                 return Blame(str(node), "one request too many", f"{len(child.waiting)} wait")
             child.waiting = sorted([*child.waiting, said.needed])
         return True

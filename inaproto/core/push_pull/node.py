@@ -19,6 +19,7 @@ from inaproto.core.push_pull.children import Bond
 from inaproto.core.push_pull.clocks import NO_CLOCKS, WorkerId
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.parent_link import ParentLink
+from inaproto.core.push_pull.requests import next_requests, requests_max
 from inaproto.core.push_pull.rules import push_fault, weights_fault
 from inaproto.core.push_pull.subtree import Subtree
 from inaproto.core.push_pull.types import (
@@ -405,7 +406,13 @@ class ShardNode:
         if self._is_flush_passed_on:
             actions.append(Tell(parent, Flush()))
         self._is_flush_due = self._is_flush_passed_on = False
-        needs = self._sub.needs
-        actions += [Tell(parent, PullRequest(needed)) for needed in needs if needed not in self._asked]
-        self._asked = sorted({*self._asked, *needs})
-        return actions
+        return [*actions, *self._request()]
+
+    def _request(self) -> list[Tell]:
+        """What is waited for."""
+        at_most = requests_max(self._config.shard, self._asking)
+        due = next_requests(self._sub.needs, self._asked, at_most)
+        if due is None:
+            return [self._ask_parent()]
+        self._asked = sorted([*self._asked, *due])
+        return [Tell(self._link.parent, PullRequest(needed)) for needed in due]
