@@ -30,6 +30,7 @@ from inaproto.wire.control_types import (
     Mac,
     Message,
     Name,
+    Names,
     Positive32,
     Secret,
 )
@@ -279,6 +280,11 @@ class ShardState(Message):
     dtype: _Dtype
     clocks: _Clocks
     arrays: _Arrays = 1
+    workers: Names = ()
+    """By their numbers in ``clocks``; none: written before names were."""
+    model_elements: U64 = 0
+    shards: U16 = 0
+    fraction_bits: U16 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

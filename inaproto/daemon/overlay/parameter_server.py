@@ -26,9 +26,10 @@ from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.models_file import Models, Shard
 from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
+from inaproto.daemon.overlay.shard_store import stored
 from inaproto.daemon.overlay.shells import RootShell, frame_of
 from inaproto.daemon.overlay.status import root_status
-from inaproto.daemon.overlay.word_records import record_of, snapshot_of, state_of
+from inaproto.daemon.overlay.word_records import state_of
 from inaproto.daemon.tls import Credentials
 from inaproto.daemon.unix_sockets import listen_unix, make_run_directory
 from inaproto.errors import ConfigError, DecodeError, JobError
@@ -100,19 +101,17 @@ class ParameterServer:
 def _restored(shard: Shard, durable: DurableLog, directory: Path) -> ShardRoot:
     """The root as the disk has it. Raises ``ConfigError`` for a disk that has something else."""
     found = durable.found
-    try:
-        snapshot = None if found.snapshot is None else snapshot_of(found.snapshot, shard)
-        changes = [record_of(frame, shard) for frame in found.changes]
-    except DecodeError as error:
-        raise ConfigError(f"store: {directory}: {error.reason}") from None
-    root = ShardRoot(root_config(shard), snapshot, changes, now())
-    if snapshot is None:  # so that nobody takes the directory for that of another shard
+    there = stored(found, shard, directory)
+    root = ShardRoot(root_config(shard), there.snapshot, there.changes, now())
+    if there.news:
+        log.warning("%s: store %s: %s", shard, directory, there.news)
+    if there.snapshot is None or there.news:  # so that nobody takes the directory for that of another shard
         durable.snapshot(frame_of(state_of(root.snapshot(), shard)))
-    elif changes or found.torn_bytes:
+    elif there.changes or found.torn_bytes:
         log.info(
             "%s: %d changes after snapshot %d, %d torn bytes",
             shard,
-            len(changes),
+            len(there.changes),
             durable.number,
             found.torn_bytes,
         )
