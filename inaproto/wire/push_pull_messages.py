@@ -29,6 +29,7 @@ from inaproto.wire.control_types import (
     Ip,
     Mac,
     Message,
+    Mtu,
     Name,
     Names,
     Positive32,
@@ -146,6 +147,8 @@ class OverlayHello(Message):
     """Grows with each start of the process."""
     nic: Flag = False
     """What follows may go over queue pairs (``OverlayQueuePair``)."""
+    no_nic: Explanation = ""
+    """Why not, of one who should have a NIC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +157,15 @@ class OverlayWelcome(Message):
     process: Name
     life: U64
     nic: Flag = False
-    """What follows does go over queue pairs."""
+    """Both try queue pairs next."""
+    no_nic: Explanation = ""
+    """Why not, of one who should have a NIC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayQueuePair(Message):
-    """What follows goes over queue pairs; both sides name theirs, and the memory that is written to."""
+    """Both sides name theirs, and the memory that is written to; messages of these kinds go in step, one of
+    each side, until the second ``OverlayQueuePairReady`` of both."""
 
     TYPE: ClassVar[str] = "overlay_queue_pair"
     mac: Mac
@@ -169,13 +175,24 @@ class OverlayQueuePair(Message):
     va: U64
     rkey: U32
     nbytes: U64
+    mtu: Mtu = 1024
+    """The largest that the sender's NIC takes; the smaller of both is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayQueuePairReady(Message):
-    """The sender's queue pair is connected: it may be written to."""
+    """First: the sender's queue pair is connected, it may be written to. Then: what the other wrote has come,
+    and what the sender wrote is acknowledged; what follows goes there."""
 
     TYPE: ClassVar[str] = "overlay_queue_pair_ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayNoQueuePair(Message):
+    """In place of the next of these messages: there is none, and what follows goes on where this went."""
+
+    TYPE: ClassVar[str] = "overlay_no_queue_pair"
+    why: Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +325,7 @@ PUSH_PULL_MESSAGES: Final[tuple[type[Message], ...]] = (
     OverlayWelcome,
     OverlayQueuePair,
     OverlayQueuePairReady,
+    OverlayNoQueuePair,
     PushPullAttach,
     PushPullPush,
     PushPullRequest,

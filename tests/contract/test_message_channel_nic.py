@@ -11,7 +11,8 @@ import trio
 
 from inaproto.daemon.control_stream import EndOfChannel
 from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.queue_pair_stream import RING_BYTES, QueuePairs, QueuePairStream
+from inaproto.daemon.overlay.queue_pair_stream import RING_BYTES, QueuePairStream
+from inaproto.daemon.overlay.queue_pairs import OpenNic, QueuePairs
 from inaproto.ports import FramePort, Nic, load_adapter
 from inaproto.sim.weather import Weather
 from inaproto.units import MS, US
@@ -31,34 +32,37 @@ def two_nics(left: FramePort, right: FramePort) -> tuple[Nic, Nic]:
     )
 
 
+def opening(nic: Nic) -> OpenNic:
+    """Gives that one, whenever it is asked."""
+
+    async def open_nic() -> Nic:
+        return nic
+
+    return open_nic
+
+
 @asynccontextmanager
 async def streams(
     ports: tuple[FramePort, FramePort],
 ) -> AsyncIterator[tuple[QueuePairStream, QueuePairStream]]:
-    nics = two_nics(*ports)
     async with trio.open_nursery() as nursery:
-        owners = [QueuePairs(nic) for nic in nics]
-        for nic, owner in zip(nics, owners, strict=True):
-            nursery.start_soon(nic.run)
-            nursery.start_soon(owner.run)
+        owners = [QueuePairs(opening(nic)) for nic in two_nics(*ports)]
+        for owner in owners:
+            await nursery.start(owner.run)
         others = [StreamChannel(stream, "the other way") for stream in open_stream_pair()]
         made: dict[int, QueuePairStream] = {}
 
         async def open_one(number: int) -> None:
             made[number] = await owners[number].open(others[number])
 
-        async with trio.open_nursery() as opening:
-            opening.start_soon(open_one, 0)
-            opening.start_soon(open_one, 1)
-        for other in others:
-            other.close()
+        async with trio.open_nursery() as both:
+            both.start_soon(open_one, 0)
+            both.start_soon(open_one, 1)
         yield made[0], made[1]
         for stream in made.values():
             stream.close()
             stream.abort()
         nursery.cancel_scope.cancel()
-    for nic in nics:
-        await nic.aclose()
 
 
 @asynccontextmanager

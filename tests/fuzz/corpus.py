@@ -40,6 +40,8 @@ from inaproto.wire.push_pull_messages import (
     ModelJoin,
     ModelPulled,
     OverlayHello,
+    OverlayNoQueuePair,
+    OverlayQueuePair,
     PushPullAttach,
     PushPullPush,
     ShardState,
@@ -317,7 +319,11 @@ _MESSAGES: Final = (
     ),
     ModelJoin(id=16, model="digits", pid=4711),
     ModelPulled(id=17, clock=4, model_clock=3, oldest=3, newest=5, staleness=1),
-    OverlayHello(process="h1", model="digits", shard=1, digest="0123", life=1 << 60),
+    OverlayHello(process="h1", model="digits", shard=1, digest="0123", life=1 << 60, no_nic="gone"),
+    OverlayQueuePair(
+        mac=b"\2\0\12\0\0\1", ip=b"\12\0\0\1", qpn=17, psn=0, va=1 << 40, rkey=7, nbytes=1 << 20, mtu=4096
+    ),
+    OverlayNoQueuePair(why="nothing comes by the NIC within 5 s"),
     PushPullAttach(session=3, workers=(0, 4), floor=((0, 7), (4, (1 << 63) - 1))),
     PushPullPush(session=3, clock=7, before=((0, 6), (4, 6)), after=((0, 7), (4, 7)), arrays=1),
     ShardState(model="digits", shard=0, first=0, elements=9, dtype="int64", clocks=((0, 7),)),

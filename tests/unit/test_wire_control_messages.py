@@ -125,7 +125,7 @@ def test_all_messages_of_the_protocol() -> None:
         "sharing_drained sharing_ask sharing_seats sharing_pattern sharing_progress sharing_ask_peer "
         "sharing_tell_peer "
         "model_join model_joined model_clock model_pull model_leave model_done model_pulled "
-        "overlay_hello overlay_welcome overlay_queue_pair overlay_queue_pair_ready "
+        "overlay_hello overlay_welcome overlay_queue_pair overlay_queue_pair_ready overlay_no_queue_pair "
         "push_pull_attach push_pull_push push_pull_request push_pull_flush "
         "push_pull_heartbeat push_pull_detach push_pull_attached push_pull_detached push_pull_weights "
         "push_pull_merged push_pull_mode push_pull_alive shard_state shard_change"

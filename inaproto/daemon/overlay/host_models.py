@@ -16,7 +16,7 @@ from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.model_seat import ModelSeat
 from inaproto.daemon.overlay.models_file import Models, Shard, load_models
-from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
+from inaproto.daemon.overlay.queue_pairs import QueuePairs
 from inaproto.daemon.overlay.shells import NodeShell
 from inaproto.daemon.overlay.status import node_status
 from inaproto.daemon.tls import Credentials

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import trio
@@ -26,10 +27,11 @@ from inaproto.daemon.accepting import take_each
 from inaproto.daemon.control_stream import EndOfChannel
 from inaproto.daemon.overlay.core_configs import pushes_max
 from inaproto.daemon.overlay.listening import dial, listen_at
-from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.models_file import Models, Shard
+from inaproto.daemon.overlay.message_channel import ARRAYS_MAX, StreamChannel
+from inaproto.daemon.overlay.models_file import Address, Models, Shard
 from inaproto.daemon.overlay.pacing import Paces
-from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
+from inaproto.daemon.overlay.queue_pair_stream import QueuePairStream
+from inaproto.daemon.overlay.queue_pairs import NoQueuePair, QueuePairs
 from inaproto.daemon.overlay.word_records import heard, told
 from inaproto.daemon.tls import Credentials
 from inaproto.daemon.tls_listener import TlsListener
@@ -44,6 +46,10 @@ RETRY_FIRST_S: Final = 0.05
 RETRY_LAST_S: Final = 1.0
 CONNECTIONS_MAX: Final = 8192
 FLUSH_S: Final = 5.0
+AVOID_S: Final = 60.0
+"""The NIC, to a peer to whom it was found not to get."""
+SLOW_S: Final = 1.0
+NO_NIC: Final = "the peer has no NIC"
 
 log = logging.getLogger("inaproto.overlay")
 
@@ -74,6 +80,10 @@ class _Link:
     channel: StreamChannel | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     error: str = "not tried yet"
+    by: str = ""
+    """nic, or tcp, tls, unix."""
+    why: str = ""
+    """It goes by another than the NIC."""
     is_last_call: bool = False
     """To be closed when all is sent."""
 
@@ -109,6 +119,10 @@ class Links:
         self._nursery: trio.Nursery | None = None
         self.refused: dict[str, int] = {}
         """Connections that were turned away, by reason."""
+        self._avoided: dict[str, tuple[float, str]] = {}
+        """Peers to whom the NIC does not get, until when that is not tried again, and why."""
+        self._carried: dict[str, int] = {}
+        """By connections that have ended, both ways, bytes."""
 
     def seat(self, shard: Shard, seat: Seat) -> None:
         """Before :meth:`run`."""
@@ -123,7 +137,7 @@ class Links:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 if self._queue_pairs is not None:
-                    nursery.start_soon(self._queue_pairs.run)
+                    await nursery.start(self._queue_pairs.run)
                 if self.paces is not None:
                     nursery.start_soon(self.paces.incoming.run)
                     nursery.start_soon(self.paces.outgoing.run)
@@ -169,11 +183,23 @@ class Links:
                 "address": link.channel.address if link.channel is not None else "",
                 "limit_in": None if link.channel is None else link.channel.limits[0],
                 "limit_out": None if link.channel is None else link.channel.limits[1],
+                "by": link.by if link.channel is not None else "",
+                "why": link.why if link.channel is not None else "",
                 "error": "" if link.channel is not None else link.error,
             }
             for (of, peer), link in self._links.items()
             if of is shard
         ]
+
+    def nic_status(self) -> dict[str, Any] | None:
+        """None: nobody has named one. ``carried``: bytes of words and arrays, both ways, by what went."""
+        if self._queue_pairs is None:
+            return None
+        carried = dict(self._carried)
+        for link in self._links.values():
+            if link.channel is not None:
+                carried[link.by] = carried.get(link.by, 0) + link.channel.bytes_in + link.channel.bytes_out
+        return self._queue_pairs.status() | {"carried": carried}
 
     # --- dialling
 
@@ -199,11 +225,14 @@ class Links:
             with trio.fail_after(HELLO_S):
                 address = self._models.processes[peer]
                 channel = StreamChannel(await dial(address, peer, self._credentials), f"{peer} at {address}")
-                try:
-                    channel = await self._introduce(channel, shard, peer)
-                except BaseException:
-                    channel.close()
-                    raise
+            try:
+                with trio.fail_after(HELLO_S):
+                    welcome = await self._introduce(channel, shard, peer)
+                why_not = "" if welcome.nic else self._why_not_by_nic(peer, welcome)
+                channel = await self._by_nic(channel, link, peer, address, why_not)
+            except BaseException:
+                channel.close()
+                raise
         except trio.TooSlowError:
             why = f"no answer within {HELLO_S:g} s"
         except OSError as error:
@@ -214,47 +243,80 @@ class Links:
             why = str(error)
             log.warning("%s: %s at %s: %s", shard, self._process, peer, error)
         else:
+            self._ready(channel, shard, shard.model.settings.priority, pushes_max(shard))
             return await self._use(shard, link, channel)
         if self._is_current(shard, link):
             self._seats[shard].disconnected(link.peer, why)
         return why
 
-    async def _introduce(self, channel: StreamChannel, shard: Shard, peer: str) -> StreamChannel:
-        """The channel to use: this one, or one by the NIC."""
+    async def _introduce(self, channel: StreamChannel, shard: Shard, peer: str) -> OverlayWelcome:
         channel.send_priority(shard.model.settings.priority)
-        channel.send_nowait(self._hello(shard))
+        channel.send_nowait(self._hello(shard, peer))
         await channel.flush()
         answer, _ = await channel.receive()
         if isinstance(answer, Error):
             raise JobError(f"{peer} refuses: {answer.message}")
         if not isinstance(answer, OverlayWelcome) or answer.process != peer:
             raise JobError(f"{channel.address} answers as {answer}")
-        if answer.nic:
-            channel = await self._by_nic(channel)
-        channel.allow_payload(shard.nbytes, pushes_max(shard))
-        if self.paces is not None:
-            channel.pace(self.paces, shard.model.settings.priority)
-        return channel
+        return answer
 
-    async def _by_nic(self, channel: StreamChannel) -> StreamChannel:
-        """In its place; both know who the other is by now."""
+    async def _by_nic(
+        self, channel: StreamChannel, link: _Link, peer: str, address: Address, why_not: str
+    ) -> StreamChannel:
+        """The channel to use: one by the NIC, or this one, and why. Both know who the other is by now, and
+        that both try; ``why_not``: that they do not."""
+        link.by = "unix" if isinstance(address, Path) else "tls" if address.is_tls else "tcp"
+        link.why = why_not
+        if why_not:
+            return channel
         if self._queue_pairs is None:
             raise DecodeError("overlay", "a peer that takes a NIC for granted")
+        began = trio.current_time()
         try:
             stream = await self._queue_pairs.open(channel)
+        except NoQueuePair as none:
+            link.why = str(none)
+            self._avoided[peer] = trio.current_time() + AVOID_S, link.why
+            log.warning("%s to %s: by %s, because %s", self._process, peer, link.by, none)
+            return channel
         except FabricError as error:
             raise JobError(str(error)) from None
-        channel.close("goes on by the NIC")
+        except trio.Cancelled:
+            if trio.current_time() - began > SLOW_S:  # who cannot wait for a verdict does not wait again
+                self._avoided[peer] = trio.current_time() + AVOID_S, "its queue pair was not ready in time"
+            raise
+        link.by = "nic"
         return StreamChannel(stream, f"{channel.address} by its NIC")
 
-    def _hello(self, shard: Shard) -> OverlayHello:
+    def _why_not_by_nic(self, peer: str, said: OverlayHello | OverlayWelcome) -> str:
+        if self._queue_pairs is None:
+            return "no NIC was named for this process"
+        if said.nic:
+            return self._nic_trouble(peer)
+        return self._nic_trouble(peer) or (f"the peer's NIC: {said.no_nic}" if said.no_nic else NO_NIC)
+
+    def _nic_trouble(self, peer: str) -> str:
+        """Why this process's NIC cannot be used now; empty also where it has none."""
+        if self._queue_pairs is None or self._queue_pairs.trouble:
+            return "" if self._queue_pairs is None else self._queue_pairs.trouble
+        until, why = self._avoided.get(peer, (0.0, ""))
+        return why if trio.current_time() < until else ""
+
+    def _ready(self, channel: StreamChannel, shard: Shard, priority: int, arrays_max: int) -> None:
+        channel.allow_payload(shard.nbytes, arrays_max)
+        if self.paces is not None:
+            channel.pace(self.paces, priority)
+
+    def _hello(self, shard: Shard, peer: str) -> OverlayHello:
+        trouble = self._nic_trouble(peer)
         return OverlayHello(
             process=self._process,
             model=shard.model.name,
             shard=shard.number,
             digest=self._models.digest,
             life=self._life,
-            nic=self._queue_pairs is not None,
+            nic=self._queue_pairs is not None and not trouble,
+            no_nic=trouble,
         )
 
     # --- being dialled
@@ -276,9 +338,12 @@ class Links:
             log.warning("%s: a connection from %s was closed: %s", self._process, channel.address, text)
             with suppress(EndOfChannel):
                 channel.send_nowait(error_message(JobError(text)))
+            channel.close()
+        except BaseException:
+            channel.close()
+            raise
         finally:
             self._connections -= 1
-            channel.close()
 
     async def _welcome_and_use(self, channel: StreamChannel) -> None:
         with trio.fail_after(HELLO_S):
@@ -286,15 +351,17 @@ class Links:
         async with self._admit(priority, channel):
             with trio.fail_after(HELLO_S):
                 message, _ = await channel.receive()
-            shard, peer = self._child_of(message, channel.stream)
-            nic = self._queue_pairs is not None and isinstance(message, OverlayHello) and message.nic
-            channel.send_nowait(OverlayWelcome(process=self._process, life=self._life, nic=nic))
-            if nic:
-                channel = await self._by_nic(channel)
-            channel.allow_payload(shard.nbytes)
-            if self.paces is not None:
-                channel.pace(self.paces, priority)
+            shard, hello = self._child_of(message, channel.stream)
+            peer = shard.model.node_of(hello.process)
             link = _Link(peer, is_dialled=False)
+            why_not = self._why_not_by_nic(hello.process, hello)
+            trouble = self._nic_trouble(hello.process)
+            channel.send_nowait(
+                OverlayWelcome(process=self._process, life=self._life, nic=not why_not, no_nic=trouble)
+            )
+            address = self._models.processes[self._process]
+            channel = await self._by_nic(channel, link, hello.process, address, why_not)
+            self._ready(channel, shard, priority, ARRAYS_MAX)
             before = self._links.get((shard, peer))
             if before is not None and before.channel is not None:
                 before.channel.close("a newer connection has taken its place")
@@ -302,7 +369,7 @@ class Links:
             await self._use(shard, link, channel)
             self._forget(shard, link)
 
-    def _child_of(self, hello: Message, stream: ByteStream) -> tuple[Shard, NodeId]:
+    def _child_of(self, hello: Message, stream: ByteStream) -> tuple[Shard, OverlayHello]:
         """Raises ``JobError`` that says what is wrong."""
         if not isinstance(hello, OverlayHello):
             raise JobError(f"a connection begins with who it is, not with {hello.TYPE!r}")
@@ -318,7 +385,7 @@ class Links:
             )
         if hello.process not in shard.model.workers or hello.process == self._process:
             raise JobError(f"{hello.process!r} is not a host of model {hello.model!r} that dials others")
-        return shard, shard.model.node_of(hello.process)
+        return shard, hello
 
     # --- both
 
@@ -331,6 +398,8 @@ class Links:
         seat, why = self._seats[shard], "closed on this side"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run)
+            if isinstance(channel.stream, QueuePairStream):
+                nursery.start_soon(channel.stream.watch_beside)
             seat.connected(link.peer)
             try:
                 while True:
@@ -345,6 +414,8 @@ class Links:
                 log.warning("%s: %s said what is no word: %s", shard, channel.address, error)
             finally:
                 link.channel = None
+                carried = channel.bytes_in + channel.bytes_out
+                self._carried[link.by] = self._carried.get(link.by, 0) + carried
                 channel.close()
                 nursery.cancel_scope.cancel()
         if self._is_current(shard, link):

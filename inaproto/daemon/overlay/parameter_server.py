@@ -25,7 +25,7 @@ from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.models_file import Models, Shard
-from inaproto.daemon.overlay.queue_pair_stream import QueuePairs
+from inaproto.daemon.overlay.queue_pairs import QueuePairs
 from inaproto.daemon.overlay.shard_store import stored
 from inaproto.daemon.overlay.shells import RootShell, frame_of
 from inaproto.daemon.overlay.status import root_status

@@ -2,11 +2,15 @@
 
 Each side has a ring of registered memory, into which the other writes (RDMA WRITE WITH IMMEDIATE), and
 one of the same size from which it sends. The immediate says how many bytes a write has put there, or how
-many of them the reader has taken (credit), or that there will be no more. The first exchange goes over
-another stream, by which both learn of each other's queue pair.
+many of them the reader has taken (credit), or that there will be no more. The first write is a *proof*: as
+long as packets get, and no data; until both have had that of the other, nothing else goes this way.
+
+Another stream goes *beside* it, by which both learned of each other's queue pair. Nothing is said there any
+more; but a process that is killed ends it, and a queue pair would say so only after its retries.
 
 Invariants: never more bytes are under way than the other's ring has room for; bytes of the own ring are
-written anew only after their write is complete; a completion that is an error ends the stream.
+written anew only after their write is complete; a completion that is an error ends the stream; what was
+given back to the NIC is not used any more, whatever comes.
 """
 
 from __future__ import annotations
@@ -14,23 +18,25 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
+from inaproto.core.rc_types import MTUS
+from inaproto.daemon.control_stream import EndOfChannel
 from inaproto.daemon.overlay.message_channel import StreamChannel
 from inaproto.errors import DecodeError, FabricError
 from inaproto.ports import (
     Completion,
     CompletionKind,
+    MemoryRegion,
     Nic,
-    PortClosed,
     QpAddress,
     QpAttributes,
     Segment,
     Status,
 )
-from inaproto.wire.push_pull_messages import OverlayQueuePair, OverlayQueuePairReady
+from inaproto.wire.push_pull_messages import OverlayQueuePair
 
 RING_BYTES: Final = 1 << 20
 WRITE_BYTES_MAX: Final = 64 << 10
@@ -38,81 +44,56 @@ WRITES_MAX: Final = 32
 """Of data, not complete."""
 RECEIVES: Final = 128
 """Posted: for those writes, for credits, and the last word."""
-READY_S: Final = 10.0
+PROOF_BYTES: Final = 8 << 10
+"""Packets of the largest MTU are among those of the proof."""
+PROVE_S: Final = 2.5
+"""Less than makes a neighbour seem dead (three heartbeats)."""
 GOODBYE_S: Final = 2.0
-ATTRIBUTES: Final = QpAttributes(retry_count=6)
-"""A peer that acknowledges nothing is gone after some retries."""
-_DATA, _CREDIT, _END = 0, 1, 2
+RETRIES: Final = 6
+"""A peer that acknowledges nothing is gone after so many."""
+_DATA, _CREDIT, _END, _PROOF = 0, 1, 2, 3
 _KIND_AT: Final = 30
 _SCRATCH: Final = 64
 """Bytes behind each ring where words without data go."""
 
 
-class QueuePairs:
-    """All streams of a NIC, whose completions this takes; :meth:`run` it as long as there are any."""
+class Owner(Protocol):
+    """Of the streams of a NIC."""
 
-    def __init__(self, nic: Nic) -> None:
-        self.nic = nic
-        self._streams: dict[int, QueuePairStream] = {}
-        self._lost = ""
+    def linger(self, stream: QueuePairStream) -> None:
+        """It was closed, and waits to be acknowledged: run :meth:`QueuePairStream.linger`."""
+        ...
 
-    async def run(self) -> None:
-        """Until the NIC has lost its link (then all streams have failed), or cancelled."""
-        try:
-            while True:
-                for completion in await self.nic.wait_completions():
-                    stream = self._streams.get(completion.qpn)
-                    if stream is not None:
-                        stream.completed(completion)
-        except PortClosed as closed:
-            self._lost = closed.reason
-            for stream in list(self._streams.values()):
-                stream.fail(f"the NIC has lost its link: {closed.reason}")
+    def gone(self, stream: QueuePairStream) -> None:
+        """It has given everything back to the NIC."""
+        ...
 
-    async def open(self, other: StreamChannel) -> QueuePairStream:
-        """The far side of ``other`` does the same. Raises ``FabricError`` and what ``other`` raises."""
-        stream = QueuePairStream(self.nic, self._gone)
-        self._streams[stream.address.qpn] = stream
-        try:
-            with trio.fail_after(READY_S):
-                other.send_nowait(stream.offer())
-                offer, _ = await other.receive()
-                if not isinstance(offer, OverlayQueuePair):
-                    raise DecodeError("overlay", f"{offer.TYPE!r}, where a queue pair was to be named")
-                stream.connect(offer)
-                await self.nic.wait_connected(stream.address.qpn)
-                other.send_nowait(OverlayQueuePairReady())
-                ready, _ = await other.receive()
-                if not isinstance(ready, OverlayQueuePairReady):
-                    raise DecodeError("overlay", f"{ready.TYPE!r}, where a queue pair was to be ready")
-        except trio.TooSlowError:
-            stream.abort()
-            raise FabricError(
-                "connect",
-                other.address,
-                "exchanging queue pairs",
-                f"not ready within {READY_S:g} s",
-                retryable=True,
-            ) from None
-        except BaseException:
-            stream.abort()
-            raise
-        return stream
-
-    def _gone(self, stream: QueuePairStream) -> None:
-        self._streams.pop(stream.address.qpn, None)
+    def look(self) -> None:
+        """Hand over all completions that are there."""
+        ...
 
 
 class QueuePairStream:
-    """:class:`inaproto.ports.ByteStream`; made by :meth:`QueuePairs.open`."""
+    """:class:`inaproto.ports.ByteStream`; made and connected by :class:`.queue_pairs.QueuePairs`."""
 
-    def __init__(self, nic: Nic, gone: Callable[[QueuePairStream], None]) -> None:
+    def __init__(self, nic: Nic, owner: Owner, beside: StreamChannel) -> None:
+        """``beside`` is its own from :meth:`keep_beside` on. Raises ``FabricError`` where the NIC has nothing
+        left."""
         self._nic = nic
-        self._gone = gone
+        self._owner = owner
+        self._beside = beside
+        self._has_beside = False
         self._into, self._out = bytearray(RING_BYTES + _SCRATCH), bytearray(RING_BYTES + _SCRATCH)
-        self._into_region = nic.register_memory(memoryview(self._into))
-        self._out_region = nic.register_memory(memoryview(self._out))
-        self.address: QpAddress = nic.create_qp(psn=0)
+        self._regions: list[MemoryRegion] = []
+        try:
+            for ring in (self._into, self._out):
+                self._regions.append(nic.register_memory(memoryview(ring)))
+            self.address: QpAddress = nic.create_qp(psn=0)
+        except BaseException:
+            for region in self._regions:
+                nic.deregister_memory(region)
+            raise
+        self._into_region, self._out_region = self._regions
         for number in range(RECEIVES):
             nic.post_receive(self.address.qpn, number)
         self._remote: OverlayQueuePair | None = None
@@ -122,9 +103,9 @@ class QueuePairStream:
         """Bytes of each write of data that is not complete; -1: a word without data."""
         self._incomplete = 0
         self._arrived = self._read = self._credited = 0
-        self._peer_ended = False
+        self._is_proved = self._peer_ended = False
         self._error = ""
-        self._is_closed = self._is_destroyed = False
+        self._is_closed = self._is_released = False
         self._news = trio.Event()
 
     # --- connecting
@@ -139,14 +120,48 @@ class QueuePairStream:
             va=region.va,
             rkey=region.key,
             nbytes=RING_BYTES,
+            mtu=self._nic.capabilities.mtu_max,
         )
 
-    def connect(self, remote: OverlayQueuePair) -> None:
+    def connect(self, remote: OverlayQueuePair, *, traffic_class: int = 0) -> None:
+        """Raises ``DecodeError`` for a peer that is none, ``FabricError`` where the NIC cannot."""
         if remote.nbytes != RING_BYTES:
             raise DecodeError("overlay", f"a ring of {remote.nbytes} bytes, not {RING_BYTES}")
+        if remote.mtu not in MTUS or remote.va + RING_BYTES + _SCRATCH > 1 << 64 or remote.mac[0] & 1:
+            raise DecodeError("overlay", f"{remote} is no queue pair")
+        if self._is_released:
+            raise FabricError("connect", self._beside.address, "connecting", self._error, retryable=True)
         self._remote = remote
         there = QpAddress(remote.mac, remote.ip, remote.qpn, remote.psn)
-        self._nic.connect_qp(self.address.qpn, there, ATTRIBUTES)
+        mtu = min(remote.mtu, self._nic.capabilities.mtu_max)
+        attributes = QpAttributes(mtu=mtu, retry_count=RETRIES, traffic_class=traffic_class)
+        self._nic.connect_qp(self.address.qpn, there, attributes)
+
+    async def prove(self) -> None:
+        """Both ways carry packets of any length: the peer does this, too. Raises ``FabricError``."""
+        if not self._error:
+            self._write(0, PROOF_BYTES, _PROOF << _KIND_AT | PROOF_BYTES)
+            self._writes.append(-1)
+        with trio.move_on_after(PROVE_S):
+            await self._wait_until(lambda: bool(self._error) or (self._is_proved and not self._writes))
+        if self._error or not self._is_proved or self._writes:
+            what = "nothing comes" if not self._is_proved else "nothing is acknowledged"
+            why = self._error or f"{what} by the NIC within {PROVE_S:g} s"
+            raise FabricError("prove", self._beside.address, "a first write", why, retryable=True)
+
+    def keep_beside(self) -> None:
+        """What the other stream is for from now on; :meth:`watch_beside` meanwhile."""
+        self._has_beside = True
+
+    async def watch_beside(self) -> None:
+        """Until the peer's process ends, or says there what it has nothing to say any more."""
+        try:
+            await self._beside.receive()
+            why = "its peer goes on by TCP, where it had a queue pair"
+        except (EndOfChannel, DecodeError) as end:
+            why = f"the stream beside its queue pair was {end.reason}"
+        self._owner.look()  # what has arrived counts
+        self.fail(why)
 
     # --- ByteStream
 
@@ -226,10 +241,9 @@ class QueuePairStream:
             self.abort()
             return
         self._say(_END, 0)
-        if trio.lowlevel.in_trio_run():
-            trio.lowlevel.spawn_system_task(self._linger)
+        self._owner.linger(self)
 
-    async def _linger(self) -> None:
+    async def linger(self) -> None:
         with trio.move_on_after(GOODBYE_S):
             while self._writes and not self._error:
                 await self._news.wait()
@@ -238,9 +252,11 @@ class QueuePairStream:
     # --- the NIC
 
     def completed(self, completion: Completion) -> None:
-        """Told by :class:`QueuePairs`."""
+        """Told by its owner."""
         if completion.status is not Status.SUCCESS:
             self.fail(f"the queue pair has failed: {completion.status.value}")
+            return
+        if self._is_released:
             return
         if completion.kind is CompletionKind.SEND:
             nbytes = self._writes.popleft()
@@ -258,6 +274,8 @@ class QueuePairStream:
             self._taken_by_peer += number
         elif kind == _END:
             self._peer_ended = True
+        elif kind == _PROOF and not self._is_proved and not self._arrived:
+            self._is_proved = True
         else:
             self.fail(f"its peer said what cannot be: {kind}, {number}")
 
@@ -279,16 +297,24 @@ class QueuePairStream:
         self._tell()
 
     def abort(self) -> None:
-        """Give everything back to the NIC, at once."""
+        """Closed, and everything given back, at once."""
         self._is_closed = True
-        if self._is_destroyed:
+        self.release("closed on this side")
+        if self._has_beside:  # given back by the NIC's owner, perhaps, before it was closed
+            self._beside.close()
+
+    def release(self, why: str) -> None:
+        """Give everything back to the NIC. All that arrived may still be read."""
+        if self._is_released:
             return
-        self._is_destroyed = True
+        self._is_released = True
         self._nic.destroy_qp(self.address.qpn)
-        self._nic.deregister_memory(self._into_region)
-        self._nic.deregister_memory(self._out_region)
-        self._gone(self)
-        self._tell()
+        for region in self._regions:
+            self._nic.deregister_memory(region)
+        self.fail(why)
+        self._owner.gone(self)
+        if self._is_closed and self._has_beside:
+            self._beside.close()
 
     def _tell(self) -> None:
         self._news.set()
