@@ -3,7 +3,7 @@ without a switch, on one machine.
 
 ``udp:127.0.0.11`` is the port of the NIC with the IPv4 address 127.0.0.11. A frame goes, whole, to the
 address that its own IPv4 header names as the destination, at :data:`UDP_PORT`, where another such port
-listens or nobody does; what is not IPv4 has nowhere to go. Between machines a softnic has ``packet:INTERFACE``.
+listens or nobody does; what is not IPv4 has nowhere to go. Between machines: ``packet:INTERFACE``.
 """
 
 from __future__ import annotations
