@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inaproto.cli import DaemonCommand, announce, given, guarded, run_daemon, start_log
-from inaproto.daemon.config import Settings
+
+if TYPE_CHECKING:
+    from inaproto.daemon.config import Settings
 
 _EPILOG: Final = """
 \b

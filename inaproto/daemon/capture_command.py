@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import signal
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import click
-import trio
 
-from inaproto.client.run_directory import run_directory
-from inaproto.daemon.capture_client import CaptureFailed, control_socket
-from inaproto.daemon.capture_client import capture as take_capture
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange
-from inaproto.wire.capture_messages import Capture, CaptureEnded
 
 _EPILOG = """
 Examples.
@@ -51,14 +43,22 @@ def capture(socket: Path | None, ports: tuple[str, ...], seconds: float, frames:
     """
     if output == "-" and sys.stdout.isatty():
         raise click.UsageError("pcapng is nothing for a terminal: give -o FILE, or pipe it")
+
+    import trio  # here: a list of all commands needs none of it
+
+    from inaproto.client.run_directory import run_directory
+    from inaproto.daemon.capture_client import control_socket
+    from inaproto.daemon.capture_run import run_capture
+    from inaproto.wire.capture_messages import Capture
+
     asked = Capture(id=1, ports=ports, frames_max=frames, duration_ms=math.ceil(seconds * 1000))
     try:
         path = control_socket(socket if socket is not None else run_directory(os.environ))
         if output == "-":
-            ended = trio.run(_run, path, asked, sys.stdout.buffer, False)
+            ended = trio.run(run_capture, path, asked, sys.stdout.buffer, False)
         else:
             with Path(output).open("ab") as file:  # what is in it is lost when the switch has given its word
-                ended = trio.run(_run, path, asked, file, True)
+                ended = trio.run(run_capture, path, asked, file, True)
     except InaprotoError as error:
         click.echo(f"inaproto: {error}", err=True)
         sys.exit(1)
@@ -70,36 +70,3 @@ def capture(socket: Path | None, ports: tuple[str, ...], seconds: float, frames:
         sys.exit(1)
     lost = f", {ended.lost} did not fit the switch's queue" if ended.lost else ""
     click.echo(f"inaproto capture: {ended.frames} frames{lost}; it ended: {ended.reason}", err=True)
-
-
-async def _run(path: Path, asked: Capture, file: BinaryIO, is_anew: bool) -> CaptureEnded:
-    def put(data: bytes) -> None:
-        file.write(data)
-        file.flush()
-
-    def begun(ports: tuple[str, ...]) -> None:
-        if is_anew:
-            with contextlib.suppress(OSError):  # of what is no file
-                file.truncate(0)
-        click.echo(f"inaproto capture: of {', '.join(ports) or 'ports that are to come'}", err=True)
-
-    enough = trio.Event()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def watch() -> None:
-                async for _ in signals:
-                    if enough.is_set():  # who reads may be stuck
-                        nursery.cancel_scope.cancel()
-                    enough.set()
-
-            nursery.start_soon(watch)
-            ended: CaptureEnded | Exception = CaptureFailed("it was interrupted")
-            try:
-                ended = await take_capture(path, asked, put, begun=begun, enough=enough)
-            except (InaprotoError, OSError) as error:
-                ended = error  # a nursery would wrap it
-            nursery.cancel_scope.cancel()
-    if isinstance(ended, Exception):
-        raise ended
-    return ended

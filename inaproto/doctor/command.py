@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
-import trio
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from inaproto.client.run_directory import run_directory
-from inaproto.daemon.status import Report, ask_daemons
-from inaproto.doctor.checklist import Answer, all_checks, examine, has_failed
-from inaproto.doctor.findings import Outcome
-from inaproto.doctor.round_trip import measure_round_trip
-from inaproto.doctor.site import Asked, Site
+from inaproto.doctor.site import Asked
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange, Ipv4Address, path_mtu, power_of_two
 
-_STYLES = {
-    Outcome.OK: "green",
-    Outcome.WARNING: "yellow",
-    Outcome.FAILED: "bold red",
-    Outcome.UNTESTABLE: "dim",
-}
 _EPILOG = """
 Examples.
 
@@ -139,6 +121,9 @@ def doctor(
 
     Nothing is changed. What cannot be seen from here is said to be so, with what would help.
     """
+    from inaproto.doctor import report  # here: a list of all commands needs none of it
+    from inaproto.doctor.checklist import all_checks, examine, has_failed
+
     asked = Asked(
         ip=ip,
         peer=peer,
@@ -154,66 +139,12 @@ def doctor(
         tensor_bytes=tensor_mib << 20,
     )
     try:
-        answers = examine(_site(asked, directory, sockets), all_checks())
+        answers = examine(report.site(asked, directory, sockets), all_checks())
     except InaprotoError as error:
         click.echo(f"inaproto: {error}", err=True)
         sys.exit(2)
     if as_json:
-        click.echo(json.dumps(_records(answers), indent=2))
+        click.echo(json.dumps(report.records(answers), indent=2))
     else:
-        console = Console(highlight=False)
-        console.print(_table(answers))
-        console.print(_summary(answers))
+        report.show(answers)
     sys.exit(1 if has_failed(answers) else 0)
-
-
-def _site(asked: Asked, directory: Path | None, sockets: Sequence[Path]) -> Site:
-    site = Site(asked, round_trip=measure_round_trip)
-    if directory is None and not sockets:
-        usual = run_directory(os.environ)
-        directory = usual if usual.is_dir() and any(usual.glob("*.sock")) else None
-    if directory is not None or sockets:
-        report: Report = trio.run(ask_daemons, directory, sockets)
-        site.switches = [one for one in (report.switch, *report.other_switches) if one is not None]
-        site.hosts = report.hosts
-        site.problems = report.problems
-        site.daemons_asked = ", ".join(map(str, [*([directory] if directory else []), *sockets]))
-    return site
-
-
-def _records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    return [
-        {
-            "check": answer.check.name,
-            "outcome": found.outcome.value,
-            "found": found.found,
-            "why": answer.check.why,
-            "mend": found.mend,
-        }
-        for answer in answers
-        for found in answer.findings
-    ]
-
-
-def _table(answers: Sequence[Answer]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("check", "outcome"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("found; why it matters; how to mend it", overflow="fold")
-    for answer in answers:
-        for found in answer.findings:
-            text = Text(found.found)
-            if found.outcome in {Outcome.WARNING, Outcome.FAILED}:
-                text.append(f"\n{answer.check.why}", "dim")
-            if found.mend:
-                text.append(f"\n-> {found.mend}", "bold")
-            table.add_row(answer.check.name, Text(found.outcome.value, _STYLES[found.outcome]), text)
-    return table
-
-
-def _summary(answers: Sequence[Answer]) -> str:
-    counts = dict.fromkeys(Outcome, 0)
-    for answer in answers:
-        for found in answer.findings:
-            counts[found.outcome] += 1
-    return ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())

@@ -44,6 +44,16 @@ def test_help_of_a_daemon_explains_every_field(
     assert "Example: inaproto" in result.output
 
 
+def test_the_list_of_commands_loads_nothing_that_takes_long() -> None:
+    told = "import sys; import inaproto.cli\n"
+    told += "try: inaproto.cli.cli(['--help'])\nexcept SystemExit: pass\n"
+    told += (
+        "print(sorted({'numpy', 'trio', 'pydantic', 'rich', 'matplotlib', 'networkx'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "inaproto", "version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -13,7 +13,8 @@ from inaproto import parts
 from inaproto.daemon.config import load_host_settings
 from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import Adapter, NicCapabilities, Status
-from inaproto_adapters.verbs import command, devices, library, statistics, statuses
+from inaproto_adapters import nics_command
+from inaproto_adapters.verbs import devices, library, statistics, statuses
 from inaproto_adapters.verbs.devices import Device
 
 READY = Device("rxe0", 1, b"\x0a\0\0\1", b"\x52\x54\0\0\0\1", "eth0", 1, 1024)
@@ -73,21 +74,21 @@ def test_counters_are_those_since_it_was_opened(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_nics_shows_devices_and_why_one_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "list_devices", lambda: [READY, DOWN])
-    shown = CliRunner().invoke(command.nics, [], env={"COLUMNS": "160"})
+    monkeypatch.setattr(devices, "list_devices", lambda: [READY, DOWN])
+    shown = CliRunner().invoke(nics_command.nics, [], env={"COLUMNS": "160"})
     assert shown.exit_code == 0
     assert "10.0.0.1" in shown.output
     assert "no: port 1 is down" in shown.output
-    monkeypatch.setattr(command, "list_devices", list)
-    assert CliRunner().invoke(command.nics, []).exit_code == 1
+    monkeypatch.setattr(devices, "list_devices", list)
+    assert CliRunner().invoke(nics_command.nics, []).exit_code == 1
 
 
 def test_nics_for_programs_is_json_where_nothing_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_here() -> list[Device]:
         raise Unsupported("RoCE through verbs", "the kernel has no RDMA devices to list")
 
-    monkeypatch.setattr(command, "list_devices", none_here)
-    shown = CliRunner().invoke(command.nics, ["--json"])
+    monkeypatch.setattr(devices, "list_devices", none_here)
+    shown = CliRunner().invoke(nics_command.nics, ["--json"])
     assert shown.exit_code == 1
     assert json.loads(shown.stdout) == []
     assert "no RDMA devices to list" in shown.stderr

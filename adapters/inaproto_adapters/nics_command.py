@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from inaproto.errors import Unsupported
-from inaproto_adapters.verbs.devices import Device, list_devices
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from inaproto_adapters.verbs.devices import Device
 
 
 @click.command()
@@ -22,8 +24,12 @@ def nics(as_json: bool) -> None:
     One line for each address of each port. A device that cannot be used says why. Use one by its address:
     inaproto host --nic verbs --ip ADDRESS. Exit status 1 if none can be used.
     """
+    from rich.console import Console  # here: a list of all commands needs none of it
+
+    from inaproto_adapters.verbs import devices as verbs_devices
+
     try:
-        devices = list_devices()
+        devices = verbs_devices.list_devices()
     except Unsupported as error:
         click.echo(f"inaproto: {error}", err=True)
         if as_json:
@@ -55,6 +61,8 @@ def _record(device: Device) -> dict[str, Any]:
 
 
 def _table(devices: list[Device]) -> Table:
+    from rich.table import Table
+
     table = Table("device", "port", "address", "interface", "GID", "MTU", "usable")
     for device in devices:
         table.add_row(
