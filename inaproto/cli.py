@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     import trio
 
-    from inaproto.daemon.config import HostSettings, ServerSettings, Settings, SwitchSettings
+    from inaproto.daemon.config import HostSettings, OverlayNic, ServerSettings, Settings, SwitchSettings
+    from inaproto.daemon.overlay.queue_pairs import QueuePairs
     from inaproto.ports import FramePort
 
 COMMAND_GROUP: Final = "inaproto.commands"
@@ -210,6 +211,7 @@ async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
     from inaproto.daemon.overlay.parameter_server import run_server
 
     models = load_models(settings.models)
+    queue_pairs = _queue_pairs(settings.overlay_nic)
     async with trio.open_nursery() as nursery:
 
         async def serve(task_status: trio.TaskStatus[object]) -> None:
@@ -220,6 +222,7 @@ async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
                 settings.listen_path,
                 tls=settings.tls,
                 metrics=settings.metrics,
+                queue_pairs=queue_pairs,
                 task_status=task_status,
             )
 
@@ -227,6 +230,16 @@ async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
         announce(f"ready server name={settings.name} listen={models.processes[settings.name]}")
         await stop.wait()
         nursery.cancel_scope.cancel()
+
+
+def _queue_pairs(wish: OverlayNic | None) -> QueuePairs | None:
+    """Of the NIC for words and arrays of models, where one is named."""
+    if wish is None:
+        return None
+    from inaproto.daemon.overlay.queue_pairs import QueuePairs
+    from inaproto.parts import overlay_nic_of
+
+    return QueuePairs(overlay_nic_of(wish), traffic_class=wish.traffic_class)
 
 
 def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
@@ -248,11 +261,12 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     from inaproto.parts import nic_of
 
     settings, open_nic = await nic_of(settings)
+    queue_pairs = _queue_pairs(settings.overlay_nic)
     make_run_directory(settings.listen_path.parent, "host")
     async with trio.open_nursery() as nursery:
 
         async def serve(task_status: trio.TaskStatus[object]) -> None:
-            await run_host(settings, open_nic=open_nic, task_status=task_status)
+            await run_host(settings, open_nic=open_nic, queue_pairs=queue_pairs, task_status=task_status)
 
         await nursery.start(serve)
         announce(f"ready host name={settings.name} listen={settings.listen_path}")

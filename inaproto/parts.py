@@ -5,12 +5,14 @@ Invariant: what was opened for a part that then cannot be made is closed again.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import trio
 
-from inaproto.daemon.config import HostSettings
+from inaproto.daemon.config import HostSettings, OverlayNic
 from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import Adapter, FramePort, Link, Nic, load_adapter
 
@@ -19,6 +21,8 @@ NIC: Final = "nic"
 HARDWARE_NIC: Final = "hardware nic"
 """One of the machine's own, found by its address; it needs no frame port."""
 LINK: Final = "link"
+NIC_LINK: Final = "nic link"
+"""On which there can be no switch."""
 
 OpenNic = Callable[[str], Awaitable[Nic]]
 """Given the path of the switch's socket for ports."""
@@ -33,10 +37,10 @@ def adapter_of(name: str, *kinds: str) -> Adapter:
     return adapter
 
 
-def link_of(spec: str) -> Link:
-    """``packet:eth1`` as the link of that adapter."""
+def link_of(spec: str, *more_kinds: str) -> Link:
+    """``packet:eth1`` as the link of that adapter, which is a link or of ``more_kinds``."""
     adapter, _, interface = spec.partition(":")
-    link: Link = adapter_of(adapter, LINK).open(interface)
+    link: Link = adapter_of(adapter, LINK, *more_kinds).open(interface)
     return link
 
 
@@ -98,3 +102,51 @@ async def at_its_address(settings: HostSettings, nics: Adapter) -> HostSettings:
     if settings.mac != "auto" and settings.mac_bytes != mac:
         raise ConfigError(f"mac: the NIC with {settings.ip} has {mac.hex(':')}; leave mac at auto")
     return settings.model_copy(update={"mac": mac.hex(":")})
+
+
+def overlay_nic_of(wish: OverlayNic) -> Callable[[], Awaitable[Nic]]:
+    """How a process of the overlay opens its NIC, each time that it needs one.
+
+    Raises ``ConfigError`` or ``Unsupported`` if it can have none; the one of a machine is looked for when it
+    is opened.
+    """
+    nics = adapter_of(wish.nic, NIC, HARDWARE_NIC)
+    field, ip = f"{wish.prefix}ip", wish.ip
+    if HARDWARE_NIC in nics.kinds:
+        if wish.port:
+            raise ConfigError(
+                f"{wish.prefix}port: {wish.port} is for the softnic; nic {wish.nic} has its own port"
+            )
+        if not ip:
+            raise ConfigError(f"{field}: is missing; nic {wish.nic} is found by its address")
+        return partial(_opened, nics, socket.inet_aton(ip))
+    if wish.port.startswith("udp:"):
+        ip = ip or wish.port.removeprefix("udp:")
+    link = link_of(wish.port, NIC_LINK) if wish.port else None
+    if not ip:
+        raise ConfigError(f"{field}: is missing; a softnic is a machine of its own, and needs an address")
+    address = socket.inet_aton(ip)
+    mac = b"\x02\x00" + address
+    if link is not None:
+        link.require()
+        link.require_stranger(mac, address)
+        return partial(_softnic, nics, link.attach, mac, address)
+    connect = partial(adapter_of("frames", FRAME_PORT).open().connect, wish.ports_path, wait_ns=0)
+    return partial(_softnic, nics, connect, mac, address)
+
+
+async def _opened(nics: Adapter, ip: bytes) -> Nic:
+    await trio.lowlevel.checkpoint()
+    nic: Nic = nics.open(ip=ip)
+    return nic
+
+
+async def _softnic(nics: Adapter, attach: Callable[[], Awaitable[FramePort]], mac: bytes, ip: bytes) -> Nic:
+    port = await attach()
+    try:
+        nic: Nic = nics.open(port, mac=mac, ip=ip)
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await port.aclose()
+        raise
+    return nic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,28 @@ from inaproto_hil.cluster import Child, Cluster, inaproto_command, stop_children
 
 
 class ModelsCluster(Cluster):
-    """No switch. ``models``: the tables ``[[models]]`` of the models file, as TOML."""
+    """``models``: the tables ``[[models]]`` of the models file, as TOML.
+
+    ``nics``: further options of each process, by its name. ``weather``: of a switch, which is their network;
+    by default there is none.
+    """
 
     ready_timeout_s = 120.0
     """More processes than cores, and these may be busy."""
 
-    def __init__(self, hosts: int, servers: int, models: str, *, log_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        hosts: int,
+        servers: int,
+        models: str,
+        *,
+        nics: Mapping[str, Sequence[str]] | None = None,
+        weather: str | None = None,
+        log_dir: Path | None = None,
+    ) -> None:
         super().__init__(log_dir=log_dir)
+        self._nics = nics or {}
+        self._weather = weather
         self.file = self.directory / "models.toml"
         names = [("hosts", f"h{number}") for number in range(hosts)]
         names += [("servers", f"ps{number}") for number in range(servers)]
@@ -38,6 +54,9 @@ class ModelsCluster(Cluster):
         return self.directory / f"{server}.store"
 
     def _start(self) -> None:
+        if self._weather is not None:
+            argv = [inaproto_command(), "switch", "--dir", str(self.directory), "--weather", self._weather]
+            self.servers.append(self._daemon("switch", argv))
         for name in self.models.servers:
             self.servers.append(self._daemon(name, self._argv(name)))
         for number, name in enumerate(self.models.hosts):
@@ -46,7 +65,7 @@ class ModelsCluster(Cluster):
     def _argv(self, name: str, host: int | None = None) -> list[str]:
         kind = "server" if host is None else "host"
         argv = [inaproto_command(), kind, "--dir", str(self.directory), "--models", str(self.file)]
-        argv += ["--name", name]
+        argv += ["--name", name, *self._nics.get(name, ())]
         return argv if host is None else [*argv, "--ip", f"10.0.{host >> 8}.{(host & 255) + 1}"]
 
     def kill(self, name: str) -> None:

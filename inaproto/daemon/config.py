@@ -77,6 +77,10 @@ def _unicast_ipv4(value: str) -> str:
     return str(address)
 
 
+def _unicast_ipv4_or_none(value: str) -> str:
+    return _unicast_ipv4(value) if value else value
+
+
 def _unicast_mac(value: str) -> str:
     if value == "auto":
         return value
@@ -137,6 +141,22 @@ Controllers = Annotated[
     tuple[Annotated[Path | Endpoint, BeforeValidator(parse_controller)], ...],
     BeforeValidator(split_controllers),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayNic:
+    """What the settings of a process say of the NIC for words and arrays of models."""
+
+    nic: str
+    """Adapter."""
+    port: str
+    """Link; empty: the switch's socket for ports."""
+    ip: str
+    """Empty: that of the port."""
+    ports_path: Path
+    traffic_class: int
+    prefix: str = ""
+    """Of the fields' names."""
 
 
 class Settings(BaseModel):
@@ -261,6 +281,12 @@ class HostSettings(Settings):
     """Models file (TOML): what its workers train by push and pull, at which parameter servers."""
     models_tls: OptionalPath = None
     """With models: directory of its certificate of the role model, for other hosts and servers."""
+    models_nic: str = ""
+    """With models: adapter of the NIC by which its words and arrays go: softnic, or verbs; by default TCP."""
+    models_ip: Annotated[str, AfterValidator(_unicast_ipv4_or_none)] = ""
+    """With models_nic: its address; by default ip for verbs, and that of the port for udp:ADDRESS."""
+    models_port: LinkName = ""
+    """With models_nic softnic: packet:INTERFACE, or udp:127.0.0.N; by default the switch's socket."""
     adapter: str = "frames"
     """Adapter of the port towards the switch."""
     port: LinkName = ""
@@ -310,6 +336,15 @@ class HostSettings(Settings):
     def listen_path(self) -> Path:
         return self.listen if self.listen is not None else self.dir / f"{self.name}.sock"
 
+    @property
+    def overlay_nic(self) -> OverlayNic | None:
+        """By which words and arrays of models go; None: by TCP."""
+        if not self.models_nic:
+            return None
+        port, ip, path = self.models_port, self.models_ip, self.dir / PORTS_SOCKET
+        default = "" if self.models_nic == "softnic" else self.ip
+        return OverlayNic(self.models_nic, port, ip or default, path, self.traffic_class, "models_")
+
 
 class ServerSettings(Settings):
     """``inaproto server``."""
@@ -326,6 +361,14 @@ class ServerSettings(Settings):
     """Directory for its shards, on a disk that survives the machine's end; by default DIR/NAME.store."""
     dir: Directory = Path()
     """Directory of its socket, for inaproto status; by default as the switch has it."""
+    nic: str = ""
+    """Adapter of the NIC by which words and arrays go: softnic, or verbs; by default they go by TCP."""
+    ip: Annotated[str, AfterValidator(_unicast_ipv4_or_none)] = ""
+    """With nic: its IPv4 address; by default that of the port for udp:ADDRESS."""
+    port: LinkName = ""
+    """With nic softnic: packet:INTERFACE, or udp:127.0.0.N; by default a switch's socket in dir."""
+    traffic_class: int = Field(default=0, ge=0, le=252, multiple_of=4)
+    """With nic: TOS byte of RoCE packets, DSCP * 4: 104 (DSCP 26) for the lossless class of many networks."""
     metrics: MetricsAddress = ""
     """Tell Prometheus here: ADDRESS:PORT, or a socket's path. Whoever reaches it may read."""
     log_level: LogLevel = "info"
@@ -340,6 +383,13 @@ class ServerSettings(Settings):
     @property
     def listen_path(self) -> Path:
         return self.dir / server_socket(self.name)
+
+    @property
+    def overlay_nic(self) -> OverlayNic | None:
+        """By which words and arrays go; None: by TCP."""
+        if not self.nic:
+            return None
+        return OverlayNic(self.nic, self.port, self.ip, self.dir / PORTS_SOCKET, self.traffic_class)
 
 
 S = TypeVar("S", bound=Settings)
@@ -387,6 +437,11 @@ def load_host_settings(
     require_path_fits(loaded.settings.control_path, f"dir ({loaded.sources['dir']}), the switch's socket")
     settings = loaded.settings
     require_path_fits(settings.listen_path, f"listen ({loaded.sources['listen']})")
+    for field in ("models_nic", "models_ip", "models_port"):
+        needed = "models" if field == "models_nic" else "models_nic"
+        if getattr(settings, field) and not getattr(settings, needed):
+            option = needed.replace("_", "-")
+            raise ConfigError(f"{field} ({loaded.sources[field]}): needs {needed}; give --{option}, too")
     is_in_dir = settings.listen_path.parent == settings.dir
     if settings.listen_path == settings.control_path or (
         is_in_dir and gives_no_status(settings.listen_path.name)
@@ -407,6 +462,10 @@ def load_server_settings(
     loaded = _load(ServerSettings, flags, file, environment)
     path = loaded.settings.listen_path
     require_path_fits(path, f"dir ({loaded.sources['dir']}), the server's socket")
+    for field in ("ip", "port"):
+        is_ours = not loaded.sources[field].startswith("environment")  # which hosts read, too
+        if getattr(loaded.settings, field) and not loaded.settings.nic and is_ours:
+            raise ConfigError(f"{field} ({loaded.sources[field]}): needs nic; give --nic, too")
     return loaded
 
 

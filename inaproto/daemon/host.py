@@ -36,6 +36,7 @@ from inaproto.daemon.host_session import ClientSession
 from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.overlay.host_models import HostModels, host_models
 from inaproto.daemon.overlay.model_seat import ModelSeat
+from inaproto.daemon.overlay.queue_pairs import QueuePairs
 from inaproto.daemon.turn_seats import TurnSeats
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.daemon.unix_sockets import UNIX
@@ -61,6 +62,7 @@ async def run_host(
     network: StreamNetwork = UNIX,
     random_bits: RandomBits = secrets.randbits,
     turns_of: TurnsOf = no_turns,
+    queue_pairs: QueuePairs | None = None,
     task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled. ``open_nic`` makes the NIC whose port is at the path that the switch names.
@@ -68,14 +70,14 @@ async def run_host(
     Started (``task_status``) when training processes can connect. Raises ``ConfigError`` when the socket
     cannot be made, or when switch and host are configured so that they can never work together.
     ``turns_of`` says of a job on the path ``shared`` when it has the switches, where the settings name no
-    controller that does. ``network`` and ``random_bits`` are for worlds other than the field
-    (``tests/daemon/memory_cluster.py``).
+    controller that does. ``queue_pairs``: by which words and arrays of models go. ``network`` and
+    ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
     """
     holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
     door = door_of(settings.control, settings.control_path, network, holder)
     controllers = doors_of(settings.controller, network, holder)
     listening = await network.listen(settings.listen_path, "listen: host daemon socket")
-    daemon = HostDaemon(settings, open_nic, listening, door, controllers, random_bits, turns_of)
+    daemon = HostDaemon(settings, open_nic, listening, door, controllers, random_bits, turns_of, queue_pairs)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(daemon.serve_fabrics)
@@ -109,6 +111,7 @@ class HostDaemon:
         controllers: Sequence[Door],
         random_bits: RandomBits,
         turns_of: TurnsOf,
+        queue_pairs: QueuePairs | None = None,
     ) -> None:
         self._settings = settings
         self._open_nic = open_nic
@@ -132,7 +135,9 @@ class HostDaemon:
         self.models: HostModels | None = None
         """Of push and pull, where there is a models file."""
         if settings.models is not None:
-            self.models = host_models(settings.models, settings.name, settings.models_tls, settings.dir)
+            self.models = host_models(
+                settings.models, settings.name, settings.models_tls, settings.dir, queue_pairs
+            )
         self.seats = HostSeats(self._cut_off, self._seats_changed)
         self.controller = ControllerLink(
             "host",
@@ -181,6 +186,7 @@ class HostDaemon:
             "rings": [],
             "models": [] if self.models is None else self.models.status(),
             "models_link": None if self.models is None else self.models.link_status(),
+            "models_nic": None if self.models is None else self.models.nic_status(),
             "nic": {},
         }
         if isinstance(self._door, TlsDoor):

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inaproto.client.ring_names import parse_ring_job
-from inaproto.daemon.overlay.status_tables import show_models, show_server
+from inaproto.daemon.overlay.status_tables import show_models, show_nic, show_server
 from inaproto.daemon.ring_words import name_ranks
 from inaproto.daemon.status import Report
 
@@ -297,6 +297,7 @@ def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
                 yield Text(f"  {who}, its ring through the switches is parked: its tree moves")
             if ring.get("stall"):
                 yield Text(f"  {who}: {ring['stall']}")
+    yield from show_nic(status.get("models_nic"))
     yield from show_models(status.get("models", []))
     if status.get("nic"):
         yield from _nic(status["nic"])

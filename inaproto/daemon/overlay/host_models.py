@@ -70,6 +70,10 @@ class HostModels:
         """Of its access link, where the models file says how fast that is."""
         return None if self._links.paces is None else self._links.paces.status()
 
+    def nic_status(self) -> dict[str, Any] | None:
+        """Of the NIC for words and arrays, where one was named."""
+        return self._links.nic_status()
+
     def status(self) -> list[dict[str, Any]]:
         """For ``inaproto status``: of each model."""
         return [
@@ -89,10 +93,13 @@ class HostModels:
         ]
 
 
-def host_models(file: Path, host: str, tls: Path | None, directory: Path) -> HostModels:
+def host_models(
+    file: Path, host: str, tls: Path | None, directory: Path, queue_pairs: QueuePairs | None = None
+) -> HostModels:
     """``tls``: directory of the certificate that the other processes are shown; ``directory``: where one for
     loopback is made. Raises ``ConfigError``."""
     models = load_models(file)
     if host not in models.hosts:
         raise ConfigError(f"models: {host!r} is none of the file's hosts: {', '.join(models.hosts)}")
-    return HostModels(models, host, credentials=credentials_for(models, host, tls, directory))
+    credentials = credentials_for(models, host, tls, directory)
+    return HostModels(models, host, credentials=credentials, queue_pairs=queue_pairs)

@@ -184,7 +184,7 @@ class Links:
                 "limit_in": None if link.channel is None else link.channel.limits[0],
                 "limit_out": None if link.channel is None else link.channel.limits[1],
                 "by": link.by if link.channel is not None else "",
-                "why": link.why if link.channel is not None else "",
+                "why": link.why if link.channel is not None and self._queue_pairs is not None else "",
                 "error": "" if link.channel is not None else link.error,
             }
             for (of, peer), link in self._links.items()

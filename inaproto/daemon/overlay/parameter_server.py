@@ -92,6 +92,7 @@ class ParameterServer:
             "uptime_s": trio.current_time() - self._began,
             "refused": dict(self._links.refused),
             "link": None if self._links.paces is None else self._links.paces.status(),
+            "nic": self._links.nic_status(),
             "shards": [
                 root_status(shard, shell, self._links.status(shard)) for shard, shell in self._shells.items()
             ],
@@ -126,6 +127,7 @@ async def run_server(
     *,
     tls: Path | None = None,
     metrics: str = "",
+    queue_pairs: QueuePairs | None = None,
     admit: Admit = admit_all,
     log_bytes_min: int = LOG_BYTES_MIN,
     task_status: trio.TaskStatus[ParameterServer] = trio.TASK_STATUS_IGNORED,
@@ -141,7 +143,13 @@ async def run_server(
             raise ConfigError(f"models: {name!r} is none of the file's servers: {', '.join(models.servers)}")
         credentials = credentials_for(models, name, tls, status_path.parent)
         server = ParameterServer(
-            models, name, store, credentials=credentials, admit=admit, log_bytes_min=log_bytes_min
+            models,
+            name,
+            store,
+            credentials=credentials,
+            queue_pairs=queue_pairs,
+            admit=admit,
+            log_bytes_min=log_bytes_min,
         )
         try:
             async with trio.open_nursery() as nursery:

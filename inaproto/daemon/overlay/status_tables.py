@@ -16,6 +16,7 @@ def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     if status["refused"]:
         told = ", ".join(f"{reason} {count}" for reason, count in status["refused"].items())
         yield Text(f"  connections refused: {told}")
+    yield from show_nic(status.get("nic"))
     if status["shards"]:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         columns = (
@@ -63,6 +64,17 @@ def show_models(models: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]
             yield from _troubles(f"{model['model']}/{shard['shard']}", shard)
 
 
+def show_nic(nic: Mapping[str, Any] | None) -> Iterable[RenderableType]:
+    """For words and arrays; None: nobody has named one."""
+    if nic is None:
+        return
+    carried = ", ".join(f"{count / 1e6:.1f} MB by {by}" for by, count in sorted(nic["carried"].items()))
+    told = f"{nic['name']} {nic['ip']}, {nic['queue_pairs']} queue pairs" if nic["name"] else "none now"
+    if nic["trouble"]:
+        told += f" ({nic['trouble']})"
+    yield Text(f"  NIC of the trees: {told}; {carried or 'nothing has gone'}")
+
+
 def _root(shard: Mapping[str, Any]) -> Iterable[object]:
     clocks = shard["clocks"]
     attached = [child["host"] for child in shard["children"] if child["attached"]]
@@ -88,6 +100,8 @@ def _troubles(name: str, shard: Mapping[str, Any]) -> Iterable[RenderableType]:
     for link in shard["links"]:
         if link["error"]:
             yield Text(f"    {name}: to {link['peer']}: {link['error']}")
+        if link.get("why"):
+            yield Text(f"    {name}: edge to {link['peer']}: {link['by']}, because {link['why']}")
         for way, limit in (("from", link["limit_in"]), ("to", link["limit_out"])):
             if limit is not None:
                 told = f"{limit / 1e6:.1f} MB/s, for more important models use the link"
