@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from inaproto.errors import Unsupported
 from inaproto.units import Frames
@@ -298,6 +298,15 @@ class ByteStream(Protocol):
 
     def close(self) -> None:
         """Close at once; whoever waits is woken."""
+        ...
+
+
+@runtime_checkable
+class BoundsBuffers(Protocol):
+    """A stream whose transport keeps bytes of its own, and can be told to keep few."""
+
+    def bound_buffers(self, nbytes: int) -> None:
+        """From now on about so many at most are on their way to this side, or unsent on it."""
         ...
 
 

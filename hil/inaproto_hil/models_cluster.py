@@ -40,10 +40,14 @@ class ModelsCluster(Cluster):
         names = [("hosts", f"h{number}") for number in range(hosts)]
         names += [("servers", f"ps{number}") for number in range(servers)]
         lines = []
-        for (table, name), port in zip(names, free_ports(len(names)), strict=True):
-            lines += [f"[[{table}]]", f'name = "{name}"', f'address = "tcp://127.0.0.1:{port}"']
+        for (table, name), fields in zip(names, self._places([name for _, name in names]), strict=True):
+            lines += [f"[[{table}]]", f'name = "{name}"', *fields]
         self.file.write_text("\n".join([*lines, models]))
         self.models: Models = load_models(self.file)
+
+    def _places(self, names: Sequence[str]) -> list[list[str]]:
+        """Of each host or server what else the models file says, as TOML."""
+        return [[f'address = "tcp://127.0.0.1:{port}"'] for port in free_ports(len(names))]
 
     @property
     def servers(self) -> list[Child]:

@@ -11,6 +11,8 @@ from typing import Final
 import trio
 
 RECEIVE_BYTES: Final = 64 << 10
+TCP_NOTSENT_LOWAT: Final = 25
+"""Of Linux; the standard library has no name for it."""
 
 
 class TcpStream:
@@ -51,6 +53,12 @@ class TcpStream:
         poll = select.poll()
         poll.register(self._sock, select.POLLRDHUP)
         return bool(poll.poll(0))
+
+    def bound_buffers(self, nbytes: int) -> None:
+        """The kernel's are made for speed alone: megabytes that wait in them have the link before whatever is
+        more important, however slowly this side reads or writes."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)  # what it offers is about as much
+        self._sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, nbytes)
 
     def close(self) -> None:
         if self._sock.fileno() >= 0 and trio.lowlevel.in_trio_run():

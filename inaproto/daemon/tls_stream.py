@@ -21,7 +21,7 @@ import trio
 
 from inaproto.ca.identity import Identity
 from inaproto.daemon.tls import TlsRefused, explain, identity_of
-from inaproto.ports import ByteStream
+from inaproto.ports import BoundsBuffers, ByteStream
 
 HANDSHAKE_BYTES_MAX: Final = 32 << 10
 """Of the other side: a hello and a short chain of certificates are some 2 KiB."""
@@ -114,6 +114,10 @@ class TlsStream:
     def _require_open(self) -> None:
         if self._is_closed:
             raise OSError(errno.EBADF, "Bad file descriptor")
+
+    def bound_buffers(self, nbytes: int) -> None:
+        if isinstance(self._below, BoundsBuffers):
+            self._below.bound_buffers(nbytes)
 
     def close(self) -> None:
         if self._is_closed:

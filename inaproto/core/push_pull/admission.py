@@ -9,15 +9,16 @@ that has to wait keeps its connection, and what of it has arrived: it is told a 
 floor. So nothing is sent twice, and no capacity idles until somebody tries again. The rule is the paper's:
 
 - The highest class that has transfers sends as it can, without a limit.
-- A class below it gets what those above leave (work-conserving, all the way down): the capacity, less what
-  they were *measured* to use, and some headroom, so that they can grow. A class that has just begun is taken
-  to use everything, until it was measured for a whole interval: who comes with a higher priority has the
-  link at once.
+- A class below it gets what those above leave (work-conserving, all the way down): the capacity, less the
+  most that they were *measured* to use of late, and some headroom, so that they can grow. A transfer that
+  has just begun is taken to use everything, until it was measured for ``remembered_intervals``: who comes
+  with a higher priority has the link at once, and so long TCP needs to find out how fast it can be.
 - Within a class, max-min: who uses less than its share leaves the rest to the others.
 - Each class has a *floor*, which nobody takes away: nobody starves.
 
 Who goes without a limit and has grown into its headroom may want more than was measured: it is taken to use
-everything once more, for one interval.
+everything once more, for as long. Of its intervals the one of most use counts, because what it uses in a
+single one says little: it also falls when a class below takes too much, which would then be given more.
 
 Invariants: a class below the highest has limits that together are no more than the capacity less what those
 above it were measured to use, or its floor if that is more; a transfer of the highest class has none.
@@ -44,6 +45,8 @@ class AdmissionConfig:
     """Of the link in this direction, bytes/s."""
     interval_ns: int = 10 * MS
     """For which use is measured, before rates are told anew."""
+    remembered_intervals: int = 10
+    """So many of them, before what a transfer needs is believed to be less than all, or less than it was."""
     headroom_permille: int = 100
     """Of what higher classes use: left free, so that they can grow."""
     floor_permille: int = 10
@@ -52,7 +55,7 @@ class AdmissionConfig:
     """At once; those beyond are ``Refused``."""
 
     def __post_init__(self) -> None:
-        if min(self.rate, self.interval_ns, self.transfers_max) < 1:
+        if min(self.rate, self.interval_ns, self.remembered_intervals, self.transfers_max) < 1:
             raise LocalMisuse(f"admission: a number that is too small: {self}")
         if self.headroom_permille < 0 or not 0 < self.floor_permille < 1000:
             raise LocalMisuse(f"admission: a headroom below 0, or a floor that is not in 1..999: {self}")
@@ -133,6 +136,8 @@ class _Transfer:
     since: Instant
     moved: int = 0
     """In this interval."""
+    used: list[int] = field(default_factory=list)
+    """Bytes/s in the intervals since it last seemed to need all; the newest ones that are remembered."""
     limit: int | None = None
     wish: int | None = None
     """Bytes/s that it was measured to use; None: more than any rate, as far as is known."""
@@ -232,17 +237,24 @@ class Admission:
         for transfer in self._transfers.values():
             lasted = now - max(transfer.since, self._measured_from)
             if lasted >= self._config.interval_ns:
-                transfer.wish = self._wish(transfer, transfer.moved * S // lasted)
+                self._measure(transfer, transfer.moved * S // lasted)
             transfer.moved = 0
         self._measured_from = now
         return self._share()
 
-    def _wish(self, transfer: _Transfer, used: int) -> int | None:
-        """Bytes/s that it needs, from those it used; None: perhaps all."""
-        bound = transfer.wish if transfer.limit is None else transfer.limit
+    def _measure(self, transfer: _Transfer, used: int) -> None:
+        """It used so many bytes/s in an interval: what it needs from now on."""
+        bound, at_most = transfer.wish, self._config.remembered_intervals
+        if transfer.limit is not None:
+            bound = transfer.limit
         if bound and used < self._config.rate and used * 1000 >= bound * _IN_FULL_PERMILLE:
-            return None
-        return used + used * self._config.headroom_permille // 1000
+            transfer.used.clear()
+            transfer.wish = None
+            return
+        transfer.used = [*transfer.used, used][-at_most:]
+        if len(transfer.used) == at_most:
+            most = max(transfer.used)
+            transfer.wish = most + most * self._config.headroom_permille // 1000
 
     def _share(self) -> list[AdmissionAction]:
         """What each class gets of what those above it leave."""

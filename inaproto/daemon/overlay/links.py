@@ -110,7 +110,8 @@ class Links:
         self._queue_pairs = queue_pairs
         self._admit = admit
         rate = models.rates.get(process)
-        self.paces = None if rate is None else Paces.of(rate)
+        highest = max((model.settings.priority for model in models.models), default=0)
+        self.paces = None if rate is None else Paces.of(rate, highest)
         """Of its link, where the models file says how fast that is."""
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}

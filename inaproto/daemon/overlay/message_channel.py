@@ -19,7 +19,7 @@ import trio
 from inaproto.daemon.control_stream import EndOfChannel
 from inaproto.daemon.overlay.pacing import WRITE_BYTES, Meter, Paces
 from inaproto.errors import DecodeError
-from inaproto.ports import ByteStream
+from inaproto.ports import BoundsBuffers, ByteStream
 from inaproto.wire.array_frames import FrameDecoder, encode_frame
 from inaproto.wire.control_messages import Message, decode_message, encode_message
 
@@ -107,6 +107,8 @@ class StreamChannel:
         """From now on: as fast as the link and more important channels let it."""
         self._incoming = paces.incoming.meter(priority)
         self._outgoing = paces.outgoing.meter(priority)
+        if priority < paces.highest and isinstance(self._stream, BoundsBuffers):
+            self._stream.bound_buffers(paces.held_bytes)
 
     @property
     def limits(self) -> tuple[int | None, int | None]:

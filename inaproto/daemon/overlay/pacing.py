@@ -17,6 +17,7 @@ from typing import Any, Final
 import trio
 
 from inaproto.core.push_pull.admission import (
+    PRIORITY_MAX,
     Admission,
     AdmissionAction,
     AdmissionConfig,
@@ -35,6 +36,9 @@ BURST_S: Final = 0.002
 """Of its limit a channel may use at once."""
 WRITE_BYTES: Final = 64 << 10
 """At once, of a channel with a limit."""
+HELD_S: Final = 0.01
+"""Of the link: so much lies in the transport, each way, of a channel that may have to make way."""
+HELD_BYTES_MIN: Final = 16 << 10
 
 
 class Meter:
@@ -149,11 +153,17 @@ class Paces:
 
     incoming: LinkPacer
     outgoing: LinkPacer
+    highest: int
+    """Of the priorities there are. Whose is less may have to make way, and keeps little in the transport:
+    what is there has the link before what begins later, however important that is."""
+    held_bytes: int
+    """So much, each way."""
 
     @staticmethod
-    def of(rate: int) -> Paces:
+    def of(rate: int, highest: int = PRIORITY_MAX) -> Paces:
         """``rate``: bytes/s, each way."""
-        return Paces(LinkPacer(AdmissionConfig(rate)), LinkPacer(AdmissionConfig(rate)))
+        held = max(HELD_BYTES_MIN, int(rate * HELD_S))
+        return Paces(LinkPacer(AdmissionConfig(rate)), LinkPacer(AdmissionConfig(rate)), highest, held)
 
     def status(self) -> dict[str, Any]:
         return {"incoming": self.incoming.status(), "outgoing": self.outgoing.status()}
