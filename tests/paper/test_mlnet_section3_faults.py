@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from inaproto.core.push_pull.clocks import REMOVED, Clocks, WorkerId
-from inaproto.core.push_pull.types import Mark, ShardSpec
+from inaproto.core.push_pull.types import Abandoned, Ending, Mark, Pushed, ShardSpec
 from inaproto.core.push_pull.words import (
     Attach,
     Heartbeat,
@@ -292,6 +292,72 @@ def test_nobody_is_dead_who_has_yet_to_start() -> None:
     net.start(NodeId(1))
     assert net.run(20_000, haste=0)
     net.check_end()
+
+
+def test_what_a_process_that_is_gone_has_finished_is_not_withheld() -> None:
+    """Ours: the next process may be long in coming, and its host could die meanwhile."""
+    net = tree({0: ROOT, 1: 0}, 2)
+    net.update(1)
+    net.settle()
+    assert sums(net) == [0, 0], "withheld"
+    net.step(NodeId(1), Pushed(np.ones(net.shard.elements, np.int64)))
+    net.step(NodeId(1), Abandoned())
+    net.settle()
+    assert sums(net) == [0, 1], "but not what was not finished"
+    assert net.nodes[NodeId(1)].view().worker_clock == 1
+    finish(net)
+
+
+def test_nor_is_a_clock_that_was_held_back() -> None:
+    net = tree({0: ROOT, 1: 0}, 2)
+    net.shard = replace(net.shard, ahead_max=3)
+    for node in (0, 1):
+        net.crash(NodeId(node))
+        net.start(NodeId(node))
+    net.settle()
+    for _ in range(4):
+        net.update(1)
+        net.settle()
+    assert net.programs[WorkerId(1)].is_waiting, "the fourth is held back"
+    net.step(NodeId(1), Abandoned())
+    net.settle()
+    assert sums(net) == [0, 4]
+    assert net.nodes[NodeId(1)].view().worker_clock == 4
+    finish(net)
+
+
+def test_what_a_process_had_finished_reaches_the_root_though_a_parent_dies_over_it() -> None:
+    net = tree({0: ROOT, 1: 0}, 2)
+    net.update(1)
+    net.settle()
+    net.step(NodeId(1), Abandoned())
+    net.crash(NodeId(0))
+    net.elapse(2 * DEAD)
+    assert parent(net, 1) == ROOT
+    assert sums(net) == [0, 1]
+    net.start(NodeId(0))
+    finish(net)
+
+
+@pytest.mark.parametrize("s", [0, 2])
+def test_a_host_that_ends_in_order_leaves_nothing_that_would_have_to_be_made_again(s: int) -> None:
+    """Ours. At s = 0 its part of a window goes up alone."""
+    net = tree({0: ROOT, 1: 0, 2: 0}, s)
+    net.update(0)
+    net.settle()
+    assert net.words(Push, by=0) == 0
+    net.step(NodeId(0), Ending())
+    net.settle()
+    net.crash(NodeId(0))
+    for worker in (1, 2):
+        net.update(worker)
+    net.elapse(2 * DEAD)
+    assert net.root is not None
+    assert net.root.view().merged[WorkerId(0)] == 1
+    net.start(NodeId(0))
+    net.elapse(2 * DEAD)
+    assert net.programs[WorkerId(0)].clock == 1
+    finish(net)
 
 
 def test_no_worker_is_removed_that_has_yet_to_start() -> None:

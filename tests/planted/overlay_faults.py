@@ -90,8 +90,8 @@ _ALL: Final = (
         _RULES,
         "asks for weights and withholds what they wait for",
         Subtree.forward,
-        "is_flush=is_flush or is_needed",
-        "is_flush=False",
+        "is_flush=is_flush, is_held=is_held",
+        "is_flush=False, is_held=is_held",
     ),
     _fault(
         "window_in_another_order",

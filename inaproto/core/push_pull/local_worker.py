@@ -43,6 +43,8 @@ class LocalWorker:
         self._held: int | None = None
         self._leaving: int | None = None
         self.is_removed = False
+        self.is_abandoned = False
+        """Its process is gone, and none has come in its place: what it has finished is not withheld."""
 
     # --- what it says; each raises ``LocalMisuse`` and changes nothing if it may not
 
@@ -87,9 +89,15 @@ class LocalWorker:
         return self._finish(FOREVER), refused
 
     def abandons(self) -> None:
-        """Its process is gone: what it did since its last finished update is dropped."""
-        self._open = self._held = None
+        """Its process is gone: what it did since its last clock is dropped."""
+        if self._held is None:
+            self._open = None
         self.pulls = []
+        self.is_abandoned = True
+
+    @property
+    def is_to_be_flushed(self) -> bool:
+        return self.is_abandoned and bool(self.kept)
 
     def _check_free(self, what: str) -> None:
         if self.clock is None:
@@ -100,6 +108,7 @@ class LocalWorker:
             raise LocalMisuse(f"worker {self.worker} cannot {what} before its clock is done: it is far ahead")
         if self.clock >= FOREVER and not self.is_removed:
             raise LocalMisuse(f"worker {self.worker} cannot {what}: it has left")
+        self.is_abandoned = False
 
     # --- what comes of it
 

@@ -27,6 +27,7 @@ from inaproto.core.push_pull.types import (
     Clocked,
     Connected,
     Disconnected,
+    Ending,
     Heard,
     Left,
     Mark,
@@ -78,6 +79,7 @@ class ShardNode:
         self._is_flush_due = False
         self._is_flush_passed_on = False
         """The parent shall flush too."""
+        self._is_ending = False
         self._last_window = 0
         self._redo_from: Instant | None = None
         """When a worker that waits to resume is told to make updates again that are under way; once only."""
@@ -113,7 +115,13 @@ class ShardNode:
             case Left():
                 return self._left(event)
             case Abandoned():
-                self._own(event).abandons()
+                worker = self._own(event)
+                worker.abandons()
+                if worker.is_to_be_flushed:
+                    self._flush()
+            case Ending():
+                self._is_ending = True
+                self._flush()
             case Connected():
                 self._link.connected(event.peer, now)
                 self._sub.children.connected(event.peer, now)
@@ -185,7 +193,13 @@ class ShardNode:
         if finished is None:
             return []
         self._sub.take_own(finished[0])
+        if worker is not None and worker.is_to_be_flushed:
+            self._flush()
         return [finished[1]]
+
+    def _flush(self) -> None:
+        """What is withheld goes up, all the way."""
+        self._is_flush_due = self._is_flush_passed_on = not self._is_synchronous
 
     def _wanted(self, needed: int) -> list[NodeAction]:
         """Somebody waits for weights of this model clock. mlnet.md 3, pull."""
@@ -214,7 +228,7 @@ class ShardNode:
                     return [asked]
                 return self._wanted(word.needed) if asked else []
             case Flush():
-                self._is_flush_due = self._is_flush_passed_on = not self._is_synchronous
+                self._flush()
             case Heartbeat():
                 self._sub.children.beats(peer, word)
                 return [Tell(peer, HeartbeatAnswer(self._link.is_attached))]
@@ -292,8 +306,8 @@ class ShardNode:
             actions += [Tell(link.parent, update.push(link.session)) for update in again]
         sub.take_kept()
         sub.check_cache()
-        if sub.worker is not None and sub.worker.clock is None:
-            self._is_flush_due = self._is_flush_passed_on = not self._is_synchronous
+        if sub.worker is not None and (sub.worker.clock is None or sub.worker.is_to_be_flushed):
+            self._flush()
         if sub.cache is None and any(clock > 0 for _, clock in said.root.items()):
             self._asked = [0]  # MLNet 3.2: a node that is back asks for the model
             actions.append(Tell(link.parent, PullRequest(0)))
@@ -394,7 +408,8 @@ class ShardNode:
         """Push up, then ask for what is waited for: an edge is FIFO, so the weights come after."""
         parent, session = self._link.parent, self._link.session
         is_held &= not self._link.is_direct
-        sent = self._sub.forward(is_flush=self._is_flush_due, is_held=is_held)
+        is_flush, is_last = self._is_flush_due or self._is_ending, self._is_ending
+        sent = self._sub.forward(is_flush=is_flush, is_held=is_held, is_last=is_last)
         actions: list[NodeAction] = []
         for update in sent:
             actions.append(Tell(parent, update.push(session)))

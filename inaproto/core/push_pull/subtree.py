@@ -143,13 +143,18 @@ class Subtree:
         own = [] if self.worker is None else [pull.needed for pull in self.worker.pulls]
         return sorted({*own, *self.children.needs})
 
-    def forward(self, *, is_flush: bool, is_held: bool) -> list[Update]:
-        """What goes up now. A need of somebody below that the parent does not know to be met goes at once."""
+    def forward(self, *, is_flush: bool, is_held: bool, is_last: bool = False) -> list[Update]:
+        """What goes up now. A need of somebody below that the parent does not know to be met goes at once.
+
+        ``is_last``: this node ends, and at s = 0 waits for nobody's part of a window any more.
+        """
         below = sorted(self.below)
         sub_clock, up_clock = self.ledger.merged.minimum(below), self.ledger.forwarded.minimum(below)
         is_needed = any(up_clock < needed <= sub_clock for needed in self.needs)
-        gone = self._is_gone
-        return self.ledger.forward(below, is_flush=is_flush or is_needed, is_held=is_held, is_gone=gone)
+        if is_last and self._is_synchronous:
+            below, is_held = [], False
+        is_flush |= is_needed
+        return self.ledger.forward(below, is_flush=is_flush, is_held=is_held, is_gone=self._is_gone)
 
     def _is_gone(self, worker: WorkerId) -> bool:
         known = (self.root, NO_CLOCKS if self.cache is None else self.cache.root)

@@ -194,8 +194,15 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The worker's process is gone: what it has pushed since its last clock that is ``Done`` is dropped, so
-    are its pulls, and a clock that is held back. Another process may go on at ``view().worker_clock``."""
+    """The worker's process is gone, and may come back. What it has pushed since its last ``Clocked`` is
+    dropped, so are its pulls. All that it has finished counts, a clock that is held back too (its ``Done``
+    comes later), and goes up at once: the next process may be long in coming. That one goes on after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """This node's process ends soon, and in order: all that it has goes up at once, at s = 0 in parts of
+    windows if need be. What the root then has of the worker is not made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +244,7 @@ class Woke:
     """The deadline may have passed."""
 
 
-NodeEvent = Pushed | Clocked | Pulled | Left | Abandoned | Connected | Disconnected | Heard | Woke
+NodeEvent = Pushed | Clocked | Pulled | Left | Abandoned | Ending | Connected | Disconnected | Heard | Woke
 RootEvent = Connected | Disconnected | Heard | Persisted | Remove | Woke
 
 # --- actions
