@@ -256,7 +256,7 @@ def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str,
 async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     import trio
 
-    from inaproto.daemon.host import run_host
+    from inaproto.daemon.host import HostDaemon, run_host
     from inaproto.daemon.unix_sockets import make_run_directory
     from inaproto.parts import nic_of
 
@@ -265,12 +265,13 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     make_run_directory(settings.listen_path.parent, "host")
     async with trio.open_nursery() as nursery:
 
-        async def serve(task_status: trio.TaskStatus[object]) -> None:
+        async def serve(task_status: trio.TaskStatus[HostDaemon]) -> None:
             await run_host(settings, open_nic=open_nic, queue_pairs=queue_pairs, task_status=task_status)
 
-        await nursery.start(serve)
+        daemon: HostDaemon = await nursery.start(serve)
         announce(f"ready host name={settings.name} listen={settings.listen_path}")
         await stop.wait()
+        await daemon.end()
         nursery.cancel_scope.cancel()
 
 

@@ -284,6 +284,12 @@ class HostDaemon:
                 if ring.is_away:
                     ring.woke()
 
+    async def end(self) -> None:
+        """In order, before it is cancelled: what workers of models have finished is taken to the servers, for
+        which it waits for a while."""
+        if self.models is not None:
+            await self.models.end()
+
     def close_away(self) -> None:
         """The daemon ends: give back what ranks without a process hold."""
         for ring in self._away:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import trio
 
+from inaproto.core.push_pull.clocks import FOREVER
 from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.push_pull.types import Ending
 from inaproto.daemon.overlay.core_configs import node_config
 from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
@@ -21,6 +24,12 @@ from inaproto.daemon.overlay.shells import NodeShell
 from inaproto.daemon.overlay.status import node_status
 from inaproto.daemon.tls import Credentials
 from inaproto.errors import ConfigError
+
+log = logging.getLogger("inaproto.overlay")
+
+ENDING_S: Final = 5.0
+"""For which an orderly end waits for the servers. Longer than a child of a node that is gone takes to find
+another parent: hosts are often ended together."""
 
 
 def wall_clock_life() -> int:
@@ -66,6 +75,31 @@ class HostModels:
                 shell.start()
             task_status.started()
 
+    async def end(self, within_s: float = ENDING_S) -> None:
+        """In order, while it still runs: what the workers have finished goes up, and is waited for until the
+        servers have it on their disks. What they have not in time is said in the log."""
+        owed = [
+            (seat, shard, clock)
+            for seat in self.seats.values()
+            for shard, clock in seat.finished.items()
+            if self._shells[shard].merged_of_worker() < clock
+        ]
+        for shell in self._shells.values():
+            shell.post(Ending())
+        if not owed:
+            return
+        log.info("waiting up to %g s for servers to have what workers have finished", within_s)
+        with trio.move_on_after(within_s):
+            for _, shard, clock in owed:
+                await self._shells[shard].merged(clock)
+        for seat, shard, clock in owed:
+            has = self._shells[shard].merged_of_worker()
+            if has < clock:
+                text = "%s: server %s has not said that it has %s of worker %d on its disk: to be made again"
+                log.warning(text, shard, shard.server, _updates(has + 1, clock), seat.worker)
+            else:
+                log.info("%s: all that worker %d has finished is on the server's disk", shard, seat.worker)
+
     def link_status(self) -> dict[str, Any] | None:
         """Of its access link, where the models file says how fast that is."""
         return None if self._links.paces is None else self._links.paces.status()
@@ -91,6 +125,13 @@ class HostModels:
             }
             for name, seat in self.seats.items()
         ]
+
+
+def _updates(first: int, last: int) -> str:
+    """``last``: ``FOREVER`` for that of a worker that leaves."""
+    if last >= FOREVER:
+        return f"what was finished after update {first - 1}, its leave with it,"
+    return f"update {first}" if first == last else f"updates {first} to {last}"
 
 
 def host_models(

@@ -12,13 +12,13 @@ nothing more of the worker until it has taken the last update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from inaproto.core.push_pull.clocks import FOREVER
 from inaproto.core.push_pull.tuning import StalenessTuning
-from inaproto.core.push_pull.types import Answer, Clocked, Left, Pulled, Pushed
+from inaproto.core.push_pull.types import Abandoned, Answer, Clocked, Left, Pulled, Pushed
 from inaproto.core.push_pull.words import Numbers
 from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.models_file import PlacedModel, Shard
@@ -120,10 +120,17 @@ class ModelSeat:
         return self._owner is owner
 
     def give_up(self, owner: Owner) -> None:
-        """Its process has ended."""
+        """Its process has ended: what that had finished goes up, the rest died with it."""
         if self._owner is owner:
             self._owner, self._clock, self._is_ready = None, None, False
             self._requests.clear()
+            for shell in self._shells.values():
+                shell.post(Abandoned())
+
+    @property
+    def finished(self) -> Mapping[Shard, int]:
+        """The worker's clock in each shard that has told it."""
+        return self._clocks
 
     def clocked(self, request: int, clock: int, update: Numbers | None) -> None:
         """Update ``clock`` of the worker; copied. Raises ``JobError`` for one that is not the next."""
@@ -174,7 +181,7 @@ class ModelSeat:
     def waits_for(self) -> Sequence[str]:
         """What the worker's requests, or its start, wait for: names of servers."""
         if self._owner is not None and not self._is_ready:
-            return [shard.server for shard in self._shells if shard not in self._clocks]
+            return [s.server for s in self._shells if s not in self._clocks or s in self._taking]
         found = {shard.server for request in self._requests.values() for shard in request.waiting}
         return sorted(found)
 

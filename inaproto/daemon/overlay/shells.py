@@ -168,6 +168,16 @@ class NodeShell(_Shell):
         """Once connections can be made."""
         self.post(Woke())
 
+    def merged_of_worker(self) -> int:
+        """Its clock on the server's disk, as far as that is known here."""
+        view = self.core.view()
+        return 0 if view.worker is None else view.root.get(view.worker) or 0
+
+    async def merged(self, clock: int) -> None:
+        """Until the server has the worker's updates up to this one on its disk."""
+        while self.merged_of_worker() < clock:
+            await self._rearm.wait()
+
     def _deadline(self) -> Instant | None:
         return self.core.deadline
 
