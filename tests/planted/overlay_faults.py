@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from inaproto.core.push_pull import staleness
+from inaproto.core.push_pull import rules, staleness
 from inaproto.core.push_pull.cache import Cache
 from inaproto.core.push_pull.children import Children
 from inaproto.core.push_pull.failures import Failures
@@ -136,11 +136,11 @@ _ALL: Final = (
         "actions = actions or [Tell(child.node, word)]",
     ),
     _fault(
-        "old_push_counts",
+        "blames_what_was_on_its_way",
         _FAULTS,
-        "hears pushes of a child's session that is over",
-        ShardNode._child_pushes,
-        "if child is None or child.bond is not Bond.ATTACHED or child.session != said.session:",
+        "blames a child for words that it said before it knew that its session is over",
+        rules.fault_from_below,
+        "if child is None or child.bond is Bond.NONE:",
         "if child is None:",
     ),
     _fault(

@@ -178,6 +178,8 @@ class Net:
             worker,
             self.patience,
             self._shape(node),
+            workers=self.workers,
+            nodes=tuple(NodeId(n) for n in self.parents),
         )
         self.nodes[node] = ShardNode(config, self.now)
         self._dial_again()

@@ -22,7 +22,7 @@ FINDS = {
     "merged_told_too_soon": (0, "acknowledged is durable"),
     "records_forgotten": (3, "acknowledged is durable"),
     "multicast_to_one": (1, "every worker ends"),
-    "old_push_counts": (7, "nobody is to blame"),
+    "blames_what_was_on_its_way": (7, "nobody is to blame"),
     "resumes_from_the_beginning": (0, "acknowledged is durable"),
     "never_goes_back": (0, "no deadline without work"),
     "waits_for_the_dead": (0, "no deadline without work"),

@@ -130,16 +130,12 @@ class Children:
 
     def attach(self, node: NodeId, said: Attach, now: Instant) -> Child | Blame:
         child = self.get(node)
-        if said.workers != tuple(sorted(set(said.workers))):
-            return Blame(str(node), "workers are not in order", f"{said.workers}")
         if child is None:
             if len(self._by_node) >= self._at_most:
                 return Blame(str(node), "one child too many", f"{self._at_most} are attached")
             child = Child(node, self._size_of_tree + node, is_of_tree=False)
             by_place = sorted([*self._by_node.values(), child], key=lambda child: child.place)
             self._by_node = {child.node: child for child in by_place}
-        elif said.session <= child.session and child.bond is not Bond.NONE:
-            return Blame(str(node), "session is not new", f"{said.session} after {child.session}")
         child.ends()
         child.bond, child.session = Bond.ASKED, said.session
         child.workers, child.floor = said.workers, said.floor

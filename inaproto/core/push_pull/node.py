@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from inaproto.core.push_pull.asking import Asking
 from inaproto.core.push_pull.children import Bond
-from inaproto.core.push_pull.clocks import NO_CLOCKS, WorkerId
+from inaproto.core.push_pull.clocks import NO_CLOCKS
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.parent_link import ParentLink
 from inaproto.core.push_pull.requests import next_requests, requests_max
-from inaproto.core.push_pull.rules import push_fault, weights_fault
+from inaproto.core.push_pull.rules import Above, Below, Fault, fault_from_above, fault_from_below
 from inaproto.core.push_pull.subtree import Subtree
 from inaproto.core.push_pull.types import (
     Abandoned,
@@ -56,6 +57,7 @@ from inaproto.core.push_pull.words import (
     NodeId,
     PullRequest,
     Push,
+    UpWord,
     Weights,
     Word,
 )
@@ -70,12 +72,13 @@ class ShardNode:
         self._config = config
         self._link = ParentLink(config, now)
         self._sub = Subtree(config, now)
-        self._unsure: set[WorkerId] = set()
-        """Workers of children that came: the parent is asked how far it is with them."""
-        self._asking: tuple[WorkerId, ...] = ()
-        """Of whom the last ``Attach`` asked."""
+        self._asking = Asking()
+        self._workers = None if config.workers is None else frozenset(config.workers)
+        self._nodes = None if config.nodes is None else frozenset(config.nodes)
         self._asked: list[int] = []
         """Model clocks that the parent was asked for in this session."""
+        self._requests = 0
+        """Said in this session, less the weights that came."""
         self._is_flush_due = False
         self._is_flush_passed_on = False
         """The parent shall flush too."""
@@ -103,6 +106,9 @@ class ShardNode:
     def _take(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
         match event:
             case Heard():
+                fault = self._fault(event.peer, event.word)
+                if fault is not None:
+                    return [fault.of(event.peer)]
                 self._link.heard(event.peer, event.word, now)
                 self._sub.children.heard(event.peer, now)
                 return self._heard(event.peer, event.word, now)
@@ -214,6 +220,32 @@ class ShardNode:
 
     # --- what peers say
 
+    def _fault(self, peer: NodeId, word: Word) -> Fault | None:
+        sub, link = self._sub, self._link
+        if isinstance(word, UpWord):
+            if isinstance(word, Attach) and peer in self._config.ancestors:
+                return Fault("would be below its own child", f"node {peer}")
+            known = Below(self._config.shard, sub.root, self._config.worker, self._workers, self._nodes)
+            return fault_from_below(word, sub.children.get(peer), known)
+        if peer != link.parent:
+            return None
+        return fault_from_above(
+            word,
+            Above(
+                shard=self._config.shard,
+                session=link.session,
+                is_attached=link.is_attached,
+                is_asking=link.is_asking,
+                asking=self._asking.workers,
+                floor=self._asking.known,
+                workers=frozenset(sub.claimed) if self._workers is None else self._workers,
+                are_all=self._workers is not None,
+                requests=self._requests,
+                own=self._config.worker,
+                own_clock=None if sub.worker is None else sub.worker.clock,
+            ),
+        )
+
     def _heard(self, peer: NodeId, word: Word, now: Instant) -> list[NodeAction]:
         match word:
             case Attached() | Detached() | Weights() | Merged() | Mode() | HeartbeatAnswer():
@@ -243,20 +275,13 @@ class ShardNode:
         child = self._sub.children.attach(peer, said, now)
         if isinstance(child, Blame):
             return [child]
-        merged = self._sub.ledger.merged
-        for worker in said.workers:
-            floor = said.floor.get(worker) or 0
-            if worker not in known or worker not in merged or merged[worker] < floor:
-                self._unsure.add(worker)
+        self._asking.child_came(said, known, self._sub)
         return [] if child.is_of_tree else [Noted(Mark.ADOPTED, peer)]
 
     def _child_pushes(self, peer: NodeId, said: Push) -> list[NodeAction]:
         child = self._sub.children.get(peer)
         if child is None or child.bond is not Bond.ATTACHED or child.session != said.session:
             return []
-        fault = push_fault(said, child.workers, self._config.shard)
-        if fault is not None:
-            return [fault.of(peer)]
         if self._sub.take(child.place, Update.of(said)):
             return []
         return [
@@ -291,11 +316,9 @@ class ShardNode:
     def _attached(self, said: Attached, now: Instant) -> list[NodeAction]:
         """mlnet.md 5: what the parent lacks is sent again; if it has a part of a sum, all is made anew."""
         sub, link = self._sub, self._link
-        if said.base.workers != self._asking:
-            return [Blame(str(link.parent), "base of other workers", f"{said.base.workers}")]
         link.accepted()
         self._asked.clear()
-        self._unsure.difference_update(self._asking)
+        self._requests = 0
         sub.heard_of_root(said.root)
         actions: list[NodeAction] = [Noted(Mark.ATTACHED, link.parent)]
         again = sub.ledger.rebase(said.base)
@@ -305,18 +328,18 @@ class ShardNode:
             actions.append(Noted(Mark.RESENT, link.parent))
             actions += [Tell(link.parent, update.push(link.session)) for update in again]
         sub.take_kept()
+        self._asking.is_answered(sub)
         sub.check_cache()
         if sub.worker is not None and (sub.worker.clock is None or sub.worker.is_to_be_flushed):
             self._flush()
         if sub.cache is None and any(clock > 0 for _, clock in said.root.items()):
             self._asked = [0]  # MLNet 3.2: a node that is back asks for the model
+            self._requests += 1
             actions.append(Tell(link.parent, PullRequest(0)))
         return [*actions, *self._mode(said.direct, now)]
 
     def _weights(self, said: Weights) -> list[NodeAction]:
-        fault = weights_fault(said, self._config.shard)
-        if fault is not None:
-            return [fault.of(self._link.parent)]
+        self._requests -= 1
         self._sub.heard_of_root(said.root)
         self._asked = [needed for needed in self._asked if needed > said.root.minimum()]
         if not self._sub.renew(said):
@@ -334,17 +357,12 @@ class ShardNode:
         dead = {*self._link.skipped[:-1], *self._sub.children.dead}
         return () if self._link.is_direct else tuple(sorted(dead))
 
-    def _lost(self) -> tuple[WorkerId, ...]:
-        """As it tells its parent. Whom one child has lost may be below another one by now."""
-        gone = set(self._asking).union(*(child.lost for child in self._sub.children))
-        return tuple(sorted(gone - self._sub.below))
-
     # --- what is due
 
     def _settle(self, now: Instant) -> list[NodeAction]:
         sub, link = self._sub, self._link
         actions: list[NodeAction] = [*sub.children.age(now)]
-        actions += link.tick(now, self._dead(), self._lost())
+        actions += link.tick(now, self._dead(), self._asking.lost(sub.below))
         sub.prune()
         actions += self._worker_goes_on(now)
         actions += self._attach()
@@ -388,9 +406,9 @@ class ShardNode:
     def _attach(self) -> list[NodeAction]:
         """To the parent, and children to this node, once it is known how far the parent is with theirs."""
         link = self._link
-        self._unsure.intersection_update(self._sub.claimed)
-        if link.may_ask or (link.is_attached and self._unsure):
-            return [self._ask_parent()]
+        is_due = self._asking.is_due(self._sub)
+        if link.may_ask or (link.is_attached and is_due):
+            return [Tell(link.parent, self._asking.asks(link.ask(), self._sub))]
         if not link.is_attached:
             return []
         actions: list[NodeAction] = []
@@ -399,10 +417,6 @@ class ShardNode:
             child.bond, child.told = Bond.ATTACHED, self._sub.root.restricted(child.workers)
             actions.append(Tell(child.node, Attached(child.session, base, child.told, link.is_direct)))
         return actions
-
-    def _ask_parent(self) -> Tell:
-        self._asking = self._sub.claimed
-        return Tell(self._link.parent, Attach(self._link.ask(), self._asking, self._sub.floor))
 
     def _forward(self, *, is_held: bool) -> list[NodeAction]:
         """Push up, then ask for what is waited for: an edge is FIFO, so the weights come after."""
@@ -425,9 +439,11 @@ class ShardNode:
 
     def _request(self) -> list[Tell]:
         """What is waited for."""
-        at_most = requests_max(self._config.shard, self._asking)
+        link = self._link
+        at_most = requests_max(self._config.shard, self._asking.workers)
         due = next_requests(self._sub.needs, self._asked, at_most)
         if due is None:
-            return [self._ask_parent()]
+            return [Tell(link.parent, self._asking.asks(link.ask(), self._sub))]
         self._asked = sorted([*self._asked, *due])
-        return [Tell(self._link.parent, PullRequest(needed)) for needed in due]
+        self._requests += len(due)
+        return [Tell(link.parent, PullRequest(needed)) for needed in due]

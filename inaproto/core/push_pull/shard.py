@@ -22,7 +22,7 @@ from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
 from inaproto.core.push_pull.clocks import FOREVER, REMOVED, Clocks, WorkerId
 from inaproto.core.push_pull.failures import Failures
 from inaproto.core.push_pull.pending import Pending
-from inaproto.core.push_pull.rules import push_fault
+from inaproto.core.push_pull.rules import Below, Fault, fault_from_below
 from inaproto.core.push_pull.types import (
     Connected,
     Disconnected,
@@ -53,6 +53,7 @@ from inaproto.core.push_pull.words import (
     NodeId,
     PullRequest,
     Push,
+    UpWord,
     Weights,
     Word,
 )
@@ -67,6 +68,7 @@ class ShardRoot:
         self, config: RootConfig, snapshot: RootSnapshot | None, records: Sequence[RootRecord], now: Instant
     ) -> None:
         self._config = config
+        self._workers, self._nodes = frozenset(config.workers), frozenset(config.nodes)
         if snapshot is None:
             shard = config.shard
             weights = np.zeros(shard.elements, shard.numpy_dtype)
@@ -125,7 +127,6 @@ class ShardRoot:
     def _take(self, event: RootEvent, now: Instant) -> list[RootAction]:
         match event:
             case Heard():
-                self._children.heard(event.peer, now)
                 return self._heard(event.peer, event.word, now)
             case Connected():
                 self._children.connected(event.peer, now)
@@ -145,7 +146,19 @@ class ShardRoot:
 
     # --- what children say
 
+    def _fault(self, peer: NodeId, word: UpWord) -> Fault | None:
+        if peer not in self._nodes:
+            return Fault("node or worker of another tree", f"node {peer}")
+        known = Below(self._config.shard, self._clocks, None, self._workers, self._nodes)
+        return fault_from_below(word, self._children.get(peer), known)
+
     def _heard(self, peer: NodeId, word: Word, now: Instant) -> list[RootAction]:
+        if not isinstance(word, UpWord):
+            return [Fault("speaks to the root as if it were below", type(word).__name__).of(peer)]
+        fault = self._fault(peer, word)
+        if fault is not None:
+            return [fault.of(peer)]
+        self._children.heard(peer, now)
         match word:
             case Attach():
                 return self._child_attaches(peer, word, now)
@@ -162,12 +175,10 @@ class ShardRoot:
             case Flush():
                 pass  # the root withholds nothing
             case _:
-                return [Blame(str(peer), "speaks to the root as if it were below", type(word).__name__)]
+                assert_never(word)
         return []
 
     def _child_attaches(self, peer: NodeId, said: Attach, now: Instant) -> list[RootAction]:
-        if peer not in self._config.nodes or any(worker not in self._merged for worker in said.workers):
-            return [Blame(str(peer), "node or worker of another tree", f"{said.workers}")]
         child = self._children.attach(peer, said, now)
         if isinstance(child, Blame):
             return [child]
@@ -178,12 +189,6 @@ class ShardRoot:
         child = self._children.get(peer)
         if child is None or child.bond is not Bond.ATTACHED or child.session != said.session:
             return []
-        fault = push_fault(said, child.workers, self._config.shard)
-        if fault is not None:
-            return [fault.of(peer)]
-        furthest = {worker: self._clocks[worker] + self._config.shard.ahead_max for worker in said.after}
-        if any(furthest[worker] < clock < FOREVER for worker, clock in said.after.items()):
-            return [Blame(str(peer), "too far ahead", f"{said.after}, with {self._clocks} durable")]
         if self._merge(child.place, Update.of(said)):
             return []
         return [Noted(Mark.REFUSED_PUSH, peer), self._children.detach(child, "a part of it came another way")]

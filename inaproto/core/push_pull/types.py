@@ -95,6 +95,10 @@ class NodeConfig:
     """Of the subtree below it, as the tree was built: sums of floats have its bits then, whatever fails."""
     children_max: int = 1024
     """Attached at once, those included that came because their parent died."""
+    workers: tuple[WorkerId, ...] | None = None
+    """All of the model; None: not known, and what neighbours say of others is not checked."""
+    nodes: tuple[NodeId, ...] | None = None
+    """All of the tree, without the root; None: likewise."""
 
     def __post_init__(self) -> None:
         if not self.ancestors:

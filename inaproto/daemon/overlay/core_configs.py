@@ -43,6 +43,11 @@ def shape_of(shard: Shard, node: NodeId) -> Shape | None:
     return Shape.of(node, shard.tree.children, lambda of: model.worker(model.process_of(of)))
 
 
+def workers_of(shard: Shard) -> tuple[WorkerId, ...]:
+    """All of the model."""
+    return tuple(WorkerId(number) for number in range(len(shard.model.workers)))
+
+
 def node_config(shard: Shard, host: str) -> NodeConfig:
     node, tree = shard.model.node_of(host), shard.tree
     return NodeConfig(
@@ -54,6 +59,8 @@ def node_config(shard: Shard, host: str) -> NodeConfig:
         patience=patience_of(shard),
         shape=shape_of(shard, node),
         children_max=max(1024, len(tree.nodes)),
+        workers=workers_of(shard),
+        nodes=tree.nodes[1:],
     )
 
 
@@ -63,7 +70,7 @@ def root_config(shard: Shard) -> RootConfig:
     return RootConfig(
         shard=spec_of(shard),
         node=tree.root,
-        workers=tuple(WorkerId(number) for number in range(len(model.workers))),
+        workers=workers_of(shard),
         children=tree.children(tree.root),
         nodes=tree.nodes[1:],
         patience=patience_of(shard),

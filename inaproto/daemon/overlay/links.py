@@ -167,6 +167,13 @@ class Links:
             link.is_last_call = True
             self._nursery.start_soon(self._close_when_sent, link)
 
+    def break_off(self, shard: Shard, peer: NodeId, why: str) -> None:
+        """Now: nothing more is heard on this connection, nor said. Who dialled it may do so again."""
+        link = self._links.get((shard, peer))
+        if link is not None and link.channel is not None:
+            channel, link.channel, link.error = link.channel, None, why
+            channel.close(why)
+
     def tell(self, shard: Shard, peer: NodeId, word: Word) -> None:
         """Queued; lost where there is no connection."""
         link = self._links.get((shard, peer))
@@ -403,11 +410,13 @@ class Links:
                 nursery.start_soon(channel.stream.watch_beside)
             seat.connected(link.peer)
             try:
-                while True:
+                while link.channel is channel:
                     message, payload = await channel.receive()
                     if not self._is_current(shard, link):
                         break
                     seat.heard(link.peer, heard(message, payload, shard))
+                else:
+                    why = link.error
             except EndOfChannel as end:
                 why = end.reason
             except DecodeError as error:

@@ -133,9 +133,13 @@ class _Shell:
             self.notes.append(text)
 
     def _blame(self, blame: Blame) -> None:
+        """It is said, and the connection ends: both sides begin anew."""
+        peer = NodeId(int(blame.peer))
+        text = f"{self.shard.model.process_of(peer)} is blamed: {blame.rule}: {blame.evidence}"
         self.marks["blamed"] += 1
-        self.notes.append(f"blamed: {blame}")
-        log.warning("%s: %s", self.shard, blame)
+        self.notes.append(text)
+        log.warning("%s: %s; its connection is closed", self.shard, text)
+        self._links.break_off(self.shard, peer, f"closed on this side: {blame.rule}")
 
 
 _REMARKABLE: Final = frozenset(

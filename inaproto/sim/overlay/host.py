@@ -79,6 +79,8 @@ class NodeSeat:
             worker=None if worker is None else WorkerId(worker),
             patience=host.world.patience,
             shape=config.shape(shard, host.node),
+            workers=tuple(WorkerId(number) for number in range(len(config.workers))),
+            nodes=tuple(NodeId(number) for number in config.hosts),
         )
 
     def __str__(self) -> str:

@@ -1,0 +1,59 @@
+"""What a node has asked its parent by ``Attach``, and what it must ask yet (mlnet.md 5).
+
+A child is answered with how far this node is with the child's workers; so it must know. It asks above first
+for workers that are new below it, and where the child knows the root to be further than is known here, since
+what the root has cannot be sent again. Once the parent was asked with such a *floor*, the child is answered
+whatever came of it: a floor beyond the root's clocks is its own fault, and nobody's below or above it.
+"""
+
+from __future__ import annotations
+
+from inaproto.core.push_pull.children import Bond
+from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.subtree import Subtree
+from inaproto.core.push_pull.words import Attach
+
+
+class Asking:
+    def __init__(self) -> None:
+        self.workers: tuple[WorkerId, ...] = ()
+        """Of whom the last ``Attach`` asked."""
+        self.known: Clocks = NO_CLOCKS
+        """What this node then knew the root to have of them."""
+        self._floor: Clocks = NO_CLOCKS
+        """The same, and what children that had come knew."""
+        self._unsure: set[WorkerId] = set()
+        """Of whom it must ask."""
+
+    def child_came(self, said: Attach, below: set[WorkerId], sub: Subtree) -> None:
+        """``below``: whose clocks were waited for before it came."""
+        merged = sub.ledger.merged
+        self._unsure.update(w for w in said.workers if w not in below or w not in merged)
+        self._unsure.update(_behind(said.floor, sub))
+
+    def is_due(self, sub: Subtree) -> bool:
+        self._unsure.intersection_update(sub.claimed)
+        return bool(self._unsure)
+
+    def asks(self, session: int, sub: Subtree) -> Attach:
+        self.workers, self._floor = sub.claimed, sub.floor
+        self.known = sub.root.restricted(self.workers)
+        return Attach(session, self.workers, self._floor)
+
+    def is_answered(self, sub: Subtree) -> None:
+        """After the answer was taken: children may have come since it was asked."""
+        self._unsure.difference_update(self.workers)
+        for child in sub.children.bound(Bond.ASKED):
+            asked = self._floor
+            later = Clocks((w, clock) for w, clock in child.floor.items() if clock > (asked.get(w) or 0))
+            self._unsure.update(_behind(later, sub))
+
+    def lost(self, below: set[WorkerId]) -> tuple[WorkerId, ...]:
+        """As it tells its parent. Whom one child has lost may be below another one by now."""
+        return tuple(sorted(set(self.workers) - below))
+
+
+def _behind(floor: Clocks, sub: Subtree) -> list[WorkerId]:
+    """Of whom less is known here than the floor says."""
+    merged, root = sub.ledger.merged, sub.root
+    return [w for w, clock in floor.items() if min(merged.get(w) or 0, root.get(w) or 0) < clock]
