@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -191,9 +193,34 @@ def test_a_snapshot_that_is_cut_is_refused(tmp_path: Path, cut: int) -> None:
 
 
 def test_a_log_without_its_snapshot_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "log-3").write_bytes(b"")
+    (tmp_path / "log-3").write_bytes(b"1234")
     with pytest.raises(ConfigError, match="log-3 has lost its snapshot"):
         DurableLog(tmp_path)
+
+
+def test_a_snapshot_without_its_log_is_refused(tmp_path: Path) -> None:
+    """What is missing was promised: going on would take it back."""
+    log = DurableLog(tmp_path)
+    log.snapshot(body(9))
+    log.append([body(1)])
+    log.close()
+    (tmp_path / "log-1").unlink()
+    with pytest.raises(ConfigError, match="snapshot-1 has lost its log"):
+        DurableLog(tmp_path)
+
+
+def test_a_directory_that_was_made_is_in_its_parent_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = [], os.fsync
+
+    def watched(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    DurableLog(tmp_path / "store" / "m-0").close()
+    assert {str(tmp_path), str(tmp_path / "store")} <= set(synced)
 
 
 def test_other_files_are_not_touched(tmp_path: Path) -> None:
@@ -211,29 +238,107 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     DurableLog(tmp_path / "shard").close()
 
 
-class Full(Files):
-    """A disk on which nothing more can be synced."""
+class Failing(Files):
+    """A disk that fails at one step, with one error, until it is ``number`` 0 again."""
 
-    is_full = False
+    number = 0
+    step = "sync"
+
+    def _at(self, step: str) -> None:
+        if self.number and self.step == step:
+            raise OSError(self.number, os.strerror(self.number))
 
     def sync(self, fd: int) -> None:
-        if self.is_full:
-            raise OSError(28, os.strerror(28))
+        self._at("sync")
         super().sync(fd)
+
+    def append(self, fd: int, parts: Sequence[memoryview]) -> None:
+        if self.number and self.step == "append":
+            super().append(fd, [parts[0][:5]])
+        self._at("append")
+        super().append(fd, parts)
+
+    def open(self, name: str, end: int) -> int:
+        self._at("open")
+        return super().open(name, end)
+
+    def sync_names(self) -> None:
+        self._at("sync_names")
+        super().sync_names()
 
 
 def test_after_a_failure_nothing_more_is_written(tmp_path: Path) -> None:
-    files = Full(tmp_path)
+    files = Failing(tmp_path)
     log = DurableLog(tmp_path, files=files)
     log.append([body(1)])
-    files.is_full = True
-    with pytest.raises(FabricError, match="No space left on device"):
+    files.number = errno.EIO
+    with pytest.raises(FabricError, match="Input/output error"):
         log.append([body(2)])
-    files.is_full = False
+    files.number = 0
     again: Any
     for again in (lambda: log.append([body(3)]), lambda: log.snapshot(body(4))):
-        with pytest.raises(LocalMisuse, match="has failed: No space left"):
+        with pytest.raises(LocalMisuse, match="has failed: Input/output error"):
             again()
+    log.close()
+
+
+@pytest.mark.parametrize("step", ["append", "sync"])
+def test_a_disk_that_was_full_goes_on_and_has_each_entry_once(tmp_path: Path, step: str) -> None:
+    files = Failing(tmp_path)
+    log = DurableLog(tmp_path, files=files)
+    log.append([body(1)])
+    files.number, files.step = errno.ENOSPC, step
+    for _ in range(2):
+        with pytest.raises(FabricError, match="No space left on device") as caught:
+            log.append([body(2), body(3)])
+        assert caught.value.retryable
+    files.number = 0
+    log.append([body(2), body(3)])
+    log.append([body(4)])
+    log.close()
+    log = DurableLog(tmp_path)
+    assert numbers(log) == (0, [1, 2, 3, 4])
+    log.close()
+
+
+@pytest.mark.parametrize("step", ["append", "sync", "open", "sync_names"])
+def test_a_snapshot_for_which_there_is_no_space_leaves_the_log_as_it_was(tmp_path: Path, step: str) -> None:
+    files = Failing(tmp_path)
+    log = DurableLog(tmp_path, files=files)
+    log.append([body(1)])
+    files.number, files.step = errno.ENOSPC, step
+    with pytest.raises(FabricError, match="No space left on device"):
+        log.snapshot(body(101))
+    files.number = 0
+    assert sorted(os.listdir(tmp_path)) == ["log-0"]
+    log.append([body(2)])
+    log.close()
+    log = DurableLog(tmp_path)
+    assert numbers(log) == (0, [1, 2])
+    log.snapshot(body(102))
+    log.append([body(3)])
+    log.close()
+    log = DurableLog(tmp_path)
+    assert numbers(log) == (102, [3])
+    log.close()
+
+
+def test_no_file_may_grow_any_more(tmp_path: Path) -> None:
+    """By a limit of the kernel's own: a part of the entry is written, and then cut off."""
+    log = DurableLog(tmp_path)
+    log.append([body(1)])
+    end = (tmp_path / "log-0").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (end + 20, limits[1]))
+    try:
+        with pytest.raises(FabricError, match="File too large"):
+            log.append([body(200)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    log.append([body(2)])
+    log.close()
+    log = DurableLog(tmp_path)
+    assert numbers(log) == (0, [1, 2])
     log.close()
 
 

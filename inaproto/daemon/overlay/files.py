@@ -20,7 +20,7 @@ class Files:
         """Raises ``ConfigError``, also where another process has it."""
         self.directory = directory
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_durably(directory)
             self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise ConfigError(f"store: cannot use {directory}: {error.strerror}") from None
@@ -74,3 +74,16 @@ class Files:
     def close(self) -> None:
         """And let others have the directory."""
         os.close(self._fd)
+
+
+def _make_durably(directory: Path) -> None:
+    """So that a power cut does not take the directory away, with all that was made durable in it."""
+    directory = directory.absolute()
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in missing:
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
