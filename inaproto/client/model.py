@@ -17,29 +17,36 @@ this worker's updates count; those after it were lost with the daemon, and are t
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from inaproto.client.channel import Channel, Clock, ModelWorker, Steps, again, wait_until
+from inaproto.client.channel import Channel, Clock, ModelWorker, Steps, Wait, again, wait_until
 from inaproto.client.drivers import TrioDriver, drive_blocking
 from inaproto.client.joining import reach_daemon
 from inaproto.client.memory import Region
 from inaproto.client.model_protocol import ModelProtocol, ModelRequest
 from inaproto.client.unix_stream import dial_unix
-from inaproto.client.waits import EXPLAIN_S, ask_status
+from inaproto.client.waits import EXPLAIN_AGAIN_S, EXPLAIN_S, ask_status
 from inaproto.errors import LocalMisuse, OperationTimeout
 from inaproto.ports import Dial
 from inaproto.wire.push_pull_messages import ModelJoined, ModelPulled
 
 T = TypeVar("T")
+log = logging.getLogger("inaproto.client")
+
+REPORT_AFTER_S: Final = 10.0
+"""A wait of this length is worth a line in the log, and then one of twice that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,39 +196,58 @@ class _Model:
         self._has_left = True
 
     def _waiting(self, request: ModelRequest, timeout: float | None) -> Steps[None]:
-        """Raises the request's error, or ``OperationTimeout`` that names what it waits for."""
-        until = None if timeout is None else self._seconds() + timeout
-        channel = self._channel
-        ended = yield from wait_until(channel, lambda: request.ended, until, self._seconds)
-        if not ended:
-            what = f"{request.call} of {channel.who} did not end within {timeout:g} s"
-            status = yield from ask_status(channel, self._seconds() + EXPLAIN_S, self._seconds)
-            if not request.ended:
-                raise OperationTimeout(f"{what}: {why_waiting(status, self.name)}")
+        """Raises the request's error, or ``OperationTimeout`` that names what it waits for. Who has no
+        timeout, or a long one, reads that in the log."""
+        began = self._seconds()
+        until = math.inf if timeout is None else began + timeout
+        channel, report_at = self._channel, began + REPORT_AFTER_S
+        while not (
+            yield from wait_until(channel, lambda: request.ended, min(until, report_at), self._seconds)
+        ):
+            why = yield from explained(channel, self.name, lambda: request.ended, self._seconds)
+            if request.ended:
+                break
+            now = self._seconds()
+            if now >= until:
+                what = f"{request.call} of {channel.who} did not end within {timeout:g} s"
+                raise OperationTimeout(f"{what}: {why}")
+            log.warning(
+                "%s of %s has not ended after %.0f s: %s", request.call, channel.who, now - began, why
+            )
+            report_at = now + (now - began)
         if request.error is not None:
             raise again(request.error)
+
+
+def explained(channel: Channel, model: str, has_ended: Callable[[], bool], clock: Clock) -> Steps[str]:
+    """What is waited for, for people; the host daemon may first have to ask."""
+    began = clock()
+    until = began + EXPLAIN_S
+    status: dict[str, Any] | None = None
+    while True:
+        status = (yield from ask_status(channel, until, clock)) or status
+        worker = {} if status is None else _mine(status, model).get("worker", {})
+        is_new = worker.get("why") and worker["why_age_s"] < clock() - began
+        if is_new or has_ended() or clock() >= until:
+            return why_waiting(status, model)
+        yield Wait((), clock() + EXPLAIN_AGAIN_S)
+
+
+def _mine(status: dict[str, Any], model: str) -> dict[str, Any]:
+    return next((one for one in status.get("models", []) if one.get("model") == model), {})
 
 
 def why_waiting(status: dict[str, Any] | None, model: str) -> str:
     """From the host daemon's status, for people."""
     if status is None:
         return "the host daemon does not answer either"
-    mine = next((one for one in status.get("models", []) if one.get("model") == model), None)
-    if mine is None:
+    mine = _mine(status, model)
+    if not mine:
         return "the host daemon does not know the model"
-    parts = []
-    for shard in mine["shards"]:
-        if shard["server"] not in mine["worker"]["waits_for"]:
-            continue
-        if not shard["attached"]:
-            errors = [f" ({link['error']})" for link in shard["links"] if link["error"]]
-            parts.append(
-                f"server {shard['server']}: {shard['parent']} cannot be reached{''.join(errors[:1])}"
-            )
-        else:
-            slowest = shard["root"]["slowest"]
-            parts.append(f"server {shard['server']}, which has all workers' updates up to {slowest}")
-    return "it waits for " + "; for ".join(parts) if parts else "it is about to end"
+    if mine["worker"]["why"]:
+        return str(mine["worker"]["why"])
+    servers = mine["worker"]["waits_for"]
+    return f"it waits for server {', '.join(servers)}" if servers else "it is about to end"
 
 
 def _joining(
@@ -229,18 +255,18 @@ def _joining(
 ) -> Steps[tuple[Channel, ModelProtocol, ModelJoined]]:
     until = None if timeout is None else clock() + timeout
     protocol = ModelProtocol()
+
+    def has_begun() -> bool:
+        return protocol.model is not None or protocol.failure is not None
+
     channel = yield from reach_daemon(path, who, until, timeout, clock, dial, protocol)
     try:
         channel.send(protocol.join_model(who.job, who.key, os.getpid()))
-        there = yield from wait_until(
-            channel, lambda: protocol.model is not None or protocol.failure is not None, until, clock
-        )
+        there = yield from wait_until(channel, has_begun, until, clock)
         if not there:
-            status = yield from ask_status(channel, clock() + EXPLAIN_S, clock)
-            if protocol.model is None and protocol.failure is None:
-                raise OperationTimeout(
-                    f"{who} could not begin within {timeout:g} s: {why_waiting(status, who.job)}"
-                )
+            why = yield from explained(channel, who.job, has_begun, clock)
+            if not has_begun():
+                raise OperationTimeout(f"{who} could not begin within {timeout:g} s: {why}")
         if protocol.failure is not None:
             raise protocol.failure
     except BaseException:

@@ -78,10 +78,17 @@ async def ask_daemons(directory: Path | None, sockets: Sequence[Path], doors: Se
             report.other_switches.append(answer)
         elif answer.get("role") == "server":
             report.servers.append(answer)
+            report.problems += _faults_of(answer)
         elif answer:
             report.hosts.append(answer)
     report.problems.sort()
     return report
+
+
+def _faults_of(server: Mapping[str, Any]) -> Iterator[str]:
+    for shard in server["shards"]:
+        if shard.get("fault"):
+            yield f"server {server['name']}, {shard['model']}/{shard['shard']}: {shard['fault']}"
 
 
 def _named_by(status: Mapping[str, Any]) -> Iterator[Path]:

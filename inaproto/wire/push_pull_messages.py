@@ -4,7 +4,8 @@ training process -> host daemon: ModelJoin, Buffer (one memfd beside it), ModelC
 host daemon -> training process: ModelJoined, ModelDone, ModelPulled, Error.
 
 Between hosts and parameter servers, with arrays behind them (:mod:`inaproto.wire.array_frames`), of one model
-and shard on each connection; who dials says OverlayHello first, and is answered OverlayWelcome or Error:
+and shard on each connection; who dials says OverlayHello first, and is answered OverlayWelcome or Error, or
+OverlayState, if that is all that it asks for:
 child -> parent: PushPullAttach, PushPullPush, PushPullRequest, PushPullFlush, PushPullHeartbeat,
 PushPullDetach; parent -> child: PushPullAttached, PushPullDetached, PushPullWeights, PushPullMerged,
 PushPullMode, PushPullAlive. Arrays are of the shard's elements, in its dtype, little-endian; whether a
@@ -149,6 +150,25 @@ class OverlayHello(Message):
     """What follows may go over queue pairs (``OverlayQueuePair``)."""
     no_nic: Explanation = ""
     """Why not, of one who should have a NIC."""
+    asks: Flag = False
+    """Not to stay, but to be answered ``OverlayState``: what may the sender's worker be waiting for?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayState(Message):
+    """Of a shard, at who was asked: a parameter server says ``clocks``, ``absent`` and ``fault``, a host what
+    its own worker does."""
+
+    TYPE: ClassVar[str] = "overlay_state"
+    clocks: _Clocks = ()
+    """Durable."""
+    absent: _Clocks = ()
+    """Workers whose hosts are not connected, below whatever host: since how many milliseconds."""
+    fault: Explanation = ""
+    """Why nothing becomes durable."""
+    has_process: Flag = False
+    since_ms: U64 = 0
+    """For so long it has had one, or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,6 +342,7 @@ PUSH_PULL_MESSAGES: Final[tuple[type[Message], ...]] = (
     ModelDone,
     ModelPulled,
     OverlayHello,
+    OverlayState,
     OverlayWelcome,
     OverlayQueuePair,
     OverlayQueuePairReady,

@@ -42,6 +42,7 @@ from inaproto.wire.push_pull_messages import (
     OverlayHello,
     OverlayNoQueuePair,
     OverlayQueuePair,
+    OverlayState,
     PushPullAttach,
     PushPullPush,
     ShardState,
@@ -320,6 +321,7 @@ _MESSAGES: Final = (
     ModelJoin(id=16, model="digits", pid=4711),
     ModelPulled(id=17, clock=4, model_clock=3, oldest=3, newest=5, staleness=1),
     OverlayHello(process="h1", model="digits", shard=1, digest="0123", life=1 << 60, no_nic="gone"),
+    OverlayState(clocks=((0, 7), (1, 3)), absent=((1, 20_000),), fault="No space left on device"),
     OverlayQueuePair(
         mac=b"\2\0\12\0\0\1", ip=b"\12\0\0\1", qpn=17, psn=0, va=1 << 40, rkey=7, nbytes=1 << 20, mtu=4096
     ),

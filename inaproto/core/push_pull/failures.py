@@ -82,6 +82,10 @@ class Failures:
         self.why = ", ".join(str(node) for node in dead) or "none"
         return is_direct
 
+    def absent_since(self, worker: WorkerId) -> Instant | None:
+        """None: it is below a node that is attached, or has left."""
+        return self._absent_since.get(worker)
+
     @property
     def absent(self) -> tuple[WorkerId, ...]:
         """Workers that are below no node that is attached."""

@@ -124,6 +124,10 @@ class ShardRoot:
             counters=dict(self._counters),
         )
 
+    def absent_since(self, worker: WorkerId) -> Instant | None:
+        """Since when it is one of ``view().lost``."""
+        return self._failures.absent_since(worker)
+
     def _take(self, event: RootEvent, now: Instant) -> list[RootAction]:
         match event:
             case Heard():

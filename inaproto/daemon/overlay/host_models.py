@@ -15,6 +15,7 @@ from inaproto.core.push_pull.node import ShardNode
 from inaproto.core.push_pull.types import Ending
 from inaproto.daemon.overlay.core_configs import node_config
 from inaproto.daemon.overlay.instants import now
+from inaproto.daemon.overlay.late_waits import LateWaits
 from inaproto.daemon.overlay.links import Admit, Links, admit_all
 from inaproto.daemon.overlay.listening import credentials_for
 from inaproto.daemon.overlay.model_seat import ModelSeat
@@ -73,6 +74,7 @@ class HostModels:
             for shell in self._shells.values():
                 nursery.start_soon(shell.keep_time)
                 shell.start()
+            nursery.start_soon(LateWaits(self._links, self.seats).run)
             task_status.started()
 
     async def end(self, within_s: float = ENDING_S) -> None:

@@ -11,10 +11,11 @@ it; who says nothing, or no such thing, is gone within seconds and costs no memo
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -39,7 +40,7 @@ from inaproto.daemon.tls_stream import TlsStream
 from inaproto.errors import DecodeError, FabricError, JobError
 from inaproto.ports import ByteStream
 from inaproto.wire.control_messages import Error, Message, error_message
-from inaproto.wire.push_pull_messages import OverlayHello, OverlayWelcome
+from inaproto.wire.push_pull_messages import OverlayHello, OverlayState, OverlayWelcome
 
 HELLO_S: Final = 5.0
 RETRY_FIRST_S: Final = 0.05
@@ -60,6 +61,7 @@ class Seat(Protocol):
     def connected(self, peer: NodeId) -> None: ...
     def disconnected(self, peer: NodeId, why: str) -> None: ...
     def heard(self, peer: NodeId, word: Word) -> None: ...
+    def state(self) -> OverlayState: ...
 
 
 Admit = Callable[[int, StreamChannel], AbstractAsyncContextManager[None]]
@@ -208,6 +210,29 @@ class Links:
             if link.channel is not None:
                 carried[link.by] = carried.get(link.by, 0) + link.channel.bytes_in + link.channel.bytes_out
         return self._queue_pairs.status() | {"carried": carried}
+
+    async def ask(self, shard: Shard, peer: str) -> OverlayState:
+        """Of another process, on a connection for this alone. Raises ``OSError`` that says why not."""
+        address = self._models.processes[peer]
+        try:
+            with trio.fail_after(HELLO_S):
+                channel = StreamChannel(await dial(address, peer, self._credentials), f"{peer} at {address}")
+                try:
+                    channel.send_priority(shard.model.settings.priority)
+                    channel.send_nowait(replace(self._hello(shard, peer), nic=False, asks=True))
+                    await channel.flush()
+                    answer, _ = await channel.receive()
+                finally:
+                    channel.close()
+        except trio.TooSlowError:
+            raise OSError(errno.ETIMEDOUT, f"no answer within {HELLO_S:g} s") from None
+        except EndOfChannel as end:
+            raise OSError(errno.ECONNRESET, f"the connection was {end.reason}") from None
+        except DecodeError as error:
+            raise OSError(errno.EPROTO, str(error)) from None
+        if not isinstance(answer, OverlayState):
+            raise OSError(errno.EPROTO, answer.message if isinstance(answer, Error) else f"it says {answer}")
+        return answer
 
     # --- dialling
 
@@ -360,6 +385,12 @@ class Links:
             with trio.fail_after(HELLO_S):
                 message, _ = await channel.receive()
             shard, hello = self._child_of(message, channel.stream)
+            if hello.asks:
+                channel.send_nowait(self._seats[shard].state())
+                with trio.fail_after(HELLO_S):
+                    await channel.flush()
+                channel.close()
+                return
             peer = shard.model.node_of(hello.process)
             link = _Link(peer, is_dialled=False)
             why_not = self._why_not_by_nic(hello.process, hello)

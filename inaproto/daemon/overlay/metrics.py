@@ -24,6 +24,11 @@ def server_metrics(status: Mapping[str, Any]) -> list[Metric]:
     made.gauge(
         "server_direct_shards", "Whose trees are torn down.", sum(bool(shard["direct"]) for shard in shards)
     )
+    made.gauge(
+        "server_full_disks",
+        "Shards of which nothing becomes durable until their disk has space.",
+        sum(bool(shard["fault"]) for shard in shards),
+    )
     made.gauge("server_dead_hosts", "Taken for dead.", sum(len(shard["dead"]) for shard in shards))
     made.gauge(
         "server_children",

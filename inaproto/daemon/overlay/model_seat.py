@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import trio
 
 from inaproto.core.push_pull.clocks import FOREVER
 from inaproto.core.push_pull.tuning import StalenessTuning
@@ -25,6 +27,7 @@ from inaproto.daemon.overlay.models_file import PlacedModel, Shard
 from inaproto.daemon.overlay.shells import NodeShell
 from inaproto.daemon.overlay.staleness_choice import StalenessChoice
 from inaproto.errors import JobError
+from inaproto.wire.push_pull_messages import OverlayState
 
 
 class Owner(Protocol):
@@ -53,6 +56,14 @@ class PulledWeights:
     staleness: int
 
 
+class Waited(NamedTuple):
+    """What the worker waits for at a server."""
+
+    shard: Shard
+    clock: int
+    """Whoever has not come to it may be who is waited for."""
+
+
 @dataclass(slots=True)
 class _Request:
     number: int
@@ -63,6 +74,7 @@ class _Request:
     waiting: dict[Shard, int] = field(default_factory=dict)
     """Shards that have not answered, and the numbers that they were asked by."""
     answers: list[tuple[Shard, Answer]] = field(default_factory=list)
+    since: float = field(default_factory=trio.current_time)
 
 
 class ModelSeat:
@@ -77,6 +89,8 @@ class ModelSeat:
         self._clock: int | None = None
         """Of the worker, while there is a process."""
         self._owner: Owner | None = None
+        self._owner_since = trio.current_time()
+        """Or without one."""
         self._is_ready = False
         self._requests: dict[int, _Request] = {}
         """By the number that a shard was asked by."""
@@ -84,6 +98,11 @@ class ModelSeat:
         self._taking: set[Shard] = set()
         """Shards that were given an update, or told that the worker leaves, and have not said so."""
         self.pulls = 0
+        self.why_it_waits = ""
+        """For people, once it has waited for some time:"""
+        self.why_at = 0.0
+        self.is_asked_why = False
+        """Since then somebody has asked."""
         settings = model.settings
         self._choice: StalenessChoice | None = None
         if settings.tune_staleness:
@@ -113,7 +132,7 @@ class ModelSeat:
             raise JobError(
                 f"model {self.model.name!r}: another process of this host is its worker {self.worker}"
             )
-        self._owner = owner
+        self._owner, self._owner_since = owner, trio.current_time()
         self._say_ready()
 
     def is_owner(self, owner: Owner) -> bool:
@@ -123,6 +142,7 @@ class ModelSeat:
         """Its process has ended: what that had finished goes up, the rest died with it."""
         if self._owner is owner:
             self._owner, self._clock, self._is_ready = None, None, False
+            self._owner_since = trio.current_time()
             self._requests.clear()
             for shell in self._shells.values():
                 shell.post(Abandoned())
@@ -178,12 +198,32 @@ class ModelSeat:
             shell.post(Left(number))
         self._finish(asked)
 
-    def waits_for(self) -> Sequence[str]:
-        """What the worker's requests, or its start, wait for: names of servers."""
+    def waited_for(self) -> list[Waited]:
+        """By the worker's requests, or its start."""
         if self._owner is not None and not self._is_ready:
-            return [s.server for s in self._shells if s not in self._clocks or s in self._taking]
-        found = {shard.server for request in self._requests.values() for shard in request.waiting}
-        return sorted(found)
+            known = self._clocks
+            return [
+                Waited(shard, known.get(shard, FOREVER))
+                for shard in self._shells
+                if shard not in known or shard in self._taking
+            ]
+        found: dict[Shard, int] = {}
+        for request in self._requests.values():
+            clock = min(request.clock, FOREVER) - request.staleness
+            for shard in request.waiting:
+                found[shard] = max(clock, found.get(shard, 0))
+        return [Waited(shard, clock) for shard, clock in sorted(found.items(), key=lambda one: one[0].number)]
+
+    def waits_for(self) -> Sequence[str]:
+        """Names of servers."""
+        return sorted({waited.shard.server for waited in self.waited_for()})
+
+    @property
+    def waits_since(self) -> float | None:
+        """None: it does not wait."""
+        if self._owner is not None and not self._is_ready:
+            return self._owner_since
+        return min((request.since for request in self._requests.values()), default=None)
 
     def _require_next(self, clock: int | None) -> None:
         if not self._is_ready or self._clock is None:
@@ -256,7 +296,11 @@ class ModelSeat:
         if not asked.waiting and self._owner is not None:
             self._owner.model_done(asked.number, asked.clock)
 
-    # --- for people
+    # --- for people, and for those who wait for this worker
+
+    def state(self) -> OverlayState:
+        since_ms = int(1000 * (trio.current_time() - self._owner_since))
+        return OverlayState(has_process=self.is_taken, since_ms=since_ms)
 
     @property
     def staleness(self) -> int:
@@ -264,16 +308,20 @@ class ModelSeat:
         return self.model.settings.staleness if self._choice is None else self._choice.staleness
 
     def status(self) -> dict[str, Any]:
+        self.is_asked_why = self.waits_since is not None
         tuned = {} if self._choice is None else {"tuned": self._choice.status()}
         return {
             **tuned,
             "worker": self.worker,
             "has_process": self.is_taken,
+            "since_s": trio.current_time() - self._owner_since,
             "clock": None if self._clock is None or self._clock >= FOREVER else self._clock,
             "has_left": (self._clock or 0) >= FOREVER
             or (bool(self._clocks) and min(self._clocks.values()) >= FOREVER),
             "pulls": self.pulls,
             "waits_for": list(self.waits_for()),
+            "why": self.why_it_waits,
+            "why_age_s": trio.current_time() - self.why_at,
         }
 
 

@@ -32,9 +32,9 @@ from inaproto.daemon.overlay.status import root_status
 from inaproto.daemon.overlay.word_records import state_of
 from inaproto.daemon.tls import Credentials
 from inaproto.daemon.unix_sockets import listen_unix, make_run_directory
-from inaproto.errors import ConfigError, DecodeError, JobError
+from inaproto.errors import ConfigError, DecodeError, JobError, LocalMisuse
 from inaproto.ports import ByteStream
-from inaproto.wire.control_messages import Status, StatusReply, error_message
+from inaproto.wire.control_messages import Message, Status, StatusReply, encode_message, error_message
 
 log = logging.getLogger("inaproto.server")
 
@@ -176,7 +176,7 @@ async def _tell(connection: ByteStream, server: ParameterServer) -> None:
         while True:
             message = await stream.receive()
             if isinstance(message, Status):
-                await stream.send(StatusReply(id=message.id, body=server.status()))
+                await stream.send(_reply(message.id, server))
             else:
                 text = f"a parameter server does not take messages of type {message.TYPE!r} here"
                 await stream.send(error_message(JobError(text), of=message.id))
@@ -184,3 +184,12 @@ async def _tell(connection: ByteStream, server: ParameterServer) -> None:
         pass
     finally:
         stream.close()
+
+
+def _reply(id: int, server: ParameterServer) -> Message:
+    reply = StatusReply(id=id, body=server.status())
+    try:
+        encode_message(reply)
+    except LocalMisuse as error:  # that of hundreds of shards of hundreds of workers is too long
+        return error_message(JobError(f"the status does not fit in a message: {error}"), of=id)
+    return reply

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -47,18 +48,26 @@ from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Links
 from inaproto.daemon.overlay.models_file import Shard
 from inaproto.daemon.overlay.word_records import change_of, state_of
-from inaproto.errors import Blame
-from inaproto.units import Instant, S
+from inaproto.errors import Blame, FabricError
+from inaproto.units import MS, Instant, S
 from inaproto.wire.array_frames import encode_frame
 from inaproto.wire.control_messages import encode_message
+from inaproto.wire.push_pull_messages import OverlayState
 
 log = logging.getLogger("inaproto.overlay")
 
 NOTES_KEPT: Final = 64
+SPACE_RETRY_S: Final = 1.0
+SNAPSHOT_RETRY_S: Final = 30.0
+"""A log may go on growing for so long where there is no space for a snapshot."""
 
 
 class WorkerSide(Protocol):
     """What the worker's side of a node hears: of shard ``shard``."""
+
+    def state(self) -> OverlayState:
+        """Of the worker, for those who wait for it."""
+        ...
 
     def resumed(self, shard: Shard, clock: int) -> None: ...
     def done(self, shard: Shard, request: int, clock: int) -> None: ...
@@ -106,6 +115,9 @@ class _Shell:
             self._is_stepping = False
         self._rearm.set()
 
+    def state(self) -> OverlayState:
+        raise NotImplementedError
+
     def _step(self, event: Any) -> None:
         raise NotImplementedError
 
@@ -123,6 +135,10 @@ class _Shell:
                 continue
             self.post(Woke())
 
+    def note(self, text: str) -> None:
+        """For people, with the time, as the log has it."""
+        self.notes.append(f"{time.strftime('%m-%d %H:%M:%S')} {text}")
+
     def _note(self, noted: Noted) -> None:
         peer = "" if noted.peer is None else f" ({self.shard.model.process_of(noted.peer)})"
         text = f"{noted.mark.value}{peer}{': ' if noted.why else ''}{noted.why}"
@@ -130,14 +146,14 @@ class _Shell:
         level = logging.INFO if noted.mark.name in _REMARKABLE else logging.DEBUG
         log.log(level, "%s: %s", self.shard, text)
         if noted.mark.name in _REMARKABLE:
-            self.notes.append(text)
+            self.note(text)
 
     def _blame(self, blame: Blame) -> None:
         """It is said, and the connection ends: both sides begin anew."""
         peer = NodeId(int(blame.peer))
         text = f"{self.shard.model.process_of(peer)} is blamed: {blame.rule}: {blame.evidence}"
         self.marks["blamed"] += 1
-        self.notes.append(text)
+        self.note(text)
         log.warning("%s: %s; its connection is closed", self.shard, text)
         self._links.break_off(self.shard, peer, f"closed on this side: {blame.rule}")
 
@@ -181,6 +197,9 @@ class NodeShell(_Shell):
         """Until the server has the worker's updates up to this one on its disk."""
         while self.merged_of_worker() < clock:
             await self._rearm.wait()
+
+    def state(self) -> OverlayState:
+        return OverlayState() if self._worker is None else self._worker.state()
 
     def _deadline(self) -> Instant | None:
         return self.core.deadline
@@ -226,6 +245,10 @@ class RootShell(_Shell):
         self._store = store
         self._unwritten: deque[Persist] = deque()
         self._wake_writer = trio.Event()
+        self._full = ""
+        self._full_since: float | None = None
+        """When the disk was found to be full, and how that was said."""
+        self._snapshot_at = -math.inf
         self.records = 0
         """Written since the start."""
 
@@ -257,8 +280,27 @@ class RootShell(_Shell):
             case _:
                 assert_never(action)
 
+    def state(self) -> OverlayState:
+        view, at = self.core.view(), now()
+        absent = [(worker, self.core.absent_since(worker)) for worker in view.lost]
+        return OverlayState(
+            clocks=tuple((int(worker), clock) for worker, clock in view.clocks.items()),
+            absent=tuple((int(w), max(0, at - since) // MS) for w, since in absent if since is not None),
+            fault=self.fault,
+        )
+
+    @property
+    def fault(self) -> str:
+        """Why nothing becomes durable now; empty: it does."""
+        if self._full_since is None:
+            return ""
+        return f"{self._full}, for {trio.current_time() - self._full_since:.0f} s"
+
     async def write(self) -> None:
-        """Records to disk, until cancelled. Raises ``FabricError`` when the disk fails."""
+        """Records to disk, until cancelled; where that is full, as soon as there is space.
+
+        Raises ``FabricError`` when the disk fails otherwise.
+        """
         while True:
             await self._wake_writer.wait()
             self._wake_writer = trio.Event()
@@ -266,13 +308,35 @@ class RootShell(_Shell):
                 batch = list(self._unwritten)
                 self._unwritten.clear()
                 bodies = [frame_of(change_of(one.record)) for one in batch]
-                await _in_thread(partial(self._store.append, bodies))
+                append = partial(self._store.append, bodies)
+                while not await self._is_written(append):  # noqa: ASYNC110  nobody tells when there is space
+                    await trio.sleep(SPACE_RETRY_S)
                 self.records += len(batch)
                 for one in batch:
                     self.post(Persisted(one.token))
-                if self._store.wants_snapshot:
+                if self._store.wants_snapshot and trio.current_time() >= self._snapshot_at:
                     body = frame_of(state_of(self.core.snapshot(), self.shard))
-                    await _in_thread(partial(self._store.snapshot, body))
+                    if not await self._is_written(partial(self._store.snapshot, body)):
+                        self._snapshot_at = trio.current_time() + SNAPSHOT_RETRY_S
+
+    async def _is_written(self, write: Callable[[], None]) -> bool:
+        """False: the disk has no space for it."""
+        try:
+            await _in_thread(write)
+        except FabricError as error:
+            if not error.retryable:
+                raise
+            if self._full_since is None:
+                self._full_since, self._full = trio.current_time(), str(error)
+                self.marks["disk_full"] += 1
+                self.note(f"{self._full}; goes on when there is space")
+                log.error("%s: %s; goes on when there is space", self.shard, error)
+            return False
+        if self._full_since is not None:
+            self.note(f"there is space again, after {trio.current_time() - self._full_since:.0f} s")
+            log.warning("%s: there is space again, after %s", self.shard, self.fault.rpartition(", for ")[2])
+            self._full_since = None
+        return True
 
 
 def frame_of(told: tuple[Any, Sequence[memoryview]]) -> list[memoryview]:

@@ -61,6 +61,7 @@ def root_status(shard: Shard, shell: RootShell, links: Sequence[dict[str, Any]])
         "children": _children(shard, view.children),
         "dead": [model.process_of(node) for node in view.dead],
         "lost": [model.workers[worker] for worker in view.lost],
+        "fault": shell.fault,
         "records": shell.records,
         "log_bytes": shell.store.log_bytes,
         "snapshots": shell.store.number,

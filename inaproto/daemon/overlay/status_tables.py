@@ -47,19 +47,21 @@ def show_models(models: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]
         if worker["has_left"]:
             told += "which has left"
         elif not worker["has_process"]:
-            told += "without a process"
+            told += f"without a process for {worker['since_s']:.0f} s"
         else:
             told += f"at clock {worker['clock']}, {worker['pulls']} pulls"
             if worker["waits_for"]:
-                told += f", waits for {', '.join(worker['waits_for'])}"
+                told += (
+                    f"; {worker['why']}" if worker["why"] else f", waits for {', '.join(worker['waits_for'])}"
+                )
         yield Text(told)
         for shard in model["shards"]:
             state = "below" if shard["attached"] else "looks for"
             children = ", ".join(child["host"] for child in shard["children"] if child["attached"])
             yield Text(
                 f"    shard {shard['shard']} at {shard['server']}: {state} {shard['parent']}"
-                f"{' (tree torn down)' if shard['direct'] else ''}, above {children or 'nobody'}; "
-                f"the server has all updates up to {_clock(shard['root']['slowest'])}"
+                f"{' (tree torn down)' if shard['direct'] else ''}, above {children or 'nobody'}; the server "
+                f"has the updates from here up to {_clock(shard['root']['slowest'])}"
             )
             yield from _troubles(f"{model['model']}/{shard['shard']}", shard)
 
@@ -97,9 +99,11 @@ def _troubles(name: str, shard: Mapping[str, Any]) -> Iterable[RenderableType]:
     """Failovers and fallbacks, the newest last."""
     if shard["dead"]:
         yield Text(f"    {name}: taken for dead: {', '.join(shard['dead'])}")
+    if shard.get("fault"):
+        yield Text(f"    {name}: NOTHING BECOMES DURABLE: {shard['fault']}")
     for link in shard["links"]:
         if link["error"]:
-            yield Text(f"    {name}: to {link['peer']}: {link['error']}")
+            yield Text(f"    {name}: to {link['peer']}: not connected: {link['error']}")
         if link.get("why"):
             yield Text(f"    {name}: edge to {link['peer']}: {link['by']}, because {link['why']}")
         for way, limit in (("from", link["limit_in"]), ("to", link["limit_out"])):
