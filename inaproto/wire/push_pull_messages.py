@@ -8,8 +8,8 @@ and shard on each connection; who dials says OverlayHello first, and is answered
 OverlayState, if that is all that it asks for:
 child -> parent: PushPullAttach, PushPullPush, PushPullRequest, PushPullFlush, PushPullHeartbeat,
 PushPullDetach; parent -> child: PushPullAttached, PushPullDetached, PushPullWeights, PushPullMerged,
-PushPullMode, PushPullAlive. Arrays are of the shard's elements, in its dtype, little-endian; whether a
-message has one, its ``arrays`` says.
+PushPullMode, PushPullReshaped, PushPullAlive. Arrays are of the shard's elements, in its dtype,
+little-endian; whether a message has one, its ``arrays`` says.
 
 Of a parameter server's log on disk: ShardState, ShardChange.
 """
@@ -51,6 +51,8 @@ _Dtype = Annotated[
 ]
 _Session = Annotated[int, Integer(0, CLOCK_MAX)]
 _Arrays = Annotated[int, Integer(0, 1)]
+_Epoch = Annotated[tuple[int, ...], Many(Integer(0, CLOCK_MAX), 4)]
+"""Number, tree before it, tree, first clock; empty: the first, which begins with the training."""
 
 # --- a training process and its host daemon
 
@@ -221,6 +223,7 @@ class PushPullAttach(Message):
     session: _Session
     workers: _Nodes
     floor: _Clocks = ()
+    epoch: _Clock = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +252,7 @@ class PushPullHeartbeat(Message):
     TYPE: ClassVar[str] = "push_pull_heartbeat"
     dead: _Nodes = ()
     lost: _Nodes = ()
+    load: U16 = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +298,12 @@ class PushPullMode(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PushPullReshaped(Message):
+    TYPE: ClassVar[str] = "push_pull_reshaped"
+    epoch: _Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PushPullAlive(Message):
     """Answer to a heartbeat."""
 
@@ -316,6 +326,7 @@ class ShardState(Message):
     elements: U64
     dtype: _Dtype
     clocks: _Clocks
+    epoch: _Epoch = ()
     arrays: _Arrays = 1
     workers: Names = ()
     """By their numbers in ``clocks``; none: written before names were."""
@@ -330,6 +341,7 @@ class ShardChange(Message):
 
     TYPE: ClassVar[str] = "shard_change"
     clocks: _Clocks
+    epoch: _Epoch = ()
     arrays: _Arrays
 
 
@@ -358,6 +370,7 @@ PUSH_PULL_MESSAGES: Final[tuple[type[Message], ...]] = (
     PushPullWeights,
     PushPullMerged,
     PushPullMode,
+    PushPullReshaped,
     PushPullAlive,
     ShardState,
     ShardChange,

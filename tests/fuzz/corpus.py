@@ -45,6 +45,7 @@ from inaproto.wire.push_pull_messages import (
     OverlayState,
     PushPullAttach,
     PushPullPush,
+    PushPullReshaped,
     ShardState,
 )
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
@@ -328,6 +329,7 @@ _MESSAGES: Final = (
     OverlayNoQueuePair(why="nothing comes by the NIC within 5 s"),
     PushPullAttach(session=3, workers=(0, 4), floor=((0, 7), (4, (1 << 63) - 1))),
     PushPullPush(session=3, clock=7, before=((0, 6), (4, 6)), after=((0, 7), (4, 7)), arrays=1),
+    PushPullReshaped(epoch=(3, 0, 2, 1 << 40)),
     ShardState(model="digits", shard=0, first=0, elements=9, dtype="int64", clocks=((0, 7),)),
 )
 _FRAMED: Final = (

@@ -105,11 +105,9 @@ _ALL: Final = (
         "acknowledges_before_durable",
         _FAULTS,
         "shows what is merged before it is on the disk",
-        ShardRoot._persist,
-        "return [Persist(self._persisting, self._token)]",
-        "self._apply(self._persisting)\n"
-        "    persisting, self._persisting = self._persisting, RootRecord(Clocks(), None)\n"
-        "    return [Persist(persisting, self._token)]",
+        ShardRoot._write,
+        "self._persisting = record",
+        "self._apply(record)\n    self._persisting = RootRecord(Clocks(), None)",
     ),
     _fault(
         "merged_told_too_soon",

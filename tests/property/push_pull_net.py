@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.epochs import Stand
 from inaproto.core.push_pull.node import ShardNode
 from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.shard import ShardRoot
@@ -111,7 +112,10 @@ class Net:
         gradients: Gradients | None = None,
         weights: NDArray[Any] | None = None,
         removal_ns: int | None = None,
+        others: Sequence[Mapping[int, int]] = (),
     ) -> None:
+        """``others``: trees of the same nodes to choose from."""
+        self.trees = (parents, *others)
         self.parents, self.shard, self.random, self.patience = parents, shard, random, patience
         self.workers = tuple(WorkerId(n) for n in sorted(parents) if n not in bare)
         self.updates = updates
@@ -144,7 +148,8 @@ class Net:
             tuple(NodeId(n) for n in parents),
             patience,
             removal_ns=removal_ns,
-            shape=self._shape(ROOT),
+            shape=self._shape(ROOT, parents),
+            others=tuple(self._stand(ROOT, tree) for tree in others),
         )
         self.root: ShardRoot | None = None
         self.start_root()
@@ -156,11 +161,14 @@ class Net:
         delta[self.workers.index(WorkerId(worker)) * self.updates + clock - 1] = 1
         return delta
 
-    def _shape(self, node: NodeId) -> Shape:
+    def _stand(self, node: NodeId, tree: Mapping[int, int]) -> Stand:
+        return Stand(ancestors(tree, node), children(tree, node), self._shape(node, tree))
+
+    def _shape(self, node: NodeId, tree: Mapping[int, int]) -> Shape:
         def worker(of: NodeId) -> WorkerId | None:
             return WorkerId(of) if WorkerId(of) in self.workers else None
 
-        return Shape.of(node, partial(children, self.parents), worker)
+        return Shape.of(node, partial(children, tree), worker)
 
     # --- lives and deaths
 
@@ -177,9 +185,10 @@ class Net:
             children(self.parents, node),
             worker,
             self.patience,
-            self._shape(node),
+            self._shape(node, self.parents),
             workers=self.workers,
             nodes=tuple(NodeId(n) for n in self.parents),
+            others=tuple(self._stand(node, tree) for tree in self.trees[1:]),
         )
         self.nodes[node] = ShardNode(config, self.now)
         self._dial_again()
@@ -299,6 +308,8 @@ class Net:
             self.linked.remove(frozenset((a, b)))
             self.inboxes[a, b].append(Disconnected(a))
             self.inboxes[b, a].clear()
+            if (b, a) in self.dialled:
+                self._dial(b, a)
 
     def update(self, worker: int) -> None:
         """Pushes and clocks."""

@@ -10,10 +10,12 @@ import pytest
 from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.push_pull.types import RootRecord, RootSnapshot
 from inaproto.core.push_pull.words import (
+    FIRST_EPOCH,
     Attach,
     Attached,
     Detach,
     Detached,
+    Epoch,
     Flush,
     Heartbeat,
     HeartbeatAnswer,
@@ -23,6 +25,7 @@ from inaproto.core.push_pull.words import (
     Numbers,
     PullRequest,
     Push,
+    Reshaped,
     Weights,
     Word,
 )
@@ -39,7 +42,7 @@ from inaproto.daemon.overlay.word_records import (
 from inaproto.errors import DecodeError
 from inaproto.wire.array_frames import Frame, FrameDecoder, encode_frame
 from inaproto.wire.control_messages import decode_message, encode_message
-from inaproto.wire.push_pull_messages import ModelLeave, PushPullAttached, PushPullWeights
+from inaproto.wire.push_pull_messages import ModelLeave, PushPullAttached, PushPullReshaped, PushPullWeights
 from tests.daemon.models_cluster import models_document
 
 MODELS = models_of(models_document(3, 2, dtype="float32", elements=7), Path("/run"))
@@ -63,6 +66,9 @@ WORDS: list[Word] = [
     Weights(ARRAY, CLOCKS, CLOCKS),
     Merged(CLOCKS),
     Mode(direct=True),
+    Attach(7, (WorkerId(0),), CLOCKS, 3),
+    Heartbeat(load=870),
+    Reshaped(Epoch(3, 1, 2, 40)),
     HeartbeatAnswer(is_attached=False),
 ]
 
@@ -117,14 +123,21 @@ def test_clocks_are_pairs_and_each_worker_is_there_once(pairs: tuple[tuple[int, 
         heard(message, memoryview(b""), SHARD)
 
 
+@pytest.mark.parametrize("epoch", [None, Epoch(1, 0, 2, 30)], ids=["same", "reshaped"])
 @pytest.mark.parametrize("delta", [None, ARRAY], ids=["clocks", "weights"])
-def test_a_record_of_the_root_there_and_back(delta: Numbers | None) -> None:
-    record = RootRecord(CLOCKS, delta)
+def test_a_record_of_the_root_there_and_back(delta: Numbers | None, epoch: Epoch | None) -> None:
+    record = RootRecord(CLOCKS, delta, epoch)
     assert record_of(sent(change_of(record)), SHARD) == record
 
 
-def test_a_snapshot_there_and_back_and_only_of_its_shard() -> None:
-    snapshot = RootSnapshot(ARRAY, CLOCKS)
+def test_an_epoch_has_four_numbers() -> None:
+    with pytest.raises(DecodeError, match="an epoch of 3 numbers"):
+        heard(PushPullReshaped(epoch=(1, 2, 3)), memoryview(b""), SHARD)
+
+
+@pytest.mark.parametrize("epoch", [FIRST_EPOCH, Epoch(4, 2, 1, 77)], ids=["first", "reshaped"])
+def test_a_snapshot_there_and_back_and_only_of_its_shard(epoch: Epoch) -> None:
+    snapshot = RootSnapshot(ARRAY, CLOCKS, epoch)
     frame = sent(state_of(snapshot, SHARD))
     assert snapshot_of(frame, SHARD) == snapshot
     with pytest.raises(DecodeError, match="not 1 times 12 of m/0"):

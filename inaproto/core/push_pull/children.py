@@ -41,6 +41,7 @@ class Child:
     session: int = 0
     workers: tuple[WorkerId, ...] = ()
     floor: Clocks = NO_CLOCKS
+    epoch: int = 0
     waiting: list[int] = field(default_factory=list)
     """The model clocks that its requests need, ascending."""
     told: Clocks = NO_CLOCKS
@@ -52,6 +53,7 @@ class Child:
     """With heartbeats: when it was last heard; without: since when it is not connected, if it is not."""
     dead: tuple[NodeId, ...] = ()
     lost: tuple[WorkerId, ...] = ()
+    load: int = 0
     """As its last heartbeat says."""
 
     def ends(self) -> None:
@@ -63,8 +65,7 @@ class Child:
 class Children:
     """In the order of addition."""
 
-    def __init__(self, config: NodeConfig | RootConfig, now: Instant) -> None:
-        of_tree = config.children
+    def __init__(self, config: NodeConfig | RootConfig, of_tree: tuple[NodeId, ...], now: Instant) -> None:
         self._at_most = config.children_max
         self._shard = config.shard
         self._patience = config.patience
@@ -93,6 +94,11 @@ class Children:
     def awaited_workers(self) -> list[WorkerId]:
         """Those of them that are still below."""
         return [w for child in self if child.is_awaited for w in child.workers if w not in child.lost]
+
+    @property
+    def load(self) -> int:
+        """Of the busiest link at one of them, or below, in thousandths."""
+        return max((child.load for child in self.bound(Bond.ATTACHED)), default=0)
 
     @property
     def are_expected(self) -> bool:
@@ -138,12 +144,26 @@ class Children:
             self._by_node = {child.node: child for child in by_place}
         child.ends()
         child.bond, child.session = Bond.ASKED, said.session
-        child.workers, child.floor = said.workers, said.floor
+        child.workers, child.floor, child.epoch = said.workers, said.floor, said.epoch
         child.told = NO_CLOCKS
         child.is_awaited, child.is_dead, child.is_connected = True, False, True
         child.dead, child.lost = (), ()
         child.silent_since = None if self._patience.heartbeat_ns is None else now
         return child
+
+    def reshape(self, of_tree: tuple[NodeId, ...]) -> None:
+        """They are the children in the tree now: who is new among them comes by itself, who is none any more
+        goes by itself, and stays as long as it is bound."""
+        places = {node: place for place, node in enumerate(of_tree)}
+        self._size_of_tree = len(of_tree)
+        kept = {child.node: child for child in self if child.bond is not Bond.NONE or child.node in places}
+        for node in of_tree:
+            kept.setdefault(node, Child(node, 0, is_of_tree=True))
+        for node, child in kept.items():
+            child.is_of_tree = node in places
+            child.place = places.get(node, self._size_of_tree + node)
+        by_place = sorted(kept.values(), key=lambda child: child.place)
+        self._by_node = {child.node: child for child in by_place}
 
     def leave(self, node: NodeId, session: int) -> None:
         """For another parent, and it has said so."""
@@ -193,7 +213,7 @@ class Children:
     def beats(self, node: NodeId, said: Heartbeat) -> None:
         child = self.get(node)
         if child is not None and child.bond is not Bond.NONE:
-            child.dead, child.lost = said.dead, said.lost
+            child.dead, child.lost, child.load = said.dead, said.lost, said.load
 
     def asks(self, node: NodeId, said: PullRequest) -> bool | Blame:
         """Whether the child is attached: else it asks again once it is."""

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.epochs import Orders
 from inaproto.core.push_pull.pending import Pending
-from inaproto.core.push_pull.shape import IsGone, Shape
+from inaproto.core.push_pull.shape import IsGone
 from inaproto.core.push_pull.staleness import forwards
 from inaproto.core.push_pull.updates import Update, goes_on, rest_after, total
 
 
 class Ledger:
-    """``staleness``: s of the tree; ``shape``: of what is below, if additions keep to it."""
+    """``staleness``: s of the tree; ``orders``: of what is below, if additions keep to one."""
 
-    def __init__(self, staleness: int, shape: Shape | None) -> None:
+    def __init__(self, staleness: int, orders: Orders) -> None:
         self._staleness = staleness
-        self._shape = shape
+        self._orders = orders
         self._pending = Pending(by_windows=staleness == 0)
         self.merged: Clocks = NO_CLOCKS
         self.forwarded: Clocks = NO_CLOCKS
@@ -78,10 +79,10 @@ class Ledger:
         return sent
 
     def _added(self, parts: list[Update], is_gone: IsGone) -> list[Update]:
-        if self._shape is None:
-            return [total(parts, parts[0].clock)]
-        window, ended = parts[0].clock, self._last_windows
-        return self._shape.added(parts, lambda w: is_gone(w) or ended.get(w, window) < window)
+        window, ended, shape = parts[0].clock, self._last_windows, self._orders.shape(parts[0].clock)
+        if shape is None:
+            return [total(parts, window)]
+        return shape.added(parts, lambda w: is_gone(w) or ended.get(w, window) < window)
 
     def prune(self, root: Clocks, gone: Iterable[WorkerId]) -> None:
         """What the root has durably need not be kept; workers ``gone`` from below are forgotten once nothing

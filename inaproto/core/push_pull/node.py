@@ -18,6 +18,7 @@ from typing import assert_never
 from inaproto.core.push_pull.asking import Asking
 from inaproto.core.push_pull.children import Bond
 from inaproto.core.push_pull.clocks import NO_CLOCKS
+from inaproto.core.push_pull.epochs import Orders
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.parent_link import ParentLink
 from inaproto.core.push_pull.requests import next_requests, requests_max
@@ -31,6 +32,7 @@ from inaproto.core.push_pull.types import (
     Ending,
     Heard,
     Left,
+    Loaded,
     Mark,
     NodeAction,
     NodeConfig,
@@ -49,6 +51,7 @@ from inaproto.core.push_pull.words import (
     Attached,
     Detach,
     Detached,
+    Epoch,
     Flush,
     Heartbeat,
     HeartbeatAnswer,
@@ -57,6 +60,7 @@ from inaproto.core.push_pull.words import (
     NodeId,
     PullRequest,
     Push,
+    Reshaped,
     UpWord,
     Weights,
     Word,
@@ -70,8 +74,9 @@ class ShardNode:
 
     def __init__(self, config: NodeConfig, now: Instant) -> None:
         self._config = config
+        self._orders = Orders(config)
         self._link = ParentLink(config, now)
-        self._sub = Subtree(config, now)
+        self._sub = Subtree(config, self._orders, now)
         self._asking = Asking()
         self._workers = None if config.workers is None else frozenset(config.workers)
         self._nodes = None if config.nodes is None else frozenset(config.nodes)
@@ -87,6 +92,7 @@ class ShardNode:
         self._redo_from: Instant | None = None
         """When a worker that waits to resume is told to make updates again that are under way; once only."""
         self._may_redo = False
+        self._load = 0
         self._counters: dict[str, int] = {}
 
     @property
@@ -134,6 +140,8 @@ class ShardNode:
             case Disconnected():
                 self._link.disconnected(event.peer, now)
                 self._sub.children.disconnected(event.peer, now)
+            case Loaded():
+                self._load = event.permille
             case Woke():
                 pass
             case _:
@@ -160,6 +168,7 @@ class ShardNode:
             waiting=() if worker is None else tuple(pull.needed for pull in worker.pulls),
             asked=tuple(self._asked),
             dead=self._dead(),
+            epoch=self._orders.epoch,
             counters=dict(self._counters),
         )
 
@@ -223,9 +232,11 @@ class ShardNode:
     def _fault(self, peer: NodeId, word: Word) -> Fault | None:
         sub, link = self._sub, self._link
         if isinstance(word, UpWord):
-            if isinstance(word, Attach) and peer in self._config.ancestors:
+            stands = self._config.stands
+            if isinstance(word, Attach) and all(peer in stand.ancestors for stand in stands):
                 return Fault("would be below its own child", f"node {peer}")
-            known = Below(self._config.shard, sub.root, self._config.worker, self._workers, self._nodes)
+            own = self._config.worker if len(stands) == 1 else None  # else it may be below its own child's
+            known = Below(self._config.shard, sub.root, own, self._workers, self._nodes)
             return fault_from_below(word, sub.children.get(peer), known)
         if peer != link.parent:
             return None
@@ -243,12 +254,13 @@ class ShardNode:
                 requests=self._requests,
                 own=self._config.worker,
                 own_clock=None if sub.worker is None else sub.worker.clock,
+                trees=len(self._config.stands),
             ),
         )
 
     def _heard(self, peer: NodeId, word: Word, now: Instant) -> list[NodeAction]:
         match word:
-            case Attached() | Detached() | Weights() | Merged() | Mode() | HeartbeatAnswer():
+            case Attached() | Detached() | Weights() | Merged() | Mode() | Reshaped() | HeartbeatAnswer():
                 return self._heard_from_above(word, now) if peer == self._link.parent else []
             case Attach():
                 return self._child_attaches(peer, word, now)
@@ -271,12 +283,13 @@ class ShardNode:
         return []
 
     def _child_attaches(self, peer: NodeId, said: Attach, now: Instant) -> list[NodeAction]:
-        known = self._sub.below
+        known, epoch = self._sub.below, self._orders.epoch
         child = self._sub.children.attach(peer, said, now)
         if isinstance(child, Blame):
             return [child]
-        self._asking.child_came(said, known, self._sub)
-        return [] if child.is_of_tree else [Noted(Mark.ADOPTED, peer)]
+        self._asking.child_came(said, known, self._sub, epoch.number)
+        told: list[NodeAction] = [Tell(peer, Reshaped(epoch))] if epoch.number else []
+        return told if child.is_of_tree else [*told, Noted(Mark.ADOPTED, peer)]
 
     def _child_pushes(self, peer: NodeId, said: Push) -> list[NodeAction]:
         child = self._sub.children.get(peer)
@@ -290,7 +303,7 @@ class ShardNode:
         ]
 
     def _heard_from_above(
-        self, word: Attached | Detached | Weights | Merged | Mode | HeartbeatAnswer, now: Instant
+        self, word: Attached | Detached | Weights | Merged | Mode | Reshaped | HeartbeatAnswer, now: Instant
     ) -> list[NodeAction]:
         link = self._link
         match word:
@@ -305,6 +318,8 @@ class ShardNode:
                 self._sub.heard_of_root(word.root)
             case Mode():
                 return self._mode(word.direct, now)
+            case Reshaped():
+                return self._reshaped(word.epoch, now)
             case HeartbeatAnswer():
                 pass
             case _:
@@ -328,7 +343,7 @@ class ShardNode:
             actions.append(Noted(Mark.RESENT, link.parent))
             actions += [Tell(link.parent, update.push(link.session)) for update in again]
         sub.take_kept()
-        self._asking.is_answered(sub)
+        self._asking.is_answered(sub, self._orders.epoch.number)
         sub.check_cache()
         if sub.worker is not None and (sub.worker.clock is None or sub.worker.is_to_be_flushed):
             self._flush()
@@ -352,6 +367,17 @@ class ShardNode:
         told = [Tell(c.node, Mode(is_direct)) for c in self._sub.children if c.bond is not Bond.NONE]
         return [*told, *self._link.set_mode(is_direct, now)]
 
+    def _reshaped(self, epoch: Epoch, now: Instant) -> list[NodeAction]:
+        """The children hear of it before they hear anything that came later (see ``epochs``)."""
+        orders, sub = self._orders, self._sub
+        if epoch.number <= orders.epoch.number:
+            return []
+        orders.epoch = epoch
+        told = [Tell(c.node, Reshaped(epoch)) for c in sub.children if c.bond is not Bond.NONE]
+        sub.reshape(orders.stand)
+        noted = Noted(Mark.RESHAPED, why=f"tree {epoch.tree} in place of {epoch.before}")
+        return [noted, *told, *self._link.reshape(orders.stand.ancestors, now)]
+
     def _dead(self) -> tuple[NodeId, ...]:
         """As it tells its parent; who is dead to this node's own parent that one knows best."""
         dead = {*self._link.skipped[:-1], *self._sub.children.dead}
@@ -362,7 +388,8 @@ class ShardNode:
     def _settle(self, now: Instant) -> list[NodeAction]:
         sub, link = self._sub, self._link
         actions: list[NodeAction] = [*sub.children.age(now)]
-        actions += link.tick(now, self._dead(), self._asking.lost(sub.below))
+        lost, load = self._asking.lost(sub.below), max(self._load, sub.children.load)
+        actions += link.tick(now, self._dead(), lost, load)
         sub.prune()
         actions += self._worker_goes_on(now)
         actions += self._attach()
@@ -408,7 +435,7 @@ class ShardNode:
         link = self._link
         is_due = self._asking.is_due(self._sub)
         if link.may_ask or (link.is_attached and is_due):
-            return [Tell(link.parent, self._asking.asks(link.ask(), self._sub))]
+            return [Tell(link.parent, self._asking.asks(link.ask(), self._sub, self._orders.epoch.number))]
         if not link.is_attached:
             return []
         actions: list[NodeAction] = []
@@ -443,7 +470,7 @@ class ShardNode:
         at_most = requests_max(self._config.shard, self._asking.workers)
         due = next_requests(self._sub.needs, self._asked, at_most)
         if due is None:
-            return [Tell(link.parent, self._asking.asks(link.ask(), self._sub))]
+            return [Tell(link.parent, self._asking.asks(link.ask(), self._sub, self._orders.epoch.number))]
         self._asked = sorted([*self._asked, *due])
         self._requests += len(due)
         return [Tell(link.parent, PullRequest(needed)) for needed in due]

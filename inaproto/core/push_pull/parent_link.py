@@ -124,9 +124,19 @@ class ParentLink:
         at = len(self._ancestors) - 1 if is_direct else 0
         return [Noted(mark), *(self._go(at, now) if at != self._at else self._dial())]
 
+    def reshape(self, ancestors: tuple[NodeId, ...], now: Instant) -> list[NodeAction]:
+        """The tree is another one."""
+        at = len(ancestors) - 1 if self.is_direct else 0
+        if ancestors[at] != self.parent:
+            return self._go(at, now, ancestors)
+        self._ancestors, self._at = ancestors, at
+        return self._dial()
+
     # --- time
 
-    def tick(self, now: Instant, dead: tuple[NodeId, ...], lost: tuple[WorkerId, ...]) -> list[NodeAction]:
+    def tick(
+        self, now: Instant, dead: tuple[NodeId, ...], lost: tuple[WorkerId, ...], load: int
+    ) -> list[NodeAction]:
         """What is due: dialling at the start, heartbeats, another parent."""
         actions: list[NodeAction] = []
         if not self._is_begun:
@@ -141,7 +151,7 @@ class ParentLink:
             actions += [Tell(peer, Heartbeat()) for peer in probed]
         if self.parent in self._connected and (is_due or (self.is_attached and self._told != (dead, lost))):
             self._told = dead, lost
-            actions.append(Tell(self.parent, Heartbeat(dead, lost)))
+            actions.append(Tell(self.parent, Heartbeat(dead, lost, load)))
         return actions
 
     @property
@@ -194,11 +204,12 @@ class ParentLink:
                 return [Noted(Mark.RETURNED, peer), *self._go(at, now)]
         return []
 
-    def _go(self, at: int, now: Instant) -> list[NodeAction]:
-        """To another parent."""
+    def _go(self, at: int, now: Instant, ancestors: tuple[NodeId, ...] = ()) -> list[NodeAction]:
+        """To another parent, perhaps of other ancestors."""
         actions: list[NodeAction] = []
         if self.bonding is not Bonding.APART:
             actions.append(Tell(self.parent, Detach(self.session)))
+        self._ancestors = ancestors or self._ancestors
         self._at, self.bonding = at, Bonding.APART
         is_there = self.parent in self._connected
         self._silent_since = None if is_there and not self._has_beats else now

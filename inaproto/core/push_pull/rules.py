@@ -28,6 +28,7 @@ from inaproto.core.push_pull.words import (
     Detach,
     Detached,
     DownWord,
+    Epoch,
     Flush,
     Heartbeat,
     HeartbeatAnswer,
@@ -37,6 +38,7 @@ from inaproto.core.push_pull.words import (
     Numbers,
     PullRequest,
     Push,
+    Reshaped,
     UpWord,
     Weights,
 )
@@ -112,6 +114,8 @@ def _attach_fault(said: Attach, child: Child | None, known: Below) -> Fault | No
         return Fault("node or worker of another tree", _short(said.workers))
     if not set(said.floor) <= set(said.workers):
         return Fault("floor of other workers", _short(said.floor.workers))
+    if said.epoch < 0:
+        return Fault("an epoch that cannot be", f"{said.epoch}")
     return _range_fault(said.floor)
 
 
@@ -155,6 +159,8 @@ def _heartbeat_fault(said: Heartbeat, workers: Collection[WorkerId], known: Belo
         return Fault("lost workers of others", f"{_short(said.lost)}, not of {_short(tuple(workers))}")
     if known.nodes is not None and not known.nodes.issuperset(said.dead):
         return Fault("node or worker of another tree", _short(said.dead))
+    if not 0 <= said.load <= 1000:
+        return Fault("a load that cannot be", f"{said.load} of 1000")
     if len(set(said.dead)) < len(said.dead):
         return Fault("dead nodes named twice", _short(said.dead))
     return None
@@ -184,6 +190,8 @@ class Above:
     own: WorkerId | None
     own_clock: int | None
     """None: it has not resumed."""
+    trees: int
+    """To choose from."""
 
 
 def fault_from_above(said: DownWord, known: Above) -> Fault | None:
@@ -199,6 +207,8 @@ def fault_from_above(said: DownWord, known: Above) -> Fault | None:
             return _weights_fault(said, known) if known.is_attached else None
         case Merged():
             return _vector_fault(said.root, known)
+        case Reshaped():
+            return _epoch_fault(said.epoch, known)
         case Mode() | HeartbeatAnswer():
             return None
         case _:
@@ -247,6 +257,13 @@ def _vector_fault(clocks: Clocks, known: Above) -> Fault | None:
     if own is not None and made is not None and made + known.shard.ahead_max < own < FOREVER:
         return Fault("too far ahead", f"{clocks}; worker {known.own} is at {made}")
     return _range_fault(clocks)
+
+
+def _epoch_fault(epoch: Epoch, known: Above) -> Fault | None:
+    trees = range(known.trees)
+    if epoch.number < 1 or epoch.tree not in trees or epoch.before not in trees:
+        return Fault("tree that is none to choose from", f"{epoch}, of {known.trees}")
+    return None if 0 <= epoch.first < FOREVER else Fault("a clock that cannot be", f"{epoch}")
 
 
 # --- both

@@ -19,7 +19,8 @@ from typing import assert_never
 import numpy as np
 
 from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
-from inaproto.core.push_pull.clocks import FOREVER, REMOVED, Clocks, WorkerId
+from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.core.push_pull.epochs import Orders, first_clock
 from inaproto.core.push_pull.failures import Failures
 from inaproto.core.push_pull.pending import Pending
 from inaproto.core.push_pull.rules import Below, Fault, fault_from_below
@@ -32,6 +33,7 @@ from inaproto.core.push_pull.types import (
     Persist,
     Persisted,
     Remove,
+    Reshape,
     RootAction,
     RootConfig,
     RootEvent,
@@ -43,9 +45,11 @@ from inaproto.core.push_pull.types import (
 )
 from inaproto.core.push_pull.updates import Update, added, goes_on, total
 from inaproto.core.push_pull.words import (
+    FIRST_EPOCH,
     Attach,
     Attached,
     Detach,
+    Epoch,
     Flush,
     Heartbeat,
     HeartbeatAnswer,
@@ -53,6 +57,7 @@ from inaproto.core.push_pull.words import (
     NodeId,
     PullRequest,
     Push,
+    Reshaped,
     UpWord,
     Weights,
     Word,
@@ -75,14 +80,19 @@ class ShardRoot:
             snapshot = RootSnapshot(weights, Clocks.alike(config.workers))
         self._check(snapshot)
         self._weights, self._clocks = snapshot.weights.copy(), snapshot.clocks
+        self._orders = Orders(config, snapshot.epoch)
         self._weights.setflags(write=False)
         for record in records:
             self._apply(record)
+        if not self._orders.knows(self._orders.epoch):  # the configuration is another one now, for all nodes
+            self._orders.epoch = FIRST_EPOCH
         self._merged = self._clocks
         self._pending = Pending(by_windows=config.shard.staleness == 0)
         self._persisting: RootRecord | None = None
         self._token = 0
-        self._children = Children(config, now)
+        self._chosen: Reshape | None = None
+        """Whose epoch is to be the next record."""
+        self._children = Children(config, self._orders.stand.children, now)
         self._failures = Failures(config, now)
         self._counters: dict[str, int] = {}
 
@@ -109,7 +119,7 @@ class ShardRoot:
 
     def snapshot(self) -> RootSnapshot:
         """All that is durable."""
-        return RootSnapshot(self._weights, self._clocks)
+        return RootSnapshot(self._weights, self._clocks, self._orders.epoch)
 
     def view(self) -> RootView:
         return RootView(
@@ -121,6 +131,9 @@ class ShardRoot:
             children=self._children.view(),
             dead=self._failures.dead(self._children),
             lost=self._failures.absent,
+            epoch=self._orders.epoch,
+            may_reshape=not self._why_not,
+            load=self._children.load,
             counters=dict(self._counters),
         )
 
@@ -137,7 +150,9 @@ class ShardRoot:
             case Disconnected():
                 self._children.disconnected(event.peer, now)
             case Persisted():
-                self._persisted(event.token)
+                return self._persisted(event.token)
+            case Reshape():
+                return self._choose(event)
             case Remove():
                 if event.worker not in self._merged:
                     raise LocalMisuse(f"worker {event.worker} is not of this model, and cannot be removed")
@@ -187,7 +202,9 @@ class ShardRoot:
         if isinstance(child, Blame):
             return [child]
         is_adopted = not child.is_of_tree and not self._failures.is_direct
-        return [Noted(Mark.ADOPTED, peer)] if is_adopted else []
+        epoch = self._orders.epoch
+        told: list[RootAction] = [Tell(peer, Reshaped(epoch))] if epoch.number else []
+        return [*told, Noted(Mark.ADOPTED, peer)] if is_adopted else told
 
     def _child_pushes(self, peer: NodeId, said: Push) -> list[RootAction]:
         child = self._children.get(peer)
@@ -213,37 +230,83 @@ class ShardRoot:
         self._merge(OWN_PLACE, end)
         return [Noted(Mark.WORKER_REMOVED, why=f"worker {worker} after its clock {clock}")]
 
+    # --- which tree
+
+    @property
+    def _why_not(self) -> str:
+        """Another tree cannot be chosen now; empty: it can."""
+        clock = self._clocks.minimum()
+        if self._chosen is not None or clock < self._orders.epoch.first - 1:
+            return "the last change is not over"
+        if self._failures.is_direct or self._failures.dead(self._children):
+            return "hosts are missing"
+        return "all workers have left" if clock >= FOREVER else ""
+
+    def _choose(self, said: Reshape) -> list[RootAction]:
+        if not 0 <= said.tree < len(self._config.stands):
+            raise LocalMisuse(f"tree {said.tree} is none of the {len(self._config.stands)} to choose from")
+        why_not = self._why_not or ("it is used" if said.tree == self._orders.epoch.tree else "")
+        if why_not:
+            return [Noted(Mark.NOT_RESHAPED, why=f"tree {said.tree}: {why_not}")]
+        self._chosen = said
+        return []
+
+    def _next_epoch(self, chosen: Reshape) -> Epoch:
+        """By what is durable, which nothing else changes before the epoch is."""
+        old = self._orders.epoch
+        furthest = max(clock for _, clock in self._clocks.items() if clock < FOREVER)
+        first = first_clock(furthest, self._config.shard.ahead_max)
+        return Epoch(old.number + 1, old.tree, chosen.tree, first)
+
+    def _reshaped(self, chosen: Reshape) -> list[RootAction]:
+        epoch = self._orders.epoch
+        told = [Tell(c.node, Reshaped(epoch)) for c in self._children if c.bond is not Bond.NONE]
+        self._children.reshape(self._orders.stand.children)
+        why = f"tree {epoch.tree} in place of {epoch.before} at clock {epoch.first}: {chosen.why}"
+        return [Noted(Mark.RESHAPED, why=why), *told]
+
     # --- durable before visible
 
     def _persist(self) -> list[RootAction]:
         """The next step, if none is under way."""
         if self._persisting is not None:
             return []
+        if self._chosen is not None and self._clocks.minimum() < FOREVER:
+            return self._write(RootRecord(NO_CLOCKS, None, self._next_epoch(self._chosen)))
         clock = self._merged.minimum()
         is_synchronous = self._config.shard.staleness == 0
         update = self._window(clock) if is_synchronous else self._pending.all(clock)
-        if update is None:
-            return []
+        return [] if update is None else self._write(RootRecord(update.after, update.delta))
+
+    def _write(self, record: RootRecord) -> list[RootAction]:
         self._token += 1
-        self._persisting = RootRecord(update.after, update.delta)
-        return [Persist(self._persisting, self._token)]
+        self._persisting = record
+        return [Persist(record, self._token)]
 
     def _window(self, until: int) -> Update | None:
-        parts, shape = self._pending.first_window(until), self._config.shape
-        if parts and shape is not None:
+        parts = self._pending.first_window(until)
+        shape = self._orders.shape(parts[0].clock) if parts else None
+        if shape is not None:
             parts = shape.added(parts, lambda worker: self._clocks[worker] >= FOREVER)
         return total(parts, parts[0].clock) if parts else None
 
-    def _persisted(self, token: int) -> None:
+    def _persisted(self, token: int) -> list[RootAction]:
         if self._persisting is None or token != self._token:
             raise LocalMisuse(f"token {token} is not the one that is waited for")
         self._apply(self._persisting)
-        self._persisting = None
+        has_epoch, self._persisting = self._persisting.epoch is not None, None
+        chosen = self._chosen
+        if not has_epoch or chosen is None:
+            return []
+        self._chosen = None
+        return self._reshaped(chosen)
 
     def _apply(self, record: RootRecord) -> None:
         weights = added(self._weights, record.delta)
         assert weights is not None, "there are weights"
         self._weights, self._clocks = weights, self._clocks.with_(record.clocks)
+        if record.epoch is not None:
+            self._orders.epoch = record.epoch
 
     # --- what is due
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from inaproto.core.push_pull.cache import Cache
 from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
 from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.epochs import Orders, Stand
 from inaproto.core.push_pull.ledger import Ledger
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.types import NodeAction, NodeConfig, Tell
@@ -18,9 +19,9 @@ from inaproto.units import Instant
 
 
 class Subtree:
-    def __init__(self, config: NodeConfig, now: Instant) -> None:
-        self.children = Children(config, now)
-        self.ledger = Ledger(config.shard.staleness, config.shape)
+    def __init__(self, config: NodeConfig, orders: Orders, now: Instant) -> None:
+        self.children = Children(config, config.children, now)
+        self.ledger = Ledger(config.shard.staleness, orders)
         self.worker = None if config.worker is None else LocalWorker(config.worker, config.shard)
         self.cache: Cache | None = None
         self.root: Clocks = NO_CLOCKS
@@ -57,6 +58,10 @@ class Subtree:
             floor = floor.joined(child.floor)
         return floor
 
+    def epoch(self, own: int) -> int:
+        """The number of the newest that is known here, ``own``, or at a child that asks."""
+        return max([own, *(child.epoch for child in self.children.bound(Bond.ASKED))])
+
     def heard_of_root(self, root: Clocks) -> None:
         self.root = self.root.joined(root.restricted(self.claimed))
 
@@ -77,6 +82,11 @@ class Subtree:
         if clock >= FOREVER and update.before[worker] < merged < FOREVER:
             update = Update(merged + 1, Clocks({worker: merged}), update.after, None)
         self.take(OWN_PLACE, update)
+
+    def reshape(self, stand: Stand) -> None:
+        """The place in another tree: nobody is waited for who has never been here."""
+        self.children.reshape(stand.children)
+        self._unmet.clear()
 
     def is_met(self, now: Instant) -> bool:
         """Whether windows may go up: at s = 0 the first would go in parts, were it not to wait for hosts that

@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.push_pull.epochs import Stand
 from inaproto.core.push_pull.shape import Shape
-from inaproto.core.push_pull.words import Comparable, NodeId, Numbers, Word
+from inaproto.core.push_pull.words import FIRST_EPOCH, Comparable, Epoch, NodeId, Numbers, Word
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import S
 
@@ -99,13 +100,27 @@ class NodeConfig:
     """All of the model; None: not known, and what neighbours say of others is not checked."""
     nodes: tuple[NodeId, ...] | None = None
     """All of the tree, without the root; None: likewise."""
+    others: tuple[Stand, ...] = ()
+    """Where it is in the other trees to choose from (:mod:`inaproto.core.push_pull.epochs`)."""
+
+    @property
+    def stands(self) -> tuple[Stand, ...]:
+        """In all trees; what stands above is the first."""
+        return (Stand(self.ancestors, self.children, self.shape), *self.others)
 
     def __post_init__(self) -> None:
         if not self.ancestors:
             raise LocalMisuse(f"node {self.node} has no ancestors: the last one is the root")
-        nodes = (self.node, *self.ancestors, *self.children)
-        if len(set(nodes)) != len(nodes):
-            raise LocalMisuse(f"node {self.node}: a node is its own neighbour, or is named twice: {nodes}")
+        for stand in self.stands:
+            nodes = (self.node, *stand.ancestors, *stand.children)
+            if len(set(nodes)) != len(nodes):
+                raise LocalMisuse(
+                    f"node {self.node}: a node is its own neighbour, or is named twice: {nodes}"
+                )
+            if stand.ancestors[-1:] != self.ancestors[-1:] or (stand.shape is None) != (self.shape is None):
+                raise LocalMisuse(
+                    f"node {self.node}: trees of several roots, or some of them without an order"
+                )
         if self.children_max < len(self.children):
             raise LocalMisuse(f"node {self.node} has more children than children_max {self.children_max}")
 
@@ -128,6 +143,12 @@ class RootConfig:
     shape: Shape | None = None
     """Of the whole tree; see ``NodeConfig``."""
     children_max: int = 4096
+    others: tuple[Stand, ...] = ()
+    """See ``NodeConfig``."""
+
+    @property
+    def stands(self) -> tuple[Stand, ...]:
+        return (Stand((), self.children, self.shape), *self.others)
 
     def __post_init__(self) -> None:
         for what, named in (("worker", self.workers), ("child", self.children), ("node", self.nodes)):
@@ -135,6 +156,8 @@ class RootConfig:
                 raise LocalMisuse(f"root {self.node}: a {what} is named twice: {named}")
         if not self.workers or not set(self.children) <= set(self.nodes) or self.node in self.nodes:
             raise LocalMisuse(f"root {self.node}: no workers, or children that are not nodes below it")
+        if any(not set(stand.children) <= set(self.nodes) for stand in self.others):
+            raise LocalMisuse(f"root {self.node}: children in another tree that are not nodes below it")
         is_hasty = self.removal_ns is not None and self.removal_ns < 1
         if self.teardown_failures < 1 or self.children_max < len(self.nodes) or is_hasty:
             raise LocalMisuse(f"root {self.node}: a number that is too small: {self}")
@@ -151,6 +174,8 @@ class RootRecord(Comparable):
     """After it, of the workers that it concerns."""
     delta: Numbers | None
     """None: the weights stay."""
+    epoch: Epoch | None = None
+    """That begins; None: the same goes on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +184,7 @@ class RootSnapshot(Comparable):
 
     weights: Numbers
     clocks: Clocks
+    epoch: Epoch = FIRST_EPOCH
 
 
 # --- events
@@ -244,12 +270,31 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Reshape:
+    """To the root: use this tree from now on, of those to choose from. It does so if that is another one, the
+    tree stands whole, and the last such change is over (``RootView.may_reshape``)."""
+
+    tree: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """To a node: how full its host's link was lately while weights were waited for, in thousandths. Its next
+    heartbeat says so."""
+
+    permille: int
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """The deadline may have passed."""
 
 
-NodeEvent = Pushed | Clocked | Pulled | Left | Abandoned | Ending | Connected | Disconnected | Heard | Woke
-RootEvent = Connected | Disconnected | Heard | Persisted | Remove | Woke
+NodeEvent = (
+    Pushed | Clocked | Pulled | Left | Abandoned | Ending | Connected | Disconnected | Heard | Loaded | Woke
+)
+RootEvent = Connected | Disconnected | Heard | Persisted | Remove | Reshape | Woke
 
 # --- actions
 
@@ -345,6 +390,8 @@ class Mark(Enum):
     WORKER_REMOVED = "worker removed"
     TORN_DOWN = "tree torn down: every node is a child of the root"
     BUILT_UP = "tree built up again"
+    RESHAPED = "goes on with another tree"
+    NOT_RESHAPED = "kept its tree, for now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +447,7 @@ class NodeView:
     asked: tuple[int, ...]
     """Model clocks that it has asked its parent for."""
     dead: tuple[NodeId, ...] = ()
+    epoch: Epoch = FIRST_EPOCH
     counters: Mapping[str, int] = field(default_factory=dict)
     """By the value of each :class:`Mark` that has happened."""
 
@@ -416,4 +464,10 @@ class RootView:
     children: tuple[ChildView, ...] = ()
     dead: tuple[NodeId, ...] = ()
     lost: tuple[WorkerId, ...] = ()
+    epoch: Epoch = FIRST_EPOCH
+    """Durable."""
+    may_reshape: bool = False
+    """Whether another tree may be chosen now."""
+    load: int = 0
+    """Of the busiest link at a node, as they say."""
     counters: Mapping[str, int] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """What the nodes of a tree of one model and shard tell each other (MLNet section 3.2; mlnet.md 2, 5).
 
 A *child* speaks to its *parent*: ``Attach``, ``Push``, ``PullRequest``, ``Flush``, ``Heartbeat``, ``Detach``;
-the parent to its child: ``Attached``, ``Detached``, ``Weights``, ``Merged``, ``Mode``, ``HeartbeatAnswer``.
+the parent to its child: ``Attached``, ``Detached``, ``Weights``, ``Merged``, ``Mode``, ``Reshaped``,
+``HeartbeatAnswer``.
 An edge is FIFO and loses nothing while it is connected; nothing that was said on an earlier connection
 arrives on a later one.
 
@@ -16,7 +17,7 @@ change its array afterwards, whoever hears one does not either: a word to severa
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NewType
+from typing import Any, Final, NewType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,27 @@ class Comparable:
         return hash((type(self).__name__, self._key()))
 
 
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Which of the trees to choose from is used (:mod:`inaproto.core.push_pull.epochs`): by their places in
+    the configuration, which are the same for all nodes."""
+
+    number: int = 0
+    """Of one model and shard: each has a higher one."""
+    before: int = 0
+    """The tree before it."""
+    tree: int = 0
+    first: int = 0
+    """At s = 0 windows of this clock and later ones are added in the order of ``tree``, those before it in
+    that of ``before``."""
+
+    def tree_at(self, clock: int) -> int:
+        """Whose order the window of this clock has."""
+        return self.tree if clock >= self.first else self.before
+
+
+FIRST_EPOCH: Final = Epoch()
+
 # --- a child to its parent
 
 
@@ -63,6 +85,8 @@ class Attach:
     floor: Clocks = NO_CLOCKS
     """What the child knows the root to have merged of them: it cannot send that again. A parent that is
     behind it asks above before it answers."""
+    epoch: int = 0
+    """The number of the newest epoch that it, or a child that asks it, knows; likewise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +126,9 @@ class Heartbeat:
     """Nodes that the sender, or a node below it, takes for dead."""
     lost: tuple[WorkerId, ...] = ()
     """Workers that it has pushed for, and that are not below it any more."""
+    load: int = 0
+    """How full the busiest link below, or that of the sender, was while weights were waited for, in
+    thousandths (:mod:`inaproto.core.push_pull.tuning`). It alone is no reason to say one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +188,14 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True)
+class Reshaped:
+    """From the root to all, and to each child that asks: which tree is used. Who is below another parent in
+    it goes there. Said before anything that the root came to know later."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     """To each ``Heartbeat``."""
 
@@ -169,5 +204,5 @@ class HeartbeatAnswer:
 
 
 UpWord = Attach | Push | PullRequest | Flush | Heartbeat | Detach
-DownWord = Attached | Detached | Weights | Merged | Mode | HeartbeatAnswer
+DownWord = Attached | Detached | Weights | Merged | Mode | Reshaped | HeartbeatAnswer
 Word = UpWord | DownWord

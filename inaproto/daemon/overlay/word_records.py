@@ -10,10 +10,12 @@ import numpy as np
 from inaproto.core.push_pull.clocks import Clocks, WorkerId
 from inaproto.core.push_pull.types import RootRecord, RootSnapshot
 from inaproto.core.push_pull.words import (
+    FIRST_EPOCH,
     Attach,
     Attached,
     Detach,
     Detached,
+    Epoch,
     Flush,
     Heartbeat,
     HeartbeatAnswer,
@@ -23,6 +25,7 @@ from inaproto.core.push_pull.words import (
     Numbers,
     PullRequest,
     Push,
+    Reshaped,
     Weights,
     Word,
 )
@@ -42,6 +45,7 @@ from inaproto.wire.push_pull_messages import (
     PushPullMode,
     PushPullPush,
     PushPullRequest,
+    PushPullReshaped,
     PushPullWeights,
     ShardChange,
     ShardState,
@@ -59,8 +63,10 @@ class Told(NamedTuple):
 
 def told(word: Word) -> Told:
     match word:
-        case Attach(session, workers, floor):
-            return Told(PushPullAttach(session=session, workers=tuple(workers), floor=_pairs(floor)))
+        case Attach(session, workers, floor, epoch):
+            return Told(
+                PushPullAttach(session=session, workers=tuple(workers), floor=_pairs(floor), epoch=epoch)
+            )
         case Push(session, clock, before, after, delta):
             arrays = _views(delta)
             message = PushPullPush(
@@ -71,8 +77,8 @@ def told(word: Word) -> Told:
             return Told(PushPullRequest(needed=needed))
         case Flush():
             return Told(PushPullFlush())
-        case Heartbeat(dead, lost):
-            return Told(PushPullHeartbeat(dead=tuple(dead), lost=tuple(lost)))
+        case Heartbeat(dead, lost, load):
+            return Told(PushPullHeartbeat(dead=tuple(dead), lost=tuple(lost), load=load))
         case Detach(session):
             return Told(PushPullDetach(session=session))
         case Attached(session, base, root, direct):
@@ -88,6 +94,8 @@ def told(word: Word) -> Told:
             return Told(PushPullMerged(root=_pairs(root)))
         case Mode(direct):
             return Told(PushPullMode(direct=direct))
+        case Reshaped(newest):
+            return Told(PushPullReshaped(epoch=_numbers(newest)))
         case HeartbeatAnswer(is_attached):
             return Told(PushPullAlive(is_attached=is_attached))
         case _:
@@ -98,16 +106,16 @@ def heard(message: Message, payload: memoryview, shard: Shard) -> Word:
     """Raises ``DecodeError`` for what no node of the shard's tree says."""
     array = _array(message, payload, shard)
     match message:
-        case PushPullAttach(session=session, workers=workers, floor=floor):
-            return Attach(session, tuple(map(WorkerId, workers)), _clocks(floor))
+        case PushPullAttach(session=session, workers=workers, floor=floor, epoch=number):
+            return Attach(session, tuple(map(WorkerId, workers)), _clocks(floor), number)
         case PushPullPush(session=session, clock=clock, before=before, after=after):
             return Push(session, clock, _clocks(before), _clocks(after), array)
         case PushPullRequest(needed=needed):
             return PullRequest(needed)
         case PushPullFlush():
             return Flush()
-        case PushPullHeartbeat(dead=dead, lost=lost):
-            return Heartbeat(tuple(map(NodeId, dead)), tuple(map(WorkerId, lost)))
+        case PushPullHeartbeat(dead=dead, lost=lost, load=load):
+            return Heartbeat(tuple(map(NodeId, dead)), tuple(map(WorkerId, lost)), load)
         case PushPullDetach(session=session):
             return Detach(session)
         case PushPullAttached(session=session, base=base, root=root, direct=direct):
@@ -120,6 +128,8 @@ def heard(message: Message, payload: memoryview, shard: Shard) -> Word:
             return Merged(_clocks(root))
         case PushPullMode(direct=direct):
             return Mode(direct)
+        case PushPullReshaped(epoch=epoch):
+            return Reshaped(_epoch(epoch))
         case PushPullAlive(is_attached=is_attached):
             return HeartbeatAnswer(is_attached)
         case _:
@@ -128,11 +138,15 @@ def heard(message: Message, payload: memoryview, shard: Shard) -> Word:
 
 def change_of(record: RootRecord) -> Told:
     arrays = _views(record.delta)
-    return Told(ShardChange(clocks=_pairs(record.clocks), arrays=len(arrays)), arrays)
+    epoch = () if record.epoch is None else _numbers(record.epoch)
+    return Told(ShardChange(clocks=_pairs(record.clocks), epoch=epoch, arrays=len(arrays)), arrays)
 
 
 def state_of(snapshot: RootSnapshot, shard: Shard) -> Told:
-    return Told(replace(_identity(shard), clocks=_pairs(snapshot.clocks)), _views(snapshot.weights))
+    return Told(
+        replace(_identity(shard), clocks=_pairs(snapshot.clocks), epoch=_numbers(snapshot.epoch)),
+        _views(snapshot.weights),
+    )
 
 
 def record_of(frame: Frame, shard: Shard) -> RootRecord:
@@ -140,7 +154,8 @@ def record_of(frame: Frame, shard: Shard) -> RootRecord:
     message = decode_message(frame.record)
     if not isinstance(message, ShardChange):
         raise DecodeError(_LAYER, f"{message.TYPE!r} in the log of a shard")
-    return RootRecord(_clocks(message.clocks), _array(message, frame.payload, shard))
+    epoch = _epoch(message.epoch) if message.epoch else None
+    return RootRecord(_clocks(message.clocks), _array(message, frame.payload, shard), epoch)
 
 
 def snapshot_of(frame: Frame, shard: Shard) -> RootSnapshot:
@@ -151,7 +166,8 @@ def snapshot_of(frame: Frame, shard: Shard) -> RootSnapshot:
     weights = _array(message, frame.payload, shard)
     if weights is None:
         raise DecodeError(_LAYER, "a snapshot without weights")
-    return RootSnapshot(weights, _clocks(message.clocks))
+    epoch = _epoch(message.epoch) if message.epoch else FIRST_EPOCH
+    return RootSnapshot(weights, _clocks(message.clocks), epoch)
 
 
 def _identity(shard: Shard) -> ShardState:
@@ -171,6 +187,16 @@ def _identity(shard: Shard) -> ShardState:
 
 
 # --- parts
+
+
+def _numbers(epoch: Epoch) -> tuple[int, ...]:
+    return epoch.number, epoch.before, epoch.tree, epoch.first
+
+
+def _epoch(numbers: tuple[int, ...]) -> Epoch:
+    if len(numbers) != 4:
+        raise DecodeError(_LAYER, f"an epoch of {len(numbers)} numbers")
+    return Epoch(*numbers)
 
 
 def _pairs(clocks: Clocks) -> tuple[tuple[int, ...], ...]:
