@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -36,7 +37,8 @@ def made(run: Run, *, rack: float = 5.0) -> Found:
     """Phases of 800/P for all but RACK."""
     if isinstance(run, TogetherRun):
         late = 0.5 if run.is_prioritised else 1.0
-        return TogetherFound(tuple(late * (10.0 + model) for model in range(20)))
+        ends = tuple(late * (10.0 + model) for model in range(20))
+        return TogetherFound(ends, ends)
     time = rack if run.scheme is Scheme.RACK else 800 / run.servers
     return PhaseFound(time, time, time, 100 * time, (0.0, time), 7, 0.25, 2, 7)
 
@@ -85,6 +87,60 @@ def test_every_row_that_nothing_is_asked_of_says_why_where_the_paper_has_a_value
             is_asked = row["verdict"] != "report only"
             assert is_asked == (row["inside"] is not None)
             assert is_asked or row["paper"] is None or row["why"]
+
+
+def late(*, trees: float, both: float, differ: float) -> dict[str, Any]:
+    """The document's figure 3, where models end so much sooner than the baseline's; every other draw, by
+    ``differ`` more or less."""
+    runs = needed([figure("3")], SEEDS)
+    shares = {(Scheme.BINARY, False): trees, (Scheme.BINARY, True): both}
+    outcomes: dict[Run, Found] = {}
+    for run in runs:
+        assert isinstance(run, TogetherRun)
+        share = shares.get((run.scheme, run.is_prioritised))
+        share = 1.0 if share is None else share + differ * (-1) ** run.seed
+        ends = tuple(share * (10.0 + model) for model in range(20))
+        outcomes[run] = TogetherFound(ends, ends)
+    return document([figure("3")], outcomes, SEEDS)
+
+
+def test_the_last_models_do_not_reproduce_where_draws_leave_it_open_and_trees_alone_do_no_better() -> None:
+    what = "both, 95th percentile, %, compute 2"
+    report = late(trees=0.6, both=0.6, differ=0.1)
+    (row,) = report["not_reproduced"]
+    assert (row["figure"], row["what"], row["paper"], row["ours"]) == ("3", what, -54.0, pytest.approx(-40.0))
+    assert "are -50.0 to -30.0, 4 of 8 inside" in row["why"]
+    assert "alone come to -40.0" in row["why"]
+    assert what not in {one["what"] for one in report["outside"]}
+    (shown,) = [one for one in report["figures"][0]["rows"] if one["what"] == what]
+    assert (shown["inside"], shown["verdict"], shown["bounds"]) == (False, "does not reproduce", [-64, -44])
+    assert "Outside, with a known reason:" in Page(render(report)).words
+
+
+@pytest.mark.parametrize(("trees", "both", "differ"), [(0.6, 0.6, 0.01), (0.5, 0.6, 0.06), (0.7, 0.6, 0.06)])
+def test_it_is_outside_where_that_is_not_the_reason(trees: float, both: float, differ: float) -> None:
+    report = late(trees=trees, both=both, differ=differ)
+    assert not report["not_reproduced"]
+    assert "both, 95th percentile, %, compute 2" in {one["what"] for one in report["outside"]}
+
+
+def test_a_model_that_ends_before_its_flows_can_have_been_carried_is_found() -> None:
+    runs = needed([figure("3")], SEEDS)
+    outcomes: dict[Run, Found] = {run: made(run) for run in runs}
+    assert document([figure("3")], outcomes, SEEDS)["figures"][0]["rows"][-1]["verdict"] == "exact"
+    found = outcomes[runs[0]]
+    assert isinstance(found, TogetherFound)
+    outcomes[runs[0]] = found._replace(makespans=(0.0, *found.makespans[1:]))
+    assert document([figure("3")], outcomes, SEEDS)["figures"][0]["rows"][-1]["verdict"] == "outside"
+
+
+def test_no_model_of_a_run_ends_before_its_flows_can_have_been_carried() -> None:
+    for is_prioritised in (False, True):
+        found = perform(TogetherRun(2.0, Scheme.BASELINE, is_prioritised, 1))[1]
+        assert isinstance(found, TogetherFound)
+        assert all(
+            one >= floor - 1e-9 for one, floor in zip(sorted(found.makespans), found.floors, strict=True)
+        )
 
 
 def test_the_crossing_lies_where_the_phase_is_as_long_as_the_baseline_s() -> None:

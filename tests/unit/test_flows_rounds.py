@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from inaproto.errors import LocalMisuse
 from inaproto_hil.flows.max_min import Engine, max_min
 from inaproto_hil.flows.paths import NO_LINK, Floats, Paths
-from inaproto_hil.flows.rounds import Training, train
+from inaproto_hil.flows.rounds import Training, floors, train
 from tests.unit.test_flows_max_min import path_table
 
 NEAR = 1e-9
@@ -110,6 +110,23 @@ def test_models_end_when_they_do_if_every_rate_is_found_anew(seed: int, links: i
     trainings = drawn_trainings(seed, links, kinds=kinds)
     capacities = np.random.default_rng(seed + 1).choice([0.5, 1.0], links)
     assert train(capacities, trainings) == pytest.approx(trained(capacities, trainings), rel=1e-6, abs=1e-9)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 8), st.sampled_from([1, 2, 5]))
+def test_no_model_ends_before_its_flows_can_have_been_carried(seed: int, links: int, kinds: int) -> None:
+    trainings = drawn_trainings(seed, links, kinds=kinds)
+    capacities = np.random.default_rng(seed + 1).choice([0.5, 1.0], links)
+    ends = np.sort(train(capacities, trainings))
+    assert (ends >= floors(capacities, trainings) * (1 - NEAR)).all()
+
+
+def test_floors_are_reached_by_models_that_share_one_link_by_priority() -> None:
+    """The first has its 1 done at 1, two models together 2 at 2, and so on; and one that computes for 5 first
+    ends no sooner than at 6, though the link has carried all at 4."""
+    models = [Training([path_table([0])], 1.0, 0.0, 1, one) for one in range(3)]
+    assert floors(np.ones(1), models).tolist() == train(np.ones(1), models) == [1.0, 2.0, 3.0]
+    late = Training([path_table([0])], 1.0, 5.0, 1)
+    assert floors(np.ones(1), [*models, late]).tolist() == [1.0, 2.0, 3.0, 6.0]
 
 
 @pytest.mark.parametrize(("flows", "end"), [(1, 4.0), (2, 4.0), (3, 5.0), (4, 6.0)])

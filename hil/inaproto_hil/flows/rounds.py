@@ -42,6 +42,28 @@ def train(capacities: Floats, trainings: Sequence[Training]) -> list[float]:
     return _Run(capacities, trainings).ends()
 
 
+def floors(capacities: Floats, trainings: Sequence[Training]) -> Floats:
+    """(models,), ascending: however flows are scheduled, the first model to end ends no sooner than the first
+    of these, the second no sooner than the second, and so on.
+
+    For a model ends no sooner than alone; and when i of them have ended, each link has carried, since the
+    first began, at least what the i that use it least bring on it.
+    """
+    loads = [
+        [one.rounds * paths.loads(len(capacities), np.full(len(paths), one.volume)) for paths in one.phases]
+        for one in trainings
+    ]
+    needs = [[load / capacities for load in phases] for phases in loads]
+    alone = [
+        one.rounds * one.compute + sum(float(need.max()) for need in phases)
+        for one, phases in zip(trainings, needs, strict=True)
+    ]
+    least: Floats = np.sort([np.sum(phases, axis=0) for phases in needs], axis=0).cumsum(axis=0)
+    begun = min(one.compute for one in trainings)
+    highest: Floats = np.maximum(np.sort(alone), begun + least.max(axis=1))
+    return highest
+
+
 class _Run:
     def __init__(self, capacities: Floats, trainings: Sequence[Training]) -> None:
         self._trainings = trainings

@@ -92,8 +92,8 @@ Examples:
   inaproto reproduce mlnet --json - | jq .outside
   inaproto reproduce mlnet --report mlnet-out    (all, minutes of CPU)
 \b
-Exit status: 0 all that is asked is inside its tolerance, 1 some is not, and each
-is named, 2 wrong options, 130 stopped.
+Exit status: 0 all that is asked is inside its tolerance, or said not to reproduce,
+with the reason; 1 some is not, and each is named, 2 wrong options, 130 stopped.
 """
 
 

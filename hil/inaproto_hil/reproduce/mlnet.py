@@ -13,10 +13,10 @@ from inaproto_controller.compiled import IS_COMPILED
 from inaproto_controller.reproduce.rows import Row
 from inaproto_hil import environment
 from inaproto_hil.reproduce.mlnet_figures import FIGURES, Figure, needed
-from inaproto_hil.reproduce.mlnet_rows import REPORTED, DrawnRow, Outcomes
+from inaproto_hil.reproduce.mlnet_rows import NOT_REPRODUCED, OUTSIDE, REPORTED, DrawnRow, Outcomes
 from inaproto_hil.reproduce.mlnet_runs import PhaseFound, PhaseRun, perform, warm_up
 from inaproto_hil.reproduce.performing import perform_all
-from inaproto_hil.reproduce.tables import fields_of, number, outside, save_json, tell
+from inaproto_hil.reproduce.tables import fields_of, number, save_json, tell
 from inaproto_hil.soak.folder import check_folder
 
 VERSION: Final = 1
@@ -27,7 +27,8 @@ COLUMNS: Final = ("paper", "ours", "±95 %", "least", "most", "verdict", "why")
 def reproduce_mlnet(
     keys: Sequence[str], seeds: int, json_at: str | None, report_in: Path | None, jobs: int | None
 ) -> int:
-    """Exit status: 1 if a row is outside its tolerance. ``keys``: figures, all if there are none."""
+    """Exit status: 1 if a row is outside its tolerance, and it is not known why. ``keys``: figures, all if
+    there are none."""
     if report_in is not None:
         check_folder("--report", report_in)
     figures = [figure for figure in FIGURES if not keys or figure.key in keys]
@@ -72,9 +73,16 @@ def document(figures: Sequence[Figure], outcomes: Outcomes, seeds: int) -> dict[
         "environment": environment.describe(),
         "runs": len(outcomes),
         "slowest_phase": _slowest(outcomes),
-        "outside": outside(shown),
+        "outside": _named(shown, OUTSIDE, "figure", "what"),
+        "not_reproduced": _named(shown, NOT_REPRODUCED, "figure", "what", "paper", "ours", "why"),
         "figures": shown,
     }
+
+
+def _named(figures: Sequence[Mapping[str, Any]], verdict: str, *fields: str) -> list[dict[str, Any]]:
+    """The rows of which this is said."""
+    rows = [{"figure": figure["key"], **row} for figure in figures for row in figure["rows"]]
+    return [{field: row[field] for field in fields} for row in rows if row["verdict"] == verdict]
 
 
 def _slowest(outcomes: Outcomes) -> dict[str, Any] | None:
@@ -107,15 +115,15 @@ def _row(row: Row) -> dict[str, Any]:
     fields = {**fields_of(row), "least": None, "most": None, "why": None}
     if isinstance(row, DrawnRow):
         fields |= {"least": row.least, "most": row.most, "why": row.why}
-    fields["verdict"] = _verdict(row)
+    fields["verdict"] = _verdict(row, fields["why"])
     return fields
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: Row, why: str | None) -> str:
     if row.is_inside is None:
         return REPORTED
     if not row.is_inside:
-        return "outside"
+        return OUTSIDE if why is None else NOT_REPRODUCED
     return "within tolerance" if (row.below or 0) > 1e-6 or (row.above or 0) > 1e-6 else "exact"
 
 

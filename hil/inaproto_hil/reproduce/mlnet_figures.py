@@ -14,19 +14,15 @@ from inaproto_hil.reproduce.mlnet_rows import (
     COMPUTE,
     NEAR,
     RATIOS,
-    TOGETHER,
-    TOGETHER_FACTOR,
     Outcomes,
     by_seed,
     crossing_row,
     drawn_row,
-    makespans,
     order_row,
     phases,
     ratio_rows,
     ratios,
     time_row,
-    together_rows,
     traffic_rows,
 )
 from inaproto_hil.reproduce.mlnet_runs import (
@@ -36,6 +32,13 @@ from inaproto_hil.reproduce.mlnet_runs import (
     PhaseRun,
     Run,
     TogetherRun,
+)
+from inaproto_hil.reproduce.mlnet_together import (
+    TOGETHER,
+    TOGETHER_FACTOR,
+    floor_row,
+    makespans,
+    together_rows,
 )
 
 GRID: Final = tuple(range(50, 401, 50))
@@ -164,7 +167,8 @@ def _together_runs(seeds: int) -> Iterator[Run]:
 
 
 def _together_rows(outcomes: Outcomes, seeds: int) -> list[Row]:
-    return [row for compute in _COMPUTES for row in together_rows(outcomes, compute, seeds)]
+    rows = [row for compute in _COMPUTES for row in together_rows(outcomes, compute, seeds)]
+    return [*rows, floor_row(outcomes)]
 
 
 def _together_curves(outcomes: Outcomes, seeds: int) -> Curves:

@@ -11,11 +11,14 @@ import numpy as np
 from inaproto_controller.reproduce.rows import Row
 from inaproto_controller.reproduce.spread import spread
 from inaproto_hil.flows.trees import Scheme
-from inaproto_hil.reproduce.mlnet_runs import Found, PhaseFound, PhaseRun, Run, TogetherFound, TogetherRun
+from inaproto_hil.reproduce.mlnet_runs import Found, PhaseFound, PhaseRun, Run
 
 Outcomes = Mapping[Run, Found]
 
 REPORTED: Final = "report only"
+NOT_REPRODUCED: Final = "does not reproduce"
+"""It is outside, and it is known why."""
+OUTSIDE: Final = "outside"
 NEAR: Final = 1e-9
 COMPUTE: Final = 1.7
 """Of a phase in V/B, half of the time between synchronisations: the paper does not say V, and this is the one
@@ -23,8 +26,6 @@ free parameter. 1.7 means 11 GB for each worker and synchronisation."""
 COMPUTE_DRAWN: Final = 2.5
 """The same where BINARY has another permutation for each server."""
 OWN_READING: Final = "another reading of which trees the paper has, with 2.5 for 1.7"
-TOGETHER_FACTOR: Final = 4
-"""Draws of models that train together, for each seed: they differ much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,11 @@ class DrawnRow(Row):
     least: float | None = None
     most: float | None = None
     why: str | None = None
-    """Nothing is asked of it, because of that; or it is outside, and that is what is known."""
+    """Nothing is asked of it, because of that; or it is outside, and that is why it does not reproduce."""
+
+    def with_ours(self, ours: float) -> DrawnRow:
+        """What would be asked of another value."""
+        return replace(self, ours=ours)
 
 
 def phases(outcomes: Outcomes, run: Callable[[int], PhaseRun], seeds: int) -> list[PhaseFound]:
@@ -174,56 +179,4 @@ def traffic_rows(outcomes: Outcomes, servers: int, seeds: int) -> list[Row]:
         rows.append(drawn_row(f"{what}: of all draws", holds, 1.0, (0.0, 0.0)))
     less = [float(one.total < other.total) for one, other in zip(rack, baseline, strict=True)]
     rows.append(drawn_row("all links of RACK below BASELINE's: of all draws", less, 1.0, (0.0, 0.0)))
-    return rows
-
-
-# -- figure 3
-
-TOGETHER: Final = {
-    "BASELINE": (Scheme.BASELINE, False),
-    "priority": (Scheme.BASELINE, True),
-    "BINARY": (Scheme.BINARY, False),
-    "both": (Scheme.BINARY, True),
-}
-
-
-def makespans(outcomes: Outcomes, compute: float, name: str, seeds: int) -> list[tuple[float, ...]]:
-    scheme, is_prioritised = TOGETHER[name]
-    runs = [TogetherRun(compute, scheme, is_prioritised, seed) for seed in range(seeds * TOGETHER_FACTOR)]
-    found = [outcomes[run] for run in runs]
-    return [one.makespans for one in found if isinstance(one, TogetherFound)]
-
-
-def _percentile(share: float) -> Callable[[Sequence[float]], float]:
-    return lambda values: float(np.percentile(values, share))
-
-
-_MEDIAN, _LATE, _TAIL = _percentile(50), _percentile(95), _percentile(100)
-_ASKED: Final = 2.0
-"""The compute time of a round, in V/B, that tolerances are meant for."""
-_NO_LIMIT: Final = 100.0
-_DRAWS_DIFFER: Final = "draws differ by tens of points; 128 servers for the paper's 1,024, and V is not said"
-_CHANGES: Final = (
-    ("priority alone, median", "priority", "BASELINE", _MEDIAN, -25.0, (8.0, 8.0)),
-    ("priority alone, tail", "priority", "BASELINE", _TAIL, 2.0, (_NO_LIMIT, 3.0)),
-    ("BINARY alone, median", "BINARY", "BASELINE", _MEDIAN, -53.5, None),
-    ("both, median", "both", "BASELINE", _MEDIAN, -60.0, (15.0, 15.0)),
-    ("both, 95th percentile", "both", "BASELINE", _LATE, -54.0, (10.0, 10.0)),
-    ("both against BINARY alone, median", "both", "BINARY", _MEDIAN, -13.9, (6.0, 6.0)),
-)
-
-
-def together_rows(outcomes: Outcomes, compute: float, seeds: int) -> list[Row]:
-    rows: list[Row] = []
-    for what, one, other, measure, paper, off in _CHANGES:
-        ours = makespans(outcomes, compute, one, seeds)
-        theirs = makespans(outcomes, compute, other, seeds)
-        changes = [100 * measure(a) / measure(b) - 100 for a, b in zip(ours, theirs, strict=True)]
-        why = None
-        if off is None:
-            why = "implied by the paper's -60 and -13.9"
-        elif compute != _ASKED:
-            off, why = None, "another compute time of a round; the paper does not say V"
-        row = drawn_row(f"{what}, %, compute {compute:g}", changes, paper, off, why)
-        rows.append(replace(row, why=_DRAWS_DIFFER) if row.is_inside is False else row)
     return rows

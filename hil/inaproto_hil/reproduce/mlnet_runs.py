@@ -14,7 +14,7 @@ import numpy as np
 from inaproto_hil.flows.fat_tree_links import FatTreeLinks, drawn_choices
 from inaproto_hil.flows.paths import Floats, Ints, Paths
 from inaproto_hil.flows.phase import Load, carry
-from inaproto_hil.flows.rounds import Training, train
+from inaproto_hil.flows.rounds import Training, floors, train
 from inaproto_hil.flows.trees import Edges, Scheme, edges
 
 PORTS: Final = 16
@@ -74,6 +74,9 @@ class TogetherRun:
 
 class TogetherFound(NamedTuple):
     makespans: tuple[float, ...]
+    """By model."""
+    floors: tuple[float, ...]
+    """Ascending: no schedule lets the first model end sooner than the first of these, and so on."""
 
 
 Run = PhaseRun | TogetherRun
@@ -149,7 +152,8 @@ def _together(run: TogetherRun) -> TogetherFound:
         _training(run, network, model, priorities[model] if run.is_prioritised else 0)
         for model in range(MODELS)
     ]
-    return TogetherFound(tuple(train(network.capacities(), models)))
+    capacities = network.capacities()
+    return TogetherFound(tuple(train(capacities, models)), tuple(floors(capacities, models).tolist()))
 
 
 def _training(run: TogetherRun, network: FatTreeLinks, model: int, priority: int) -> Training:

@@ -106,10 +106,20 @@ def number(value: float | None) -> str:
 
 
 def _verdict(console: Console, report: dict[str, Any]) -> None:
-    asked = sum(row["inside"] is not None for figure in report["figures"] for row in figure["rows"])
+    rows = [row["inside"] for figure in report["figures"] for row in figure["rows"]]
+    asked, inside = len(rows) - rows.count(None), rows.count(True)
     if not report["outside"]:
-        console.print(f"{asked} of {asked} values are inside their tolerances", style="green")
-        return
-    console.print(f"{len(report['outside'])} of {asked} values are outside their tolerances:", style="red")
-    for row in report["outside"]:
-        console.print(f"  {row['figure']}: {row['what']}", markup=False)
+        console.print(f"{inside} of {asked} values are inside their tolerances", style="green")
+    else:
+        count = len(report["outside"])
+        console.print(f"{count} of {asked} values are outside their tolerances:", style="red")
+        for row in report["outside"]:
+            console.print(f"  {row['figure']}: {row['what']}", markup=False)
+    for row in report.get("not_reproduced", ()):
+        told = f"{number(row['ours'])} for {number(row['paper'])}"
+        console.print(
+            f"does not reproduce: {row['figure']}: {row['what']}: {told}: {row['why']}",
+            markup=False,
+            style="yellow",
+            soft_wrap=True,
+        )
