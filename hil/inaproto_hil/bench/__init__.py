@@ -71,6 +71,12 @@ def _plan() -> click.Command:
     return plan_bench
 
 
+def _priorities() -> click.Command:
+    from inaproto_hil.bench.priorities import priorities_bench
+
+    return priorities_bench
+
+
 def _simulate() -> click.Command:
     from inaproto_hil.bench.simulate import simulate_bench
 
@@ -91,6 +97,7 @@ bench = LazyGroup(
         "migration": _migration,
         "pairs": _pairs,
         "plan": _plan,
+        "priorities": _priorities,
         "sharing": _sharing,
         "simulate": _simulate,
         "yardsticks": _yardsticks,
@@ -98,5 +105,6 @@ bench = LazyGroup(
     name="bench",
     help="Measure the accelerator core, all-reduces through the daemons or simulated switches, the rules by "
     "which jobs share switches, what two of them gain by it, what a host decides for an operation, PARING's "
-    "planners, simulated clusters, or how far planning is from the best there is.",
+    "planners, models of different priority on slow links, simulated clusters, or how far planning is from "
+    "the best there is.",
 )

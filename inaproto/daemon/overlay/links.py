@@ -193,6 +193,8 @@ class Links:
                 "address": link.channel.address if link.channel is not None else "",
                 "limit_in": None if link.channel is None else link.channel.limits[0],
                 "limit_out": None if link.channel is None else link.channel.limits[1],
+                "bytes_in": 0 if link.channel is None else link.channel.bytes_in,
+                "bytes_out": 0 if link.channel is None else link.channel.bytes_out,
                 "by": link.by if link.channel is not None else "",
                 "why": link.why if link.channel is not None and self._queue_pairs is not None else "",
                 "error": "" if link.channel is not None else link.error,
