@@ -17,6 +17,7 @@ from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.push_pull.words import Attach, Attached, NodeId, PullRequest, Word
 from inaproto.daemon.overlay.links import Links
 from inaproto.daemon.overlay.models_file import Shard
+from inaproto.wire.push_pull_messages import OverlayState
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 
 TEXT = models_text(2, 1, dtype="int64", elements=2, tree="direct", heartbeat_ms=500)
@@ -37,6 +38,12 @@ class Liar:
 
     def heard(self, peer: NodeId, word: Word) -> None:
         self._say(peer, self._says(word))
+
+    def stirred(self, peer: NodeId) -> None:
+        """It waits until a word is whole."""
+
+    def state(self) -> OverlayState:
+        return OverlayState()
 
     def disconnected(self, peer: NodeId, why: str) -> None:
         self.ends += 1

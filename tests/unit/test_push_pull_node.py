@@ -21,6 +21,7 @@ from inaproto.core.push_pull.types import (
     Done,
     Heard,
     Left,
+    Mark,
     NodeConfig,
     NodeEvent,
     Noted,
@@ -36,6 +37,7 @@ from inaproto.core.push_pull.types import (
     RootRecord,
     RootSnapshot,
     ShardSpec,
+    Stirred,
     Tell,
     Woke,
 )
@@ -51,11 +53,12 @@ from inaproto.core.push_pull.words import (
     Push,
 )
 from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import Instant
+from inaproto.units import MS, Instant
 from tests.property.push_pull_net import ROOT, Net
 
 SHARD = ShardSpec(2, "int64")
 QUIET = Patience(heartbeat_ns=None)
+BEATS = Patience(heartbeat_ns=10 * MS, dead_ns=30 * MS, return_ns=30 * MS)
 ME, CHILD, OTHER = NodeId(0), NodeId(1), NodeId(2)
 MINE, ITS = WorkerId(0), WorkerId(1)
 NOW = Instant(0)
@@ -290,6 +293,40 @@ def test_a_heartbeat_is_answered_and_says_whether_there_is_a_parent() -> None:
     assert words(node.hears(CHILD, Heartbeat()), CHILD) == [HeartbeatAnswer(False)]
     node.attached()
     assert words(node.hears(CHILD, Heartbeat()), CHILD) == [HeartbeatAnswer(True)]
+
+
+def test_a_child_whose_word_is_on_its_way_lives_and_is_answered_as_if_by_a_heartbeat() -> None:
+    """That one is behind the word, which may take longer than patience; strangers are not answered."""
+    node = Node(replace(CONFIG, patience=BEATS)).attached()
+    server = ShardRoot(replace(ROOT_CONFIG, patience=BEATS), None, [], NOW)
+    server.step(Connected(ME), NOW)
+    server.step(Heard(ME, Attach(1, (MINE, ITS))), NOW)
+    now = NOW
+    for _ in range(9):
+        now = Instant(now + BEATS.dead_ns // 2)
+        node.core.step(Stirred(ROOT), now)
+        assert words(node.core.step(Stirred(CHILD), now), CHILD) == [HeartbeatAnswer(True)]
+        assert words(server.step(Stirred(ME), now), ME) == [HeartbeatAnswer(True)]
+        assert words(server.step(Stirred(OTHER), now), OTHER) == []
+    assert server.view().dead == ()
+    assert node.core.view().dead == ()
+    later = Instant(now + BEATS.dead_ns)
+    assert Noted(Mark.CHILD_DEAD, CHILD) in node.core.step(Woke(), later)
+    assert Noted(Mark.CHILD_DEAD, ME) in server.step(Woke(), later)
+
+
+def test_a_parent_whose_word_is_on_its_way_lives_and_is_not_answered() -> None:
+    node = Node(replace(CONFIG, ancestors=(OTHER, ROOT), children=(), patience=BEATS))
+    node.does(Connected(OTHER))
+    node.hears(OTHER, Attached(1, Clocks({MINE: 0}), Clocks({MINE: 0})))
+    now = NOW
+    for _ in range(9):
+        now = Instant(now + BEATS.dead_ns // 2)
+        said = node.core.step(Stirred(OTHER), now)
+        assert not any(isinstance(word, HeartbeatAnswer) for word in words(said, OTHER))
+    assert node.core.view().parent == OTHER
+    said = node.core.step(Woke(), Instant(now + BEATS.dead_ns))
+    assert Noted(Mark.PARENT_DEAD, OTHER) in said
 
 
 def root(s: int = 0) -> ShardRoot:

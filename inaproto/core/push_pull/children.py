@@ -16,7 +16,16 @@ from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.push_pull.requests import requests_max
 from inaproto.core.push_pull.staleness import model_clock
 from inaproto.core.push_pull.types import ChildView, Mark, NodeConfig, Noted, RootConfig, Tell
-from inaproto.core.push_pull.words import Attach, Detached, Heartbeat, Merged, NodeId, PullRequest, Weights
+from inaproto.core.push_pull.words import (
+    Attach,
+    Detached,
+    Heartbeat,
+    HeartbeatAnswer,
+    Merged,
+    NodeId,
+    PullRequest,
+    Weights,
+)
 from inaproto.errors import Blame
 from inaproto.units import Instant
 
@@ -133,6 +142,12 @@ class Children:
         child = self.get(node)
         if child is not None and self._patience.heartbeat_ns is not None:
             child.silent_since = now
+
+    def stirs(self, node: NodeId, now: Instant, *, is_attached: bool) -> list[Tell]:
+        """What it says is on its way: a sign of life as good as a heartbeat, which may be behind it. So it is
+        answered as one, or the child would hear nothing until all has come."""
+        self.heard(node, now)
+        return [] if self.get(node) is None else [Tell(node, HeartbeatAnswer(is_attached))]
 
     def attach(self, node: NodeId, said: Attach, now: Instant) -> Child | Blame:
         child = self.get(node)

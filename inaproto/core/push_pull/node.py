@@ -42,6 +42,7 @@ from inaproto.core.push_pull.types import (
     Pulled,
     Pushed,
     Resumed,
+    Stirred,
     Tell,
     Woke,
 )
@@ -118,6 +119,9 @@ class ShardNode:
                 self._link.heard(event.peer, event.word, now)
                 self._sub.children.heard(event.peer, now)
                 return self._heard(event.peer, event.word, now)
+            case Stirred():
+                self._link.heard(event.peer, event, now)
+                return [*self._sub.children.stirs(event.peer, now, is_attached=self._link.is_attached)]
             case Pushed():
                 self._own(event).push(event.gradients)
             case Clocked():

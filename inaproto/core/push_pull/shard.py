@@ -40,6 +40,7 @@ from inaproto.core.push_pull.types import (
     RootRecord,
     RootSnapshot,
     RootView,
+    Stirred,
     Tell,
     Woke,
 )
@@ -145,6 +146,8 @@ class ShardRoot:
         match event:
             case Heard():
                 return self._heard(event.peer, event.word, now)
+            case Stirred():
+                return [*self._children.stirs(event.peer, now, is_attached=True)]
             case Connected():
                 self._children.connected(event.peer, now)
             case Disconnected():

@@ -256,6 +256,13 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Stirred:
+    """Bytes of a word came from the peer, and more are to come: what it says meanwhile is behind them."""
+
+    peer: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Persisted:
     """The root's record of this token, and those before it, are durable."""
 
@@ -291,10 +298,9 @@ class Woke:
     """The deadline may have passed."""
 
 
-NodeEvent = (
-    Pushed | Clocked | Pulled | Left | Abandoned | Ending | Connected | Disconnected | Heard | Loaded | Woke
-)
-RootEvent = Connected | Disconnected | Heard | Persisted | Remove | Reshape | Woke
+WorkerEvent = Pushed | Clocked | Pulled | Left | Abandoned
+NodeEvent = WorkerEvent | Ending | Connected | Disconnected | Heard | Stirred | Loaded | Woke
+RootEvent = Connected | Disconnected | Heard | Stirred | Persisted | Remove | Reshape | Woke
 
 # --- actions
 

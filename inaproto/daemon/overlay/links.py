@@ -61,6 +61,7 @@ class Seat(Protocol):
     def connected(self, peer: NodeId) -> None: ...
     def disconnected(self, peer: NodeId, why: str) -> None: ...
     def heard(self, peer: NodeId, word: Word) -> None: ...
+    def stirred(self, peer: NodeId) -> None: ...
     def state(self) -> OverlayState: ...
 
 
@@ -442,6 +443,8 @@ class Links:
             if isinstance(channel.stream, QueuePairStream):
                 nursery.start_soon(channel.stream.watch_beside)
             seat.connected(link.peer)
+            period_s = shard.model.settings.heartbeat_ms / 1000
+            channel.tell_of_pieces(period_s, partial(self._stirred, shard, link))
             try:
                 while link.channel is channel:
                     message, payload = await channel.receive()
@@ -464,6 +467,10 @@ class Links:
         if self._is_current(shard, link):
             seat.disconnected(link.peer, why)
         return why
+
+    def _stirred(self, shard: Shard, link: _Link) -> None:
+        if self._is_current(shard, link):
+            self._seats[shard].stirred(link.peer)
 
     def _is_current(self, shard: Shard, link: _Link) -> bool:
         return self._links.get((shard, link.peer)) is link

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
 from inaproto.daemon.control_stream import EndOfChannel
-from inaproto.daemon.overlay.pacing import WRITE_BYTES, Meter, Paces
+from inaproto.daemon.overlay.pacing import Meter, Paces
 from inaproto.errors import DecodeError
 from inaproto.ports import BoundsBuffers, ByteStream
 from inaproto.wire.array_frames import FrameDecoder, encode_frame
@@ -89,6 +89,8 @@ class StreamChannel:
         self._closed = ""
         self._incoming: Meter | None = None
         self._outgoing: Meter | None = None
+        self._on_piece: Callable[[], None] | None = None
+        self._piece_period_s = self._piece_told_at = 0.0
         self.bytes_in = self.bytes_out = 0
 
     @property
@@ -109,6 +111,12 @@ class StreamChannel:
         self._outgoing = paces.outgoing.meter(priority)
         if priority < paces.highest and isinstance(self._stream, BoundsBuffers):
             self._stream.bound_buffers(paces.held_bytes)
+
+    def tell_of_pieces(self, period_s: float, on_piece: Callable[[], None]) -> None:
+        """Called while a message comes in that is not whole, no more often than once in ``period_s``: its
+        sender lives, though what it says after it is not to be heard yet."""
+        self._on_piece, self._piece_period_s = on_piece, period_s
+        self._piece_told_at = trio.current_time()
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
@@ -149,15 +157,26 @@ class StreamChannel:
     def _feed(self, data: memoryview) -> None:
         for frame in self._decoder.feed(data):
             self._arrived.append(Arrived(decode_message(frame.record), frame.payload))
+        self._tell_of_piece()
         if self._incoming is not None:
             self._incoming.moved(data.nbytes)
             (self._incoming.began if self._decoder.is_in_payload else self._incoming.ended)()
 
+    def _tell_of_piece(self) -> None:
+        at = trio.current_time()
+        if self._on_piece is None or at < self._piece_told_at + self._piece_period_s:
+            return
+        if self._decoder.buffered_bytes:
+            self._piece_told_at = at
+            self._on_piece()
+
     async def _receive_bytes(self) -> bytes:
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
-            if self._incoming is not None and not self._incoming.has_room:
-                await self._incoming.wait_for_room()
+            while self._incoming is not None and not self._incoming.has_room:
+                with trio.move_on_after(self._piece_period_s or math.inf):
+                    await self._incoming.wait_for_room()
+                self._tell_of_piece()  # who is held back is not silent
             self._require_open()
             try:
                 data, _ = self._stream.receive_nowait()
@@ -211,7 +230,7 @@ class StreamChannel:
             if meter is not None and not meter.has_room:
                 return False
             try:
-                sent = self._stream.send_nowait(data if meter is None else data[:WRITE_BYTES])
+                sent = self._stream.send_nowait(data if meter is None else data[: meter.write_bytes])
             except BlockingIOError:
                 return False
             except OSError as error:

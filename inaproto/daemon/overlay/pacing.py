@@ -35,7 +35,10 @@ from inaproto.units import S
 BURST_S: Final = 0.002
 """Of its limit a channel may use at once."""
 WRITE_BYTES: Final = 64 << 10
-"""At once, of a channel with a limit."""
+"""At once, of a channel that can be limited: at most."""
+WRITE_BYTES_MIN: Final = 1 << 10
+WRITE_S: Final = 0.1
+"""Of its limit, at once."""
 HELD_S: Final = 0.01
 """Of the link: so much lies in the transport, each way, of a channel that may have to make way."""
 HELD_BYTES_MIN: Final = 16 << 10
@@ -72,6 +75,13 @@ class Meter:
             self._is_moving = False
             self._pacer.tell(Ended(self))
             self.set_limit(None)
+
+    @property
+    def write_bytes(self) -> int:
+        """To be given away at once: little of a slow one, whose receiver would hear nothing for long."""
+        if self.limit is None:
+            return WRITE_BYTES
+        return min(WRITE_BYTES, max(WRITE_BYTES_MIN, int(self.limit * WRITE_S)))
 
     @property
     def has_room(self) -> bool:

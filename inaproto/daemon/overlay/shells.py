@@ -39,6 +39,7 @@ from inaproto.core.push_pull.types import (
     Resumed,
     RootAction,
     RootEvent,
+    Stirred,
     Tell,
     Woke,
 )
@@ -99,6 +100,9 @@ class _Shell:
 
     def heard(self, peer: NodeId, word: Word) -> None:
         self.post(Heard(peer, word))
+
+    def stirred(self, peer: NodeId) -> None:
+        self.post(Stirred(peer))
 
     # --- stepping
 
