@@ -10,6 +10,8 @@ the rank that is ahead was (:mod:`inaproto.core.recovery`), on a path that is ch
 - one that the switches refused is summed by its hosts, and the switches are tried again after a while,
   doubled each time, or when another ring has made room; only then, if they said that trying helps no sooner;
 - a job that asked for a path by the hosts keeps it: the switches are never asked;
+- one whose hosts are *predicted* to be faster than the switches (:mod:`~inaproto.core.path_costs`) is summed
+  by them until its ring ends and the prediction is the other way round, or their path breaks;
 - one whose rings are to be *shared*, one along its hosts and one through the switches, goes on with the first
   alone where the switches refuse the second, and the switches are tried again as above.
 
@@ -48,6 +50,8 @@ class JobRecovery:
     """Its path through the switches, to which it returns: ``shared`` if that was asked for."""
     is_asked: bool = False
     """The job wants this path and no other, or can have no other."""
+    is_predicted: bool = False
+    """Its hosts sum because they are predicted to be faster."""
     reason: str = ""
     """Why the last ring ended."""
     recoveries: int = 0
@@ -122,6 +126,7 @@ class JobRecovery:
         """The switches do not take the ring: the hosts sum themselves, on ``path``."""
         self.path = path
         self.fallback = reason
+        self.is_predicted = False
         self.waits_for_room = until_room
         self._breaks[self.fast] = BREAKS_MAX  # no help for a path that breaks here
 
@@ -129,6 +134,15 @@ class JobRecovery:
         """The switches: its hosts sum themselves, on ``path``, as long as it lasts."""
         self.refused(reason, path)
         self.is_asked, self.return_at = True, None
+
+    def predicted(self, reason: str, path: RingPath) -> None:
+        """The hosts are faster than the switches on ``path``; not where that breaks."""
+        if self._breaks.get(path, 0) < BREAKS_MAX:
+            self.path, self.fallback, self.is_predicted = path, reason, True
+
+    def predicted_switch(self) -> None:
+        """The switches are faster now."""
+        self.path, self.fallback, self.is_predicted = self.fast, "", False
 
     def broke(self, reason: str, progress: int, paths: Sequence[RingPath]) -> bool:
         """The ring broke, where a rank had come as far as ``progress``; ``paths`` are all that it may take.
@@ -145,6 +159,7 @@ class JobRecovery:
         if other is None:
             return False
         self.path = other
+        self.is_predicted = False
         self.fallback = "" if other == self.fast else reason
         return True
 
@@ -155,7 +170,7 @@ class JobRecovery:
         if self.path == self.fast:
             self.fallback = ""
             self.waits_for_room = False
-        elif not self.is_asked and not self.waits_for_room:
+        elif not self.is_asked and not self.is_predicted and not self.waits_for_room:
             self.return_at = Instant(now + self._return_ns)
             self._return_ns = min(2 * self._return_ns, RETURN_LAST_NS)
 

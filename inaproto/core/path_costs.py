@@ -35,6 +35,8 @@ IN_DEGREE_MAX: Final = 16
 """Bounds that are tried for an overlay are 1 to this."""
 IN_DEGREE_DEFAULT: Final = 4
 """Of an overlay whose costs nobody has asked for."""
+MARGIN_PERCENT: Final = 25
+"""Less time the hosts must be predicted to take than the switches, to be preferred; and the other way."""
 _DTYPE: Final = Dtype.F32
 """By which payloads are counted."""
 
@@ -55,6 +57,10 @@ class LinkFigures:
             raise LocalMisuse(
                 f"links of {self.latency_ns} ns and {self.rate_bps} bit/s, switches of {self.switch_rate_bps}"
             )
+
+    def __str__(self) -> str:
+        switch = f", switches {self.switch_rate_bps / 1e6:.6g} Mbit/s" if self.switch_rate_bps else ""
+        return f"{self.latency_ns / 1e3:.4g} us a hop, {self.rate_bps / 1e6:.6g} Mbit/s{switch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +130,11 @@ def explain(costs: Iterable[PathCost], taken: RingPath | None = None) -> str:
     first, *others = ordered
     against = ", ".join(f"{cost.path} {milliseconds(cost.predicted_ns)}" for cost in others)
     return f"{first} against {against}" if against else str(first)
+
+
+def is_faster(one: PathCost, other: PathCost) -> bool:
+    """By the margin: predictions are not that exact, and changing costs time, too."""
+    return one.predicted_ns * (100 + MARGIN_PERCENT) < other.predicted_ns * 100
 
 
 def milliseconds(ns: int) -> str:

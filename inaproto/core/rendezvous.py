@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from inaproto.core.accelerator import RingFault, RingRefused
+from inaproto.core.link_measures import LinkMeasure, LinkMeasures
 from inaproto.core.rendezvous_jobs import Job, Phase, view_job
 from inaproto.core.rendezvous_rules import (
     refuse_difference,
@@ -41,6 +42,7 @@ from inaproto.core.rendezvous_rules import (
 from inaproto.core.rendezvous_trees import TreeMoves
 from inaproto.core.rendezvous_types import (
     HostArrived,
+    LinkMeasured,
     MemberAsked,
     MemberBroken,
     MemberEvent,
@@ -133,6 +135,9 @@ class Rendezvous(TreeMoves):
                 return self._regroupings.asked(event, self._hello(event.session), now)
             case TreesWished():
                 return self._trees_wished(event)
+            case LinkMeasured(hosts, latency_ns, rate_bps):
+                self._links.note(LinkMeasure(hosts, latency_ns, rate_bps, now))
+                return []
             case RoomMade():
                 for job in self._jobs.values():
                     job.room_made(now)
@@ -143,6 +148,11 @@ class Rendezvous(TreeMoves):
     def is_in_job(self, session: SessionId, job: str) -> bool:
         found = self._jobs.get(job)
         return found is not None and any(seat.session == session for seat in found.seats.values())
+
+    @property
+    def links(self) -> LinkMeasures:
+        """As hosts have measured them."""
+        return self._links
 
     def view(self) -> RendezvousView:
         return RendezvousView(

@@ -16,7 +16,16 @@ from inaproto.core.accumulators import accumulators_on
 from inaproto.core.job_recovery import JobRecovery
 from inaproto.core.job_tree import JobTree
 from inaproto.core.overlay_tree import OverlayTree
-from inaproto.core.path_costs import IN_DEGREE_DEFAULT, LinkFigures, PathCost, Task, costs, explain
+from inaproto.core.path_costs import (
+    IN_DEGREE_DEFAULT,
+    LinkFigures,
+    PathCost,
+    Task,
+    costs,
+    explain,
+    is_faster,
+    milliseconds,
+)
 from inaproto.core.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous_types import JobView, RankView, SessionId
 from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
@@ -111,6 +120,8 @@ class Job:
     """Of the paths that it may take, the fastest first; empty: nobody knows."""
     in_degree: int = IN_DEGREE_DEFAULT
     """Bound of its overlay."""
+    links: str = ""
+    """What its costs are computed from."""
 
     def __post_init__(self) -> None:
         self.recovery = JobRecovery.on(self.first.path)
@@ -165,11 +176,13 @@ class Job:
             return ("switch", *by_hosts)
         return ("shared", *by_hosts) if self.first.path == "shared" and by_hosts else by_hosts
 
-    def weigh(self, links: LinkFigures | None, tensor_bytes: int, in_degree: int) -> None:
+    def weigh(
+        self, links: LinkFigures | None, tensor_bytes: int, in_degree: int, *, source: str = "configured"
+    ) -> None:
         """Find what the paths that it may take cost, for tensors of that size; ``in_degree``: if nobody
-        knows."""
+        knows. ``source``: of the figures."""
         size, first = len(self.members()), self.first
-        self.costs, self.in_degree = (), in_degree
+        self.costs, self.in_degree, self.links = (), in_degree, ""
         if links is None or size < 2 or first.path == "shared":
             return
         task = Task(tensor_bytes, first.message_packets * first.mtu, first.window_messages)
@@ -178,7 +191,26 @@ class Job:
         may += ["overlay"] if self.can_overlay else []
         asked = may if first.path == "auto" else self.by_hosts
         self.costs = costs(asked, self.plan or ReductionPlan.flat(size), task, links)
+        self.links = f"{source}: {links}"
         self.in_degree = next((cost.in_degree for cost in self.costs if cost.path == "overlay"), in_degree)
+
+    def choose(self) -> None:
+        """The hosts, where they are predicted to be faster than the switches, or these again: before a ring
+        is made, and not for a job that asked for a path."""
+        recovery = self.recovery
+        if self.first.path != "auto" or recovery.is_asked:
+            return
+        switch = next((cost for cost in self.costs if cost.path == recovery.fast), None)
+        hosts = next((cost for cost in self.costs if cost.path == self.host_path), None)
+        if switch is None or hosts is None:
+            return
+        if recovery.path == recovery.fast and is_faster(hosts, switch):
+            told = f"{milliseconds(hosts.predicted_ns)} against {milliseconds(switch.predicted_ns)}"
+            recovery.predicted(
+                f"predicted to be faster by {hosts.path} than in the switches: {told}", hosts.path
+            )
+        elif recovery.is_predicted and is_faster(switch, hosts):
+            recovery.predicted_switch()
 
     @property
     def why_this(self) -> str:
@@ -392,6 +424,7 @@ def view_job(job: Job) -> JobView:
         recovery.path != "ring",
         job.ina_ring_id if job.installed else 0,
         explain(job.costs, recovery.path) if job.costs else "",
+        job.links,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
 from inaproto.core.job_tree import TreeIs
+from inaproto.core.link_measures import LinkMeasures
 from inaproto.core.recovery import Recovery, decide
 from inaproto.core.rendezvous_jobs import Job, Phase, RingMember, Seat, name_seats, process_of
 from inaproto.core.rendezvous_next_ring import cannot_sum, halt_message, in_overlay
@@ -80,6 +81,7 @@ class JobLife:
         self._counters |= {"disagreements": 0, "trees_parked": 0, "trees_moved": 0, "parkings_given_up": 0}
         self._counters |= {"generations_for_trees": 0}
         self._now = Instant(0)
+        self._links = LinkMeasures()
         self._ended: dict[str, str] = {}
         """Why the last jobs ended, for ranks whose hosts could not hear it."""
         self._wishes: dict[str, TreeWished] = {}
@@ -144,7 +146,7 @@ class JobLife:
     def _make_ring(self, job: Job, ring_key: int) -> list[RendezvousAction]:
         members = job.members()
         self._plan(job)
-        job.weigh(self._config.links, self._config.tensor_bytes, self._config.in_degree)
+        self._weigh(job)
         if not job.paths:
             return self._fail(job, JoinRefused(cannot_sum(job)))
         if job.lacks_slots:
@@ -175,6 +177,16 @@ class JobLife:
             at = f"from message {resumed.progress}, where {members[resumed.donor]} is"
             text += f", by {job.recovery.path}, {at}"
         return [*actions, Noted(text)]
+
+    def _weigh(self, job: Job) -> None:
+        """By the links that are configured, or measured; and choose its path by that."""
+        config, source = self._config, "configured"
+        links = config.links
+        if links is None:
+            links = self._links.figures([its.host for its in job.members()], config.switch_rate_bps)
+            source = "measured"
+        job.weigh(links, config.tensor_bytes, config.in_degree, source=source)
+        job.choose()
 
     def _plan(self, job: Job) -> None:
         """In which order its next rings add."""
@@ -257,7 +269,7 @@ class JobLife:
             start = replace(start, ina_pool=job.tree.pool.name, ina_epoch=job.tree.epoch)
         recovery = job.recovery
         how = "" if recovery.path == recovery.fast else f", the hosts sum: {job.fallback}{job.why_this}"
-        is_problem = recovery.path != recovery.fast and not recovery.is_asked
+        is_problem = recovery.path != recovery.fast and not (recovery.is_asked or recovery.is_predicted)
         started = [*self._tell_all(job, start), Noted(f"job {job.name}: started{how}", is_problem=is_problem)]
         if any(seat.left_after is None for seat in job.seats.values()):
             return [*started, *self._follow(job)]

@@ -84,6 +84,8 @@ class RendezvousConfig:
     shape_on: ShapeOn = itself
     links: LinkFigures | None = None
     """By which the hosts' path is chosen; None: a chain where one can follow the plan, else an overlay."""
+    switch_rate_bps: int = 0
+    """With measured links: at which switches add up what each host sends; 0: as fast as the links are."""
     tensor_bytes: int = 1 << 20
     """For which it is chosen."""
     in_degree: int = IN_DEGREE_DEFAULT
@@ -231,8 +233,20 @@ class ShuttingDown:
 MemberEvent = (
     MemberReady | MemberLeft | MemberGone | MemberBroken | MemberHalted | MemberParked | OperationStalled
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """Between two hosts."""
+
+    hosts: tuple[str, str]
+    latency_ns: int
+    rate_bps: int
+
+
 RendezvousEvent = (
     HostArrived
+    | LinkMeasured
     | SessionEnded
     | MemberAsked
     | MemberEvent
@@ -331,6 +345,8 @@ class JobView:
     """On the path ``shared``: the ring through the switches that stands beside the other; else 0."""
     costs: str = ""
     """What its path is predicted to take, against others that it may take; empty: nobody knows."""
+    links: str = ""
+    """What that is computed from: figures of links, ``configured`` or ``measured``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,9 +217,11 @@ class SwitchSettings(Settings):
     link_latency_us: int = Field(default=10, ge=0, le=10_000_000)
     """With link_mbps: latency of a hop between hosts."""
     switch_mbps: int = Field(default=0, ge=0, le=10_000_000)
-    """With link_mbps: rate at which switches add up what each host sends; 0: that of the links."""
+    """Rate at which switches add up what each host sends, for the comparison of paths; 0: that of links."""
     tensor_kib: int = Field(default=1024, ge=1, le=1 << 30)
-    """With link_mbps: size of an all-reduce for which paths are compared."""
+    """With link_mbps or link_probe_kib: size of an all-reduce for which paths are compared."""
+    link_probe_kib: int = Field(default=0, ge=0, le=1 << 14)
+    """Without link_mbps: hosts that arrive measure their link to another by a write of this size; 0: not."""
     recover_ms: int = Field(default=5000, ge=0, le=3_600_000)
     """A job whose ring has ended waits this long for all its ranks, to go on; 0: it fails at once."""
     weather: Annotated[Weather, BeforeValidator(_weather)] = Weather()

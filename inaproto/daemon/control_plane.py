@@ -25,6 +25,7 @@ from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRe
 from inaproto.core.rendezvous import Rendezvous
 from inaproto.core.rendezvous_trees import stands
 from inaproto.core.rendezvous_types import (
+    LinkMeasured,
     Noted,
     RefuseHost,
     RendezvousAction,
@@ -32,6 +33,7 @@ from inaproto.core.rendezvous_types import (
     RendezvousEvent,
     RingStands,
     Send,
+    SessionEnded,
     SessionId,
     ShuttingDown,
     TreeState,
@@ -69,6 +71,7 @@ from inaproto.daemon.config import SwitchSettings
 from inaproto.daemon.control_server import ControlServer
 from inaproto.daemon.fabric_file import Place
 from inaproto.daemon.fabric_members import FabricMembers
+from inaproto.daemon.link_probes import LinkProbes
 from inaproto.daemon.ring_records import install_message
 from inaproto.daemon.session_rules import Guard
 from inaproto.daemon.switch_ports import current_instant
@@ -77,6 +80,7 @@ from inaproto.ports import RandomBits
 from inaproto.units import MS, US, Instant, S
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Start, Welcome
 from inaproto.wire.ina_messages import InaStands
+from inaproto.wire.link_messages import LinkProbed, LinkProbeWord
 from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 
 log = logging.getLogger("inaproto.switch")
@@ -85,6 +89,8 @@ SESSIONS_SPARE = 32
 """Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
 TRUNK_WAIT_S = 5.0
 """How long a ring waits for a trunk where rings that end are not recovered (``recover_ms`` is 0)."""
+LINKS_SHOWN = 64
+"""The newest."""
 ControlEvent = RendezvousEvent | TreeEvent
 
 
@@ -132,11 +138,15 @@ class ControlPlane:
                 root="" if place is None else place.fabric.root.name,
                 pool=PoolSpec(SHARED_POOL, settings.pool_rings),
                 links=settings.link_figures,
+                switch_rate_bps=settings.switch_mbps * 1_000_000,
                 tensor_bytes=settings.tensor_kib << 10,
             )
         )
         self._switches: dict[str, SessionId] = {}
         """Of the other switches that are connected; the root needs no session."""
+        self._probes = LinkProbes(
+            0 if settings.link_mbps else settings.link_probe_kib << 10, self._tell_probe, self._link_measured
+        )
         self._members = None if place is None else FabricMembers(place)
         self.trees_changed: Callable[[], None] = lambda: None
         """Called when ``tree_states()`` may have changed."""
@@ -191,6 +201,8 @@ class ControlPlane:
     def _step(self, event: ControlEvent) -> None:
         now = current_instant()
         if not isinstance(event, TreeEvent):
+            if isinstance(event, SessionEnded):
+                self._probes.session_ended(event.session)
             for action in self._rendezvous.step(event, now):
                 self._perform(action)
         elif self._trees is not None:
@@ -341,6 +353,8 @@ class ControlPlane:
             id=hello_id, boot_id=self._boot_id, port_path=str(ports_path), mtu_max=settings.mtu_max
         )
         self.server.send(session, welcome)
+        if hello is not None and hello.probes:
+            self._probes.host_arrived(session, hello.host, self._rendezvous.links, current_instant())
 
     # --- other switches
 
@@ -405,6 +419,17 @@ class ControlPlane:
         self.handle(SwitchLost(switch, reason))
         self.server.end_hosts(switch, f"its switch {switch} is gone: {reason}")
 
+    # --- links of hosts
+
+    def probe_said(self, session: SessionId, message: LinkProbeWord | LinkProbed) -> None:
+        self._probes.said(session, message)
+
+    def _tell_probe(self, session: SessionId, message: Message) -> None:
+        self.server.send(session, message)
+
+    def _link_measured(self, hosts: tuple[str, str], latency_ns: int, rate_bps: int) -> None:
+        self.handle(LinkMeasured(hosts, latency_ns, rate_bps))
+
     # --- status
 
     def status(self) -> dict[str, Any]:
@@ -415,7 +440,19 @@ class ControlPlane:
             "rendezvous": rendezvous["counters"],
             "regroupings": list(rendezvous["regroupings"]),
             "trees": list(rendezvous["trees"]),
+            "links": self._links_status(),
         }
         if self._trees is not None and self._members is not None:
             found["fabric"] = self._members.status(self._trees.view())
         return found
+
+    def _links_status(self) -> dict[str, Any]:
+        figures = self._settings.link_figures
+        return {
+            "configured": "" if figures is None else str(figures),
+            "measured": [
+                {"hosts": list(one.hosts), "latency_ns": one.latency_ns, "rate_bps": one.rate_bps}
+                for one in self._rendezvous.links.all()[-LINKS_SHOWN:]
+            ],
+            "not_measured": dict(self._probes.failed),
+        }

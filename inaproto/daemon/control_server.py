@@ -79,6 +79,7 @@ from inaproto.wire.control_messages import (
     error_message,
 )
 from inaproto.wire.ina_messages import InaParked
+from inaproto.wire.link_messages import LinkProbed, LinkProbeWord
 from inaproto.wire.sharing_messages import SharingAskPeer, SharingTellPeer
 from inaproto.wire.switch_messages import (
     InstallRefused,
@@ -111,6 +112,7 @@ class Desk(Protocol):
 
     def refusal_of(self, hello: Hello) -> Error | None: ...
     def is_in_job(self, session: SessionId, job: str) -> bool: ...
+    def probe_said(self, session: SessionId, message: LinkProbeWord | LinkProbed) -> None: ...
     def refusal_of_switch(self, hello: SwitchHello) -> str: ...
     def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None: ...
     def switch_opened(self, switch: str) -> None: ...
@@ -384,6 +386,8 @@ class ControlServer:
                 self._handle(MemberRegroups(session_id, message))
             case SharingAskPeer() | SharingTellPeer():
                 self._relay(session_id, message)
+            case LinkProbeWord() | LinkProbed() if self._desk is not None:
+                self._desk.probe_said(session_id, message)
             case _:
                 self._unexpected(session_id, message)
 

@@ -88,6 +88,7 @@ async def _introduce(settings: HostSettings, stream: ControlStream, path: str, i
                 switch=switch,
                 parks=True,
                 overlays=True,
+                probes=True,
             )
             await stream.send(hello)
             answer = await stream.receive()

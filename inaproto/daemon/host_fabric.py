@@ -24,6 +24,7 @@ from inaproto.daemon.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.host_operations import Phase
 from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_totals import HostTotals
+from inaproto.daemon.link_probing import LinkProbing
 from inaproto.daemon.local_rank import LocalRank, Owner
 from inaproto.daemon.ring_link import RingLink
 from inaproto.daemon.tree_link import TreeLink
@@ -36,7 +37,7 @@ from inaproto.errors import (
     JoinRefused,
     SwitchUnreachable,
 )
-from inaproto.ports import Nic, PortClosed, RandomBits
+from inaproto.ports import Nic, PortClosed, QpAttributes, RandomBits
 from inaproto.units import US, Instant, S
 from inaproto.wire.client_messages import Join
 from inaproto.wire.control_messages import (
@@ -57,6 +58,7 @@ from inaproto.wire.control_messages import (
     job_error,
 )
 from inaproto.wire.ina_messages import InaPark, InaStands
+from inaproto.wire.link_messages import LinkProbe, LinkProbeWord
 from inaproto.wire.sharing_messages import PeerWord, SharingAskPeer, SharingTellPeer
 
 HEARTBEAT_S = 2.0
@@ -113,6 +115,13 @@ class Fabric:
         self._submitted = trio.Event()
         self._hurried = trio.Event()
         self._to_add = trio.Event()
+        attributes = QpAttributes(
+            mtu=settings.mtu,
+            timeout=settings.transport_timeout,
+            retry_count=settings.retry_count,
+            traffic_class=settings.traffic_class,
+        )
+        self._probing = LinkProbing(nic, attributes, self._tell)
         self._nursery: trio.Nursery | None = None
         self.lost = ""
         """Why it has ended; empty if it was this daemon that did."""
@@ -351,6 +360,9 @@ class Fabric:
                     log.warning("the switch answers: %s: %s", message.code, message.message)
             case SharingAskPeer() | SharingTellPeer():
                 self._heard_of_peer(message)
+            case LinkProbe() | LinkProbeWord():
+                if self._nursery is not None:
+                    self._probing.heard(self._nursery, message)
             case Ping(id=id):
                 self._tell(Pong(id=id))
             case Pong() | Regrouped():  # the process that asked has ended
@@ -440,6 +452,8 @@ class Fabric:
                 ring = self._by_qpn.get(completion.qpn)
                 if ring is not None:
                     ring.completed(completion)
+                else:
+                    self._probing.completed(completion)
 
     async def _add(self) -> None:
         """Add for jobs whose ranks are all on this host: a slice of each, then let others run."""

@@ -371,7 +371,9 @@ def fallback_note(job: Mapping[str, Any]) -> str:
 
 def costs_note(job: Mapping[str, Any]) -> str:
     """What the path of the job, one of the switch's status, is predicted to take; empty if nobody knows."""
-    return f"{job['name']} by {job['costs']}" if job.get("costs") else ""
+    if not job.get("costs"):
+        return ""
+    return f"{job['name']} by {job['costs']}" + (f"; links {job['links']}" if job.get("links") else "")
 
 
 def recovery_note(job: Mapping[str, Any]) -> str:

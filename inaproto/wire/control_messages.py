@@ -56,6 +56,7 @@ from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who
 from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
 from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
 from inaproto.wire.ina_messages import INA_MESSAGES, POOL_DEFAULT
+from inaproto.wire.link_messages import LINK_MESSAGES
 from inaproto.wire.push_pull_messages import PUSH_PULL_MESSAGES
 from inaproto.wire.sharing_messages import SHARING_MESSAGES
 from inaproto.wire.slot_messages import SLOT_MESSAGES
@@ -142,6 +143,8 @@ class Hello(Message):
     """It knows :mod:`inaproto.wire.ina_messages`: a ring of its ranks may move from tree to tree."""
     overlays: Flag = False
     """It knows the path ``overlay``."""
+    probes: Flag = False
+    """It knows :mod:`inaproto.wire.link_messages`: it measures links where it is told to."""
 
 
 SWITCH_AWAY: Final = "switch_away"
@@ -469,6 +472,7 @@ _ALL: Final[tuple[type[Message], ...]] = (
     *TREE_MESSAGES,
     *SHARING_MESSAGES,
     *PUSH_PULL_MESSAGES,
+    *LINK_MESSAGES,
 )
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
 

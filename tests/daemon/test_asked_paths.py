@@ -320,7 +320,7 @@ def test_where_link_figures_are_known_the_hosts_take_the_path_that_is_predicted_
         assert job["path"] == comms[0].statistics().recent[0].path == "overlay"
         assert job["costs"] == "overlay: 1 level, predicted 3.01 ms against switch 3 ms, chain 12 ms"
         assert "is not summed in the switch" in fallback_note(job)
-        assert costs_note(job) == f"train by {job['costs']}"
+        assert costs_note(job) == f"train by {job['costs']}; links configured: 1000 us a hop, 10000 Mbit/s"
         await close_all(comms)
 
     figures = {"memory_kib": 0, "link_mbps": 10_000, "link_latency_us": 1000, "tensor_kib": 1}

@@ -34,6 +34,7 @@ from inaproto.wire.controller_messages import (
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
 from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from inaproto.wire.ipv4 import Ipv4Header
+from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
 from inaproto.wire.log_entries import encode_entry
 from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
 from inaproto.wire.push_pull_messages import (
@@ -326,6 +327,9 @@ _MESSAGES: Final = (
     OverlayQueuePair(
         mac=b"\2\0\12\0\0\1", ip=b"\12\0\0\1", qpn=17, psn=0, va=1 << 40, rkey=7, nbytes=1 << 20, mtu=4096
     ),
+    LinkProbe(id=7, peer="h1", nbytes=1 << 20),
+    LinkProbeWord(id=7, kind="answer", mac=b"\2\0\12\0\0\1", qpn=17, va=1 << 40, rkey=7, nbytes=1 << 20),
+    LinkProbed(id=7, latency_ns=20_000, rate_bps=10**10),
     OverlayNoQueuePair(why="nothing comes by the NIC within 5 s"),
     PushPullAttach(session=3, workers=(0, 4), floor=((0, 7), (4, (1 << 63) - 1))),
     PushPullPush(session=3, clock=7, before=((0, 6), (4, 6)), after=((0, 7), (4, 7)), arrays=1),

@@ -11,7 +11,7 @@ from inaproto.core.accelerator import RingRefused
 from inaproto.core.overlay_tree import OverlayTree
 from inaproto.core.path_costs import LinkFigures
 from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import Noted, RendezvousAction
+from inaproto.core.rendezvous_types import LinkMeasured, Noted, RendezvousAction
 from inaproto.units import S
 from inaproto.wire.control_messages import Error, Halt, IntoAddress, OutAddress, Ring
 from tests.unit.rendezvous_hosts import LARGE, World, failure, sent
@@ -163,3 +163,115 @@ def test_without_figures_it_is_the_chain_and_nothing_is_said() -> None:
     at.ready()
     assert at.job.costs == ""
     assert {halt.path for _, halt in sent(at.step(RingRefused(1, "full")), Halt)} == {"chain"}
+
+
+# --- a choice against the switches
+
+SLOW_SWITCH = LinkFigures(latency_ns=1000, rate_bps=10**10, switch_rate_bps=10**9)
+"""It adds up at a tenth of what links carry."""
+
+
+def paths_of(actions: list[RendezvousAction]) -> set[str]:
+    return {halt.path for _, halt in sent(actions, Halt)}
+
+
+def goes_on(at: World, actions: list[RendezvousAction], progress: int = 0) -> None:
+    """All hosts that are halted say how far they are, with links for the next path, and are ready then."""
+    for session, halt in sent(actions, Halt):
+        host = session % 10
+        if halt.path == "overlay":
+            at.halted(host, progress, below=below(host, halt.children), slots=2)
+        else:
+            at.halted(host, progress)
+
+
+def test_hosts_that_are_predicted_to_be_faster_by_more_than_the_margin_sum_though_there_is_a_switch() -> None:
+    at = world(None, links=SLOW_SWITCH)
+    halts = asks_all(at)
+    [path] = paths_of(halts)
+    assert path in ("overlay", "chain")
+    goes_on(at, halts)
+    noted = at.ready()[-1]
+    assert isinstance(noted, Noted)
+    assert not noted.is_problem
+    assert (at.job.phase, at.job.path) == ("running", path)
+    assert at.job.fallback.startswith(f"predicted to be faster by {path} than in the switches: ")
+    assert at.job.costs.startswith(f"{path}: ")
+    assert "switch " in at.job.costs
+    assert at.job.links == "configured: 1 us a hop, 10000 Mbit/s, switches 1000 Mbit/s"
+    assert at.installed == {}
+    assert at.core.deadline is None, "the switches are not tried again after a while"
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "expected"), [(10**10, "switch"), (4 * 10**9, "switch"), (10**9, "hosts")]
+)
+def test_within_the_margin_it_stays_in_the_switches(rate_bps: int, expected: str) -> None:
+    at = world(None, links=LinkFigures(1000, 10**10, rate_bps))
+    assert (not paths_of(asks_all(at))) == (expected == "switch")
+
+
+def test_a_path_that_was_asked_for_is_kept_whatever_is_predicted() -> None:
+    at = world(None, links=SLOW_SWITCH)
+    assert {halt.path for _, halt in sent(asks_all(at, path="chain"), Halt)} == {"chain"}
+    assert at.job.fallback == "asked for"
+
+
+def measured(at: World, rate_bps: int) -> None:
+    for one, other in (("h0", "h1"), ("h2", "h1"), ("h3", "h2")):
+        at.step(LinkMeasured((one, other), 1000, rate_bps))
+
+
+def test_links_that_hosts_have_measured_are_used_where_none_are_configured() -> None:
+    at = world(None, switch_rate_bps=10**9)
+    measured(at, 10**10)
+    assert paths_of(asks_all(at))
+    assert at.job.links == "measured: 1 us a hop, 10000 Mbit/s, switches 1000 Mbit/s"
+
+
+def test_configured_links_go_before_measured_ones() -> None:
+    at = world(None, links=SLOW)
+    measured(at, 10**6)
+    asks_all(at)
+    at.ready()
+    assert at.job.links == "configured: 1000 us a hop, 10000 Mbit/s"
+
+
+def test_without_a_measure_of_each_host_nothing_is_predicted() -> None:
+    at = world(None)
+    at.step(LinkMeasured(("h0", "h1"), 1000, 10**9))
+    assert not paths_of(asks_all(at))
+    assert (at.job.costs, at.job.links) == ("", "")
+
+
+def test_it_goes_back_when_its_ring_ends_and_the_prediction_is_the_other_way_by_the_margin() -> None:
+    at = world(None, switch_rate_bps=10**9)
+    measured(at, 10**10)
+    halts = asks_all(at)
+    [path] = paths_of(halts)
+    goes_on(at, halts)
+    at.ready()
+    measured(at, 3 * 10**9)  # hosts and switches are alike now, within the margin: nothing changes
+    goes_on(at, at.broken(1), 5)
+    at.ready()
+    assert at.job.path == path
+    measured(at, 10**8)  # what hosts send twice counts
+    goes_on(at, at.broken(1), 9)
+    goes_on(at, [], 9)
+    at.ready()
+    assert (at.job.path, at.job.fallback) == ("switch", "")
+
+
+def test_a_path_that_is_predicted_to_be_fast_and_breaks_is_left_for_the_switches() -> None:
+    at = world(None, links=SLOW_SWITCH)
+    halts = asks_all(at)
+    goes_on(at, halts)
+    at.ready()
+    paths = []
+    for _ in range(4):
+        halts = at.broken(1)
+        paths += sorted(paths_of(halts))
+        goes_on(at, halts)
+        at.ready()
+    assert paths[0] == "overlay"
+    assert "switch" in paths[1:], paths

@@ -129,7 +129,8 @@ def test_all_messages_of_the_protocol() -> None:
         "overlay_no_queue_pair "
         "push_pull_attach push_pull_push push_pull_request push_pull_flush "
         "push_pull_heartbeat push_pull_detach push_pull_attached push_pull_detached push_pull_weights "
-        "push_pull_merged push_pull_mode push_pull_reshaped push_pull_alive shard_state shard_change"
+        "push_pull_merged push_pull_mode push_pull_reshaped push_pull_alive shard_state shard_change "
+        "link_probe link_probe_word link_probed"
     )
     assert list(MESSAGES) == names.split()
 

@@ -40,6 +40,7 @@ INTERPRETED: Final = {
     "inaproto.wire.control_types": "interpreted messages derive from its own",
     "inaproto.wire.controller_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.ina_messages": "as inaproto.wire.control_messages",
+    "inaproto.wire.link_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.push_pull_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.sharing_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.slot_messages": "as inaproto.wire.control_messages",

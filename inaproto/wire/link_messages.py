@@ -1,0 +1,54 @@
+"""Control messages by which the links between hosts are measured (:mod:`inaproto.core.link_measures`).
+
+switch -> host daemon: LinkProbe. host daemon -> host daemon, through the control plane of their switches:
+LinkProbeWord. host daemon -> switch: LinkProbed. All of them may be lost: a link is then not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal
+
+from inaproto.wire.control_fields import Integer, OneOf
+from inaproto.wire.control_types import U24, U32, U64, Explanation, Ip, Mac, Message, Name
+
+PROBE_BYTES_MAX: Final = 16 << 20
+_Kind = Annotated[Literal["offer", "answer", "end"], OneOf(("offer", "answer", "end"))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProbe(Message):
+    """Measure the link to ``peer``: how long a small write takes there, and how long ``nbytes``."""
+
+    TYPE: ClassVar[str] = "link_probe"
+    peer: Name
+    nbytes: Annotated[int, Integer(1, PROBE_BYTES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProbeWord(Message):
+    """Of the probe ``id``: the queue pair and, of an answer, the memory to write to; or why there is none."""
+
+    TYPE: ClassVar[str] = "link_probe_word"
+    kind: _Kind
+    why: Explanation = ""
+    mac: Mac = bytes(6)
+    ip: Ip = bytes(4)
+    qpn: U24 = 0
+    psn: U24 = 0
+    va: U64 = 0
+    rkey: U32 = 0
+    nbytes: Annotated[int, Integer(0, PROBE_BYTES_MAX)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProbed(Message):
+    """Of the probe ``id``; rate 0: it could not be measured, ``why`` says the reason."""
+
+    TYPE: ClassVar[str] = "link_probed"
+    latency_ns: U64
+    rate_bps: U64
+    why: Explanation = ""
+
+
+LINK_MESSAGES: Final = (LinkProbe, LinkProbeWord, LinkProbed)

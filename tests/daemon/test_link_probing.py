@@ -1,0 +1,193 @@
+"""Hosts measure their links when they arrive, and the path of a job follows; in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from inaproto.core.link_measures import LinkMeasures
+from inaproto.core.rendezvous_types import SessionId
+from inaproto.daemon.link_probes import LinkProbes
+from inaproto.daemon.status_tables import costs_note, fallback_note
+from inaproto.units import Instant
+from inaproto.wire.control_messages import Message
+from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
+from tests.daemon.memory_cluster import MemoryCluster, run_world
+from tests.daemon.test_memory_recovery_orders import close_all
+
+KIB = 1024
+
+
+def status(cluster: MemoryCluster) -> dict[str, Any]:
+    switch = cluster.switches[""].daemon
+    assert switch is not None
+    assert switch.plane is not None
+    return switch.plane.status()
+
+
+async def measured(cluster: MemoryCluster, links: int) -> list[dict[str, Any]]:
+    """As soon as so many are."""
+    while True:
+        found: list[dict[str, Any]] = status(cluster)["links"]["measured"]
+        if len(found) >= links:
+            return found
+        await trio.sleep(0.001)
+
+
+async def sums_are_exact(cluster: MemoryCluster, hosts: int) -> tuple[str, dict[str, Any]]:
+    """Returns by which path, and what the switch says of the job."""
+    comms = await cluster.job("train", hosts)
+    rng = np.random.default_rng(7)
+    arrays = [rng.standard_normal(5000).astype(np.float32) for _ in range(hosts)]
+    expected = arrays[0].copy()
+    for array in arrays[1:]:
+        expected = expected + array
+    for work in [comm.all_reduce(array) for comm, array in zip(comms, arrays, strict=True)]:
+        assert (await work).tobytes() == expected.tobytes()
+    path = str(comms[0].statistics().recent[0].path)
+    [job] = status(cluster)["jobs"]
+    await close_all(comms)
+    return path, job
+
+
+def test_each_host_that_arrives_measures_its_link_and_the_costs_of_a_job_are_computed_from_that() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        found = await measured(cluster, 2)
+        assert len({host for link in found for host in link["hosts"]}) == 3
+        for link in found:
+            # Two links of 5 us and 10 Gbit/s are in the way, and a few bytes; headers are no payload.
+            assert 10_000 <= link["latency_ns"] < 13_000
+            assert 7_000_000_000 < link["rate_bps"] < 10_000_000_000
+        path, job = await sums_are_exact(cluster, 3)
+        assert path == "switch"
+        assert job["costs"].startswith("switch: 1 level, predicted ")
+        assert {"overlay", "chain"} <= set(job["costs"].split())
+        assert job["links"].startswith("measured: ")
+        assert costs_note(job).endswith(f"; links {job['links']}")
+        assert status(cluster)["links"]["not_measured"] == {}
+        for life in cluster.hosts.values():
+            daemon = life.daemon
+            assert daemon is not None
+            assert daemon.fabric is not None
+
+    run_world("probing", scenario, hosts=3, switch={"link_probe_kib": KIB})
+
+
+def test_hosts_sum_themselves_where_the_switch_adds_up_more_slowly_and_the_bytes_are_the_same() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await measured(cluster, 3)
+        path, job = await sums_are_exact(cluster, 4)
+        assert path in ("overlay", "chain")
+        assert job["path"] == path
+        assert f"predicted to be faster by {path} than in the switches" in fallback_note(job)
+        assert "switches 1 Mbit/s" in job["links"]
+
+    run_world("probing slow", scenario, hosts=4, switch={"link_probe_kib": KIB, "switch_mbps": 1})
+
+
+def test_configured_figures_are_used_and_nothing_is_measured() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        path, job = await sums_are_exact(cluster, 3)
+        assert path == "switch"
+        assert job["links"] == "configured: 10 us a hop, 10000 Mbit/s"
+        links = status(cluster)["links"]
+        assert links["measured"] == []
+        assert links["configured"] == "10 us a hop, 10000 Mbit/s"
+
+    run_world("configured", scenario, hosts=3, switch={"link_probe_kib": KIB, "link_mbps": 10_000})
+
+
+def test_a_link_in_weather_is_measured_too() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        await measured(cluster, 2)
+        await sums_are_exact(cluster, 3)
+
+    weather = "drop=0.01,duplicate=0.01,reorder=0.01"
+    run_world("probing weather", scenario, hosts=3, switch={"link_probe_kib": KIB}, weather=weather)
+
+
+def test_a_host_that_comes_back_soon_does_not_measure_the_same_link_again() -> None:
+    async def scenario(cluster: MemoryCluster) -> None:
+        before = await measured(cluster, 1)
+        await cluster.hosts[1].stop()
+        await cluster.start_host(1)
+        while len(status(cluster)["hosts"]) < 2:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        await trio.sleep(5)
+        assert status(cluster)["links"]["measured"] == before
+
+    run_world("probing again", scenario, hosts=2, switch={"link_probe_kib": KIB})
+
+
+# --- the switch's side
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.told: list[tuple[int, Message]] = []
+        self.found: list[tuple[tuple[str, str], int, int]] = []
+        self.probes = LinkProbes(1024, self.tell, self.measured)
+
+    def tell(self, session: SessionId, message: Message) -> None:
+        self.told.append((session, message))
+
+    def measured(self, hosts: tuple[str, str], latency_ns: int, rate_bps: int) -> None:
+        self.found.append((hosts, latency_ns, rate_bps))
+
+    def arrive(self, *sessions: int) -> None:
+        for session in sessions:
+            self.probes.host_arrived(SessionId(session), f"h{session}", LinkMeasures(), Instant(0))
+
+
+def test_a_host_is_in_one_probe_at_a_time() -> None:
+    desk = Desk()
+    desk.arrive(0, 1, 2, 3)
+    assert desk.told == [
+        (1, LinkProbe(id=1, peer="h0", nbytes=1024)),
+        (3, LinkProbe(id=2, peer="h2", nbytes=1024)),
+    ]
+    desk.probes.said(SessionId(1), LinkProbed(id=1, latency_ns=5, rate_bps=6))
+    assert desk.found == [(("h1", "h0"), 5, 6)]
+    desk.probes.said(SessionId(3), LinkProbed(id=2, latency_ns=7, rate_bps=8))
+    assert desk.told[2:] == [(2, LinkProbe(id=3, peer="h1", nbytes=1024))]
+
+
+def test_words_pass_between_the_two_of_a_probe_alone_and_each_says_what_is_its_own() -> None:
+    desk = Desk()
+    desk.arrive(0, 1, 2)
+    del desk.told[:]
+    offer, answer = LinkProbeWord(id=1, kind="offer"), LinkProbeWord(id=1, kind="answer")
+    end = LinkProbeWord(id=1, kind="end")
+    for session, word in [(1, answer), (0, offer), (0, end), (2, offer), (2, answer), (9, end)]:
+        desk.probes.said(SessionId(session), word)
+    desk.probes.said(SessionId(0), LinkProbed(id=1, latency_ns=1, rate_bps=1))
+    desk.probes.said(SessionId(1), LinkProbeWord(id=77, kind="offer"))
+    assert desk.told == []
+    assert desk.found == []
+    for session, word in [(1, offer), (0, answer), (1, end)]:
+        desk.probes.said(SessionId(session), word)
+    assert desk.told == [(0, offer), (1, answer), (0, end)]
+
+
+def test_what_could_not_be_measured_is_said_with_the_reason() -> None:
+    desk = Desk()
+    desk.arrive(0, 1, 2)
+    desk.probes.said(
+        SessionId(1), LinkProbed(id=1, latency_ns=0, rate_bps=0, why="its queue pair has failed")
+    )
+    assert desk.probes.failed == {"h1 to h0": "its queue pair has failed"}
+    desk.probes.session_ended(SessionId(1))
+    assert desk.probes.failed["h2 to h1"] == "a host of it is gone"
+    desk.arrive(3)
+    assert desk.told[-1] == (3, LinkProbe(id=3, peer="h2", nbytes=1024))
+
+
+@pytest.mark.parametrize("nbytes", [0])
+def test_by_default_nothing_is_measured(nbytes: int) -> None:
+    desk = Desk()
+    desk.probes = LinkProbes(nbytes, desk.tell, desk.measured)
+    desk.arrive(0, 1, 2)
+    assert desk.told == []
