@@ -16,6 +16,7 @@ from inaproto.errors import LocalMisuse, Unsupported
 from inaproto.units import UNIX_PATH_BYTES_MAX
 
 JOB_BYTES_MAX = 128
+KEY_BYTES_MAX = 256
 
 
 def check_arguments(
@@ -32,8 +33,8 @@ def check_arguments(
         raise LocalMisuse(f"connect: size is {size!r:.200}; it must be the number of ranks, 1 to 65535")
     if not _is_integer(rank) or not 0 <= rank < size:
         raise LocalMisuse(f"connect: rank is {rank!r:.200}; ranks of a job of {size} are 0 to {size - 1}")
-    if not isinstance(key, str) or len(key.encode()) > 256:
-        raise LocalMisuse("connect: key must be text of at most 256 bytes")
+    if not isinstance(key, str) or len(key.encode()) > KEY_BYTES_MAX:
+        raise LocalMisuse(f"connect: key must be text of at most {KEY_BYTES_MAX} bytes")
     if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
         raise LocalMisuse(f"connect: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")
     return JobRank(job, int(rank), int(size), key, wishes)

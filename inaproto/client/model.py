@@ -23,6 +23,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
@@ -31,6 +32,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from inaproto.client.arguments import JOB_BYTES_MAX, KEY_BYTES_MAX
 from inaproto.client.channel import Channel, Clock, ModelWorker, Steps, Wait, again, wait_until
 from inaproto.client.drivers import TrioDriver, drive_blocking
 from inaproto.client.joining import reach_daemon
@@ -40,11 +42,13 @@ from inaproto.client.unix_stream import dial_unix
 from inaproto.client.waits import EXPLAIN_AGAIN_S, EXPLAIN_S, ask_status
 from inaproto.errors import LocalMisuse, OperationTimeout
 from inaproto.ports import Dial
+from inaproto.units import UNIX_PATH_BYTES_MAX
 from inaproto.wire.push_pull_messages import ModelJoined, ModelPulled
 
 T = TypeVar("T")
 log = logging.getLogger("inaproto.client")
 
+CLOCKS_MAX: Final = 0xFFFF_FFFF
 REPORT_AFTER_S: Final = 10.0
 """A wait of this length is worth a line in the log, and then one of twice that."""
 
@@ -77,6 +81,8 @@ class _Model:
         self._clock = told.clock
         self._finish: ModelRequest | None = None
         """That has not ended."""
+        self._late_pulls: dict[tuple[int, int | None], tuple[ModelRequest, Region]] = {}
+        """The last one that ran out of time, by the worker's clock and the staleness asked for."""
         self._has_left = False
         self.last_pull: PullRecord | None = None
 
@@ -122,7 +128,10 @@ class _Model:
 
         Shape (elements,) and the model's dtype. Raises ``LocalMisuse``, or what the connection failed with.
         """
-        array = np.asarray(gradients)
+        try:
+            array = np.asarray(gradients)
+        except ValueError as error:
+            raise LocalMisuse(f"push: {error}") from None
         if array.shape != (self.elements,) or array.dtype != self.dtype:
             raise LocalMisuse(
                 f"push: {array.dtype} of shape {array.shape}; model {self.name!r} has {self.dtype} of shape "
@@ -144,11 +153,16 @@ class _Model:
             raise LocalMisuse("an update is being finished: wait for finish() before anything else")
 
     def _finishing(self, timeout: float | None) -> Steps[int]:
+        _check_timeout("finish", timeout)
         if self._finish is None:
             self._begin_to_finish()
         request = self._finish
         assert request is not None
-        yield from self._waiting(request, timeout)
+        try:
+            yield from self._waiting(request, timeout)
+        finally:
+            if request.error is not None and self._finish is request:  # it was not taken: it is dropped
+                self._finish, self._clock = None, self._clock - 1
         self._finish = None
         return self._clock
 
@@ -167,15 +181,17 @@ class _Model:
         channel.send(data)
 
     def _pulling(self, staleness: int | None, timeout: float | None) -> Steps[NDArray[Any]]:
-        if staleness is not None and not 0 <= staleness <= 0xFFFF_FFFF:
-            raise LocalMisuse(f"pull: staleness {staleness}; it is a number of clocks, 0 or more")
+        staleness = _checked_staleness(staleness)
+        _check_timeout("pull", timeout)
         self._require_usable()
-        channel, began = self._channel, self._seconds()
-        region = channel.memory.allocate(self.elements * self.dtype.itemsize)
-        channel.announce()
-        request, data = self._protocol.pull(staleness, region.segment.number, region.offset, region)
-        channel.send(data)
-        yield from self._waiting(request, timeout)
+        began, late = self._seconds(), self._late_pulls.pop((self._clock, staleness), None)
+        request, region = self._ask_to_pull(staleness) if late is None else late
+        try:
+            yield from self._waiting(request, timeout)
+        except OperationTimeout:  # it goes on: who pulls again waits for the same weights
+            self._late_pulls = {(self._clock, staleness): (request, region)}
+            raise
+        self._late_pulls.clear()
         answer = request.answer
         assert isinstance(answer, ModelPulled)
         self.last_pull = PullRecord(
@@ -186,7 +202,16 @@ class _Model:
             weights += self._open
         return weights
 
+    def _ask_to_pull(self, staleness: int | None) -> tuple[ModelRequest, Region]:
+        channel = self._channel
+        region = channel.memory.allocate(self.elements * self.dtype.itemsize)
+        channel.announce()
+        request, data = self._protocol.pull(staleness, region.segment.number, region.offset, region)
+        channel.send(data)
+        return request, region
+
     def _leaving(self, timeout: float | None) -> Steps[None]:
+        _check_timeout("leave", timeout)
         self._require_usable()
         if self._open is not None:
             raise LocalMisuse("leave: an update is not finished; finish() it first, or close the connection")
@@ -341,7 +366,7 @@ async def connect_model(
     ``JobError``: ``DaemonUnreachable``, ``JoinRefused`` (another process is the worker, or it has left),
     ``OperationTimeout``, which names the servers that are missing.
     """
-    driver, who = TrioDriver(), _who(model, key)
+    driver, who = TrioDriver(), _who(model, key, socket, timeout)
     steps = _joining(None if socket is None else Path(socket), who, timeout, trio.current_time, dial)
     channel, protocol, told = await driver.drive(steps)
     return Model(channel, protocol, told, driver)
@@ -386,13 +411,42 @@ def connect_model_blocking(
     timeout: float | None = 30.0,
 ) -> BlockingModel:
     """As :func:`connect_model`, for programs without an event loop."""
-    who = _who(model, key)
+    who = _who(model, key, socket, timeout)
     steps = _joining(None if socket is None else Path(socket), who, timeout, time.monotonic, dial_unix)
     channel, protocol, told = drive_blocking(steps)
     return BlockingModel(channel, protocol, told, time.monotonic)
 
 
-def _who(model: str, key: str) -> ModelWorker:
-    if not 0 < len(model.encode()) <= 128:
-        raise LocalMisuse(f"connect_model: model {model!r:.60} is not a text of 1 to 128 bytes")
+def _who(model: object, key: object, socket: object, timeout: object) -> ModelWorker:
+    """What is asked for, checked before anything is opened."""
+    if not isinstance(model, str) or not 0 < len(model.encode()) <= JOB_BYTES_MAX:
+        raise LocalMisuse(
+            f"connect_model: model {model!r:.60} is not a text of 1 to {JOB_BYTES_MAX} bytes, the name of a "
+            "model of the models file"
+        )
+    if not isinstance(key, str) or len(key.encode()) > KEY_BYTES_MAX:
+        raise LocalMisuse(f"connect_model: key must be text of at most {KEY_BYTES_MAX} bytes")
+    if socket is not None and not isinstance(socket, str | os.PathLike):
+        raise LocalMisuse(
+            f"connect_model: socket is {socket!r:.200}; it must be the path of the host daemon's socket"
+        )
+    if socket is not None and len(os.fsencode(socket)) > UNIX_PATH_BYTES_MAX:
+        raise LocalMisuse(
+            f"connect_model: the socket path {socket} is longer than {UNIX_PATH_BYTES_MAX} bytes"
+        )
+    _check_timeout("connect_model", timeout)
     return ModelWorker(model, 0, 1, key)
+
+
+def _checked_staleness(staleness: object) -> int | None:
+    if staleness is None:
+        return None
+    if not isinstance(staleness, Integral) or isinstance(staleness, bool) or not 0 <= staleness <= CLOCKS_MAX:
+        raise LocalMisuse(f"pull: staleness {staleness!r:.60}; it is a number of clocks, 0 or more")
+    return int(staleness)
+
+
+def _check_timeout(call: str, timeout: object) -> None:
+    is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and timeout >= 0):  # type: ignore[operator]
+        raise LocalMisuse(f"{call}: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")

@@ -317,10 +317,41 @@ def test_blocking_workers_do_the_same(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_name_of_a_model() -> None:
-    for name in ("", "x" * 129):
-        with pytest.raises(inaproto.LocalMisuse, match="connect_model: model"):
-            inaproto.connect_model_blocking(name)
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"model": ""}, "model '' is not a text of 1 to 128 bytes"),
+        ({"model": "x" * 129}, "is not a text of 1 to 128 bytes"),
+        ({"model": 5}, "model 5 is not a text"),
+        ({"model": "m", "key": 5}, "key must be text"),
+        ({"model": "m", "socket": 5}, "socket is 5; it must be the path"),
+        ({"model": "m", "socket": "/" + "x" * 200}, "is longer than"),
+        ({"model": "m", "timeout": "1"}, "timeout is '1'; it must be seconds"),
+        ({"model": "m", "timeout": -1}, "timeout is -1; it must be seconds"),
+    ],
+    ids=["none", "long", "number", "key", "socket", "long_socket", "timeout", "negative"],
+)
+def test_what_connect_model_is_called_with(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(inaproto.LocalMisuse, match=f"connect_model: .*{why}"):
+        inaproto.connect_model_blocking(**arguments)
+
+
+async def test_what_calls_of_a_worker_are_called_with(tmp_path: Path) -> None:
+    text = models_text(1, 1, dtype="int32", elements=2, staleness=1)
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h0") as model:
+        for bad in ("x", 1.5, -1, True, 1 << 32):
+            with pytest.raises(
+                inaproto.LocalMisuse, match=r"pull: staleness .* a number of clocks, 0 or more"
+            ):
+                await model.pull(bad)  # type: ignore[arg-type]
+        for update in ("x", [1.5, 2.5], [1, 2, 3], [[1], [2, 3]], None):
+            with pytest.raises(inaproto.LocalMisuse, match="push: "):
+                model.push(update)  # type: ignore[arg-type]
+        for call in (model.pull, model.finish, model.leave):
+            with pytest.raises(inaproto.LocalMisuse, match="timeout is 'soon'"):
+                await call(timeout="soon")  # type: ignore[arg-type]
+        assert (await model.pull(np.int64(0), WAIT_S)).tolist() == [0, 0]  # type: ignore[arg-type]
+        assert model.clock == 0
 
 
 async def test_a_server_that_was_killed_goes_on_from_its_snapshot_and_log(tmp_path: Path) -> None:
@@ -376,6 +407,61 @@ async def test_fixed_point_workers_have_floats_and_servers_integers(tmp_path: Pa
         for name in cluster.models.servers:
             await cluster.end(name)
         assert durable_weights(cluster).tolist() == [round(0.1 * 1024) + round(1.1 * 1024)] * 5
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300], ids=str)
+async def test_fixed_point_has_no_place_for_some_numbers(tmp_path: Path, value: float) -> None:
+    """The update is refused in all shards, though only one would see it, and the daemon goes on."""
+    text = models_text(1, 2, dtype="int64", elements=4, fraction_bits=10)
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h0") as model:
+        model.push(np.ones(4))
+        model.push(np.array([0, 0, 0, value]))
+        with pytest.raises(inaproto.JobError, match="a value is not finite or too great"):
+            await model.finish(WAIT_S)
+        assert model.clock == 0
+        model.push(np.ones(4))
+        assert await model.finish(WAIT_S) == 1
+        assert (await model.pull(0, WAIT_S)).tolist() == [1] * 4
+
+
+async def test_a_worker_may_ask_again_and_again(tmp_path: Path) -> None:
+    """Each pull that ran out of time still waits: some more are refused, and the daemon goes on."""
+    text = models_text(2, 1, dtype="int64", elements=4, ahead_max=3)
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h0") as model:
+        await model.finish(WAIT_S)
+        refused = []
+
+        async def pull() -> None:
+            try:
+                await model.pull(0, WAIT_S)
+            except inaproto.JobError as error:
+                refused.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(pull)
+            while len(refused) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            async with await cluster.worker("h1") as other:
+                await other.finish(WAIT_S)
+        assert refused == ["model 'm': 3 pulls of this worker wait already; wait for one of them"] * 2
+        assert (await model.pull(0, WAIT_S)).tolist() == [0] * 4
+
+
+async def test_a_pull_that_ran_out_of_time_is_waited_for_by_the_next(tmp_path: Path) -> None:
+    text = models_text(2, 1, dtype="int64", elements=4, ahead_max=1)
+    async with models_cluster(tmp_path, text) as cluster, await cluster.worker("h0") as model:
+        model.push(np.ones(4, np.int64))
+        await model.finish(WAIT_S)
+        for _ in range(3):
+            with pytest.raises(inaproto.OperationTimeout):
+                await model.pull(0, 0.0)
+        async with await cluster.worker("h1") as other:
+            await other.finish(WAIT_S)
+            assert (await model.pull(0, WAIT_S)).tolist() == [1] * 4
+            await model.finish(WAIT_S)
+            await other.finish(WAIT_S)
+            assert (await model.pull(0, WAIT_S)).tolist() == [1] * 4
 
 
 async def test_a_pull_that_names_no_staleness_gets_what_suits_the_model(tmp_path: Path) -> None:

@@ -123,6 +123,34 @@ def test_what_is_wrong_is_named() -> None:
     refused(r"models\.m\.racks: must have each of h0, h1, h2 once", tree="rack", racks=[["h0", "h1"]])
 
 
+def test_each_fault_has_one_line() -> None:
+    for fields in ({"dtype": "float16"}, {"elements": 0}, {"racks": ["h0"]}, {}):
+        document = models_document(1, 1, **{"elements": 10, **fields})
+        if not fields:
+            del document["models"][0]["elements"]
+        with pytest.raises(ConfigError) as caught:
+            models_of(document, Path("/run"))
+        assert "\n" not in str(caught.value)
+    document = models_document(1, 1, elements=10)
+    document["hosts"] = []
+    with pytest.raises(ConfigError, match=r"hosts: \[\] is not allowed: it should have at least 1 item"):
+        models_of(document, Path("/run"))
+    document["hosts"] = "h0"
+    with pytest.raises(ConfigError, match="hosts: 'h0' is not allowed: it should be a list"):
+        models_of(document, Path("/run"))
+    refused(r"models\.m\.ahead_max: 3 is not more than the staleness, 3", staleness=3, ahead_max=3)
+
+
+def test_what_no_machine_can_hold_is_refused_before_it_is_made() -> None:
+    found = models(2, 2, elements=10**12)
+    why = r"would hold more than the .* GiB of memory of this machine: m {} GiB; give the model more servers"
+    with pytest.raises(ConfigError, match="models: ps0 " + why.format(1863)):
+        found.require_memory("ps0")
+    with pytest.raises(ConfigError, match="models: h1 " + why.format(3725)):
+        found.require_memory("h1")
+    models(2, 2).require_memory("ps0")
+
+
 def test_names_and_addresses_are_those_of_one_process() -> None:
     document = models_document(2, 1, elements=10)
     document["servers"][0]["name"] = "h1"

@@ -18,14 +18,27 @@ def quantised(values: Numbers, bits: int, dtype: np.dtype[Any]) -> Numbers:
 
     Raises ``LocalMisuse`` for what is no number, or too great.
     """
-    scaled = np.rint(np.ldexp(values.astype(np.float64), bits))
-    limit = -float(np.iinfo(dtype).min)
-    if not bool(np.all(np.abs(scaled) < limit)):
+    scaled = _scaled(values, bits)
+    if not _fits(scaled, dtype):
         raise LocalMisuse(
             f"fixed point with {bits} fraction bits in {dtype}: a value is not finite or too great"
         )
     result: Numbers = scaled.astype(dtype)
     return result
+
+
+def is_quantisable(values: Numbers, bits: int, dtype: np.dtype[Any]) -> bool:
+    return _fits(_scaled(values, bits), dtype)
+
+
+def _scaled(values: Numbers, bits: int) -> Numbers:
+    with np.errstate(over="ignore"):
+        scaled: Numbers = np.rint(np.ldexp(values.astype(np.float64), bits))
+    return scaled
+
+
+def _fits(scaled: Numbers, dtype: np.dtype[Any]) -> bool:
+    return bool(np.all(np.abs(scaled) < -float(np.iinfo(dtype).min)))
 
 
 def dequantised(numbers: Numbers, bits: int) -> Numbers:

@@ -6,8 +6,13 @@ from inaproto.core.push_pull.clocks import WorkerId
 from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.types import NodeConfig, Patience, RootConfig, ShardSpec
 from inaproto.core.push_pull.words import NodeId
-from inaproto.daemon.overlay.models_file import Shard
+from inaproto.daemon.overlay.models_file import PlacedModel, Shard
 from inaproto.units import MS
+
+
+def pulls_max(model: PlacedModel) -> int:
+    """Of a worker, that wait at once; as many of its updates may be where its server lacks them."""
+    return model.settings.ahead_max or model.settings.staleness + 8
 
 
 def spec_of(shard: Shard) -> ShardSpec:
@@ -17,7 +22,7 @@ def spec_of(shard: Shard) -> ShardSpec:
         dtype=settings.dtype,
         staleness=settings.staleness,
         fraction_bits=settings.fraction_bits,
-        ahead_max=settings.ahead_max or settings.staleness + 8,
+        ahead_max=pulls_max(shard.model),
     )
 
 

@@ -144,5 +144,6 @@ def host_models(
     models = load_models(file)
     if host not in models.hosts:
         raise ConfigError(f"models: {host!r} is none of the file's hosts: {', '.join(models.hosts)}")
+    models.require_memory(host)
     credentials = credentials_for(models, host, tls, directory)
     return HostModels(models, host, credentials=credentials, queue_pairs=queue_pairs)

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, Protocol
 import trio
 
 from inaproto.core.push_pull.clocks import FOREVER
+from inaproto.core.push_pull.fixed_point import is_quantisable
 from inaproto.core.push_pull.tuning import StalenessTuning
 from inaproto.core.push_pull.types import Abandoned, Answer, Clocked, Left, Pulled, Pushed
 from inaproto.core.push_pull.words import Numbers
+from inaproto.daemon.overlay.core_configs import pulls_max
 from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.models_file import PlacedModel, Shard
 from inaproto.daemon.overlay.shells import NodeShell
@@ -75,6 +77,7 @@ class _Request:
     """Shards that have not answered, and the numbers that they were asked by."""
     answers: list[tuple[Shard, Answer]] = field(default_factory=list)
     since: float = field(default_factory=trio.current_time)
+    is_pull: bool = False
 
 
 class ModelSeat:
@@ -155,6 +158,15 @@ class ModelSeat:
     def clocked(self, request: int, clock: int, update: Numbers | None) -> None:
         """Update ``clock`` of the worker; copied. Raises ``JobError`` for one that is not the next."""
         self._require_next(clock)
+        bits, dtype = self.model.settings.fraction_bits, self.model.dtype
+        is_fit = update is None or bits is None or is_quantisable(update, bits, dtype)
+        if not is_fit and self._owner is not None:
+            self._owner.model_refused(
+                request,
+                f"model {self.model.name!r}: fixed point with {bits} fraction bits in {dtype}: a value is "
+                "not finite or too great; the update is dropped",
+            )
+            return
         self._clock = clock
         asked = _Request(request, clock)
         for shard, shell in self._shells.items():
@@ -173,7 +185,15 @@ class ModelSeat:
         self._require_next(None)
         if staleness is None:
             staleness = self.staleness
-        asked = _Request(request, self._clock or 0, staleness)
+        waiting = {asked.number for asked in self._requests.values() if asked.is_pull}
+        if len(waiting) >= pulls_max(self.model) and self._owner is not None:
+            self._owner.model_refused(
+                request,
+                f"model {self.model.name!r}: {len(waiting)} pulls of this worker wait already; wait for one "
+                "of them",
+            )
+            return
+        asked = _Request(request, self._clock or 0, staleness, is_pull=True)
         if self._choice is not None:
             self._choice.asked(now())
         clock = asked.clock

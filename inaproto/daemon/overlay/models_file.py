@@ -36,8 +36,10 @@ the lists come the numbers of nodes and workers, so all daemons need the same fi
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,7 +125,7 @@ class Model(BaseModel):
     seed: int = Field(default=1, ge=0, lt=1 << 63, strict=True)
     staleness: int = Field(default=0, ge=0, le=1 << 20, strict=True)
     tune_staleness: bool = Field(default=False, strict=True)
-    drift_max: float = Field(default=0.02, gt=0, le=100)
+    drift_max: float = Field(default=0.02, gt=0, le=100, strict=True)
     priority: int = Field(default=0, ge=0, le=255, strict=True)
     heartbeat_ms: int = Field(default=1000, ge=1, le=3_600_000, strict=True)
     ahead_max: int = Field(default=0, ge=0, le=1 << 20, strict=True)
@@ -233,6 +235,19 @@ class Models:
         """That one process can have at once as a parent: one of each host and shard."""
         return sum(len(model.workers) * len(model.servers) for model in self.models)
 
+    def require_memory(self, process: str) -> None:
+        """Raises ``ConfigError`` for more than this machine has, before anything is allocated."""
+        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        needs = Counter[str]()
+        for shard in self.shards_of(process):
+            needs[shard.model.name] += shard.nbytes
+        if needs.total() > has:
+            each = ", ".join(f"{name} {nbytes / (1 << 30):.4g} GiB" for name, nbytes in needs.most_common(3))
+            raise ConfigError(
+                f"models: {process} would hold more than the {has / (1 << 30):.4g} GiB of memory of this "
+                f"machine: {each}; give the model more servers, or fewer elements"
+            )
+
     def shards_of(self, process: str) -> list[Shard]:
         """In whose trees it is."""
         return [
@@ -306,6 +321,11 @@ def _placed(model: Model, hosts: Sequence[str], servers: Sequence[str]) -> Place
     placed = PlacedModel(model, workers, chosen("servers", model.servers, servers))
     if model.elements < len(placed.servers):
         raise ConfigError(f"models.{model.name}.elements: fewer than its {len(placed.servers)} servers")
+    if 0 < model.ahead_max <= model.staleness:
+        raise ConfigError(
+            f"models.{model.name}.ahead_max: {model.ahead_max} is not more than the staleness, "
+            f"{model.staleness}"
+        )
     if (model.tree == "rack") != bool(model.racks):
         raise ConfigError(f'models.{model.name}.racks: are given with tree = "rack", and only then')
     if model.fraction_bits is not None and not model.dtype.startswith("int"):
@@ -340,9 +360,13 @@ def _trees(model: PlacedModel) -> tuple[OverlayTree, ...]:
 
 def _describe(error: ValidationError) -> str:
     lines = []
-    for problem in error.errors(include_url=False, include_context=False):
+    problems = error.errors(include_url=False, include_context=False)
+    for problem in problems:
         path = ".".join(str(part) for part in problem["loc"])
+        if any(one["loc"][: len(problem["loc"])] == problem["loc"] for one in problems if one is not problem):
+            continue  # a list that is too short for its bad entries, of which each has a line
         reason = problem["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+        reason = reason.replace("a valid tuple", "a list").replace("Tuple should", "it should")
         if problem["type"] == "extra_forbidden":
             reason = "no such field"
         elif problem["type"] == "missing":

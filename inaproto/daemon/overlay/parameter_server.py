@@ -141,6 +141,7 @@ async def run_server(
     try:
         if name not in models.servers:
             raise ConfigError(f"models: {name!r} is none of the file's servers: {', '.join(models.servers)}")
+        models.require_memory(name)
         credentials = credentials_for(models, name, tls, status_path.parent)
         server = ParameterServer(
             models,
