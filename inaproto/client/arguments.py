@@ -29,9 +29,9 @@ def check_arguments(
         raise LocalMisuse(
             f"connect: job is {job!r}; names that end like #0/2 are those of parallel rings, choose another"
         )
-    if not _is_integer(size) or not 0 < size < 1 << 16:
+    if not is_integer(size) or not 0 < size < 1 << 16:
         raise LocalMisuse(f"connect: size is {size!r:.200}; it must be the number of ranks, 1 to 65535")
-    if not _is_integer(rank) or not 0 <= rank < size:
+    if not is_integer(rank) or not 0 <= rank < size:
         raise LocalMisuse(f"connect: rank is {rank!r:.200}; ranks of a job of {size} are 0 to {size - 1}")
     if not isinstance(key, str) or len(key.encode()) > KEY_BYTES_MAX:
         raise LocalMisuse(f"connect: key must be text of at most {KEY_BYTES_MAX} bytes")
@@ -81,6 +81,6 @@ def _check_rings(who: JobRank, rings: int) -> None:
         raise LocalMisuse(f"connect: job is {who.job!r}; with {rings} sockets it may have {room} bytes")
 
 
-def _is_integer(value: object) -> bool:
+def is_integer(value: object) -> bool:
     """Also numpy's integers; not booleans."""
     return isinstance(value, Integral) and not isinstance(value, bool)

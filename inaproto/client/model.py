@@ -23,7 +23,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
@@ -32,7 +31,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from inaproto.client.arguments import JOB_BYTES_MAX, KEY_BYTES_MAX
+from inaproto.client.arguments import JOB_BYTES_MAX, KEY_BYTES_MAX, is_integer
 from inaproto.client.channel import Channel, Clock, ModelWorker, Steps, Wait, again, wait_until
 from inaproto.client.drivers import TrioDriver, drive_blocking
 from inaproto.client.joining import reach_daemon
@@ -438,15 +437,14 @@ def _who(model: object, key: object, socket: object, timeout: object) -> ModelWo
     return ModelWorker(model, 0, 1, key)
 
 
-def _checked_staleness(staleness: object) -> int | None:
+def _checked_staleness(staleness: Any) -> int | None:
     if staleness is None:
         return None
-    if not isinstance(staleness, Integral) or isinstance(staleness, bool) or not 0 <= staleness <= CLOCKS_MAX:
+    if not is_integer(staleness) or not 0 <= staleness <= CLOCKS_MAX:
         raise LocalMisuse(f"pull: staleness {staleness!r:.60}; it is a number of clocks, 0 or more")
     return int(staleness)
 
 
-def _check_timeout(call: str, timeout: object) -> None:
-    is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
-    if timeout is not None and not (is_number and timeout >= 0):  # type: ignore[operator]
+def _check_timeout(call: str, timeout: Any) -> None:
+    if timeout is not None and not (isinstance(timeout, int | float | np.floating) and timeout >= 0):
         raise LocalMisuse(f"{call}: timeout is {timeout!r:.200}; it must be seconds, or None for no limit")
