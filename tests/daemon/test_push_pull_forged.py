@@ -42,9 +42,6 @@ class Liar:
     def stirred(self, peer: NodeId) -> None:
         """It waits until a word is whole."""
 
-    def state(self) -> OverlayState:
-        return OverlayState()
-
     def disconnected(self, peer: NodeId, why: str) -> None:
         self.ends += 1
 
