@@ -13,6 +13,7 @@ from inaproto.daemon.control_stream import EndOfChannel
 from inaproto.daemon.overlay.message_channel import StreamChannel
 from inaproto.daemon.overlay.queue_pair_stream import RING_BYTES, QueuePairStream
 from inaproto.daemon.overlay.queue_pairs import OpenNic, QueuePairs
+from inaproto.errors import FabricError
 from inaproto.ports import FramePort, Nic, load_adapter
 from inaproto.sim.weather import Weather
 from inaproto.units import MS, US
@@ -33,10 +34,13 @@ def two_nics(left: FramePort, right: FramePort) -> tuple[Nic, Nic]:
 
 
 def opening(nic: Nic) -> OpenNic:
-    """Gives that one, whenever it is asked."""
+    """Gives that one, once: there is no other."""
+    nics = [nic]
 
     async def open_nic() -> Nic:
-        return nic
+        if not nics:
+            raise FabricError("attach", "its port", "opening", "it is gone", retryable=True)
+        return nics.pop()
 
     return open_nic
 

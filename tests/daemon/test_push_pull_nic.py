@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from inaproto.daemon.overlay.model_seat import PulledWeights
 from inaproto.daemon.overlay.models_file import models_of
 from inaproto.daemon.overlay.parameter_server import ParameterServer
 from inaproto.daemon.overlay.queue_pairs import QueuePairs
-from inaproto_adapters.memory import Link, open_memory_pair
+from inaproto.sim.weather import Weather
+from inaproto_adapters.memory import Link, MemoryFramePort, open_memory_pair
 from tests.contract.test_message_channel_nic import WEATHER, opening, two_nics
 from tests.daemon.models_cluster import WAIT_S, models_document
 
@@ -86,3 +88,73 @@ async def test_updates_and_weights_go_by_the_nic(tmp_path: Path) -> None:
     assert weights.tobytes() == (3 * update).tobytes()
     sent = [nic.statistics()["bytes_sent"] for nic in nics]
     assert min(sent) > ELEMENTS * 8  # an update is as long as that, and so are weights
+
+
+async def trained(server: ParameterServer, host: HostModels, clocks: int, at: Callable[[int], None]) -> bytes:
+    """Weights after so many updates; ``at``: called after each, with its number, and at the end, with -1."""
+    worker, update = Worker(), np.arange(ELEMENTS)
+    with trio.fail_after(WAIT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            await nursery.start(host.run)
+            seat = host.seats["m"]
+            seat.take(worker)
+            for clock in range(clocks + 1):
+                while worker.clocks[-1:] != [clock]:
+                    await worker.news.wait()
+                at(clock)
+                if clock < clocks:
+                    seat.clocked(clock, clock + 1, update)
+            seat.pull(9, 0)
+            while not worker.pulled:
+                await worker.news.wait()
+            at(-1)
+            nursery.cancel_scope.cancel()
+    server.close()
+    ((_, weights),) = worker.pulled[0].parts
+    return bytes(weights.tobytes())
+
+
+def ways(host: HostModels) -> list[tuple[str, str]]:
+    """By what the links of a host go now, and why not by the NIC."""
+    (shard,) = host.status()[0]["shards"]
+    return [(link["by"], link["why"]) for link in shard["links"] if link["connected"]]
+
+
+def parts(
+    tmp_path: Path, ports: tuple[MemoryFramePort, MemoryFramePort]
+) -> tuple[ParameterServer, HostModels]:
+    models = models_of(models_document(1, 1, dtype="int64", elements=ELEMENTS), tmp_path)
+    nics = two_nics(*ports)
+    server = ParameterServer(models, "ps0", tmp_path / "store", queue_pairs=QueuePairs(opening(nics[0])))
+    return server, HostModels(models, "h0", queue_pairs=QueuePairs(opening(nics[1])))
+
+
+async def test_where_the_nics_do_not_reach_each_other_it_goes_without_them_and_says_so(
+    tmp_path: Path,
+) -> None:
+    server, host = parts(tmp_path, open_memory_pair(Link(weather=Weather(drop=1.0))))
+    seen: list[list[tuple[str, str]]] = []
+    weights = await trained(server, host, 3, lambda clock: seen.append(ways(host)))
+    assert weights == (3 * np.arange(ELEMENTS)).tobytes()
+    ((by, why),) = seen[-1]
+    assert by == "unix"
+    assert "nothing comes by the NIC within" in why or "not ready in time" in why
+
+
+async def test_where_a_nic_loses_its_link_in_the_middle_it_goes_on_without(tmp_path: Path) -> None:
+    ports = open_memory_pair(Link())
+    server, host = parts(tmp_path, ports)
+    seen: list[list[tuple[str, str]]] = []
+
+    def at(clock: int) -> None:
+        seen.append(ways(host))
+        if seen[-1] == [("nic", "")]:
+            ports[0].close()  # once is enough
+
+    weights = await trained(server, host, 5, at)
+    assert weights == (5 * np.arange(ELEMENTS)).tobytes()
+    assert [("nic", "")] in seen
+    ((by, why),) = seen[-1]
+    assert by == "unix"
+    assert why
