@@ -35,6 +35,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)  # where there is no xdist: in the guest of tests/hil
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait, for processes that they started."""
     return len(os.sched_getaffinity(0)) + 1
