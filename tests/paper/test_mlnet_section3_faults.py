@@ -386,6 +386,30 @@ def test_no_worker_is_removed_that_has_yet_to_start() -> None:
         assert [net.root.view().merged[worker] == REMOVED for worker in net.workers] == [False, True, True]
 
 
+@pytest.mark.parametrize("who", [ROOT, 0])
+def test_who_stood_still_takes_nobody_for_dead_for_it(who: int) -> None:
+    """Ours: a stopped process, a machine that slept. What the others said meanwhile is read first."""
+    net = tree(WIDE, removal_ns=4 * DEAD if who == ROOT else None)
+    net.elapse(2 * DEAD)
+    net.still.add(NodeId(who))
+    net.elapse(5 * DEAD)
+    net.still.clear()
+    net.elapse(4 * DEAD)
+    core = net.root if who == ROOT else net.nodes[NodeId(who)]
+    assert core is not None
+    counted = core.view().counters
+    assert counted[Mark.AWAY.value] == 1
+    assert not {Mark.CHILD_DEAD.value, Mark.PARENT_DEAD.value, Mark.WORKER_REMOVED.value} & set(counted)
+    assert Mark.TORN_DOWN not in net.marks()
+    assert {node: parent(net, node) for node in WIDE} == WIDE
+    child = NodeId(0 if who == ROOT else 2)
+    net.crash(child)
+    net.elapse(2 * DEAD)
+    assert core.view().counters[Mark.CHILD_DEAD.value] == 1, "who is silent is dead as ever"
+    net.start(child)
+    finish(net)
+
+
 WIDE = {0: ROOT, 1: ROOT, 2: 0, 3: 0, 4: 1, 5: 1}
 
 

@@ -131,6 +131,8 @@ class Net:
         then."""
         self.dialled: set[tuple[NodeId, NodeId]] = set()
         self.cut: set[frozenset[NodeId]] = set()
+        self.still: set[NodeId] = set()
+        """They do nothing, and what they are told waits."""
         self.persisting: deque[tuple[RootRecord, int]] = deque()
         self.durable: list[RootRecord] = []
         self.noted: list[Noted] = []
@@ -348,15 +350,18 @@ class Net:
     def moves(self) -> list[Callable[[], None]]:
         """Whatever may happen next."""
         found: list[Callable[[], None]] = []
-        for (a, b), inbox in sorted(self.inboxes.items()):
-            if inbox:
-                found.append(partial(self._deliver, a, b))
+        for a, b in self._readable:
+            found.append(partial(self._deliver, a, b))
         if self.persisting:
             found.append(self._persist)
         for worker, program in self.programs.items():
             if program.may_act and NodeId(worker) in self.nodes:
                 found.append(partial(self._act, worker))
         return found
+
+    @property
+    def _readable(self) -> list[tuple[NodeId, NodeId]]:
+        return sorted(way for way, inbox in self.inboxes.items() if inbox and way[1] not in self.still)
 
     def _deliver(self, a: NodeId, b: NodeId) -> None:
         event = self.inboxes[a, b].popleft()
@@ -376,7 +381,9 @@ class Net:
 
     @property
     def _cores(self) -> dict[NodeId, ShardNode | ShardRoot]:
-        return {**self.nodes, **({} if self.root is None else {ROOT: self.root})}
+        found: dict[NodeId, ShardNode | ShardRoot]
+        found = {**self.nodes, **({} if self.root is None else {ROOT: self.root})}
+        return {node: core for node, core in found.items() if node not in self.still}
 
     def _next_deadline(self) -> Instant | None:
         times = [core.deadline for core in self._cores.values() if core.deadline is not None]
@@ -390,8 +397,8 @@ class Net:
 
     def settle(self, persists: bool = True) -> None:
         """Delivers all there is, and makes all durable; workers do nothing by themselves."""
-        while any(self.inboxes.values()) or (persists and self.persisting):
-            for a, b in sorted(self.inboxes):
+        while self._readable or (persists and self.persisting):
+            for a, b in self._readable:
                 while self.inboxes[a, b]:
                     self._deliver(a, b)
             if persists and self.persisting:

@@ -138,6 +138,13 @@ class Children:
         if not child.is_awaited and not child.is_of_tree:
             del self._by_node[node]
 
+    def was_away(self, for_ns: int) -> None:
+        """This process: nobody was silent meanwhile."""
+        self._start_ends = Instant(self._start_ends + for_ns)
+        for child in self:
+            if child.silent_since is not None:
+                child.silent_since = Instant(child.silent_since + for_ns)
+
     def heard(self, node: NodeId, now: Instant) -> None:
         child = self.get(node)
         if child is not None and self._patience.heartbeat_ns is not None:

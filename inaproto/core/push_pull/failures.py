@@ -104,6 +104,13 @@ class Failures:
             del self._absent_since[worker]
         return late
 
+    def was_away(self, for_ns: int) -> None:
+        """The root: nobody was absent meanwhile, nor back."""
+        self._start_ends = Instant(self._start_ends + for_ns)
+        self._absent_since = {w: Instant(since + for_ns) for w, since in self._absent_since.items()}
+        if self._enough_since is not None:
+            self._enough_since = Instant(self._enough_since + for_ns)
+
     def met(self, workers: Collection[WorkerId]) -> None:
         """They are below a node that is attached."""
         self._seen.update(workers)

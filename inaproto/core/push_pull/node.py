@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from inaproto.core.push_pull.absence import Absence
 from inaproto.core.push_pull.asking import Asking
 from inaproto.core.push_pull.children import Bond
 from inaproto.core.push_pull.clocks import NO_CLOCKS
@@ -67,7 +68,7 @@ from inaproto.core.push_pull.words import (
     Word,
 )
 from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import Instant
+from inaproto.units import Instant, S
 
 
 class ShardNode:
@@ -78,6 +79,7 @@ class ShardNode:
         self._orders = Orders(config)
         self._link = ParentLink(config, now)
         self._sub = Subtree(config, self._orders, now)
+        self._absence = Absence(config.patience, now)
         self._asking = Asking()
         self._workers = None if config.workers is None else frozenset(config.workers)
         self._nodes = None if config.nodes is None else frozenset(config.nodes)
@@ -103,12 +105,22 @@ class ShardNode:
         return min(times, default=None)
 
     def step(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
-        actions = self._take(event, now)
+        actions = [*self._notice_absence(now), *self._take(event, now)]
         actions += self._settle(now)
         for action in actions:
             if isinstance(action, Noted):
                 self._counters[action.mark.value] = self._counters.get(action.mark.value, 0) + 1
         return actions
+
+    def _notice_absence(self, now: Instant) -> list[NodeAction]:
+        away_ns = self._absence.until(now)
+        if not away_ns:
+            return []
+        self._link.was_away(away_ns)
+        self._sub.was_away(away_ns)
+        if self._redo_from is not None:
+            self._redo_from = Instant(self._redo_from + away_ns)
+        return [Noted(Mark.AWAY, why=f"for {away_ns / S:.3g} s")]
 
     def _take(self, event: NodeEvent, now: Instant) -> list[NodeAction]:
         match event:

@@ -101,6 +101,14 @@ class ParentLink:
             else:
                 self._answers_since.pop(peer, None)
 
+    def was_away(self, for_ns: int) -> None:
+        """This process: no ancestor was silent meanwhile, nor answered."""
+        self._start_ends = Instant(self._start_ends + for_ns)
+        if self._silent_since is not None:
+            self._silent_since = Instant(self._silent_since + for_ns)
+        for times in (self._answers_since, self._last_answer):
+            times.update({peer: Instant(time + for_ns) for peer, time in times.items()})
+
     def ask(self) -> int:
         """``Attach`` goes out; its session."""
         self.session += 1

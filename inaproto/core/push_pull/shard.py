@@ -18,6 +18,7 @@ from typing import assert_never
 
 import numpy as np
 
+from inaproto.core.push_pull.absence import Absence
 from inaproto.core.push_pull.children import OWN_PLACE, Bond, Children
 from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
 from inaproto.core.push_pull.epochs import Orders, first_clock
@@ -64,7 +65,7 @@ from inaproto.core.push_pull.words import (
     Word,
 )
 from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import Instant
+from inaproto.units import Instant, S
 
 
 class ShardRoot:
@@ -95,6 +96,7 @@ class ShardRoot:
         """Whose epoch is to be the next record."""
         self._children = Children(config, self._orders.stand.children, now)
         self._failures = Failures(config, now)
+        self._absence = Absence(config.patience, now)
         self._counters: dict[str, int] = {}
 
     def _check(self, snapshot: RootSnapshot) -> None:
@@ -107,16 +109,24 @@ class ShardRoot:
 
     @property
     def deadline(self) -> Instant | None:
-        times = [time for time in (self._children.deadline, self._failures.deadline) if time is not None]
-        return min(times, default=None)
+        times = (self._children.deadline, self._failures.deadline, self._absence.deadline)
+        return min((time for time in times if time is not None), default=None)
 
     def step(self, event: RootEvent, now: Instant) -> list[RootAction]:
-        actions = self._take(event, now)
+        actions = [*self._notice_absence(now), *self._take(event, now)]
         actions += self._settle(now)
         for action in actions:
             if isinstance(action, Noted):
                 self._counters[action.mark.value] = self._counters.get(action.mark.value, 0) + 1
         return actions
+
+    def _notice_absence(self, now: Instant) -> list[RootAction]:
+        away_ns = self._absence.until(now)
+        if not away_ns:
+            return []
+        self._children.was_away(away_ns)
+        self._failures.was_away(away_ns)
+        return [Noted(Mark.AWAY, why=f"for {away_ns / S:.3g} s")]
 
     def snapshot(self) -> RootSnapshot:
         """All that is durable."""

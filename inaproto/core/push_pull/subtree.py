@@ -97,6 +97,11 @@ class Subtree:
                 self._unmet.clear()
         return all(self._is_gone(worker) for worker in sorted(self._unmet))
 
+    def was_away(self, for_ns: int) -> None:
+        """This process: what is to last longer has not, meanwhile."""
+        self._start_ends = Instant(self._start_ends + for_ns)
+        self.children.was_away(for_ns)
+
     @property
     def deadline(self) -> Instant | None:
         times = [self.children.deadline, self._start_ends if self._unmet else None]

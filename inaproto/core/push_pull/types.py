@@ -398,6 +398,7 @@ class Mark(Enum):
     BUILT_UP = "tree built up again"
     RESHAPED = "goes on with another tree"
     NOT_RESHAPED = "kept its tree, for now"
+    AWAY = "stood still itself: silence of others meanwhile does not count"
 
 
 @dataclass(frozen=True, slots=True)

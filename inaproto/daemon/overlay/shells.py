@@ -175,6 +175,7 @@ _REMARKABLE: Final = frozenset(
         "WORKER_REMOVED",
         "TORN_DOWN",
         "BUILT_UP",
+        "AWAY",
     ]
 )
 """Marks of failovers and fallbacks, which people are to see."""
