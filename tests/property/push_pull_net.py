@@ -352,10 +352,10 @@ class Net:
         found: list[Callable[[], None]] = []
         for a, b in self._readable:
             found.append(partial(self._deliver, a, b))
-        if self.persisting:
+        if self.persisting and ROOT not in self.still:
             found.append(self._persist)
         for worker, program in self.programs.items():
-            if program.may_act and NodeId(worker) in self.nodes:
+            if program.may_act and NodeId(worker) in self.nodes.keys() - self.still:
                 found.append(partial(self._act, worker))
         return found
 
@@ -397,6 +397,7 @@ class Net:
 
     def settle(self, persists: bool = True) -> None:
         """Delivers all there is, and makes all durable; workers do nothing by themselves."""
+        persists &= ROOT not in self.still
         while self._readable or (persists and self.persisting):
             for a, b in self._readable:
                 while self.inboxes[a, b]:

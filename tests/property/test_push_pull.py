@@ -153,9 +153,14 @@ class Faults:
             node = NodeId(draw.choice(sorted(net.parents)))
             net.cut_off(node, draw.choice(ancestors(net.parents, node)))
             self.broken.append("cut")
+        elif kind == "still":
+            net.still.add(NodeId(draw.choice([*net.parents, ROOT])))
+            self.broken.append("still")
 
     def mend(self, what: NodeId | str) -> None:
-        if isinstance(what, str):
+        if what == "still":
+            self.net.still.clear()
+        elif isinstance(what, str):
             self.net.heal()
         elif what == ROOT:
             self.net.start_root()
@@ -167,7 +172,7 @@ class Faults:
             self.mend(self.broken.pop())
 
 
-KINDS = [("crash",), ("cut",), ("root",), ("crash", "cut"), ("crash", "cut", "root")]
+KINDS = [("crash",), ("cut",), ("root",), ("crash", "cut"), ("crash", "cut", "root", "still"), ("still",)]
 
 
 def run_with_faults(seed: int) -> Net:
