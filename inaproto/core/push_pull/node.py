@@ -164,6 +164,11 @@ class ShardNode:
                 assert_never(event)
         return []
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody here or below waits for weights from above."""
+        return bool(self._asked)
+
     def view(self) -> NodeView:
         worker, cache = self._sub.worker, self._sub.cache
         return NodeView(

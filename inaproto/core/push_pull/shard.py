@@ -128,6 +128,11 @@ class ShardRoot:
         self._failures.was_away(away_ns)
         return [Noted(Mark.AWAY, why=f"for {away_ns / S:.3g} s")]
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for weights."""
+        return any(child.waiting for child in self._children)
+
     def snapshot(self) -> RootSnapshot:
         """All that is durable."""
         return RootSnapshot(self._weights, self._clocks, self._orders.epoch)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.epochs import Stand
 from inaproto.core.push_pull.shape import Shape
+from inaproto.core.push_pull.trees import OverlayTree
 from inaproto.core.push_pull.types import NodeConfig, Patience, RootConfig, ShardSpec
 from inaproto.core.push_pull.words import NodeId
 from inaproto.daemon.overlay.models_file import PlacedModel, Shard
@@ -40,12 +42,19 @@ def patience_of(shard: Shard) -> Patience:
     return Patience(heartbeat_ns=period, dead_ns=3 * period, return_ns=3 * period)
 
 
-def shape_of(shard: Shard, node: NodeId) -> Shape | None:
+def shape_of(shard: Shard, tree: OverlayTree, node: NodeId) -> Shape | None:
     """The order of additions below a node; None where they have none (staleness > 0)."""
     model = shard.model
     if model.settings.staleness > 0:
         return None
-    return Shape.of(node, shard.tree.children, lambda of: model.worker(model.process_of(of)))
+    return Shape.of(node, tree.children, lambda of: model.worker(model.process_of(of)))
+
+
+def stands_of(shard: Shard, node: NodeId) -> tuple[Stand, ...]:
+    """Where it is in each of the trees to choose from."""
+    return tuple(
+        Stand(tree.ancestors(node), tree.children(node), shape_of(shard, tree, node)) for tree in shard.trees
+    )
 
 
 def workers_of(shard: Shard) -> tuple[WorkerId, ...]:
@@ -55,15 +64,17 @@ def workers_of(shard: Shard) -> tuple[WorkerId, ...]:
 
 def node_config(shard: Shard, host: str) -> NodeConfig:
     node, tree = shard.model.node_of(host), shard.tree
+    first, *others = stands_of(shard, node)
     return NodeConfig(
         shard=spec_of(shard),
         node=node,
-        ancestors=tree.ancestors(node),
-        children=tree.children(node),
+        ancestors=first.ancestors,
+        children=first.children,
         worker=shard.model.worker(host),
         patience=patience_of(shard),
-        shape=shape_of(shard, node),
+        shape=first.shape,
         children_max=max(1024, len(tree.nodes)),
+        others=tuple(others),
         workers=workers_of(shard),
         nodes=tree.nodes[1:],
     )
@@ -72,15 +83,17 @@ def node_config(shard: Shard, host: str) -> NodeConfig:
 def root_config(shard: Shard) -> RootConfig:
     model, tree = shard.model, shard.tree
     removal_ms = model.settings.removal_ms
+    first, *others = stands_of(shard, tree.root)
     return RootConfig(
         shard=spec_of(shard),
         node=tree.root,
         workers=workers_of(shard),
-        children=tree.children(tree.root),
+        children=first.children,
         nodes=tree.nodes[1:],
         patience=patience_of(shard),
         teardown_failures=model.settings.teardown_failures,
         removal_ns=removal_ms * MS if removal_ms else None,
-        shape=shape_of(shard, tree.root),
+        shape=first.shape,
         children_max=max(4096, len(tree.nodes)),
+        others=tuple(others),
     )

@@ -114,11 +114,14 @@ class Links:
         self._admit = admit
         rate = models.rates.get(process)
         highest = max((model.settings.priority for model in models.models), default=0)
+        self.rate = rate
         self.paces = None if rate is None else Paces.of(rate, highest)
         """Of its link, where the models file says how fast that is."""
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}
         self._links: dict[tuple[Shard, NodeId], _Link] = {}
+        self._wanted: set[tuple[Shard, NodeId]] = set()
+        """To be dialled whenever there is no connection."""
         self._connections = 0
         self._nursery: trio.Nursery | None = None
         self.refused: dict[str, int] = {}
@@ -157,16 +160,22 @@ class Links:
 
     def connect(self, shard: Shard, peer: NodeId) -> None:
         """Dial, and again whenever it fails or ends, until :meth:`disconnect`."""
+        self._wanted.add((shard, peer))
+        self._begin_dialling(shard, peer)
+
+    def _begin_dialling(self, shard: Shard, peer: NodeId, delay_s: float = 0) -> None:
+        """Unless there is a connection; one that the peer made lasts until the peer has no use for it."""
         link = self._links.get((shard, peer))
         if self._nursery is None or (link is not None and not link.is_last_call):
             return
         link = self._links[shard, peer] = _Link(peer, is_dialled=True)
-        self._nursery.start_soon(self._keep_dialling, shard, link)
+        self._nursery.start_soon(self._keep_dialling, shard, link, delay_s)
 
     def disconnect(self, shard: Shard, peer: NodeId) -> None:
-        """After all that was told."""
+        """After all that was told. One that the peer made is left to it."""
+        self._wanted.discard((shard, peer))
         link = self._links.get((shard, peer))
-        if link is not None and self._nursery is not None:
+        if link is not None and link.is_dialled and self._nursery is not None:
             link.is_last_call = True
             self._nursery.start_soon(self._close_when_sent, link)
 
@@ -176,6 +185,12 @@ class Links:
         if link is not None and link.channel is not None:
             channel, link.channel, link.error = link.channel, None, why
             channel.close(why)
+
+    @property
+    def carried(self) -> int:
+        """Bytes of words and arrays since the start, both ways."""
+        channels = [link.channel for link in self._links.values() if link.channel is not None]
+        return sum(self._carried.values()) + sum(one.bytes_in + one.bytes_out for one in channels)
 
     def tell(self, shard: Shard, peer: NodeId, word: Word) -> None:
         """Queued; lost where there is no connection."""
@@ -239,9 +254,10 @@ class Links:
 
     # --- dialling
 
-    async def _keep_dialling(self, shard: Shard, link: _Link) -> None:
+    async def _keep_dialling(self, shard: Shard, link: _Link, delay_s: float) -> None:
         retry_s = RETRY_FIRST_S
         with link.scope:
+            await trio.sleep(delay_s)
             while not link.is_last_call:
                 began = trio.current_time()
                 why = await self._dial_once(shard, link)
@@ -409,7 +425,11 @@ class Links:
                 before.channel.close("a newer connection has taken its place")
             self._links[shard, peer] = link
             await self._use(shard, link, channel)
-            self._forget(shard, link)
+            if self._is_current(shard, link):
+                self._forget(shard, link)
+                if (shard, peer) in self._wanted:  # it was this process's child, and is its parent now
+                    is_second = self._process > shard.model.process_of(peer)  # of two that dial each other
+                    self._begin_dialling(shard, peer, RETRY_FIRST_S * (3 if is_second else 1))
 
     def _child_of(self, hello: Message, stream: ByteStream) -> tuple[Shard, OverlayHello]:
         """Raises ``JobError`` that says what is wrong."""

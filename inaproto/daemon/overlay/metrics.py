@@ -36,6 +36,12 @@ def server_metrics(status: Mapping[str, Any]) -> list[Metric]:
         sum(child["attached"] for shard in shards for child in shard["children"]),
     )
     made.counters("server_refused", "Connections that were turned away.", "reason", status["refused"])
+    tuned = [shard["in_degree"] for shard in shards if shard["in_degree"] is not None]
+    if tuned:
+        made.gauge(
+            "server_in_degree", "Of its trees that are tuned, the greatest.", max(t["now"] for t in tuned)
+        )
+        made.counter("server_reshapes", "Changes of trees, ever.", sum(t["changes"] for t in tuned))
     _of_marks(made, "server_events", shards)
     return made.made
 

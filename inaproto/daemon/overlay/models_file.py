@@ -20,6 +20,7 @@ One TOML file for all of them; each daemon is told its own name in it::
     # workers = ["h0", "h1"]            # by default all hosts
     # tree = "heap"                     # direct, heap, or rack
     # in_degree = 2                     # of a heap
+    # tune_in_degree = [2, 4, 8]        # or of these, the one that suits load and links; in_degree first
     # racks = [["h0"], ["h1"]]          # of rack: an aggregator in each
     # shared = false                    # the same order of hosts in the trees of all servers
     # seed = 1                          # of these orders
@@ -120,6 +121,10 @@ class Model(BaseModel):
     workers: tuple[str, ...] = ()
     tree: Literal["direct", "heap", "rack"] = "heap"
     in_degree: int = Field(default=2, ge=1, le=PROCESSES_MAX, strict=True)
+    tune_in_degree: tuple[Annotated[int, Field(ge=1, le=PROCESSES_MAX, strict=True)], ...] = Field(
+        default=(), max_length=16
+    )
+    """To choose from at run time; empty: it stays as it is."""
     racks: tuple[tuple[str, ...], ...] = ()
     shared: bool = Field(default=False, strict=True)
     seed: int = Field(default=1, ge=0, lt=1 << 63, strict=True)
@@ -154,6 +159,9 @@ class Shard:
     end: int
     server: str
     tree: OverlayTree
+    """At the start; the others of ``trees`` may take its place at run time."""
+    trees: tuple[OverlayTree, ...]
+    """One for each of the model's ``degrees``."""
 
     @property
     def elements(self) -> int:
@@ -196,6 +204,12 @@ class PlacedModel:
     def elements(self) -> int:
         return self.settings.elements
 
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """In-degrees that its trees may have, the one of the start first."""
+        first = self.settings.in_degree
+        return (first, *(degree for degree in self.settings.tune_in_degree if degree != first))
+
     def worker(self, host: str) -> WorkerId | None:
         return WorkerId(self.workers.index(host)) if host in self.workers else None
 
@@ -211,11 +225,13 @@ class PlacedModel:
         """In the order of the servers; all sizes are within one element."""
         count = len(self.servers)
         ends = [self.elements * (number + 1) // count for number in range(count)]
-        trees = _trees(self)
-        return tuple(
-            Shard(self, number, 0 if not number else ends[number - 1], ends[number], server, trees[number])
-            for number, server in enumerate(self.servers)
-        )
+        by_degree = [_trees(self, degree) for degree in self.degrees]
+        shards = []
+        for number, server in enumerate(self.servers):
+            trees = tuple(trees[number] for trees in by_degree)
+            first = ends[number - 1] if number else 0
+            shards.append(Shard(self, number, first, ends[number], server, trees[0], trees))
+        return tuple(shards)
 
 
 @dataclass(frozen=True)
@@ -330,13 +346,19 @@ def _placed(model: Model, hosts: Sequence[str], servers: Sequence[str]) -> Place
         raise ConfigError(f'models.{model.name}.racks: are given with tree = "rack", and only then')
     if model.fraction_bits is not None and not model.dtype.startswith("int"):
         raise ConfigError(f"models.{model.name}.fraction_bits: are for a dtype of integers")
+    degrees = model.tune_in_degree
+    if degrees and (model.tree != "heap" or list(degrees) != sorted({*degrees, model.in_degree})):
+        raise ConfigError(
+            f"models.{model.name}.tune_in_degree: is for a heap, ascends, and has its in_degree, "
+            f"{model.in_degree}, in it: {list(degrees)}"
+        )
     members = [name for rack in model.racks for name in rack]
     if model.racks and sorted(members) != sorted(workers):
         raise ConfigError(f"models.{model.name}.racks: must have each of {', '.join(workers)} once")
     return placed
 
 
-def _trees(model: PlacedModel) -> tuple[OverlayTree, ...]:
+def _trees(model: PlacedModel, in_degree: int) -> tuple[OverlayTree, ...]:
     settings = model.settings
     nodes = [NodeId(number) for number in range(len(model.workers))]
     roots = [model.node_of(server) for server in model.servers]
@@ -353,7 +375,7 @@ def _trees(model: PlacedModel) -> tuple[OverlayTree, ...]:
             return direct_tree(root, order)
         if settings.tree == "rack":
             return rack_tree(root, racks, order)
-        return heap_tree(root, order, in_degree=settings.in_degree)
+        return heap_tree(root, order, in_degree=in_degree)
 
     return shard_trees(roots, orders, build, shared=settings.shared)
 

@@ -30,6 +30,7 @@ from inaproto.core.push_pull.types import (
     Disconnected,
     Done,
     Heard,
+    Loaded,
     NodeAction,
     NodeEvent,
     Noted,
@@ -44,6 +45,7 @@ from inaproto.core.push_pull.types import (
     Woke,
 )
 from inaproto.core.push_pull.words import NodeId, Word
+from inaproto.daemon.overlay.degree_choice import DegreeChoice, LinkLoad
 from inaproto.daemon.overlay.durable_log import DurableLog
 from inaproto.daemon.overlay.instants import now
 from inaproto.daemon.overlay.links import Links
@@ -176,6 +178,8 @@ _REMARKABLE: Final = frozenset(
         "TORN_DOWN",
         "BUILT_UP",
         "AWAY",
+        "RESHAPED",
+        "NOT_RESHAPED",
     ]
 )
 """Marks of failovers and fallbacks, which people are to see."""
@@ -188,6 +192,10 @@ class NodeShell(_Shell):
         super().__init__(shard, links)
         self.core = core
         self._worker = worker
+        is_tuned = len(shard.trees) > 1
+        self._load = LinkLoad(links.rate, now(), links.carried) if is_tuned else None
+        self._told_at = now()
+        """The core, how full the link is."""
 
     def start(self) -> None:
         """Once connections can be made."""
@@ -212,6 +220,16 @@ class NodeShell(_Shell):
     def _step(self, event: NodeEvent) -> None:
         for action in self.core.step(event, now()):
             self._perform(action)
+        if self._load is not None:
+            self._measure(self._load)
+
+    def _measure(self, load: LinkLoad) -> None:
+        """Once for each heartbeat, which tells it."""
+        at, carried = now(), self._links.carried
+        load.goes_on(self.core.is_waited_for, at, carried)
+        if at >= self._told_at + self.shard.model.settings.heartbeat_ms * MS:
+            self._told_at = at
+            self.post(Loaded(load.look(at, carried)[1]))
 
     def _perform(self, action: NodeAction) -> None:
         match action:
@@ -256,6 +274,12 @@ class RootShell(_Shell):
         self._snapshot_at = -math.inf
         self.records = 0
         """Written since the start."""
+        self.choice: DegreeChoice | None = None
+        """Where the in-degree is tuned."""
+        self._load = LinkLoad(links.rate, now(), links.carried)
+        if len(shard.trees) > 1:
+            tree = core.view().epoch.tree
+            self.choice = DegreeChoice(str(shard), shard.model.degrees, self._load, tree)
 
     @property
     def store(self) -> DurableLog:
@@ -270,6 +294,16 @@ class RootShell(_Shell):
     def _step(self, event: RootEvent) -> None:
         for action in self.core.step(event, now()):
             self._perform(action)
+        if self.choice is not None:
+            self._tune(self.choice, event)
+
+    def _tune(self, choice: DegreeChoice, event: RootEvent) -> None:
+        at, carried = now(), self._links.carried
+        self._load.goes_on(self.core.is_waited_for, at, carried)
+        if isinstance(event, Persisted):  # the model's clock may be a later one
+            reshape = choice.stepped(self.core.view(), at, carried)
+            if reshape is not None:
+                self.post(reshape)
 
     def _perform(self, action: RootAction) -> None:
         match action:

@@ -58,6 +58,7 @@ def root_status(shard: Shard, shell: RootShell, links: Sequence[dict[str, Any]])
             for worker, clock in view.clocks.items()
         },
         "direct": view.is_direct,
+        "in_degree": _in_degree(shard, shell),
         "children": _children(shard, view.children),
         "dead": [model.process_of(node) for node in view.dead],
         "lost": [model.workers[worker] for worker in view.lost],
@@ -68,6 +69,20 @@ def root_status(shard: Shard, shell: RootShell, links: Sequence[dict[str, Any]])
         "marks": dict(sorted(shell.marks.items())),
         "notes": list(shell.notes)[-8:],
         "links": list(links),
+    }
+
+
+def _in_degree(shard: Shard, shell: RootShell) -> dict[str, Any] | None:
+    """None: it stays as the models file has it."""
+    if shell.choice is None:
+        return None
+    epoch = shell.core.view().epoch
+    return {
+        "now": shard.model.degrees[epoch.tree],
+        "before": shard.model.degrees[epoch.before],
+        "first_clock": epoch.first,
+        "changes": epoch.number,
+        **shell.choice.status(),
     }
 
 

@@ -85,7 +85,9 @@ def _root(shard: Mapping[str, Any]) -> Iterable[object]:
     yield _clock(clocks["slowest"])
     yield _clock(clocks["fastest"])
     yield f"{clocks['left']} of {clocks['workers']}"
-    yield "torn down" if shard["direct"] else "stands"
+    degree = shard.get("in_degree")
+    stands = "stands" if degree is None else f"stands, in-degree {degree['now']}"
+    yield "torn down" if shard["direct"] else stands
     yield ", ".join(attached) or "none"
     yield shard["log_bytes"]
     yield shard["snapshots"]
@@ -110,5 +112,11 @@ def _troubles(name: str, shard: Mapping[str, Any]) -> Iterable[RenderableType]:
             if limit is not None:
                 told = f"{limit / 1e6:.1f} MB/s, for more important models use the link"
                 yield Text(f"    {name}: {way} {link['peer']}: at most {told}")
+    degree = shard.get("in_degree")
+    if degree is not None and degree["changes"]:
+        before = f"{degree['before']} before it" if degree["before"] != degree["now"] else "as before"
+        yield Text(f"    {name}: in-degree {degree['now']} from clock {degree['first_clock']} on, {before}")
+    for decision in [] if degree is None else degree["decisions"]:
+        yield Text(f"    {name}: {decision}")
     for note in shard["notes"]:
         yield Text(f"    {name}: {note}")
