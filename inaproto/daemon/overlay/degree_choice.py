@@ -59,8 +59,8 @@ class LinkLoad:
             self._sampled = now, carried
 
     def look(self, now: Instant, carried: int) -> tuple[int, int]:
-        """Since the last look, in thousandths: (the share of the time in which weights were waited for, how full
-        the link was then)."""
+        """Since the last look, in thousandths: (the share of the time in which weights were waited for, how
+        full the link was then)."""
         since, before = self._looked
         waited = self._waited_ns
         if self._waits_since is not None:
