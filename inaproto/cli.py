@@ -55,6 +55,11 @@ Several switches, from one file that names them all (deploy/fabric.toml):
   inaproto switch --fabric fabric.toml --name leaf0 &
   inaproto host --dir DIRECTORY-OF-SPINE --switch leaf0 --name h0 --ip 10.0.0.1 &
 
+\b
+Workers that push and pull, with parameter servers; all daemons read one file (docs/push-pull.md):
+  inaproto server --dir /tmp/ina --models models.toml --name ps0 &
+  inaproto host --dir /tmp/ina --models models.toml --name h0 --ip 10.0.0.1 &
+
 Every option of a daemon can also be a field of its table in a TOML file (--config) or an environment
 variable (INAPROTO_ and its name in capitals); flags win over the environment, the environment over the file.
 """
@@ -86,7 +91,8 @@ def cli() -> None:
     """In-network aggregation: all-reduces that are summed in the switch, over RoCEv2.
 
     A switch daemon sums the gradients of training processes while their packets pass through; a host
-    daemon on every machine sends them for the processes that run there.
+    daemon on every machine sends them for the processes that run there. Where workers do not go in step,
+    or no switch can help, parameter servers hold the weights, and trees of hosts add up what is pushed.
     """
 
 

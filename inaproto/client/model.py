@@ -42,7 +42,7 @@ from inaproto.client.waits import EXPLAIN_AGAIN_S, EXPLAIN_S, ask_status
 from inaproto.errors import LocalMisuse, OperationTimeout
 from inaproto.ports import Dial
 from inaproto.units import UNIX_PATH_BYTES_MAX
-from inaproto.wire.push_pull_messages import ModelJoined, ModelPulled
+from inaproto.wire.push_pull_messages import ModelDone, ModelJoined, ModelPulled
 
 T = TypeVar("T")
 log = logging.getLogger("inaproto.client")
@@ -82,6 +82,7 @@ class _Model:
         """That has not ended."""
         self._late_pulls: dict[tuple[int, int | None], tuple[ModelRequest, Region]] = {}
         """The last one that ran out of time, by the worker's clock and the staleness asked for."""
+        self._late_save: tuple[int, ModelRequest] | None = None
         self._has_left = False
         self.last_pull: PullRecord | None = None
 
@@ -209,6 +210,24 @@ class _Model:
         channel.send(data)
         return request, region
 
+    def _saving(self, timeout: float | None) -> Steps[int]:
+        _check_timeout("make_durable", timeout)
+        self._require_usable()
+        late, self._late_save = self._late_save, None
+        if late is not None and late[0] == self._clock:
+            request = late[1]
+        else:
+            request, data = self._protocol.save_model()
+            self._channel.send(data)
+        try:
+            yield from self._waiting(request, timeout)
+        except OperationTimeout:
+            self._late_save = self._clock, request
+            raise
+        answer = request.answer
+        assert isinstance(answer, ModelDone)
+        return answer.clock
+
     def _leaving(self, timeout: float | None) -> Steps[None]:
         _check_timeout("leave", timeout)
         self._require_usable()
@@ -329,6 +348,14 @@ class Model(_Model):
         """
         return await self._driver.drive(self._pulling(staleness, timeout))
 
+    async def make_durable(self, timeout: float | None = None) -> int:
+        """Returns when the servers have all that this worker has finished on their disks: how many updates.
+
+        What a node may withhold (staleness > 0) goes up at once. In a model of staleness 0 an update becomes
+        durable together with those of the same clock of all other workers. Raises as :meth:`finish`.
+        """
+        return await self._driver.drive(self._saving(timeout))
+
     async def leave(self, timeout: float | None = None) -> None:
         """For good: nobody waits for this worker any more. Returns when its updates are durable.
 
@@ -384,6 +411,10 @@ class BlockingModel(_Model):
     def pull(self, staleness: int | None = None, timeout: float | None = None) -> NDArray[Any]:
         """As :meth:`Model.pull`."""
         return drive_blocking(self._pulling(staleness, timeout))
+
+    def make_durable(self, timeout: float | None = None) -> int:
+        """As :meth:`Model.make_durable`."""
+        return drive_blocking(self._saving(timeout))
 
     def leave(self, timeout: float | None = None) -> None:
         """As :meth:`Model.leave`."""

@@ -19,6 +19,7 @@ from inaproto.wire.push_pull_messages import (
     ModelLeave,
     ModelPull,
     ModelPulled,
+    ModelSave,
 )
 
 
@@ -62,6 +63,10 @@ class ModelProtocol(ClientProtocol):
         asked = "pull" if staleness is None else f"pull at staleness {staleness}"
         request, id = self._request(asked, memory)
         return request, encode_message(ModelPull(id=id, staleness=staleness, segment=segment, offset=offset))
+
+    def save_model(self) -> tuple[ModelRequest, bytes]:
+        request, id = self._request("make_durable", None)
+        return request, encode_message(ModelSave(id=id))
 
     def leave_model(self) -> tuple[ModelRequest, bytes]:
         request, id = self._request("leave", None)

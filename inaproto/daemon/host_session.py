@@ -37,7 +37,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
-from inaproto.wire.push_pull_messages import ModelClock, ModelJoin, ModelLeave, ModelPull
+from inaproto.wire.push_pull_messages import ModelClock, ModelJoin, ModelLeave, ModelPull, ModelSave
 
 SEGMENTS_MAX = 256
 """Segments of one process: each takes one of the NIC's memory regions."""
@@ -148,7 +148,7 @@ class ClientSession:
                 self._report(id)
             case ModelJoin():
                 self._asked_for_model(message)
-            case ModelClock() | ModelPull() | ModelLeave():
+            case ModelClock() | ModelPull() | ModelSave() | ModelLeave():
                 if self._model is None:
                     raise JobError(f"{message.TYPE} before a model_join")
                 self._model.handle(message)

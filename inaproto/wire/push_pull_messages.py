@@ -1,6 +1,7 @@
 """Control messages of models that are trained by push, pull and clock (:mod:`inaproto.core.push_pull`).
 
-training process -> host daemon: ModelJoin, Buffer (one memfd beside it), ModelClock, ModelPull, ModelLeave.
+training process -> host daemon: ModelJoin, Buffer (one memfd beside it), ModelClock, ModelPull, ModelSave,
+ModelLeave.
 host daemon -> training process: ModelJoined, ModelDone, ModelPulled, Error.
 
 Between hosts and parameter servers, with arrays behind them (:mod:`inaproto.wire.array_frames`), of one model
@@ -112,8 +113,15 @@ class ModelLeave(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSave(Message):
+    """Done once all updates that are finished are durable."""
+
+    TYPE: ClassVar[str] = "model_save"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDone(Message):
-    """Of ``ModelClock`` and ``ModelLeave``: the daemon has read the update."""
+    """Of ``ModelClock``, ``ModelSave`` and ``ModelLeave``: of the first, the daemon has read the update."""
 
     TYPE: ClassVar[str] = "model_done"
     clock: _Clock
@@ -351,6 +359,7 @@ PUSH_PULL_MESSAGES: Final[tuple[type[Message], ...]] = (
     ModelClock,
     ModelPull,
     ModelLeave,
+    ModelSave,
     ModelDone,
     ModelPulled,
     OverlayHello,

@@ -124,7 +124,7 @@ def test_all_messages_of_the_protocol() -> None:
         "sharing_prepare sharing_commit sharing_abort sharing_end sharing_vote sharing_refusal sharing_done "
         "sharing_drained sharing_ask sharing_seats sharing_pattern sharing_progress sharing_ask_peer "
         "sharing_tell_peer "
-        "model_join model_joined model_clock model_pull model_leave model_done model_pulled "
+        "model_join model_joined model_clock model_pull model_leave model_save model_done model_pulled "
         "overlay_hello overlay_state overlay_welcome overlay_queue_pair overlay_queue_pair_ready "
         "overlay_no_queue_pair "
         "push_pull_attach push_pull_push push_pull_request push_pull_flush "

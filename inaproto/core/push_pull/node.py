@@ -45,6 +45,7 @@ from inaproto.core.push_pull.types import (
     Resumed,
     Stirred,
     Tell,
+    Urged,
     Woke,
 )
 from inaproto.core.push_pull.updates import Update
@@ -147,6 +148,8 @@ class ShardNode:
                 worker.abandons()
                 if worker.is_to_be_flushed:
                     self._flush()
+            case Urged():
+                self._flush()
             case Ending():
                 self._is_ending = True
                 self._flush()

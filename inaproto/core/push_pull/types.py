@@ -230,6 +230,12 @@ class Abandoned:
 
 
 @dataclass(frozen=True, slots=True)
+class Urged:
+    """What the worker has finished is not to be withheld, here and above: somebody waits for the root to have
+    it durably. Nothing is withheld at s = 0, where a window waits for all who are in it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """This node's process ends soon, and in order: all that it has goes up at once, at s = 0 in parts of
     windows if need be. What the root then has of the worker is not made again."""
@@ -299,7 +305,7 @@ class Woke:
 
 
 WorkerEvent = Pushed | Clocked | Pulled | Left | Abandoned
-NodeEvent = WorkerEvent | Ending | Connected | Disconnected | Heard | Stirred | Loaded | Woke
+NodeEvent = WorkerEvent | Urged | Ending | Connected | Disconnected | Heard | Stirred | Loaded | Woke
 RootEvent = Connected | Disconnected | Heard | Stirred | Persisted | Remove | Reshape | Woke
 
 # --- actions

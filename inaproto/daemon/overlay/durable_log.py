@@ -217,3 +217,19 @@ def _frame(body: memoryview) -> Frame:
     if len(frames) != 1:
         raise DecodeError("store", f"an entry of {len(frames)} frames")
     return frames[0]
+
+
+def read_store(directory: Path) -> Found:
+    """What a store has, also while its server writes: nothing is locked, and nothing changed. Raises
+    ``DecodeError`` and ``OSError``; ``FileNotFoundError`` also where a new snapshot came meanwhile."""
+    found = [match for name in os.listdir(directory) if (match := _FILE.fullmatch(name)) is not None]
+    number = max((int(match[2]) for match in found if match[1] == "snapshot"), default=0)
+    if not number:
+        return Found(None, [], 0)
+    data = memoryview((directory / f"snapshot-{number}").read_bytes())
+    whole = decode_entries(data)
+    if len(whole.bodies) != 1 or whole.end != data.nbytes:
+        raise DecodeError("store", f"snapshot-{number} is damaged")
+    log = memoryview((directory / f"log-{number}").read_bytes())  # not mapped: it may be cut
+    entries = decode_entries(log)
+    return Found(_frame(whole.bodies[0]), [_frame(body) for body in entries.bodies], log.nbytes - entries.end)

@@ -74,6 +74,8 @@ class HostModels:
             for shell in self._shells.values():
                 nursery.start_soon(shell.keep_time)
                 shell.start()
+            for seat in self.seats.values():
+                nursery.start_soon(seat.keep_saving)
             nursery.start_soon(LateWaits(self._links, self.seats).run)
             task_status.started()
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
 from inaproto.core.push_pull.clocks import FOREVER
 from inaproto.core.push_pull.fixed_point import is_quantisable
 from inaproto.core.push_pull.tuning import StalenessTuning
-from inaproto.core.push_pull.types import Abandoned, Answer, Clocked, Left, Pulled, Pushed
+from inaproto.core.push_pull.types import Abandoned, Answer, Clocked, Left, Pulled, Pushed, Urged
 from inaproto.core.push_pull.words import Numbers
 from inaproto.daemon.overlay.core_configs import pulls_max
 from inaproto.daemon.overlay.instants import now
@@ -30,6 +30,8 @@ from inaproto.daemon.overlay.shells import NodeShell
 from inaproto.daemon.overlay.staleness_choice import StalenessChoice
 from inaproto.errors import JobError
 from inaproto.wire.push_pull_messages import OverlayState
+
+URGE_S: Final = 1.0
 
 
 class Owner(Protocol):
@@ -97,6 +99,8 @@ class ModelSeat:
         self._is_ready = False
         self._requests: dict[int, _Request] = {}
         """By the number that a shard was asked by."""
+        self._saves: list[_Request] = []
+        self._wake_saver = trio.Event()
         self._next = 1
         self._taking: set[Shard] = set()
         """Shards that were given an update, or told that the worker leaves, and have not said so."""
@@ -147,6 +151,7 @@ class ModelSeat:
             self._owner, self._clock, self._is_ready = None, None, False
             self._owner_since = trio.current_time()
             self._requests.clear()
+            self._saves.clear()
             for shell in self._shells.values():
                 shell.post(Abandoned())
 
@@ -204,6 +209,35 @@ class ModelSeat:
         for shell, number, ahead in shells:  # nobody need be where a shard has the worker already
             shell.post(Pulled(number, staleness + ahead))
 
+    def save(self, request: int) -> None:
+        """Done when all servers have the worker's updates on their disks."""
+        self._require_next(None)
+        if len(self._saves) >= pulls_max(self.model) and self._owner is not None:
+            text = f"model {self.model.name!r}: {len(self._saves)} calls of make_durable() wait already"
+            self._owner.model_refused(request, text)
+            return
+        asked = _Request(request, self._clock or 0)
+        asked.waiting = dict.fromkeys(self._shells, 0)
+        self._saves.append(asked)
+        self._wake_saver.set()
+
+    async def keep_saving(self) -> None:
+        """For :meth:`save`, until cancelled."""
+        while True:
+            await self._wake_saver.wait()
+            self._wake_saver = trio.Event()
+            while self._saves:
+                asked = self._saves[0]
+                for shard, shell in self._shells.items():
+                    while asked in self._saves and shell.merged_of_worker() < asked.clock:
+                        shell.post(Urged())  # again, if who withheld it has died since
+                        with trio.move_on_after(URGE_S):
+                            await shell.merged(asked.clock)
+                    asked.waiting.pop(shard)
+                if asked in self._saves:
+                    self._saves.remove(asked)
+                    self._finish(asked)
+
     def leave(self, request: int) -> None:
         self._require_next(None)
         self._clock = FOREVER
@@ -228,7 +262,7 @@ class ModelSeat:
                 if shard not in known or shard in self._taking
             ]
         found: dict[Shard, int] = {}
-        for request in self._requests.values():
+        for request in (*self._requests.values(), *self._saves):
             clock = min(request.clock, FOREVER) - request.staleness
             for shard in request.waiting:
                 found[shard] = max(clock, found.get(shard, 0))
@@ -243,7 +277,8 @@ class ModelSeat:
         """None: it does not wait."""
         if self._owner is not None and not self._is_ready:
             return self._owner_since
-        return min((request.since for request in self._requests.values()), default=None)
+        requests = (*self._requests.values(), *self._saves)
+        return min((request.since for request in requests), default=None)
 
     def _require_next(self, clock: int | None) -> None:
         if not self._is_ready or self._clock is None:

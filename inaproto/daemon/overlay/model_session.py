@@ -30,10 +30,11 @@ from inaproto.wire.push_pull_messages import (
     ModelLeave,
     ModelPull,
     ModelPulled,
+    ModelSave,
 )
 
 SEGMENTS_MAX: Final = 256
-ModelRequest = ModelClock | ModelPull | ModelLeave
+ModelRequest = ModelClock | ModelPull | ModelSave | ModelLeave
 
 
 class ModelSession:
@@ -96,6 +97,8 @@ class ModelSession:
                     raise JobError(f"two pulls with the number {id}")
                 self._pulls[id] = message
                 self._seat.pull(id, staleness)
+            case ModelSave(id=id):
+                self._seat.save(id)
             case ModelLeave(id=id):
                 self._seat.leave(id)
 
