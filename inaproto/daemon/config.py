@@ -220,8 +220,8 @@ class SwitchSettings(Settings):
     """Rate at which switches add up what each host sends, for the comparison of paths; 0: that of links."""
     tensor_kib: int = Field(default=1024, ge=1, le=1 << 30)
     """With link_mbps or link_probe_kib: size of an all-reduce for which paths are compared."""
-    link_probe_kib: int = Field(default=0, ge=0, le=1 << 14)
-    """Without link_mbps: hosts that arrive measure their link to another by a write of this size; 0: not."""
+    link_probe_kib: int = Field(default=0, ge=0, le=1 << 13)
+    """Without link_mbps: hosts that arrive measure a link by two writes of this size; 0: none does."""
     recover_ms: int = Field(default=5000, ge=0, le=3_600_000)
     """A job whose ring has ended waits this long for all its ranks, to go on; 0: it fails at once."""
     weather: Annotated[Weather, BeforeValidator(_weather)] = Weather()

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from inaproto.wire.control_fields import Integer, OneOf
 from inaproto.wire.control_types import U24, U32, U64, Explanation, Ip, Mac, Message, Name
 
-PROBE_BYTES_MAX: Final = 16 << 20
+PROBE_BYTES_MAX: Final = 8 << 20
 _Kind = Annotated[Literal["offer", "answer", "end"], OneOf(("offer", "answer", "end"))]
 
 
