@@ -13,7 +13,7 @@ from inaproto.core.push_pull.ledger import Ledger
 from inaproto.core.push_pull.local_worker import LocalWorker
 from inaproto.core.push_pull.node import ShardNode
 from inaproto.core.push_pull.parent_link import ParentLink
-from inaproto.core.push_pull.shape import Shape
+from inaproto.core.push_pull.shape import _Place
 from inaproto.core.push_pull.shard import ShardRoot
 from inaproto.core.push_pull.subtree import Subtree
 from inaproto.core.push_pull.updates import goes_on
@@ -97,9 +97,9 @@ _ALL: Final = (
         "window_in_another_order",
         _RULES,
         "adds what is below a node from right to left",
-        Shape._add,
-        "in_order = [part for group, _ in groups for part in group]",
-        "in_order = [part for group, _ in reversed(groups) for part in group]",
+        _Place.add,
+        "in_order = [part for group in groups for part in group]",
+        "in_order = [part for group in reversed(groups) for part in group]",
     ),
     _fault(
         "acknowledges_before_durable",

@@ -108,6 +108,7 @@ def test_reals_are_rounded_to_the_nearest_multiple_and_what_does_not_fit_is_refu
     assert numbers.tolist() == [1, 2, 0, 0], "ties go to the even one"
     assert numbers.dtype == np.int32
     assert dequantised(numbers, 2).tolist() == [0.25, 0.5, 0.0, 0.0]
+    assert not dequantised(numbers, 2).flags.writeable, "as weights of the other kinds"
     for wrong in (np.nan, np.inf, 2.0**29, -(2.0**29)):
         with pytest.raises(LocalMisuse, match="not finite or too great"):
             quantised(np.array([wrong]), 2, np.dtype("int32"))

@@ -42,6 +42,7 @@ def _fits(scaled: Numbers, dtype: np.dtype[Any]) -> bool:
 
 
 def dequantised(numbers: Numbers, bits: int) -> Numbers:
-    """The float64 values; exact below 2**53."""
+    """The float64 values; exact below 2**53; a new array that nobody can write."""
     values: Numbers = np.ldexp(numbers.astype(np.float64), -bits)
+    values.setflags(write=False)
     return values

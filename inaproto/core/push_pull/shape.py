@@ -9,7 +9,7 @@ does not ask for it).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from inaproto.core.push_pull.clocks import WorkerId
@@ -26,7 +26,7 @@ class Shape:
     """A node of the tree: its own worker comes first, then what is below, left to right."""
 
     worker: WorkerId | None
-    below: tuple[Shape, ...] = ()
+    below: tuple[Shape, ...] = field(default=(), repr=False)
 
     @staticmethod
     def of(
@@ -35,32 +35,75 @@ class Shape:
         worker: Callable[[NodeId], WorkerId | None],
     ) -> Shape:
         """``children``: of each node, in the order of addition; ``worker``: on its host."""
-        return Shape(worker(node), tuple(Shape.of(child, children, worker) for child in children(node)))
+        below = {node: tuple(children(node))}
+        for parent in (order := [node]):
+            for child in below[parent]:
+                below[child] = tuple(children(child))
+                order.append(child)
+        made: dict[NodeId, Shape] = {}
+        for parent in reversed(order):
+            made[parent] = Shape(worker(parent), tuple(made[child] for child in below[parent]))
+        return made[node]
 
     @cached_property
     def workers(self) -> frozenset[WorkerId]:
-        own = frozenset() if self.worker is None else frozenset((self.worker,))
-        return own.union(*(shape.workers for shape in self.below))
+        found = list[WorkerId]()
+        for shape in (walk := [self]):
+            walk += shape.below
+            found += [] if shape.worker is None else [shape.worker]
+        return frozenset(found)
 
     def added(self, parts: Sequence[Update], is_gone: IsGone) -> list[Update]:
-        """The parts of a window, with every subtree that is whole added up."""
-        return self._add(parts, is_gone)[0]
+        """The parts of a window, with every subtree that is whole added up.
 
-    def _add(self, parts: Sequence[Update], is_gone: IsGone) -> tuple[list[Update], bool]:
-        """And whether they are all of this subtree, in one."""
-        own = [part for part in parts if part.after.workers == (self.worker,)]
-        groups = [(own, bool(own) or self.worker is None or is_gone(self.worker))]
-        placed = {id(part) for part in own}
-        for shape in self.below:
-            found = [part for part in parts if shape.workers.issuperset(part.after)]
-            placed.update(id(part) for part in found)
-            groups.append(shape._add(found, is_gone))
-        others = [part for part in parts if id(part) not in placed]
-        in_order = [part for group, _ in groups for part in group]
-        if others:  # sums of this very subtree, or of no subtree at all
+        Downwards the parts are given to the subtrees that they are of, upwards these are added up.
+        """
+        for place in (walk := [_Place(self, list(parts))]):
+            walk += place.divide()
+        for place in reversed(walk):
+            place.add(is_gone)
+        return walk[0].parts
+
+
+class _Place:
+    """A subtree, and the parts of a window that are of it, or of subtrees of it."""
+
+    def __init__(self, shape: Shape, parts: list[Update]) -> None:
+        self._shape = shape
+        self.parts = parts
+        """Once added, what goes up of them."""
+        self.is_whole = False
+        """They are all of this subtree, in one."""
+        self._own: list[Update] = []
+        self._below: list[_Place] = []
+        self._others: list[Update] = []
+        """Sums of this very subtree, or of no subtree at all."""
+
+    def divide(self) -> list[_Place]:
+        """Those below that have parts."""
+        shape = self._shape
+        self._own = [part for part in self.parts if part.after.workers == (shape.worker,)]
+        self._below = [
+            _Place(sub, [part for part in self.parts if sub.workers.issuperset(part.after)])
+            for sub in shape.below
+        ]
+        placed = {id(part) for part in self._own}.union(id(p) for place in self._below for p in place.parts)
+        self._others = [part for part in self.parts if id(part) not in placed]
+        return [place for place in self._below if place.parts]
+
+    def add(self, is_gone: IsGone) -> None:
+        """Those below that have parts are added."""
+        shape, parts = self._shape, self.parts
+        groups = [self._own, *(place.parts for place in self._below)]
+        in_order = [part for group in groups for part in group]
+        if self._others:
             present = {worker for part in parts for worker in part.after}
-            is_whole = all(worker in present or is_gone(worker) for worker in self.workers)
-            return [*others, *in_order], is_whole and len(parts) == 1
-        if not all(is_whole for _, is_whole in groups):
-            return in_order, False
-        return ([total(in_order, in_order[0].clock)] if in_order else []), True
+            self.is_whole = len(parts) == 1 and all(w in present or is_gone(w) for w in shape.workers)
+            self.parts = [*self._others, *in_order]
+            return
+        own_is_there = bool(self._own) or shape.worker is None or is_gone(shape.worker)
+        self.is_whole = own_is_there and all(
+            place.is_whole if place.parts else all(map(is_gone, place._shape.workers))
+            for place in self._below
+        )
+        self.parts = [total(in_order, in_order[0].clock)] if self.is_whole and in_order else in_order
