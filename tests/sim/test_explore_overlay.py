@@ -1,41 +1,87 @@
-"""Push, pull and clock explored: whatever the order, every rule holds and all can finish."""
+"""Push, pull and clock explored: whatever the order, every rule holds and all can finish.
+
+Sizes are for every day; ``inaproto explore --world overlay`` runs larger ones.
+"""
 
 from __future__ import annotations
 
+import json
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from inaproto.errors import ConfigError
+from inaproto.core.push_pull.node import ShardNode
+from inaproto.errors import ConfigError, InvariantBroken
 from inaproto.sim.explore.engine import Verdict, explore
-from inaproto.sim.explore.overlay_config import OverlayWorldConfig
+from inaproto.sim.explore.overlay_config import NOW, OverlayWorldConfig
+from inaproto.sim.explore.overlay_waits import waits_of
 from inaproto.sim.explore.overlay_world import OverlayExplored
+from inaproto.units import Instant
 from inaproto_hil.explore import explore as command
+from inaproto_hil.explore.worlds import WORLDS
 from tests.planted.overlay_faults import FAULTS
+
+SMALL: dict[str, dict[str, Any]] = {
+    "a crash of two": {"tree": "two"},
+    "torn down": {"tree": "two", "failures": 1},
+    "interior": {"tree": "interior", "crashes": 0},
+    "a reset": {"tree": "two", "crashes": 0, "resets": 1},
+    "staleness": {"tree": "pair", "staleness": 1, "clocks": 2, "crashes": 0},
+    "a process ends": {"tree": "interior", "crashes": 0, "abandons": 1},
+    "two pulls": {"tree": "pair", "clocks": 2, "pulls": 2, "crashes": 0},
+}
 
 
 def explored(**sizes: Any) -> Verdict:
-    return explore(OverlayExplored(OverlayWorldConfig(**sizes)), states_max=60_000)
+    return explore(OverlayExplored(OverlayWorldConfig(**sizes)), states_max=60_000, must_end=True)
 
 
-@pytest.mark.parametrize("tree", ["flat", "interior", "chain"])
-def test_without_faults_every_order_ends(tree: str) -> None:
-    verdict = explored(tree=tree, crashes=0)
+@pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+def test_the_product_holds(sizes: dict[str, Any]) -> None:
+    verdict = explored(**sizes)
     assert verdict.counterexample is None
     assert verdict.finished >= 1
 
 
-def test_with_staleness_every_order_ends() -> None:
-    verdict = explored(tree="pair", staleness=1, clocks=2, crashes=0)
+def test_three_workers_and_one_crash_anywhere() -> None:
+    """The acceptance line, with the tree that is quickest."""
+    verdict = explored(tree="flat")
     assert verdict.counterexample is None
-    assert verdict.finished >= 1
+    assert verdict.states > 10_000
 
 
-def test_connections_that_break_change_nothing() -> None:
-    verdict = explored(tree="pair", crashes=0, resets=1)
-    assert verdict.counterexample is None
-    assert verdict.states > 300
+PLANTED: dict[str, tuple[str, ...]] = {
+    "a crash of two": (
+        "nothing_kept",
+        "merges_what_is_inside",
+        "multicast_to_one",
+        "resumes_from_the_beginning",
+    ),
+    "torn down": ("acknowledges_before_durable",),
+    "interior": ("window_sent_in_parts", "merged_told_too_soon"),
+    "a reset": ("root_merges_what_is_inside",),
+    "staleness": ("forwards_too_late", "flush_forgotten"),
+    "two pulls": ("answers_from_a_stale_cache",),
+}
+WITH_AND_WITHOUT = [
+    *((name, "") for name in SMALL),
+    *((name, fault) for name, faults in PLANTED.items() for fault in faults),
+]
+
+
+@pytest.mark.parametrize(("name", "fault"), WITH_AND_WITHOUT)
+def test_the_reductions_keep_the_verdict(name: str, fault: str) -> None:
+    """With a mistake in the product too: whether it is found, and what it breaks."""
+    planted: AbstractContextManager[object] = FAULTS[fault]() if fault else nullcontext()
+    with planted:
+        whole, reduced = (explored(**SMALL[name], reduced=reduced) for reduced in (False, True))
+    assert reduced.states < whole.states
+    found, found_reduced = whole.counterexample, reduced.counterexample
+    assert (found is None) == (found_reduced is None)
+    if found is not None and found_reduced is not None:
+        assert found_reduced.kind is found.kind
 
 
 @pytest.mark.parametrize("fault", ["merged_told_too_soon", "acknowledges_before_durable"])
@@ -55,11 +101,45 @@ def test_what_cannot_be_is_refused() -> None:
         OverlayWorldConfig(crashes=3)
 
 
+class _WaitsForMore(ShardNode):
+    @property
+    def deadline(self) -> Instant | None:
+        return Instant(5)
+
+
+def test_a_wait_that_the_exploration_does_not_know_is_not_passed_over() -> None:
+    config = OverlayWorldConfig(tree="two")
+    core = _WaitsForMore(config.node_config(config.nodes[0]), NOW)
+    with pytest.raises(InvariantBroken, match="_WaitsForMore waits until 5"):
+        waits_of(core)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, env={"COLUMNS": "200"})
+
+
 def test_the_command_explores_it() -> None:
-    asked = ["--world", "overlay", "--variant", "interior"]
-    done = CliRunner().invoke(command, asked, catch_exceptions=False)
-    assert done.exit_code == 0
+    asked = ["--world", "overlay", "--variant", "pulls"]
+    done = run(*asked, "--set", "tree=two")
+    assert done.exit_code == 0, done.output
     assert "violations" in done.output
-    done = CliRunner().invoke(command, [*asked, "--set", "size=3"], catch_exceptions=False)
+    done = run(*asked, "--set", "size=3")
     assert done.exit_code == 2
     assert "--set size: there are tree" in done.output
+
+
+def test_without_a_variant_the_command_explores_all_that_take_no_more_than_a_minute() -> None:
+    sizes = ("crashes=0", "clocks=2", "tree=two")
+    done = run("--world", "overlay", "--json", "-", *(word for size in sizes for word in ("--set", size)))
+    assert done.exit_code == 0, done.output
+    reports = json.loads(done.stdout)["worlds"]
+    assert [report["variant"] for report in reports] == list(WORLDS["overlay"].product)
+    assert all(report["violations"] == 0 and report["states"] > 20 for report in reports)
+    assert done.stderr.count("violations") == len(reports)
+
+
+@pytest.mark.parametrize("world", ["overlay", "sharing"])
+def test_a_world_without_its_option_is_told_of_it(world: str) -> None:
+    done = run(world)
+    assert done.exit_code == 2
+    assert f"Error: did you mean --world {world}?" in done.output

@@ -19,6 +19,18 @@ INTERRUPTED: Final = 130
 
 
 class _Explore(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)  # the parser takes its words out
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            from inaproto_hil.explore.worlds import WORLDS
+
+            named = [word for word in given if word in ("ring", "sharing", *WORLDS)]
+            if "unexpected extra argument" not in error.message.lower() or not named:
+                raise
+            raise click.UsageError(f"did you mean --world {named[0]}?", ctx) from None
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from inaproto_hil.explore.help_text import epilog
 
@@ -225,12 +237,17 @@ def _explore_named(
     from rich.console import Console
 
     from inaproto.sim.explore.engine import Interrupted, TooManyStates
-    from inaproto_hil.explore.worlds import search_named, show_named
+    from inaproto_hil.explore.worlds import NamedReport, search_named, show_named, variants_of
 
+    console = Console(stderr=json_file is not None and json_file.name == "<stdout>")
+    reports: list[NamedReport] = []
     try:
         if states_max < 1:
             raise ConfigError(f"states_max must be at least 1, not {states_max}")
-        report = search_named(world, variant, settings, states_max, reduced=not full)
+        variants = variants_of(world, variant)
+        for name in variants:
+            reports.append(search_named(world, name, settings, states_max, reduced=not full))
+            show_named(console, reports[-1])
     except ConfigError as error:
         raise click.UsageError(_by_option(str(error), {"variant", "states_max"})) from None
     except TooManyStates as error:
@@ -240,9 +257,10 @@ def _explore_named(
         click.echo(f"inaproto: {error}: no verdict", err=True)
         return INTERRUPTED
     if json_file is not None:
-        json_file.write(json.dumps(report.as_json(), indent=2) + "\n")
-    show_named(Console(stderr=json_file is not None and json_file.name == "<stdout>"), report)
-    return 0 if report.counterexample is None else 1
+        found = [report.as_json() for report in reports]
+        told = found[0] if len(found) == 1 else {"version": found[0]["version"], "worlds": found}
+        json_file.write(json.dumps(told, indent=2) + "\n")
+    return 0 if all(report.counterexample is None for report in reports) else 1
 
 
 def _by_option(error: str, fields: set[str]) -> str:

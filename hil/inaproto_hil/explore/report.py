@@ -36,22 +36,25 @@ def search(variant: str, config: RingWorldConfig, states_max: int) -> Search:
     return Search(world, *watched(world, states_max))
 
 
-def watched(world: engine.Explorable[Any, Any], states_max: int) -> tuple[engine.Verdict, float]:
+def watched(
+    world: engine.Explorable[Any, Any], states_max: int, what: str = "", *, must_end: bool = False
+) -> tuple[engine.Verdict, float]:
     """The verdict and the seconds that it took; with a progress line on a terminal."""
     begun = time.perf_counter()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     console = Console(stderr=True)
     with ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("exploring", total=None)
+        name = f"{what}: " if what else ""
+        task = bar.add_task(f"{name}exploring", total=None)
 
         def progress(now: engine.Progress) -> None:
             bar.update(
                 task,
-                description=f"{now.states:,} states, {now.states - now.expanded:,} to expand, "
+                description=f"{name}{now.states:,} states, {now.states - now.expanded:,} to expand, "
                 f"{now.transitions:,} transitions, depth {now.depth}",
             )
 
-        verdict = engine.explore(world, states_max=states_max, progress=progress)
+        verdict = engine.explore(world, states_max=states_max, progress=progress, must_end=must_end)
     return verdict, time.perf_counter() - begun
 
 

@@ -25,6 +25,8 @@ from inaproto_hil.explore.report import VERSION, memory_mib, print_run, watched
 class Made:
     world: engine.Explorable[Any, Any]
     config: dict[str, Any]
+    must_end: bool = False
+    """No run without faults may go on for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class NamedWorld:
     """What each is, and what the search shows with its defaults."""
     make: Callable[[str, Mapping[str, str], bool], Made]
     """(variant, settings, reduced); raises ``ConfigError``."""
+    product: tuple[str, ...] = ("product",)
+    """The variants that are explored if none is named."""
 
 
 def _migration(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
@@ -54,15 +58,37 @@ def _migration(variant: str, settings: Mapping[str, str], reduced: bool) -> Made
     return Made(migration_variants.migration_world(variant, config), asdict(config))
 
 
-_STALE: Final = {"tree": "pair", "staleness": 1, "clocks": 2, "crashes": 0}
 OVERLAYS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
-    "product": ("three workers below one server, one crash anywhere", "holds", {}),
-    "staleness": ("two workers, one below the other, staleness 1", "holds", _STALE),
-    "interior": ("two workers below a third", "holds without crashes", {"tree": "interior", "crashes": 0}),
-    "pair": ("one worker below another, one crash anywhere", "holds", {"tree": "pair"}),
-    "torn-down": ("the same; one dead node tears the tree down", "holds", {"tree": "pair", "failures": 1}),
+    "flat": ("three workers below one server, one crash anywhere", "holds", {}),
+    "interior": (
+        "two workers below a third, one crash anywhere",
+        "no rule broken in the first 4,000,000 states; it has more",
+        {"tree": "interior"},
+    ),
+    "staleness": (
+        "two workers below one server, staleness 1, one crash anywhere",
+        "holds",
+        {"tree": "two", "staleness": 1, "clocks": 2},
+    ),
+    "torn-down": (
+        "two workers below a server that one dead node makes tear the tree down",
+        "holds",
+        {"tree": "two", "failures": 1, "clocks": 2},
+    ),
+    "abandoned": (
+        "two workers below a third, one worker's process ends and another goes on in its place",
+        "holds",
+        {"tree": "interior", "crashes": 0, "abandons": 1, "clocks": 2},
+    ),
+    "pulls": (
+        "three workers below one server, each goes on while one pull of it waits",
+        "holds",
+        {"crashes": 0, "clocks": 2, "pulls": 2},
+    ),
 }
 """By name: what it is, what the search shows, and sizes."""
+EXPLORED: Final = ("flat", "staleness", "torn-down", "abandoned", "pulls")
+"""What ``product`` stands for: all that is searched to the end within a minute."""
 
 
 def _overlay(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
@@ -78,9 +104,9 @@ def _overlay(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
             raise ConfigError(f"--set {name} must be a number, not {value!r}")
         else:
             sizes[name] = int(value)
-    config = OverlayWorldConfig(**sizes)
+    config = OverlayWorldConfig(**sizes, reduced=reduced)
     shown = {name: getattr(config, name) for name in ("tree", *RANGES)}
-    return Made(OverlayExplored(config), shown)
+    return Made(OverlayExplored(config), shown, must_end=True)
 
 
 WORLDS: Final[Mapping[str, NamedWorld]] = {
@@ -101,12 +127,15 @@ WORLDS: Final[Mapping[str, NamedWorld]] = {
             "tree=NAME": ", ".join(TREES),
             "clocks=K": "updates of each worker",
             "staleness=K": "of the tree and of each pull",
+            "pulls=K": "of a worker, that may wait at once",
             "crashes=K": "of any node or the server, at any moment",
             "resets=K": "connections that break",
+            "abandons=K": "processes of workers that end; others go on",
             "failures=K": "nodes dead at once that tear the tree down",
         },
         {name: (text, shows) for name, (text, shows, _) in OVERLAYS.items()},
         _overlay,
+        EXPLORED,
     ),
 }
 
@@ -148,6 +177,13 @@ class NamedReport:
         }
 
 
+def variants_of(world: str, variant: str) -> tuple[str, ...]:
+    """The variants that are explored: ``product`` may stand for several."""
+    if world not in WORLDS:
+        raise ConfigError(f"--world {world!r} does not exist; there are ring, sharing, {', '.join(WORLDS)}")
+    return WORLDS[world].product if variant == "product" else (variant,)
+
+
 def search_named(
     world: str, variant: str, settings: Sequence[str], states_max: int, *, reduced: bool
 ) -> NamedReport:
@@ -155,8 +191,6 @@ def search_named(
 
     A run that breaks a rule is looked for again without reductions, so that it is a shortest one.
     """
-    if world not in WORLDS:
-        raise ConfigError(f"--world {world!r} does not exist; there are ring, {', '.join(WORLDS)}")
     values = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -164,11 +198,14 @@ def search_named(
             raise ConfigError(f"--set must be NAME=VALUE, each name once, not {setting!r}")
         values[name] = value
     made = WORLDS[world].make(variant, values, reduced)
-    verdict, seconds = watched(made.world, states_max)
+    verdict, seconds = watched(made.world, states_max, variant, must_end=made.must_end)
     found, is_shortest = verdict.counterexample, not reduced
     if found is not None and reduced:
         try:
-            whole = watched(WORLDS[world].make(variant, values, False).world, states_max)[0]
+            full = WORLDS[world].make(variant, values, False)
+            whole = watched(full.world, states_max, f"{variant} without reductions", must_end=made.must_end)[
+                0
+            ]
             found, is_shortest = whole.counterexample or found, whole.counterexample is not None
         except (engine.TooManyStates, engine.Interrupted):
             is_shortest = False

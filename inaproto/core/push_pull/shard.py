@@ -334,11 +334,11 @@ class ShardRoot:
         for worker in failures.removed(children, self._clocks, now):
             actions += self._remove(worker)
         actions += self._persist()
-        mode = failures.new_mode(children, now)
+        actions += self._attach()
+        mode = failures.new_mode(children, now)  # after the last one that was missing is attached
         if mode is not None:
             actions.append(Noted(Mark.TORN_DOWN if mode else Mark.BUILT_UP, why=f"dead: {failures.why}"))
             actions += [Tell(child.node, Mode(mode)) for child in children if child.bond is not Bond.NONE]
-        actions += self._attach()
         actions += children.multicast(Weights(self._weights, self._clocks, self._clocks))
         return [*actions, *children.tell_merged(self._clocks)]
 

@@ -76,6 +76,7 @@ class Explorable(Protocol[State, Step]):
 class Kind(Enum):
     BROKEN = "a rule is broken"
     STUCK = "it can never finish"
+    ENDLESS = "it can go on for ever"
 
 
 class TooManyStates(Exception):
@@ -124,12 +125,13 @@ def explore(
     *,
     states_max: int,
     progress: Callable[[Progress], None] | None = None,
+    must_end: bool = False,
 ) -> Verdict:
-    """Visit every reachable state.
+    """Visit every reachable state. ``must_end``: a run without faults that never ends is a counterexample.
 
     Raises ``TooManyStates`` when there are more than ``states_max`` or than fit memory, and ``Interrupted``.
     """
-    search = _Search(world, states_max, progress)
+    search = _Search(world, states_max, progress, must_end=must_end)
     try:
         return search.run()
     except KeyboardInterrupt:
@@ -148,8 +150,11 @@ class _Search(Generic[State, Step]):
         world: Explorable[State, Step],
         states_max: int,
         progress: Callable[[Progress], None] | None,
+        *,
+        must_end: bool = False,
     ) -> None:
         self._world = world
+        self._must_end = must_end
         self._states_max = states_max
         self._progress = progress
         self._number: dict[State, int] = {}
@@ -175,7 +180,8 @@ class _Search(Generic[State, Step]):
             return self._verdict(Counterexample(Kind.BROKEN, rule, *self._told(number, [])))
         stuck = self._first_stuck()
         if stuck is None:
-            return self._verdict(None)
+            endless = self._first_endless() if self._must_end else None
+            return self._verdict(None if endless is None else self._going_on(endless))
         rule = "no finished state can be reached any more, whatever happens next"
         return self._verdict(Counterexample(Kind.STUCK, rule, *self._told(stuck, self._aftermath(stuck))))
 
@@ -231,26 +237,45 @@ class _Search(Generic[State, Step]):
         self._parent.append(parent)
         return number
 
-    def _first_stuck(self) -> int | None:
-        """The first state from which no finished one can be reached without further faults."""
-        count = len(self._states)
+    def _edges(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The steps that are no faults, sorted by where they lead: from where, and of each state the first
+        that leads there."""
         sources = np.frombuffer(self._from, np.int32) if self._from else np.empty(0, np.int32)
         targets = np.frombuffer(self._to, np.int32) if self._to else np.empty(0, np.int32)
         order = np.argsort(targets, kind="stable")
-        sources = sources[order]
-        begins = np.searchsorted(targets[order], np.arange(count + 1))
-        alive: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        return sources[order], np.searchsorted(targets[order], np.arange(len(self._states) + 1))
+
+    def _first_stuck(self) -> int | None:
+        """The first state from which no finished one can be reached without further faults."""
+        sources, begins = self._edges()
+        alive: NDArray[np.bool_] = np.zeros(len(self._states), np.bool_)
         frontier = np.array(self._finished, np.int64)
         alive[frontier] = True
         while len(frontier):
-            lengths = begins[frontier + 1] - begins[frontier]
-            # All edges into the frontier: for each of its states the range of ``sources`` that lead there.
-            offsets = np.repeat(begins[frontier] - np.cumsum(lengths) + lengths, lengths)
-            before = np.unique(sources[offsets + np.arange(len(offsets))])
+            before = np.unique(_edges_into(frontier, sources, begins))
             frontier = before[~alive[before]].astype(np.int64)
             alive[frontier] = True
         stuck = np.flatnonzero(~alive)
         return int(stuck[0]) if len(stuck) else None
+
+    def _first_endless(self) -> int | None:
+        """The first state that is left when those are taken away, again and again, from which no step that is
+        no fault leads to one that is left. From it such steps lead on for ever. None: there is none."""
+        sources, begins = self._edges()
+        ways = np.bincount(sources, minlength=len(self._states))
+        frontier = np.flatnonzero(ways == 0)
+        while len(frontier):
+            before = _edges_into(frontier, sources, begins)
+            ways -= np.bincount(before, minlength=len(ways))
+            ways[frontier] = -1
+            candidates = np.unique(before)
+            frontier = candidates[ways[candidates] == 0]
+        left = np.flatnonzero(ways > 0)
+        return int(left[0]) if len(left) else None
+
+    def _going_on(self, number: int) -> Counterexample:
+        rule = "a run without further faults goes on for ever"
+        return Counterexample(Kind.ENDLESS, rule, *self._told(number, self._aftermath(number)))
 
     def _told(self, number: int, aftermath: list[tuple[State, Step]]) -> tuple[list[str], list[str]]:
         """(the run to a state, the way on from there), step by step in words."""
@@ -289,3 +314,12 @@ class _Search(Generic[State, Step]):
             state = after
             seen.add(state)
         return run
+
+
+def _edges_into(
+    states: NDArray[np.int64], sources: NDArray[np.int32], begins: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Where the steps come from that lead to these states: for each its range of ``sources``."""
+    lengths = begins[states + 1] - begins[states]
+    offsets = np.repeat(begins[states] - np.cumsum(lengths) + lengths, lengths)
+    return sources[offsets + np.arange(len(offsets))]

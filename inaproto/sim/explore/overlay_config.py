@@ -20,8 +20,10 @@ ROOT: Final = NodeId(9)
 RANGES: Final = {
     "clocks": (1, 3),
     "staleness": (0, 2),
+    "pulls": (1, 2),
     "crashes": (0, 2),
     "resets": (0, 2),
+    "abandons": (0, 2),
     "failures": (1, 3),
 }
 TREES: Final = {
@@ -29,9 +31,12 @@ TREES: Final = {
     "interior": ((NodeId(0), (NodeId(1), NodeId(2))), (ROOT, (NodeId(0),))),
     "chain": ((NodeId(0), (NodeId(1),)), (NodeId(1), (NodeId(2),)), (ROOT, (NodeId(0),))),
     "pair": ((NodeId(0), (NodeId(1),)), (ROOT, (NodeId(0),))),
+    "two": ((ROOT, (NodeId(0), NodeId(1))),),
 }
-_NOW: Final = Instant(0)
-_AT_ONCE: Final = Patience(heartbeat_ns=None, dead_ns=0, return_ns=0, start_ns=0)
+NOW: Final = Instant(0)
+WAIT_NS: Final = 1
+"""Of each kind: no wait ends by itself, for clocks stand still; see ``overlay_waits``."""
+_PATIENCE: Final = Patience(heartbeat_ns=None, dead_ns=WAIT_NS, return_ns=WAIT_NS, start_ns=0)
 
 
 @dataclass(frozen=True)
@@ -40,17 +45,23 @@ class OverlayWorldConfig:
     clocks: int = 1
     """Updates of each worker, of which there is one on each node."""
     staleness: int = 0
+    pulls: int = 1
+    """Of a worker, that may wait at once: with 2 it goes on to its next update while one waits."""
     crashes: int = 1
     """Of any node, or of the server."""
     resets: int = 0
     """Connections that break under nodes that live."""
+    abandons: int = 0
+    """Workers' processes that end, and others that go on in their places."""
     failures: int = 2
     """Nodes dead at once that tear the tree down."""
+    reduced: bool = True
+    """Leaves out orders and states that nobody can tell apart; see ``overlay_reductions``."""
     node: Callable[[NodeConfig], ShardNode] = field(
-        default=lambda config: ShardNode(config, _NOW), compare=False
+        default=lambda config: ShardNode(config, NOW), compare=False
     )
     root: Callable[..., ShardRoot] = field(
-        default=lambda config, snapshot: ShardRoot(config, snapshot, (), _NOW), compare=False
+        default=lambda config, snapshot: ShardRoot(config, snapshot, (), NOW), compare=False
     )
 
     def __post_init__(self) -> None:
@@ -66,6 +77,12 @@ class OverlayWorldConfig:
                 "clocks must be a multiple of staleness + 1: nodes withhold what comes after one"
             )
 
+    @property
+    def counts_gone(self) -> bool:
+        """Whether it makes a difference that the server takes workers for gone: these are of nodes that are
+        down, and tear the tree down if they are enough."""
+        return not self.reduced or self.failures <= self.crashes
+
     @cached_property
     def shape(self) -> OverlayTree:
         return OverlayTree(ROOT, TREES[self.tree])
@@ -74,6 +91,10 @@ class OverlayWorldConfig:
     def nodes(self) -> tuple[NodeId, ...]:
         """Below the root; node ``n`` has worker ``n``."""
         return tuple(sorted(node for node in self.shape.nodes if node != ROOT))
+
+    @cached_property
+    def workers(self) -> tuple[WorkerId, ...]:
+        return tuple(WorkerId(node) for node in self.nodes)
 
     @cached_property
     def shard(self) -> ShardSpec:
@@ -85,6 +106,10 @@ class OverlayWorldConfig:
             ahead_max=max(2, self.staleness + 1),
         )
 
+    def element(self, node: int, clock: int) -> int:
+        """Of update ``clock`` of the node's worker."""
+        return self.nodes.index(NodeId(node)) * self.clocks + clock - 1
+
     def node_config(self, node: NodeId) -> NodeConfig:
         return NodeConfig(
             self.shard,
@@ -92,12 +117,13 @@ class OverlayWorldConfig:
             self.shape.ancestors(node),
             self.shape.children(node),
             WorkerId(node),
-            _AT_ONCE,
+            _PATIENCE,
+            workers=self.workers,
+            nodes=self.nodes,
         )
 
     @cached_property
     def root_config(self) -> RootConfig:
-        workers = tuple(WorkerId(node) for node in self.nodes)
         return RootConfig(
-            self.shard, ROOT, workers, self.shape.children(ROOT), self.nodes, _AT_ONCE, self.failures
+            self.shard, ROOT, self.workers, self.shape.children(ROOT), self.nodes, _PATIENCE, self.failures
         )
