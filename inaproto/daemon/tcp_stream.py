@@ -57,7 +57,7 @@ class TcpStream:
     def bound_buffers(self, nbytes: int) -> None:
         """The kernel's are made for speed alone: megabytes that wait in them have the link before whatever is
         more important, however slowly this side reads or writes."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)  # what it offers is about as much
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes // 2)  # the kernel takes it twice
         self._sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, nbytes)
 
     def close(self) -> None:

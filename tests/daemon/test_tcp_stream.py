@@ -40,7 +40,7 @@ def test_a_channel_that_may_have_to_make_way_keeps_little_in_the_kernel(
     ends: tuple[TcpStream, TcpStream],
 ) -> None:
     """Of a megabyte that is there already a lower rate would change nothing."""
-    paces = Paces.of(RATE, highest=9)
+    paces = Paces.of(RATE, [3, 9])
     for end in ends:
         StreamChannel(end, "test").pace(paces, 3)
     assert swallowed(ends[0]) <= 256 << 10
@@ -49,7 +49,7 @@ def test_a_channel_that_may_have_to_make_way_keeps_little_in_the_kernel(
 def test_the_most_important_channel_keeps_what_the_kernel_thinks_best(
     ends: tuple[TcpStream, TcpStream],
 ) -> None:
-    paces = Paces.of(RATE, highest=9)
+    paces = Paces.of(RATE, [3, 9])
     for end in ends:
         StreamChannel(end, "test").pace(paces, 9)
     assert swallowed(ends[0]) > 256 << 10

@@ -113,9 +113,9 @@ class Links:
         self._queue_pairs = queue_pairs
         self._admit = admit
         rate = models.rates.get(process)
-        highest = max((model.settings.priority for model in models.models), default=0)
         self.rate = rate
-        self.paces = None if rate is None else Paces.of(rate, highest)
+        priorities = [shard.model.settings.priority for shard in models.shards_of(process)]
+        self.paces = None if rate is None else Paces.of(rate, priorities or [0])
         """Of its link, where the models file says how fast that is."""
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}

@@ -11,6 +11,7 @@ transfer is one message with an array, or what of them is in the queue of output
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,8 +41,9 @@ WRITE_BYTES_MIN: Final = 1 << 10
 WRITE_S: Final = 0.1
 """Of its limit, at once."""
 HELD_S: Final = 0.01
-"""Of the link: so much lies in the transport, each way, of a channel that may have to make way."""
-HELD_BYTES_MIN: Final = 16 << 10
+"""Of the link: so much lies in the transport, each way, of models that may have to make way, if each has a
+channel."""
+HELD_BYTES_MIN: Final = 8 << 10
 
 
 class Meter:
@@ -170,9 +172,11 @@ class Paces:
     """So much, each way."""
 
     @staticmethod
-    def of(rate: int, highest: int = PRIORITY_MAX) -> Paces:
-        """``rate``: bytes/s, each way."""
-        held = max(HELD_BYTES_MIN, int(rate * HELD_S))
+    def of(rate: int, priorities: Sequence[int] = (PRIORITY_MAX,)) -> Paces:
+        """``rate``: bytes/s, each way. ``priorities``: of all models on it."""
+        highest = max(priorities)
+        below = sum(priority < highest for priority in priorities)
+        held = max(HELD_BYTES_MIN, int(rate * HELD_S) // max(1, below))
         return Paces(LinkPacer(AdmissionConfig(rate)), LinkPacer(AdmissionConfig(rate)), highest, held)
 
     def status(self) -> dict[str, Any]:
