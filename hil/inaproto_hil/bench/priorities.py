@@ -30,7 +30,7 @@ import inaproto
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto_hil import environment
-from inaproto_hil.cluster import ClusterError
+from inaproto_hil.cluster import ClusterError, signals_as_interrupt
 from inaproto_hil.shaped_cluster import Link, ShapedModelsCluster, shaped_cluster
 
 VERSION: Final = 1
@@ -273,7 +273,8 @@ def priorities_bench(
     config = Config(hosts, models, elements, rounds, compute, repetitions, link)
     console = Console(stderr=True, highlight=False)
     try:
-        report = run(config, partial(console.print, markup=False), logs)
+        with signals_as_interrupt():
+            report = run(config, partial(console.print, markup=False), logs)
     except (InaprotoError, ClusterError) as error:
         raise click.ClickException(str(error)) from None
     _show(Console(stderr=json_at == "-", highlight=False), report)
