@@ -110,7 +110,7 @@ def test_the_last_models_do_not_reproduce_where_draws_leave_it_open_and_trees_al
     (row,) = report["not_reproduced"]
     assert (row["figure"], row["what"], row["paper"], row["ours"]) == ("3", what, -54.0, pytest.approx(-40.0))
     assert "are -50.0 to -30.0, 4 of 8 inside" in row["why"]
-    assert "alone come to -40.0" in row["why"]
+    assert "which come to -40.0 with them" in row["why"]
     assert what not in {one["what"] for one in report["outside"]}
     (shown,) = [one for one in report["figures"][0]["rows"] if one["what"] == what]
     assert (shown["inside"], shown["verdict"], shown["bounds"]) == (False, "does not reproduce", [-64, -44])

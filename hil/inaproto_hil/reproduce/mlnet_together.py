@@ -102,9 +102,9 @@ def _why_late(outcomes: Outcomes, compute: float, seeds: int, row: DrawnRow) -> 
     least = float(np.mean(_changes(_LATE, [one.floors for one in both], base)))
     return (
         f"the interval of the mean reaches the tolerance: single draws, as the paper's is one, are"
-        f" {min(draws):.1f} to {max(draws):.1f}, {inside} of {len(draws)} inside. The last models have it of"
-        f" the trees, which alone come to {alone:.1f}: priorities let them wait for all others. Were the"
-        f" fullest link never idle, it would be {least:.1f}"
+        f" {min(draws):.1f} to {max(draws):.1f}, {inside} of {len(draws)} inside. It is what the trees alone"
+        f" do for the last models, which come to {alone:.1f} with them: with priorities those wait for all"
+        f" others. Were the fullest link never idle, it would be {least:.1f}"
     )
 
 
