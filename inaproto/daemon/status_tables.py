@@ -276,8 +276,14 @@ def _job(job: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _host(status: Mapping[str, Any]) -> Iterable[RenderableType]:
     switch = status.get("switch", {})
-    link = "connected" if switch.get("connected") else f"not connected: {switch.get('error', '')}"
-    yield Text(f"host {status.get('name')} ({status.get('ip')}): {link}, switch at {switch.get('path')}")
+    who = f"host {status.get('name')} ({status.get('ip')})"
+    if switch.get("connected"):
+        yield Text(f"{who}: connected, switch at {switch.get('path')}")
+    elif status.get("models") and not status.get("rings"):
+        yield Text(f"{who}: no switch at {switch.get('path')}; its models need none")
+    else:
+        link = f"not connected: {switch.get('error', '')}"
+        yield Text(f"{who}: {link}, switch at {switch.get('path')}")
     yield from _controller(status)
     rings = status.get("rings", [])
     if rings:

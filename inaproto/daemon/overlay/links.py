@@ -293,7 +293,8 @@ class Links:
             why = f"the connection was {end.reason}"
         except (DecodeError, JobError) as error:
             why = str(error)
-            log.warning("%s: %s at %s: %s", shard, self._process, peer, error)
+            if why != link.error:  # it is tried again every second
+                log.warning("%s: %s at %s: %s", shard, self._process, peer, error)
         else:
             self._ready(channel, shard, shard.model.settings.priority, pushes_max(shard))
             return await self._use(shard, link, channel)

@@ -31,7 +31,7 @@ def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
             "snapshots",
         )
         for column in columns:
-            table.add_column(column)
+            table.add_column(column, no_wrap=column != "children")
         for shard in status["shards"]:
             table.add_row(*map(str, _root(shard)))
         yield table
