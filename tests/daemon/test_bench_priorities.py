@@ -48,7 +48,7 @@ def test_the_highest_is_held_against_itself_alone_in_the_same_repetition() -> No
     [
         (row(0, "priorities", 10.6, 20.0), "later than 1.05"),
         (row(0, "priorities", 10.0, 29.0), "no better"),
-        (row(0, "priorities", 10.0, 20.0, share=0.009), "less than 1%"),
+        (row(0, "priorities", 10.0, 20.0, share=0.004), "less than 1%"),
         (row(0, "priorities", 10.0, 20.0, inexact=1), "not the sums"),
     ],
 )

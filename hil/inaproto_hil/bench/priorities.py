@@ -37,7 +37,8 @@ VERSION: Final = 1
 SLOWER_MAX: Final = 1.05
 """Than alone: the highest model."""
 SHARE_MIN: Final = 0.01
-"""Of the server's link, each way: for those below it, together."""
+"""Of the server's link: for those below it together, what came in and went out of what it can one way. In a
+round arrays go one way after the other."""
 HIGHEST: Final = 200
 SERVER: Final = "ps0"
 ALONE, RANKED, PLAIN = "alone", "priorities", "no priorities"
@@ -172,7 +173,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for count in sorted({row["models"] for row in rows if row["run"] == RANKED}):
         ranked = [row for row in rows if row["run"] == RANKED and row["models"] == count]
         plain = [row for row in rows if row["run"] == PLAIN and row["models"] == count]
-        shares = [min(row["share_of_others_in"], row["share_of_others_out"]) for row in ranked]
+        shares = [row["share_of_others_in"] + row["share_of_others_out"] for row in ranked]
         found.append(
             {
                 "models": count,
