@@ -215,7 +215,10 @@ class Serial(OverlayChecker):
         if world.has_crashed or is_short:  # an update that is made again has other values here
             return
         last = max(setup.clocks for setup in world.config.workers)
-        reference = world.values[shard].windows(world.trees[shard], clocks[0] if clocks else last)
+        trees, ledger = world.config.trees(shard), world.ledgers[shard]
+        reference = world.values[shard].windows(
+            lambda clock: trees[ledger.tree_of(clock)], clocks[0] if clocks else last
+        )
         if weights.dtype != reference.dtype:
             reference = world.values[shard].shown(reference)
         if reference.tobytes() != weights.tobytes():
@@ -241,7 +244,7 @@ class FewPushes(OverlayChecker):
             "a word was lost with its connection" in world.marks
             or "a connection could not be made" in world.marks
         )
-        return not (self._is_reordered or lost or world.config.faults)
+        return not (self._is_reordered or lost or world.config.faults or world.config.reshapings)
 
     def stepped(self, seat: NodeSeat, event: NodeEvent, actions: Sequence[NodeAction]) -> None:
         if any(isinstance(one, Noted) and one.mark in REORDERS for one in actions):

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from inaproto.core.push_pull.clocks import WorkerId
+from inaproto.core.push_pull.epochs import Stand
 from inaproto.core.push_pull.shape import Shape
 from inaproto.core.push_pull.trees import OverlayTree
 from inaproto.core.push_pull.types import ShardSpec
@@ -20,6 +21,8 @@ from inaproto.units import MS, US, S
 FIRST_SERVER: Final = 1000
 """The node of shard 0's parameter server; hosts have lower numbers."""
 _CLEAR: Final = Weather()
+Below = tuple[tuple[int, tuple[int, ...]], ...]
+"""Of a tree: each node that has children, with them."""
 
 
 class FaultKind(StrEnum):
@@ -63,7 +66,7 @@ class OverlayFault:
 class ShardSetup:
     """A shard: its parameter server is node ``FIRST_SERVER`` plus its number."""
 
-    below: tuple[tuple[int, tuple[int, ...]], ...]
+    below: Below
     """Its tree, as an ``OverlayTree`` has it: each node that has children, with them."""
     dtype: str = "int64"
     staleness: int = 0
@@ -72,6 +75,17 @@ class ShardSetup:
     ahead_max: int = 8
     begins_trained: bool = False
     """Its first weights are not zeros."""
+    others: tuple[Below, ...] = ()
+    """Trees that may take the place of ``below``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaping:
+    """The server of ``shard`` is told to use tree number ``tree``, if it can: ``below`` is number 0."""
+
+    at_ns: int
+    shard: int
+    tree: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,7 @@ class OverlayConfig:
     workers: tuple[WorkerSetup, ...]
     shards: tuple[ShardSetup, ...]
     faults: tuple[OverlayFault, ...] = ()
+    reshapings: tuple[Reshaping, ...] = ()
     weather: Weather = _CLEAR
     """``drop``: the connection breaks. Late words hold up those behind them; none comes twice."""
     heartbeat_ns: int = 4 * MS
@@ -135,13 +150,16 @@ class OverlayConfig:
             raise ConfigError("overlay world: a worker has a clock, a push and a pull at least")
         for number in range(len(self.shards)):
             try:
-                nodes, _ = self.tree(number).nodes, self.spec(number)
+                trees, _ = self.trees(number), self.spec(number)
             except LocalMisuse as error:
                 raise ConfigError(f"overlay world: shard {number}: {error}") from None
-            if sorted(nodes) != [*hosts, FIRST_SERVER + number]:
+            if any(sorted(tree.nodes) != [*hosts, FIRST_SERVER + number] for tree in trees):
                 raise ConfigError(
                     f"overlay world: the tree of shard {number} has not all hosts, and no other"
                 )
+        for one in self.reshapings:
+            if one.shard not in range(len(self.shards)) or one.tree not in range(len(self.trees(one.shard))):
+                raise ConfigError(f"overlay world: {one}: there is no such shard or tree")
         for fault in self.faults:
             if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
                 raise ConfigError(f"overlay world: {fault}: a time below 0, or no occurrence")
@@ -152,17 +170,29 @@ class OverlayConfig:
         return sum(worker.clocks for worker in self.workers)
 
     def tree(self, shard: int) -> OverlayTree:
-        below = tuple(
-            (NodeId(node), tuple(map(NodeId, children))) for node, children in self.shards[shard].below
-        )
-        return OverlayTree(NodeId(FIRST_SERVER + shard), below)
+        """At the start."""
+        return self.trees(shard)[0]
 
-    def shape(self, shard: int, node: NodeId) -> Shape | None:
+    def trees(self, shard: int) -> tuple[OverlayTree, ...]:
+        setup, root = self.shards[shard], NodeId(FIRST_SERVER + shard)
+        return tuple(
+            OverlayTree(root, tuple((NodeId(node), tuple(map(NodeId, under))) for node, under in below))
+            for below in (setup.below, *setup.others)
+        )
+
+    def stands(self, shard: int, node: NodeId) -> tuple[Stand, ...]:
+        """Where it is in each of the trees."""
+        return tuple(
+            Stand(tree.ancestors(node), tree.children(node), self._shape(shard, tree, node))
+            for tree in self.trees(shard)
+        )
+
+    def _shape(self, shard: int, tree: OverlayTree, node: NodeId) -> Shape | None:
         """The order of additions below a node, where they have one."""
         if self.shards[shard].staleness:
             return None
         worker = {NodeId(setup.host): WorkerId(number) for number, setup in enumerate(self.workers)}
-        return Shape.of(node, self.tree(shard).children, worker.get)
+        return Shape.of(node, tree.children, worker.get)
 
     def spec(self, shard: int) -> ShardSpec:
         """With an element for each update, and some that any addition shows in."""

@@ -7,6 +7,7 @@ those at any other time find little.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from inaproto.core.push_pull.latency_trees import latency_tree
@@ -25,6 +26,7 @@ from inaproto.sim.overlay.config import (
     FaultKind,
     OverlayConfig,
     OverlayFault,
+    Reshaping,
     ShardSetup,
     WorkerSetup,
 )
@@ -78,7 +80,9 @@ def draw_overlay(seed: Seed) -> OverlayConfig:
     heartbeat = draws.magnitude(MS, 8 * MS)
     faults = _draw_faults(draws, until) if draws.chance(5, 6) else ()
     has_removal = draws.chance(1, 5)
+    shards, reshapings = _draw_reshapings(seed, hosts, shards, until)
     return OverlayConfig(
+        reshapings=reshapings,
         seed=str(seed),
         hosts=hosts,
         workers=workers,
@@ -99,6 +103,28 @@ def draw_overlay(seed: Seed) -> OverlayConfig:
         snapshot_every=draws.between(1, 8),
         weather_until_ns=until,
     )
+
+
+def _draw_reshapings(
+    seed: Seed, hosts: tuple[int, ...], shards: tuple[ShardSetup, ...], until: int
+) -> tuple[tuple[ShardSetup, ...], tuple[Reshaping, ...]]:
+    """In some worlds, trees to choose from, and when. A stream of its own leaves the others as they were."""
+    draws = Draws(seed, "swarm/overlay/reshapings")
+    if not draws.chance(1, 4):
+        return shards, ()
+    found, reshapings = list[ShardSetup](), list[Reshaping]()
+    for number, setup in enumerate(shards):
+        root, nodes = NodeId(FIRST_SERVER + number), [NodeId(host) for host in hosts]
+        trees = [_draw_tree(draws, root, nodes) for _ in range(draws.between(1, 3))]
+        others = tuple(
+            tuple((int(node), tuple(map(int, below))) for node, below in tree.below) for tree in trees
+        )
+        found.append(replace(setup, others=others))
+        reshapings += [
+            Reshaping(draws.below(until), number, draws.below(len(trees) + 1))
+            for _ in range(draws.between(1, 8))
+        ]
+    return tuple(found), tuple(reshapings)
 
 
 def _draw_workers(draws: Draws, hosts: tuple[int, ...]) -> tuple[WorkerSetup, ...]:

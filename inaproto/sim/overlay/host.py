@@ -69,16 +69,17 @@ class NodeSeat:
         self.shard = shard
         self.node = host.node
         config = host.world.config
-        tree = config.tree(shard)
+        first, *others = config.stands(shard, host.node)
         worker = next((n for n, its in enumerate(config.workers) if its.host == host.number), None)
         self.config = NodeConfig(
             shard=config.spec(shard),
             node=host.node,
-            ancestors=tree.ancestors(host.node),
-            children=tree.children(host.node),
+            ancestors=first.ancestors,
+            children=first.children,
             worker=None if worker is None else WorkerId(worker),
             patience=host.world.patience,
-            shape=config.shape(shard, host.node),
+            shape=first.shape,
+            others=tuple(others),
             workers=tuple(WorkerId(number) for number in range(len(config.workers))),
             nodes=tuple(NodeId(number) for number in config.hosts),
         )

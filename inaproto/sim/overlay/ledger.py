@@ -9,7 +9,7 @@ import numpy as np
 
 from inaproto.core.push_pull.clocks import FOREVER, REMOVED, Clocks
 from inaproto.core.push_pull.types import RootRecord, RootSnapshot
-from inaproto.core.push_pull.words import Numbers
+from inaproto.core.push_pull.words import FIRST_EPOCH, Numbers
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.overlay.values import Values
 
@@ -33,8 +33,14 @@ class Ledger:
         self.left: dict[int, int] = {}
         """Workers that said that they leave: after which update."""
         self.removed: dict[int, None] = {}
+        self.epochs = [FIRST_EPOCH]
+        """On disk, the newest last."""
         begin = values.initial()
         self.weights: Numbers = np.zeros(values.spec.elements, values.dtype) if begin is None else begin
+
+    def tree_of(self, clock: int) -> int:
+        """In whose order the window of this clock is to be added: each epoch says so of its clocks."""
+        return [epoch.tree for epoch in self.epochs if epoch.first <= clock][-1]
 
     @property
     def model_clock(self) -> int:
@@ -63,6 +69,8 @@ class Ledger:
 
     def written(self, record: RootRecord) -> None:
         """Checks that the weights have exactly what the clocks say, each once."""
+        if record.epoch is not None:
+            self.epochs.append(record.epoch)
         if record.delta is not None:
             self.weights = self.weights + record.delta
         codes = self._values.codes(self.weights)
@@ -132,6 +140,7 @@ class Ledger:
         if (
             snapshot.weights.tobytes() != self.weights.tobytes()
             or dict(snapshot.clocks.items()) != self.clocks
+            or snapshot.epoch != self.epochs[-1]
         ):
             raise Violated(
                 DURABLE, f"the server reads {snapshot.clocks} from its disk, {self.clocks} is there"

@@ -20,6 +20,7 @@ from inaproto.core.push_pull.types import (
     Persist,
     Persisted,
     Remove,
+    Reshape,
     RootAction,
     RootConfig,
     RootEvent,
@@ -49,16 +50,18 @@ class Server(Machine):
         self.machine: Machine = self
         config = world.config
         tree = config.tree(shard)
+        first, *others = config.stands(shard, self.node)
         self.config = RootConfig(
             shard=config.spec(shard),
             node=self.node,
             workers=tuple(WorkerId(number) for number in range(len(config.workers))),
-            children=tree.children(self.node),
+            children=first.children,
             nodes=tuple(sorted(node for node in tree.nodes if node != self.node)),
             patience=world.patience,
             teardown_failures=config.teardown_failures,
             removal_ns=None if config.removal_ns < 0 else config.removal_ns,
-            shape=config.shape(shard, self.node),
+            shape=first.shape,
+            others=tuple(others),
         )
         initial = world.values[shard].initial()
         self.snapshot: RootSnapshot | None = None
@@ -98,6 +101,11 @@ class Server(Machine):
         if self.is_up:
             self.step(Remove(worker))
         self.world.agenda.after(20 * MS, lambda _: self.remove(worker))
+
+    def reshape(self, tree: int) -> None:
+        """As its daemon says when it has measured."""
+        if self.is_up:
+            self.after(0, lambda: self.step(Reshape(tree, "drawn")))
 
     # --- a seat of the network
 

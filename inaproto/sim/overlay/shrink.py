@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from inaproto.sim.overlay.config import FIRST_SERVER, OverlayConfig, ShardSetup
+from inaproto.sim.overlay.config import Below, OverlayConfig, ShardSetup
 
 
 def size_of(config: OverlayConfig) -> str:
@@ -14,14 +14,22 @@ def size_of(config: OverlayConfig) -> str:
 
 def smaller_overlay(config: OverlayConfig) -> Iterator[OverlayConfig]:
     """The greatest steps first."""
+    if any(setup.others for setup in config.shards):
+        shards = tuple(replace(setup, others=()) for setup in config.shards)
+        yield replace(config, shards=shards, reshapings=())
     if len(config.shards) > 1:
-        yield replace(config, shards=config.shards[:-1])
+        last = len(config.shards) - 1
+        fewer = tuple(one for one in config.reshapings if one.shard < last)
+        yield replace(config, shards=config.shards[:-1], reshapings=fewer)
     for host in reversed(config.hosts):
         without = _without(config, host)
         if without is not None:
             yield without
     for number in range(len(config.faults)):
         yield replace(config, faults=config.faults[:number] + config.faults[number + 1 :])
+    for number in range(len(config.reshapings)):
+        fewer = config.reshapings[:number] + config.reshapings[number + 1 :]
+        yield replace(config, reshapings=fewer)
     most = max(worker.clocks for worker in config.workers)
     for clocks in (most // 2, most - 1):
         if 0 < clocks < most:
@@ -38,7 +46,8 @@ def smaller_overlay(config: OverlayConfig) -> Iterator[OverlayConfig]:
 def _without(config: OverlayConfig, host: int) -> OverlayConfig | None:
     """Without a host that has no children; None: it has, or it is needed."""
     workers = tuple(worker for worker in config.workers if worker.host != host)
-    is_above = any(node == host for setup in config.shards for node, _ in setup.below)
+    trees = [tree for setup in config.shards for tree in (setup.below, *setup.others)]
+    is_above = any(node == host for tree in trees for node, _ in tree)
     if not workers or is_above or len(config.hosts) == 1:
         return None
     return replace(
@@ -50,6 +59,10 @@ def _without(config: OverlayConfig, host: int) -> OverlayConfig | None:
 
 
 def _pruned(setup: ShardSetup, host: int) -> ShardSetup:
-    below = [(node, tuple(one for one in children if one != host)) for node, children in setup.below]
-    kept = tuple((node, children) for node, children in below if children or node >= FIRST_SERVER)
-    return replace(setup, below=tuple((node, children) for node, children in kept if children))
+    first, *others = (_less(tree, host) for tree in (setup.below, *setup.others))
+    return replace(setup, below=first, others=tuple(others))
+
+
+def _less(tree: Below, host: int) -> Below:
+    below = [(node, tuple(one for one in children if one != host)) for node, children in tree]
+    return tuple((node, children) for node, children in below if children)

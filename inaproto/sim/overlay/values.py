@@ -8,6 +8,7 @@ them, how often, and which making of it. Behind these come some elements of arbi
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -139,8 +140,8 @@ class Values:
             size += np.abs(one.astype(np.float64))
         return total, size
 
-    def windows(self, tree: OverlayTree, clock: int) -> Numbers:
-        """Serial training to ``clock``: window after window, each added up in the order of the tree.
+    def windows(self, tree_of: Callable[[int], OverlayTree], clock: int) -> Numbers:
+        """Serial training to ``clock``: window after window, each added up in the order of its tree.
 
         Of undisturbed workers (attempt 0); one that has left adds nothing.
         """
@@ -148,6 +149,7 @@ class Values:
         total = np.zeros(self.spec.elements, self.dtype) if begin is None else begin
         workers = {NodeId(its.host): number for number, its in enumerate(self._config.workers)}
         for one in range(1, clock + 1):
+            tree = tree_of(one)
             window = self._window(tree, tree.root, workers, one)
             if window is not None:
                 total = total + window

@@ -20,7 +20,7 @@ from inaproto.sim.agenda import Agenda
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.fates import Fate, LinkFates
 from inaproto.sim.overlay.checkers import OverlayChecker, all_checkers
-from inaproto.sim.overlay.config import FIRST_SERVER, OverlayConfig
+from inaproto.sim.overlay.config import FIRST_SERVER, OverlayConfig, Reshaping
 from inaproto.sim.overlay.faults import Faults
 from inaproto.sim.overlay.host import Host, NodeSeat
 from inaproto.sim.overlay.ledger import Ledger
@@ -158,6 +158,8 @@ class OverlayWorld:
         for machine in self.machines:
             machine.start()
         self.faults.begin()
+        for one in self.config.reshapings:
+            self.agenda.at(one.at_ns, self._reshape, one)
         if any(tree.height() >= 3 for tree in self.trees):
             self.mark("a tree was three levels high")
         until = self.config.weather_until_ns + self.config.heal_ns
@@ -174,6 +176,9 @@ class OverlayWorld:
                 raise Violated(rule, f"{self.events} events, long after the weather; {self.waiting()}")
         for checker in self.checkers:
             checker.end(self)
+
+    def _reshape(self, one: Reshaping) -> None:
+        self.servers[one.shard].reshape(one.tree)
 
     def _are_over(self) -> bool:
         return all(
@@ -196,7 +201,7 @@ class OverlayWorld:
     def _place(self, seat: NodeSeat) -> NodeId:
         """Its next living ancestor, or the root where so many hosts are lost that the tree is torn down."""
         lost = [host.node for host in self.hosts if host.is_lost]
-        ancestors = seat.config.ancestors
+        ancestors = seat.config.stands[self.ledgers[seat.shard].epochs[-1].tree].ancestors
         if len(lost) >= self.config.teardown_failures:
             return ancestors[-1]
         return next(node for node in ancestors if node not in lost)
