@@ -90,10 +90,16 @@ async def test_updates_and_weights_go_by_the_nic(tmp_path: Path) -> None:
     assert min(sent) > ELEMENTS * 8  # an update is as long as that, and so are weights
 
 
-async def trained(server: ParameterServer, host: HostModels, clocks: int, at: Callable[[int], None]) -> bytes:
+async def trained(
+    server: ParameterServer,
+    host: HostModels,
+    clocks: int,
+    at: Callable[[int], None],
+    within_s: float = WAIT_S,
+) -> bytes:
     """Weights after so many updates; ``at``: called after each, with its number, and at the end, with -1."""
     worker, update = Worker(), np.arange(ELEMENTS)
-    with trio.fail_after(WAIT_S):
+    with trio.fail_after(within_s):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             await nursery.start(host.run)
