@@ -440,7 +440,7 @@ class ControlPlane:
             "rendezvous": rendezvous["counters"],
             "regroupings": list(rendezvous["regroupings"]),
             "trees": list(rendezvous["trees"]),
-            "links": self._links_status(),
+            "host_links": self._links_status(),
         }
         if self._trees is not None and self._members is not None:
             found["fabric"] = self._members.status(self._trees.view())

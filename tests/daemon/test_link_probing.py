@@ -31,7 +31,7 @@ def status(cluster: MemoryCluster) -> dict[str, Any]:
 async def measured(cluster: MemoryCluster, links: int) -> list[dict[str, Any]]:
     """As soon as so many are."""
     while True:
-        found: list[dict[str, Any]] = status(cluster)["links"]["measured"]
+        found: list[dict[str, Any]] = status(cluster)["host_links"]["measured"]
         if len(found) >= links:
             return found
         await trio.sleep(0.001)
@@ -67,7 +67,7 @@ def test_each_host_that_arrives_measures_its_link_and_the_costs_of_a_job_are_com
         assert {"overlay", "chain"} <= set(job["costs"].split())
         assert job["links"].startswith("measured: ")
         assert costs_note(job).endswith(f"; links {job['links']}")
-        assert status(cluster)["links"]["not_measured"] == {}
+        assert status(cluster)["host_links"]["not_measured"] == {}
         for life in cluster.hosts.values():
             daemon = life.daemon
             assert daemon is not None
@@ -93,7 +93,7 @@ def test_configured_figures_are_used_and_nothing_is_measured() -> None:
         path, job = await sums_are_exact(cluster, 3)
         assert path == "switch"
         assert job["links"] == "configured: 10 us a hop, 10000 Mbit/s"
-        links = status(cluster)["links"]
+        links = status(cluster)["host_links"]
         assert links["measured"] == []
         assert links["configured"] == "10 us a hop, 10000 Mbit/s"
 
@@ -117,7 +117,7 @@ def test_a_host_that_comes_back_soon_does_not_measure_the_same_link_again() -> N
         while len(status(cluster)["hosts"]) < 2:  # noqa: ASYNC110
             await trio.sleep(0.01)
         await trio.sleep(5)
-        assert status(cluster)["links"]["measured"] == before
+        assert status(cluster)["host_links"]["measured"] == before
 
     run_world("probing again", scenario, hosts=2, switch={"link_probe_kib": KIB})
 
