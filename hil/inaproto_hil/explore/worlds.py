@@ -61,6 +61,11 @@ def _migration(variant: str, settings: Mapping[str, str], reduced: bool) -> Made
 OVERLAYS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
     "flat": ("three workers below one server, one crash anywhere", "holds", {}),
     "interior": (
+        "two workers below a third, one crash of the server or of one of the two",
+        "holds",
+        {"tree": "interior", "struck": "ends"},
+    ),
+    "interior-node": (
         "two workers below a third, one crash anywhere",
         "no rule broken in the first 4,000,000 states; it has more",
         {"tree": "interior"},
@@ -87,7 +92,7 @@ OVERLAYS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
     ),
 }
 """By name: what it is, what the search shows, and sizes."""
-EXPLORED: Final = ("flat", "staleness", "torn-down", "abandoned", "pulls")
+EXPLORED: Final = ("flat", "interior", "staleness", "torn-down", "abandoned", "pulls")
 """What ``product`` stands for: all that is searched to the end within a minute."""
 
 
@@ -96,16 +101,16 @@ def _overlay(variant: str, settings: Mapping[str, str], reduced: bool) -> Made:
         raise ConfigError(f"variant {variant!r} does not exist; there are {', '.join(OVERLAYS)}")
     sizes: dict[str, Any] = dict(OVERLAYS[variant][2])
     for name, value in settings.items():
-        if name == "tree":
+        if name in ("tree", "struck"):
             sizes[name] = value
         elif name not in RANGES:
-            raise ConfigError(f"--set {name}: there are tree, {', '.join(RANGES)}")
+            raise ConfigError(f"--set {name}: there are tree, struck, {', '.join(RANGES)}")
         elif not value.isdecimal():
             raise ConfigError(f"--set {name} must be a number, not {value!r}")
         else:
             sizes[name] = int(value)
     config = OverlayWorldConfig(**sizes, reduced=reduced)
-    shown = {name: getattr(config, name) for name in ("tree", *RANGES)}
+    shown = {name: getattr(config, name) for name in ("tree", "struck", *RANGES)}
     return Made(OverlayExplored(config), shown, must_end=True)
 
 
@@ -129,6 +134,7 @@ WORLDS: Final[Mapping[str, NamedWorld]] = {
             "staleness=K": "of the tree and of each pull",
             "pulls=K": "of a worker, that may wait at once",
             "crashes=K": "of any node or the server, at any moment",
+            "struck=NAME": "any, or ends: no fault strikes a node that has children",
             "resets=K": "connections that break",
             "abandons=K": "processes of workers that end; others go on",
             "failures=K": "nodes dead at once that tear the tree down",

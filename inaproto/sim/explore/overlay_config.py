@@ -33,6 +33,7 @@ TREES: Final = {
     "pair": ((NodeId(0), (NodeId(1),)), (ROOT, (NodeId(0),))),
     "two": ((ROOT, (NodeId(0), NodeId(1))),),
 }
+STRUCK: Final = ("any", "ends")
 NOW: Final = Instant(0)
 WAIT_NS: Final = 1
 """Of each kind: no wait ends by itself, for clocks stand still; see ``overlay_waits``."""
@@ -48,7 +49,9 @@ class OverlayWorldConfig:
     pulls: int = 1
     """Of a worker, that may wait at once: with 2 it goes on to its next update while one waits."""
     crashes: int = 1
-    """Of any node, or of the server."""
+    """Of the server, or of any node that ``struck`` says."""
+    struck: str = "any"
+    """Or ``ends``: no fault strikes a node that has children."""
     resets: int = 0
     """Connections that break under nodes that live."""
     abandons: int = 0
@@ -67,6 +70,8 @@ class OverlayWorldConfig:
     def __post_init__(self) -> None:
         if self.tree not in TREES:
             raise ConfigError(f"tree {self.tree!r} does not exist; there are {', '.join(TREES)}")
+        if self.struck not in STRUCK:
+            raise ConfigError(f"struck must be {' or '.join(STRUCK)}, not {self.struck!r}")
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:

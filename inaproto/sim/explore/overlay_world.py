@@ -114,8 +114,11 @@ class OverlayExplored:
         self._sessions = Sessions(self)
         self._reductions = Reductions(self)
 
+    def _below(self, node: int) -> tuple[NodeId, ...]:
+        return self.config.shape.children(NodeId(node))
+
     def _first_of_alike(self) -> set[int]:
-        leaves = [node for node in self._nodes if not self.config.shape.children(NodeId(node))]
+        leaves = [node for node in self._nodes if not self._below(node)]
         firsts: dict[int, int] = {}
         for node in leaves:
             firsts.setdefault(self._ancestors[node][0], node)
@@ -370,7 +373,9 @@ class OverlayExplored:
 
     def _all_faults(self, found: Found, state: State, left: Faults) -> None:
         is_first = state[self._faults_at] == 0
-        struck = [node for node in self._nodes if node in self._firsts or not is_first]
+        spared = [node for node in self._nodes if self._below(node)] if self.config.struck == "ends" else []
+        ready = self._firsts if is_first else set(self._nodes)
+        struck = [node for node in self._nodes if node in ready and node not in spared]
         if left.crashes:
             after = [*state]
             after[self._faults_at] = self.faults.of(left._replace(crashes=left.crashes - 1))
