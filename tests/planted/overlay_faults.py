@@ -17,10 +17,12 @@ from inaproto.core.push_pull.shape import _Place
 from inaproto.core.push_pull.shard import ShardRoot
 from inaproto.core.push_pull.subtree import Subtree
 from inaproto.core.push_pull.updates import goes_on
+from inaproto.core.push_pull.words import Epoch
 from tests.planted.planting import Change, PlantedFault
 
 _RULES: Final = "MLNet 3.1, 3.2"
 _FAULTS: Final = "MLNet 3.2, fault tolerance"
+_TUNING: Final = "MLNet 5, future work"
 
 
 def _fault(name: str, paper: str, text: str, function: object, right: str, wrong: str) -> PlantedFault:
@@ -108,6 +110,22 @@ _ALL: Final = (
         ShardRoot._write,
         "self._persisting = record",
         "self._apply(record)\n    self._persisting = RootRecord(Clocks(), None)",
+    ),
+    _fault(
+        "new_order_at_once",
+        _TUNING,
+        "adds a window in the order of the newest tree, whichever its clock",
+        Epoch.tree_at,
+        "if clock >= self.first else self.before",
+        "",
+    ),
+    _fault(
+        "epoch_not_told_to_who_asks",
+        _TUNING,
+        "tells of another tree those who are its children then, and nobody who comes later",
+        ShardNode._child_attaches,
+        "if epoch.number else []",
+        "if False else []",
     ),
     _fault(
         "merged_told_too_soon",

@@ -30,6 +30,8 @@ FINDS = {
     "never_built_up": (0, "no deadline without work"),
     "ahead_without_bound": (2, "nobody is to blame"),
     "cache_without_own_updates": (0, "exactly once"),
+    "new_order_at_once": (30, "no staleness is serial training"),
+    "epoch_not_told_to_who_asks": (20, "the tree is whole again"),
 }
 
 
