@@ -20,8 +20,12 @@ from inaproto_hil.reproduce.mlnet_figures import FIGURES
 
 pytestmark = [pytest.mark.figures, pytest.mark.timeout(7200)]
 TREE = Path(__file__).resolve().parents[2]
-NOT_REPRODUCED = {("3", "both, 95th percentile, %, compute 2"): -41.3}
-"""For -54 ± 10, over 20 draws: its interval reaches -46.1, and over 100 draws it is -43.1 ± 1.8."""
+NOT_REPRODUCED = {
+    ("1b", "BINARY over BASELINE, P = 50"): 0.431,
+    ("3", "both, 95th percentile, %, compute 2"): -41.34,
+}
+"""For 0.34 ± 0.06, over 5 draws of 0.32 to 0.56; and for -54 ± 10, over 20 draws, whose mean's interval
+reaches -46.1: over 100 draws it is -43.1 ± 1.8."""
 CPU_S = 5.0
 
 
@@ -35,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads((out / "report.json").read_text())
 
 
-def test_every_value_that_is_asked_for_is_inside_but_for_one_that_says_why_it_does_not_reproduce(
+def test_every_value_that_is_asked_for_is_inside_but_for_two_that_say_why_they_do_not_reproduce(
     report: Any,
 ) -> None:
     assert [one["key"] for one in report["figures"]] == [one.key for one in FIGURES]

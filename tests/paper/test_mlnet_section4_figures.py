@@ -124,6 +124,21 @@ def test_it_is_outside_where_that_is_not_the_reason(trees: float, both: float, d
     assert "both, 95th percentile, %, compute 2" in {one["what"] for one in report["outside"]}
 
 
+@pytest.mark.parametrize(("differ", "is_open"), [(4.0, True), (0.01, False)])
+def test_a_ratio_that_draws_leave_open_says_so(differ: float, is_open: bool) -> None:
+    """BINARY's phase is 8 V/B of 18, more or less: about 0.49 for 0.34."""
+    outcomes: dict[Run, Found] = {}
+    for run in needed([figure("1b")], SEEDS):
+        assert isinstance(run, PhaseRun)
+        is_tree = run.scheme is Scheme.BINARY_SHARED
+        time = 8.0 + differ * (-1) ** run.seed if is_tree else 18.0
+        outcomes[run] = PhaseFound(time, time, time, time, (0.0, time), 7, 0.25, 2, 7)
+    report = document([figure("1b")], outcomes, SEEDS)
+    what = "BINARY over BASELINE, P = 50"
+    assert (what in {one["what"] for one in report["not_reproduced"]}) == is_open
+    assert (what in {one["what"] for one in report["outside"]}) != is_open
+
+
 def test_a_model_that_ends_before_its_flows_can_have_been_carried_is_found() -> None:
     runs = needed([figure("3")], SEEDS)
     outcomes: dict[Run, Found] = {run: made(run) for run in runs}

@@ -37,6 +37,14 @@ class DrawnRow(Row):
     why: str | None = None
     """Nothing is asked of it, because of that; or it is outside, and that is why it does not reproduce."""
 
+    @property
+    def reaches(self) -> bool:
+        """Whether the interval of the mean has something in common with the tolerance; no, if it has none."""
+        if self.paper is None or self.below is None or self.above is None:
+            return False
+        near = self.half_width or 0.0
+        return self.ours - near <= self.paper + self.above and self.ours + near >= self.paper - self.below
+
     def with_ours(self, ours: float) -> DrawnRow:
         """What would be asked of another value."""
         return replace(self, ours=ours)
@@ -124,12 +132,29 @@ def ratio_rows(outcomes: Outcomes, over: float, seeds: int) -> list[Row]:
         what = f"{one.name} over BASELINE, P = {one.servers}"
         off = None if one.off is None else (one.off, one.off)
         values = ratios(outcomes, one.scheme, one.servers, over, seeds, COMPUTE)
-        rows.append(drawn_row(what, values, one.paper, off, _HIGH if off is None else None))
+        row = drawn_row(what, values, one.paper, off, _HIGH if off is None else None)
+        if row.is_inside is False:
+            row = replace(
+                row, why=_why_open(row, values, times(outcomes, Scheme.BASELINE, one.servers, over, seeds))
+            )
+        rows.append(row)
         values = ratios(outcomes, one.other, one.servers, over, seeds, COMPUTE_DRAWN)
         rows.append(
             drawn_row(f"{what}, {one.other.value} for each server", values, one.paper, None, OWN_READING)
         )
     return rows
+
+
+def _why_open(row: DrawnRow, values: Sequence[float], base: Sequence[float]) -> str | None:
+    """None if nothing is known but that draws leave it open: the mean's interval reaches the tolerance."""
+    if not row.reaches:
+        return None
+    inside = sum(row.with_ours(one).is_inside is True for one in values)
+    return (
+        f"the interval of the mean reaches the tolerance: single draws, as the paper's is one, are"
+        f" {min(values):.2f} to {max(values):.2f}, {inside} of {len(values)} inside. By the chance of hosts"
+        f" and paths the baseline's fullest link needs {min(base):.1f} to {max(base):.1f} V/B"
+    )
 
 
 def order_row(outcomes: Outcomes, schemes: Sequence[Scheme], over: float, seeds: int, servers: int) -> Row:

@@ -94,8 +94,7 @@ def _why_late(outcomes: Outcomes, compute: float, seeds: int, row: DrawnRow) -> 
     both = together(outcomes, compute, "both", seeds)
     alone = float(np.mean(_changes(_LATE, trees, base)))
     near = row.half_width or 0.0
-    reached = (row.with_ours(row.ours + off).is_inside is True for off in (-near, near))
-    if not any(reached) or abs(alone - row.ours) > near:
+    if not row.reaches or abs(alone - row.ours) > near:
         return None
     draws = _changes(_LATE, [one.makespans for one in both], base)
     inside = sum(row.with_ours(one).is_inside is True for one in draws)
