@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.push_pull.node import ShardNode
 from inaproto.core.push_pull.types import (
     Answer,
-    Connected,
     Done,
     Mark,
     NodeAction,
@@ -22,6 +22,8 @@ from inaproto.core.push_pull.types import (
 )
 from inaproto.core.push_pull.words import Attached, Merged, NodeId, Numbers, Push, Weights, Word
 from inaproto.sim.checkers.checker import Violated
+from inaproto.sim.overlay.bounds import Bounds, Removals
+from inaproto.sim.overlay.checking import OverlayChecker
 from inaproto.sim.overlay.ledger import DURABLE, ONCE
 
 if TYPE_CHECKING:
@@ -36,26 +38,6 @@ REORDERS: Final = (
     Mark.TORN_DOWN,
 )
 """After these, floats may be added in another order."""
-
-
-class OverlayChecker:
-    """Hooks, each called right after a step of a core, before its actions are done; raise ``Violated``."""
-
-    name: ClassVar[str] = ""
-
-    def begin(self, world: OverlayWorld) -> None:
-        self.world = world
-
-    def stepped(self, seat: NodeSeat, event: NodeEvent, actions: Sequence[NodeAction]) -> None:
-        """Of a host's node."""
-
-    def root_stepped(self, server: Server, event: RootEvent, actions: Sequence[RootAction]) -> None: ...
-
-    def sample(self) -> None:
-        """Now and then, between two events."""
-
-    def end(self, world: OverlayWorld) -> None:
-        """All workers are over and all is well."""
 
 
 class ExactlyOnce(OverlayChecker):
@@ -169,13 +151,12 @@ class Staleness(OverlayChecker):
     def stepped(self, seat: NodeSeat, event: NodeEvent, actions: Sequence[NodeAction]) -> None:
         for action in actions:
             if isinstance(action, Answer):
-                self._answer(seat, event, action)
+                self._answer(seat, action)
 
-    def _answer(self, seat: NodeSeat, event: NodeEvent, answer: Answer) -> None:
+    def _answer(self, seat: NodeSeat, answer: Answer) -> None:
         worker = seat.host.worker
         assert worker is not None, "only a worker is answered"
-        asked = event if isinstance(event, Pulled) else worker.asked(seat.shard, answer.request)
-        clock = worker.clocks[seat.shard]
+        asked, clock = worker.asked(seat.shard, answer.request)
         if not isinstance(asked, Pulled) or (answer.clock, answer.staleness) != (clock, asked.staleness):
             raise Violated(self.name, f"{seat} answers {answer.request} at {clock}: {asked}")
         least = clock - asked.staleness
@@ -184,13 +165,15 @@ class Staleness(OverlayChecker):
             raise Violated(self.name, f"{seat} at {clock} - {asked.staleness} gets {answer.included}")
         if asked.staleness and min(c for _, c in answer.included.items()) == least > 0:
             self.world.mark("weights were as old as they may be")
+        if seat.config.shard.staleness and answer.included[WorkerId(worker.number)] < clock:
+            raise Violated(self.name, f"{seat} at {clock} lacks what it finished itself: {answer.included}")
         if answer.model_clock > self.world.ledgers[seat.shard].model_clock:
             raise Violated(DURABLE, f"{seat} says that the model is at {answer.model_clock}")
 
 
 class Serial(OverlayChecker):
-    """With no staleness weights are those of one clock, those of serial training bit for bit, whatever the
-    tree has become meanwhile."""
+    """With no staleness weights are those of one clock, those of serial training bit for bit, whatever befell
+    the tree. Of an update that was made again the making counts that is on the disk."""
 
     name = "no staleness is serial training"
 
@@ -211,13 +194,10 @@ class Serial(OverlayChecker):
         clocks = sorted({clock for _, clock in included.items() if clock < FOREVER})
         if len(clocks) > 1:
             raise Violated(self.name, f"{who} has weights of several clocks: {included}")
-        is_short = any(ledger.removed for ledger in world.ledgers)
-        if world.has_crashed or is_short:  # an update that is made again has other values here
-            return
         last = max(setup.clocks for setup in world.config.workers)
         trees, ledger = world.config.trees(shard), world.ledgers[shard]
         reference = world.values[shard].windows(
-            lambda clock: trees[ledger.tree_of(clock)], clocks[0] if clocks else last
+            lambda clock: trees[ledger.tree_of(clock)], clocks[0] if clocks else last, ledger.settled
         )
         if weights.dtype != reference.dtype:
             reference = world.values[shard].shown(reference)
@@ -305,8 +285,14 @@ class Durable(OverlayChecker):
             if isinstance(action, Done) and action.clock == FOREVER and worker is not None:
                 if ledger.clocks[worker] != FOREVER or ledger.is_removed(worker):
                     raise Violated(self.name, f"{seat} says that worker {worker} has left: {ledger.clocks}")
-            elif isinstance(action, Resumed) and action.clock < seat.durable:
-                raise Violated(self.name, f"{seat}: {action}, on disk was {seat.durable} when it started")
+            elif isinstance(action, Resumed):
+                self._resumed(seat, action, ledger.clocks[action.worker])
+
+    def _resumed(self, seat: NodeSeat, said: Resumed, on_disk: int) -> None:
+        if said.clock < seat.durable:
+            raise Violated(self.name, f"{seat}: {said}, on disk was {seat.durable} when it started")
+        if said.clock > on_disk:
+            raise Violated(self.name, f"{seat}: {said}, on disk is {on_disk}: what is between may be lost")
 
     def root_stepped(self, server: Server, event: RootEvent, actions: Sequence[RootAction]) -> None:
         self._words(server.shard, str(server), actions)
@@ -318,23 +304,26 @@ class Durable(OverlayChecker):
                 ledger.check_durable(action.word.root, f"{who} says {type(action.word).__name__}")
 
 
-class Bounds(OverlayChecker):
-    """Logs, queues and tables keep within what the configuration allows."""
+class Newer(OverlayChecker):
+    """Weights at hand are never replaced by older ones."""
 
-    name = "bounded"
+    name = "weights get no older"
+
+    def begin(self, world: OverlayWorld) -> None:
+        super().begin(world)
+        self._at: dict[tuple[int, NodeId], tuple[ShardNode, int]] = {}
 
     def stepped(self, seat: NodeSeat, event: NodeEvent, actions: Sequence[NodeAction]) -> None:
-        if isinstance(event, Connected):
-            return
-        view, config = seat.core.view(), seat.config
-        ahead = config.shard.ahead_max
-        workers = len(self.world.config.workers)
-        over = view.kept > ahead + 1 or view.logged > workers * (ahead + 1)
-        attached = sum(child.is_attached for child in view.children)
-        if over or len(view.waiting) > 1 or attached > config.children_max:
-            raise Violated(self.name, f"{seat}: {view}")
+        clock, key = seat.core.view().model_clock, (seat.shard, seat.node)
+        before = self._at.get(key)
+        if before is not None and before[0] is seat.core and clock is not None and clock < before[1]:
+            raise Violated(self.name, f"{seat} had weights of clock {before[1]}, and takes those of {clock}")
+        if clock is None:
+            self._at.pop(key, None)  # dropped: what comes next may be older
+        else:
+            self._at[key] = seat.core, clock
 
 
 def all_checkers() -> list[OverlayChecker]:
     """Fresh ones, for one world."""
-    return [ExactlyOnce(), Staleness(), Serial(), FewPushes(), Durable(), Bounds()]
+    return [ExactlyOnce(), Staleness(), Serial(), FewPushes(), Durable(), Newer(), Bounds(), Removals()]

@@ -47,6 +47,8 @@ class FaultKind(StrEnum):
     """All connections of host ``target`` break."""
     BURST = "burst"
     """All words have the weather ``weather``."""
+    WORKER_CRASH = "worker crash"
+    """The worker of host ``target`` loses its process; another takes its place ``duration_ns`` later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,12 @@ class WorkerSetup:
     """Clocks between two pulls."""
     extra_staleness: int = 0
     """That it asks for beyond that of the shard; below 0: less, 0 at least."""
+    staleness_spread: int = 0
+    """How much more or less each pull asks for, at most."""
+    side_pulls: int = 0
+    """At most, beside each pull that it waits for: it goes on while they wait."""
+    leaves_open: bool = False
+    """Its last update has no clock: it leaves with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,10 @@ class OverlayConfig:
         for fault in self.faults:
             if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
                 raise ConfigError(f"overlay world: {fault}: a time below 0, or no occurrence")
+
+    @property
+    def workers_all(self) -> tuple[WorkerId, ...]:
+        return tuple(WorkerId(number) for number in range(len(self.workers)))
 
     @property
     def updates(self) -> int:

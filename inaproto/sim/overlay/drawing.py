@@ -64,10 +64,20 @@ _KINDS: Final = (
     *(FaultKind.RESET,) * 2,
     FaultKind.BURST,
 )
+_OF_WORKERS: Final = (
+    "",
+    Mark.HELD.value,
+    Mark.FLUSHED.value,
+    Mark.ADOPTED.value,
+    "a worker pulled without waiting for it",
+    "a push was withheld until a multiple",
+)
+"""After these a worker's process may go; or at any time."""
 
 
-def draw_overlay(seed: Seed) -> OverlayConfig:
-    """The overlay world of ``seed``."""
+def draw_overlay(seed: Seed, *, has_processes: bool = True) -> OverlayConfig:
+    """The overlay world of ``seed``. Without processes: workers do one thing at a time, and live as long as
+    their hosts."""
     draws = Draws(seed, "swarm/overlay")
     hosts = tuple(range(draws.choice((1, 2, 3, 4, 5, 6, 7, 9))))
     workers = _draw_workers(draws, hosts)
@@ -81,7 +91,7 @@ def draw_overlay(seed: Seed) -> OverlayConfig:
     faults = _draw_faults(draws, until) if draws.chance(5, 6) else ()
     has_removal = draws.chance(1, 5)
     shards, reshapings = _draw_reshapings(seed, hosts, shards, until)
-    return OverlayConfig(
+    config = OverlayConfig(
         reshapings=reshapings,
         seed=str(seed),
         hosts=hosts,
@@ -103,6 +113,36 @@ def draw_overlay(seed: Seed) -> OverlayConfig:
         snapshot_every=draws.between(1, 8),
         weather_until_ns=until,
     )
+    return config if not has_processes else _with_processes(Draws(seed, "swarm/overlay/processes"), config)
+
+
+def _with_processes(draws: Draws, config: OverlayConfig) -> OverlayConfig:
+    """What workers' processes do and what befalls them; and worlds without heartbeats."""
+    side, spread = draws.choice((0, 0, 1, 3)), draws.choice((0, 0, 1, 2))
+    leaves_open = draws.chance(1, 4)
+    workers = tuple(
+        replace(
+            worker,
+            side_pulls=side,
+            staleness_spread=spread,
+            leaves_open=leaves_open and draws.chance(2, 3),
+        )
+        for worker in config.workers
+    )
+    crashes = []
+    for _ in range(draws.choice((0, 0, 1, 2, 4)) if config.faults else 0):
+        moment = draws.choice(_OF_WORKERS)
+        at = draws.below(2 * MS if moment else config.weather_until_ns)
+        worker = draws.choice(config.workers)
+        crashes.append(
+            OverlayFault(
+                at, FaultKind.WORKER_CRASH, config.hosts.index(worker.host),
+                draws.magnitude(50 * US, 20 * MS),
+                moment=moment, occurrence=draws.choice((1, 1, 2, 3)),
+            )
+        )  # fmt: skip
+    heartbeat = -1 if draws.chance(1, 10) else config.heartbeat_ns
+    return replace(config, workers=workers, faults=(*config.faults, *crashes), heartbeat_ns=heartbeat)
 
 
 def _draw_reshapings(

@@ -75,6 +75,9 @@ class Faults:
             case FaultKind.RESET:
                 struck = host.is_up
                 world.network.reset(host)
+            case FaultKind.WORKER_CRASH:
+                struck = host.is_up and host.worker is not None and not host.worker.is_over
+                host.after(0, partial(host.abandon, duration))  # of a host that stands still, after that
             case FaultKind.BURST:
                 struck = self._burst(fault, duration)
             case _:
@@ -93,8 +96,6 @@ class Faults:
             self._mark_crash(machine)
             machine.crash()
             self._world.agenda.after(duration, partial(self._start, machine))
-        if struck:
-            self._world.has_crashed = True
         return len(struck) == len(machines)
 
     def _mark_crash(self, machine: Machine) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from inaproto.core.push_pull.clocks import WorkerId
 from inaproto.core.push_pull.node import ShardNode
 from inaproto.core.push_pull.types import (
+    Abandoned,
     Answer,
     Connect,
     Connected,
@@ -40,6 +41,8 @@ class Host(Machine):
         self.is_lost = False
         self.seats = [NodeSeat(self, shard) for shard in range(len(world.config.shards))]
         self.worker: Worker | None = None
+        self.lives = 0
+        """Processes that its worker has had."""
         self._worker = next(
             (index for index, worker in enumerate(world.config.workers) if worker.host == number), None
         )
@@ -51,9 +54,24 @@ class Host(Machine):
 
     def begin(self) -> None:
         if self._worker is not None:
-            self.worker = Worker(self, self._worker, self.world.config.workers[self._worker])
+            self.worker = self._process(self._worker)
         for seat in self.seats:
             seat.begin()
+
+    def _process(self, worker: int) -> Worker:
+        self.lives += 1
+        return Worker(self, worker, self.world.config.workers[worker], self.lives - 1)
+
+    def abandon(self, duration_ns: int) -> None:
+        """The worker's process is gone, if there was something left for it to do."""
+        before = self.worker
+        if before is None or self._worker is None or before.is_over:
+            return
+        self.world.mark("a worker's process went, and another came")
+        self.worker = self._process(self._worker)
+        self.worker.follows(before, duration_ns)
+        for seat in self.seats:
+            seat.step(Abandoned())
 
     def lose(self) -> None:
         self.worker = None
@@ -80,7 +98,7 @@ class NodeSeat:
             patience=host.world.patience,
             shape=first.shape,
             others=tuple(others),
-            workers=tuple(WorkerId(number) for number in range(len(config.workers))),
+            workers=config.workers_all,
             nodes=tuple(NodeId(number) for number in config.hosts),
         )
 

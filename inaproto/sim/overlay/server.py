@@ -54,7 +54,7 @@ class Server(Machine):
         self.config = RootConfig(
             shard=config.spec(shard),
             node=self.node,
-            workers=tuple(WorkerId(number) for number in range(len(config.workers))),
+            workers=config.workers_all,
             children=first.children,
             nodes=tuple(sorted(node for node in tree.nodes if node != self.node)),
             patience=world.patience,
@@ -74,6 +74,11 @@ class Server(Machine):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def unwritten(self) -> int:
+        """Records that are on their way to the disk."""
+        return len(self._pending)
 
     def begin(self) -> None:
         if self.incarnation > 1:

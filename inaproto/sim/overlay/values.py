@@ -8,7 +8,7 @@ them, how often, and which making of it. Behind these come some elements of arbi
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -140,32 +140,39 @@ class Values:
             size += np.abs(one.astype(np.float64))
         return total, size
 
-    def windows(self, tree_of: Callable[[int], OverlayTree], clock: int) -> Numbers:
+    def windows(
+        self, tree_of: Callable[[int], OverlayTree], clock: int, attempts: Mapping[tuple[int, int], int]
+    ) -> Numbers:
         """Serial training to ``clock``: window after window, each added up in the order of its tree.
 
-        Of undisturbed workers (attempt 0); one that has left adds nothing.
+        ``attempts``: by worker and clock which making counts; what is not in it was never finished.
         """
         begin = self.initial()
         total = np.zeros(self.spec.elements, self.dtype) if begin is None else begin
         workers = {NodeId(its.host): number for number, its in enumerate(self._config.workers)}
         for one in range(1, clock + 1):
             tree = tree_of(one)
-            window = self._window(tree, tree.root, workers, one)
+            window = self._window(tree, tree.root, workers, one, attempts)
             if window is not None:
                 total = total + window
         return total
 
     def _window(
-        self, tree: OverlayTree, node: NodeId, workers: dict[NodeId, int], clock: int
+        self,
+        tree: OverlayTree,
+        node: NodeId,
+        workers: dict[NodeId, int],
+        clock: int,
+        attempts: Mapping[tuple[int, int], int],
     ) -> Numbers | None:
         parts = []
         own = workers.get(node)
-        if own is not None and clock <= self._config.workers[own].clocks:
-            parts.append(self.update(own, clock, 0))
+        if own is not None and (own, clock) in attempts:
+            parts.append(self.update(own, clock, attempts[own, clock]))
         parts += [
             part
             for child in tree.children(node)
-            if (part := self._window(tree, child, workers, clock)) is not None
+            if (part := self._window(tree, child, workers, clock, attempts)) is not None
         ]
         if not parts:
             return None

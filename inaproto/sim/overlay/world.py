@@ -19,7 +19,8 @@ from inaproto.core.push_pull.words import NodeId, Word
 from inaproto.sim.agenda import Agenda
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.fates import Fate, LinkFates
-from inaproto.sim.overlay.checkers import OverlayChecker, all_checkers
+from inaproto.sim.overlay.checkers import all_checkers
+from inaproto.sim.overlay.checking import OverlayChecker
 from inaproto.sim.overlay.config import FIRST_SERVER, OverlayConfig, Reshaping
 from inaproto.sim.overlay.faults import Faults
 from inaproto.sim.overlay.host import Host, NodeSeat
@@ -87,7 +88,6 @@ class OverlayWorld:
         self.marks: dict[str, int] = {}
         self.weather = config.weather
         self.checkers = list(all_checkers() if checkers is None else checkers)
-        self.has_crashed = False
         self.removed: dict[int, None] = {}
         """Workers whose hosts are lost."""
         self.patience = Patience(
@@ -162,6 +162,8 @@ class OverlayWorld:
             self.agenda.at(one.at_ns, self._reshape, one)
         if any(tree.height() >= 3 for tree in self.trees):
             self.mark("a tree was three levels high")
+        if self.config.heartbeat_ns < 0:
+            self.mark("a world had no heartbeats")
         until = self.config.weather_until_ns + self.config.heal_ns
         sampled = 0
         while not self._is_settled():
