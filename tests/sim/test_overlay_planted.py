@@ -9,7 +9,7 @@ from inaproto.sim.overlay.world import OverlayWorld
 from tests.planted.overlay_faults import FAULTS
 
 FINDS = {
-    "nothing_kept": (3, "every worker ends"),
+    "nothing_kept": (3, "staleness bound"),
     "window_sent_in_parts": (89, "few pushes"),
     "root_merges_what_is_inside": (59, "exactly once"),
     "merges_what_is_inside": (3, "exactly once"),
