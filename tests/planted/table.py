@@ -1,10 +1,12 @@
 """The table of planted faults, ``docs/planted-faults.md``: what each is, what catches it, and how soon.
 
-``python -m tests.planted.table`` hunts for every fault anew, from seed 0 on, and writes the table.
+``python -m tests.planted.table`` hunts for every fault anew, from seed 0 on, and writes the table. That takes
+some ten minutes; ``--overlay`` writes the part of overlay worlds alone, whose seeds stand beside the faults.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Final
 from rich.progress import track
 
 from inaproto.errors import InvariantBroken
+from tests.planted import overlay_faults
 from tests.planted.catalogue import FAULTS
 from tests.planted.hunt import Catch, hunt, run_world
 from tests.planted.planting import PlantedFault
@@ -28,6 +31,15 @@ What a careless implementer might do, planted one at a time into the running cod
 broken, searching seeds from 0, and how far that world had come; `make test` plants them all again.
 
 `python -m tests.planted.table` writes this table.
+"""
+_OVERLAY: Final = """
+## In trees of hosts
+
+Push, pull and clock (`tests/planted/overlay_faults.py`). The seed is that of an overlay world that breaks the
+rule, and keeps it without the fault.
+
+| Fault | What the implementer did | Against | Caught by | Seed |
+|---|---|---|---|---|
 """
 
 
@@ -52,7 +64,15 @@ def render(catches: Mapping[str, Catch | None]) -> str:
         else:
             found = catch.rule, str(catch.seed), f"{catch.steps:,}", f"{catch.events:,}"
         lines.append("| " + " | ".join((f"`{name}`", fault.text, fault.paper, *found)) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + overlay_section()
+
+
+def overlay_section() -> str:
+    lines = []
+    for name, (seed, rule) in overlay_faults.FINDS.items():
+        fault = overlay_faults.FAULTS[name]
+        lines.append(f"| `{name}` | {fault.text} | {fault.paper} | {rule} | {seed} |")
+    return _OVERLAY + "\n".join(lines) + "\n"
 
 
 def read(text: str) -> dict[str, Row]:
@@ -77,6 +97,13 @@ def search(fault: PlantedFault) -> Catch | None:
 
 
 def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--overlay", action="store_true", help="write the part of overlay worlds alone")
+    if options.parse_args().overlay:
+        TABLE.write_text(
+            TABLE.read_text().split(_OVERLAY.splitlines()[1])[0].rstrip() + "\n" + overlay_section()
+        )
+        return
     catches = {fault.name: search(fault) for fault in track(FAULTS.values(), "hunting")}
     TABLE.write_text(render(catches))
 
