@@ -126,7 +126,10 @@ def test_the_help_names_every_variant() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--world", "nonsense"], "--world 'nonsense' does not exist; there are ring, sharing, migration, overlay"),
+        (
+            ["--world", "nonsense"],
+            "--world 'nonsense' does not exist; there are ring, sharing, migration, overlay",
+        ),
         (["--world", "migration", "--ranks", "3"], "--ranks is of the ring; use --set"),
         (["--set", "faults=1"], "--set is for worlds that are not the ring"),
         (["--world", "migration", "--set", "faults"], "--set must be NAME=VALUE"),
