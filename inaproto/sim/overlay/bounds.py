@@ -68,8 +68,9 @@ class Bounds(OverlayChecker):
 
 
 def _is_ahead(merged: Clocks, root: Clocks, most: int) -> bool:
-    """Of somebody who has not left."""
-    return any(clock < FOREVER and clock - (root.get(w) or 0) > most for w, clock in merged.items())
+    """Of somebody who has not left, and of whom it is known here what the root has: a node forgets that of
+    those whom it no longer speaks for, while their last sums may still be with it."""
+    return any(clock < FOREVER and clock - root[w] > most for w, clock in merged.items() if w in root)
 
 
 def _asks_too_much(children: Sequence[ChildView], spec: ShardSpec) -> bool:
