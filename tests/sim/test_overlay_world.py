@@ -62,8 +62,8 @@ def run(**changes: object) -> OverlayResult:
 
 
 FOUND: Final = (786,)
-"""Worlds that a campaign found to break a rule, or a checker that was wrong: a node that no longer speaks for a
-worker forgets what the root has of it."""
+"""Worlds in which campaigns found a broken rule, or a checker that was wrong: a node that no longer speaks
+for a worker forgets what the root has of it."""
 
 
 @pytest.mark.parametrize("seed", [*seeds(24), *FOUND])
