@@ -13,6 +13,7 @@ What is undefined is ``null`` in the JSON and ``-`` in the table.
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -273,6 +274,7 @@ def priorities_bench(
     link = Link(mbit=mbit, congestion_control=congestion_control)
     config = Config(hosts, models, elements, rounds, compute, repetitions, link)
     console = Console(stderr=True, highlight=False)
+    logging.getLogger("inaproto.client").setLevel(logging.ERROR)  # that pulls wait long is what is measured
     try:
         with signals_as_interrupt():
             report = run(config, partial(console.print, markup=False), logs)
