@@ -26,8 +26,7 @@ from inaproto.daemon.host_ring import HostRing
 from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.link_probing import LinkProbing
 from inaproto.daemon.local_rank import LocalRank, Owner
-from inaproto.daemon.ring_link import RingLink
-from inaproto.daemon.tree_link import TreeLink
+from inaproto.daemon.ring_link import RingLink, TreeLink
 from inaproto.daemon.turns import TurnsOf, no_turns
 from inaproto.errors import (
     DecodeError,
@@ -432,7 +431,7 @@ class Fabric:
 
     async def _connect(self, ring: HostRing, link: RingLink | TreeLink) -> None:
         try:
-            await link.wait_connected()
+            await link.wait.wait(link.connecting)
         except PortClosed:  # of which whoever waits for completions hears too
             return
         except FabricError as error:

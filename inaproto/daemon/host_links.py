@@ -15,8 +15,7 @@ from inaproto.core.overlay_tree import overlay_on
 from inaproto.core.two_paths import TwoPaths
 from inaproto.daemon.host_operations import IN_RING, Phase, overlay_of
 from inaproto.daemon.host_ring_status import HostRingStatus
-from inaproto.daemon.ring_link import RingLink
-from inaproto.daemon.tree_link import TreeLink
+from inaproto.daemon.ring_link import RingLink, TreeLink
 from inaproto.errors import FabricError, JoinRefused, LocalMisuse
 from inaproto.ports import Nic, QpAttributes, RandomBits
 from inaproto.units import RingId
@@ -36,7 +35,7 @@ class HostLinks(HostRingStatus):
 
     @property
     def nic(self) -> Nic:
-        return self._link.nic
+        return self._link.wait.nic
 
     @property
     def queue_pairs(self) -> list[int]:

@@ -25,6 +25,8 @@ from typing import assert_never
 from inaproto.core.accumulators import Accumulators, RotatedAccumulators, accumulators_on
 from inaproto.core.chain_engine import ChainEngine
 from inaproto.core.gathering import Gathering
+from inaproto.core.host.operation_watch import OperationWatch
+from inaproto.core.host.ring_words import explain_positions, failure_at, name_ranks, transport_failure
 from inaproto.core.hosts_engine import Combine, HostsAction, PostSlot
 from inaproto.core.local_reduction import SlicedReduction
 from inaproto.core.operation_queue import FROM_THE_START
@@ -55,11 +57,8 @@ from inaproto.core.two_paths import BASE, INA, Bound, BoundPath, Drained, OnPath
 from inaproto.daemon.config import HostSettings
 from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.local_rank import LocalRank
-from inaproto.daemon.operation_watch import OperationWatch
-from inaproto.daemon.ring_link import RingLink
+from inaproto.daemon.ring_link import RingLink, TreeLink
 from inaproto.daemon.ring_orders import ClientTensors
-from inaproto.daemon.ring_words import explain_positions, failure_at, name_ranks, transport_failure
-from inaproto.daemon.tree_link import TreeLink
 from inaproto.daemon.turns import NoTurns, Turns
 from inaproto.errors import (
     JOB_ERRORS,
@@ -314,7 +313,7 @@ class HostOperations:
         elif completion.kind is CompletionKind.SEND:
             self._step(SendCompleted(completion.wr_id), path)
         else:
-            header = link.result_header(completion.imm, completion.nbytes)
+            header = link.header(UP, completion.imm, completion.nbytes)
             self._step(ResultArrived(completion.imm, completion.nbytes, header), path)
             if not self._is_ended and not self._is_broken:
                 self._guard(lambda: link.post_receive(completion.wr_id))
@@ -326,9 +325,9 @@ class HostOperations:
             peer = ring.position if parent is None else parent
             reason = failure_at(self.job, ring, completion, peer if edge == UP else children[edge], "to")
         else:
-            at_out = completion.qpn == link.out.qpn
+            at_out = completion.qpn == link.qpns[0]
             reason = transport_failure(self.job, ring, completion, at_out=at_out)
-        if link.is_connecting:  # who waits for that hears more of why
+        if link.wait.is_under_way:  # who waits for that hears more of why
             link.early_failure = link.early_failure or reason
         else:
             self._transport_failed(reason)

@@ -29,7 +29,6 @@ from inaproto.daemon.host_links import HostLinks
 from inaproto.daemon.host_operations import IN_RING, OPERATIONS_MAX, Phase
 from inaproto.daemon.host_totals import HostTotals
 from inaproto.daemon.local_rank import REASON_CHARACTERS_MAX, LocalRank
-from inaproto.daemon.tree_link import TreeLink
 from inaproto.daemon.turns import Turns
 from inaproto.errors import (
     FabricError,
@@ -209,7 +208,7 @@ class HostRing(HostLinks):
             return
         self.phase = Phase.CONNECTING
         self._watch.ring_ended()
-        self._to_await = [link for link in self._links if link.is_connecting]
+        self._to_await = [link for link in self._links if link.wait.is_under_way]
         self._unready = list(self._to_await)
         if not self._to_await:
             self.connected(self._link)
@@ -238,7 +237,7 @@ class HostRing(HostLinks):
 
     def halt(self, message: Halt) -> None:
         """The ring has ended: say how far this host is, with queue pairs for the next."""
-        nic = self._link.nic
+        nic = self.nic
         if self.phase is Phase.JOINING:
             self._close_links()  # its job's path was chosen meanwhile, or asked for: it may need larger slots
             self._prepared_for = message.ring_id
@@ -263,7 +262,7 @@ class HostRing(HostLinks):
                 into=self._link.into,
                 ina_out=None if self._ina is None else self._ina.out,
                 ina_into=None if self._ina is None else self._ina.into,
-                below=self._link.below if isinstance(self._link, TreeLink) else (),
+                below=self._link.below,
             )
         )
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from inaproto.client.ring_names import parse_ring_job
+from inaproto.core.host.ring_words import name_ranks
 from inaproto.daemon.overlay.status_tables import show_models, show_nic, show_server
-from inaproto.daemon.ring_words import name_ranks
 from inaproto.daemon.status import Report
 
 _RANKS_SHOWN: Final = 16

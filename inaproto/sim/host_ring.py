@@ -3,8 +3,8 @@
 The protocol is the product's (:class:`~inaproto.core.ring_engine.RingEngine` or
 :class:`~inaproto.core.chain_engine.ChainEngine` and the like over the host's NIC); this shell performs what
 the engine orders, as ``inaproto.daemon.host_ring`` does on real hosts. One difference: before a host daemon
-gives an overdue operation up, it asks the switch (``inaproto.daemon.operation_watch``). The ranks that a host
-has of a job share one ring; whenever their job fails, they start anew.
+gives an overdue operation up, it asks the switch (``inaproto.core.host.operation_watch``). The ranks that a
+host has of a job share one ring; whenever their job fails, they start anew.
 
 A ring of a host has one *life* from its first ring id to its end. Where the world's ``recover_ns`` is 0, that
 is one ring; else rings may end, and its operations go on in the next.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from inaproto.core.host.link import TreeLink
 from inaproto.core.ring_engine import (
     Fail,
     RingEngine,
@@ -29,7 +30,6 @@ from inaproto.sim.ring_link import HostTensors, RankTensors
 from inaproto.sim.ring_operations import orders_on
 from inaproto.sim.ring_state import IN_RING, WITHOUT_RING, Engine, Phase
 from inaproto.sim.swarm import JobConfig
-from inaproto.sim.tree_link import TreeLink
 from inaproto.units import Instant, RingId
 from inaproto.wire.control_messages import (
     Broken,
@@ -235,7 +235,7 @@ class HostRing(RingJoining):
             into=link.into,
             ina_out=None if self._ina is None else self._ina.out,
             ina_into=None if self._ina is None else self._ina.into,
-            below=link.below if isinstance(link, TreeLink) else (),
+            below=link.below,
         )
         self.host.tell(told)
 

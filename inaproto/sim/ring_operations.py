@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, assert_never
 
+from inaproto.core.host.link import RingLink, TreeLink
 from inaproto.core.host_messages import TENSORS_DIFFER
 from inaproto.core.hosts_engine import Combine, HostsAction, PostSlot
 from inaproto.core.local_reduction import SlicedReduction
@@ -56,9 +57,8 @@ from inaproto.errors import (
 from inaproto.ports import Completion, CompletionKind, Segment, Status
 from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.rank import SimRank
-from inaproto.sim.ring_link import HostTensors, RingLink
+from inaproto.sim.ring_link import HostTensors
 from inaproto.sim.ring_state import WITHOUT_RING, Phase, RingState
-from inaproto.sim.tree_link import TreeLink
 from inaproto.units import US
 from inaproto.wire.control_messages import (
     OpStarted,
@@ -173,7 +173,7 @@ class RingOperations(RingState):
             self.acting = path
             for hook in self.host.world.hooks.received:
                 hook(self, imm)
-            self._step(ResultArrived(imm, nbytes, link.result_header(imm, nbytes)), path)
+            self._step(ResultArrived(imm, nbytes, link.header(UP, imm, nbytes)), path)
             if link.is_open:
                 link.post_receive(completion.wr_id)
 

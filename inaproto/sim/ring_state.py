@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from inaproto.core.accumulators import Accumulators, RotatedAccumulators, accumulators_on
 from inaproto.core.chain_engine import ChainEngine
 from inaproto.core.gathering import Gathering
+from inaproto.core.host.link import RingLink, TreeLink
 from inaproto.core.local_reduction import SlicedReduction
 from inaproto.core.operation_queue import FROM_THE_START
 from inaproto.core.overlay_engine import OverlayEngine
@@ -23,9 +24,8 @@ from inaproto.core.ring_orders import KeptResults, RingOrders
 from inaproto.core.two_paths import BASE, INA, Binding, BoundPath, TwoPaths, Wait
 from inaproto.ports import Segment
 from inaproto.sim.rank import SimRank
-from inaproto.sim.ring_link import HostTensors, RingLink
+from inaproto.sim.ring_link import ClockedNic, HostTensors, allocate
 from inaproto.sim.swarm import JobConfig
-from inaproto.sim.tree_link import TreeLink
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.control_messages import Ring, RingPath
 from inaproto.wire.ina_header import INA_HEADER_BYTES
@@ -223,12 +223,12 @@ class RingState:
         host = self.host
         tree = overlay_on(plan, len(self.job.positions), 1)
         link = TreeLink(
-            host.nic,
+            ClockedNic(host.nic, lambda: host.now),
             window=self.job.window_messages,
             slot_bytes=tree.slot_bytes(self._slot_bytes - INA_HEADER_BYTES),
             children=children,
+            allocate=allocate,
             first_psn=host.world.first_psn,
-            clock=lambda: host.now,
         )
         for qpn in link.qpns:
             host.serve(qpn, self.owner)
@@ -237,12 +237,11 @@ class RingState:
     def _open_link(self, slot_bytes: int) -> RingLink:
         host = self.host
         link = RingLink(
-            host.nic,
+            ClockedNic(host.nic, lambda: host.now),
             slots=self._slots,
             slot_bytes=slot_bytes,
-            stages=self._recover_ns > 0 or self.job.path != "auto" or len(self.ranks) > 1,
+            allocate=allocate,
             first_psn=host.world.first_psn,
-            clock=lambda: host.now,
         )
         for qpn in link.qpns:
             host.serve(qpn, self.owner)

@@ -44,7 +44,7 @@ def connecting(host: Host) -> None:
 def connected(host: Host) -> None:
     connecting(host)
     for link in host.ring.take_connecting():
-        link.is_connecting = False
+        link.wait.is_under_way = False
         host.ring.connected(link)
     assert host.told == [Ready(job="j", rank=0)]
     host.told.clear()

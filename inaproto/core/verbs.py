@@ -1,0 +1,106 @@
+"""A NIC as verbs name its parts: work requests, completions, addresses, memory, and what is done at once.
+
+The records that links of hosts (:mod:`inaproto.core.host.link`) and NICs have in common. What a whole NIC is,
+with its waits, is :class:`inaproto.ports.Nic`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Status(Enum):
+    """Outcome of a work request, named as verbs name them."""
+
+    SUCCESS = "success"
+    RETRY_EXCEEDED = "transport retry counter exceeded"
+    RNR_RETRY_EXCEEDED = "receiver-not-ready retry counter exceeded"
+    REMOTE_ACCESS = "remote access error"
+    REMOTE_INVALID_REQUEST = "remote invalid request"
+    REMOTE_OPERATION = "remote operational error"
+    FLUSHED = "work request flushed"
+
+
+class CompletionKind(Enum):
+    SEND = "send"
+    RECEIVE_IMM = "receive with immediate"
+
+
+class Completion(NamedTuple):
+    qpn: int
+    kind: CompletionKind
+    wr_id: int
+    status: Status
+    imm: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """Registered memory. ``va`` is the address that peers use; ``rkey`` their permission to write."""
+
+    key: int
+    va: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One gather element of a work request: ``nbytes`` at ``va`` inside the region ``key``."""
+
+    key: int
+    va: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class QpAddress:
+    """Everything a peer must know of a queue pair to connect to it."""
+
+    mac: bytes
+    ip: bytes
+    qpn: int
+    psn: int
+    """First PSN that this side will send."""
+
+
+@dataclass(frozen=True, slots=True)
+class QpAttributes:
+    mtu: int = 1024
+    timeout: int = 14
+    """Exponent: the retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
+    retry_count: int = 7
+    """Retries without progress before the queue pair fails; 7 never gives up, as Soft-RoCE does it."""
+    rnr_retry: int = 7
+    ack_every: int = 64
+    """An ACK is requested at least this often, and on the last packet of each message."""
+    traffic_class: int = 0
+    """TOS byte of all packets, DSCP * 4: by it the network sorts them into its lossless class."""
+    spread_timers: bool = True
+    """From the third timeout in a row, timers of several queue pairs differ, where the NIC can do that: those
+    in lock step would overrun a queue that they share each time anew."""
+
+
+class Verbs(Protocol):
+    """What every NIC does at once and without looking at a clock.
+
+    Misuse raises ``LocalMisuse``; a queue pair that failed completes everything it holds with its status,
+    then ``FLUSHED``. A queue pair may get connected later than ``connect_qp`` returns: what its peer sends
+    before is lost (:meth:`inaproto.ports.Nic.wait_connected`).
+    """
+
+    def register_memory(self, buffer: memoryview) -> MemoryRegion: ...
+    def deregister_memory(self, region: MemoryRegion) -> None: ...
+    def create_qp(self, *, psn: int) -> QpAddress: ...
+    def connect_qp(self, qpn: int, remote: QpAddress, attributes: QpAttributes) -> None: ...
+    def post_receive(self, qpn: int, wr_id: int) -> None: ...
+    def destroy_qp(self, qpn: int) -> None: ...
+    def statistics(self) -> dict[str, int]:
+        """Monotonic counters.
+
+        At least ``packets_sent``, ``packets_received``, ``retransmits``, ``timeouts``, ``naks_sent``,
+        ``naks_received``, ``duplicates``, ``out_of_sequence`` and ``icrc_errors``.
+        """
+        ...
