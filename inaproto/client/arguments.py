@@ -41,7 +41,8 @@ def check_arguments(
 
 
 def check_sockets(socket: object, who: JobRank, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Of the host daemons, one for each parallel ring of the job; none: the only daemon is to be looked for.
+    """Sockets of the host daemons, one for each parallel ring of the job; none: the only daemon is to be
+    looked for.
 
     Raises ``LocalMisuse``; ``Unsupported`` for what parallel rings cannot do.
     """
@@ -82,5 +83,5 @@ def _check_rings(who: JobRank, rings: int) -> None:
 
 
 def is_integer(value: object) -> bool:
-    """Also numpy's integers; not booleans."""
+    """Whether it is an integer: numpy's are, booleans are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)

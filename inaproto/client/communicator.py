@@ -68,7 +68,7 @@ class CommunicatorStatistics:
     """Spent in waiting for results."""
     daemon_ns: int
     shared_bytes: int
-    """Of shared memory."""
+    """Bytes of shared memory."""
     recent: tuple[OperationRecord, ...]
 
 
@@ -377,8 +377,8 @@ async def connect(
     are reduced at the same time, each by a ring of its own (NetReduce section 3.4). All ranks of the job
     give equally many, those of one machine the same in the same order. Daemons and ranks may start in any
     order within ``timeout`` seconds. With ``elastic``, which all ranks must say, the others may go on when a
-    rank is lost (:meth:`Communicator.shrink`); not with several sockets. ``dial`` connects to a socket;
-    another than the default reaches daemons in this very program.
+    rank is lost (:meth:`Communicator.shrink`); not with several sockets. ``dial`` connects to a socket; tests
+    pass an in-memory one to reach daemons in the same process.
 
     ``path`` and ``exact_plan`` say how the job is to be summed, the same on all ranks. Whatever they are, all
     ranks get the same bytes. ``path`` is by default ``$INAPROTO_PATH``, else "auto":

@@ -69,7 +69,7 @@ async def _first(ready: Callable[[], Awaitable[None]], scope: trio.CancelScope) 
 
 
 def drive_blocking(steps: Steps[T]) -> T:
-    """With ``poll``, in this thread."""
+    """Drive it with ``poll``, in this thread."""
     try:
         while True:
             wait = next(steps)

@@ -15,7 +15,8 @@ from inaproto.errors import DaemonUnreachable
 from inaproto.ports import Dial
 
 SOCKET_VARIABLE = "INAPROTO_HOST_SOCKET"
-"""Of one host daemon, or of several, one for each parallel ring, with a colon between them."""
+"""Variable with the socket of one host daemon, or of several, one for each parallel ring, with a colon
+between them."""
 CONNECT_RETRY_S = 0.05
 REPORT_AFTER_S = 1.0
 """A daemon that is missing for this long is worth a line in the log."""

@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 from inaproto.errors import LocalMisuse
 
 ALIGNMENT = 64
-"""Of regions: a cache line."""
+"""Alignment of regions: a cache line."""
 SMALL_BYTES_MAX = 1 << 20
 """Regions up to this size are powers of two, larger ones multiples of it."""
 POOLED_BYTES_MIN = 4 << 20
-"""Of a segment that private arrays pass through."""
+"""Least size of a segment that private arrays pass through."""
 REGISTERED_BYTES_MIN = 1 << 20
-"""Of a segment with registered buffers."""
+"""Least size of a segment with registered buffers."""
 SEGMENTS_OF_MINIMAL_SIZE = 64
 """Segments beyond have at least an eighth of all bytes before them."""
 
@@ -85,7 +85,7 @@ class SharedMemory:
 
     @property
     def nbytes(self) -> int:
-        """Of all segments."""
+        """Bytes of all segments."""
         return self._nbytes
 
     def take_unannounced(self) -> list[tuple[SharedSegment, int]]:

@@ -57,9 +57,9 @@ class PullRecord:
     """What was in the weights of a pull, by the servers' word."""
 
     clock: int
-    """Of this worker when it pulled."""
+    """Clock of this worker when it pulled."""
     staleness: int
-    """That was asked for, or, where it is tuned and none was, chosen."""
+    """Staleness that was asked for, or, where it is tuned and none was, chosen."""
     oldest: int
     """Updates of every worker up to this one are in the weights: at least ``clock - staleness``."""
     newest: int
@@ -79,7 +79,7 @@ class _Model:
         self._open_region: Region | None = None
         self._clock = told.clock
         self._finish: ModelRequest | None = None
-        """That has not ended."""
+        """Request that has not ended."""
         self._late_pulls: dict[tuple[int, int | None], tuple[ModelRequest, Region]] = {}
         """The last one that ran out of time, by the worker's clock and the staleness asked for."""
         self._late_save: tuple[int, ModelRequest] | None = None
@@ -115,7 +115,8 @@ class _Model:
 
     @property
     def staleness(self) -> int:
-        """Of the model's trees: pulls at less may have to wait until others have come to a multiple of it."""
+        """Staleness of the model's trees: pulls at less may have to wait until others have come to a multiple
+        of it."""
         return self._told.staleness
 
     @property

@@ -79,7 +79,7 @@ class SlicedOperation:
 
     @property
     def error(self) -> JobError | None:
-        """That of the ring which failed first."""
+        """Error of the ring that failed first."""
         for ring, part in enumerate(self.parts):
             if part.error is not None:
                 return self.rings.failure or self.rings.named(ring, part.error)
@@ -87,7 +87,7 @@ class SlicedOperation:
 
     @property
     def path(self) -> str:
-        """By which its slices were summed, each once."""
+        """Paths by which its slices were summed, each once."""
         return "+".join(sorted({part.path for part in self.parts}))
 
     @property

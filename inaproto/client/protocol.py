@@ -131,7 +131,7 @@ class ClientProtocol:
         )
 
     def buffer(self, segment: int, nbytes: int) -> bytes:
-        """To be sent with the segment's descriptor."""
+        """The message that announces a segment, to be sent with its descriptor."""
         return encode_message(Buffer(id=next(self._ids), segment=segment, nbytes=nbytes))
 
     def all_reduce(

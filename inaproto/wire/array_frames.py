@@ -47,18 +47,18 @@ class FrameDecoder:
 
     def __init__(self, payload_bytes_max: int) -> None:
         self.payload_bytes_max = payload_bytes_max
-        """Of the next frame whose length comes."""
+        """Limit of the next frame whose length comes."""
         self._head = bytearray()
         self._record: ControlRecord | None = None
         self._payload = _EMPTY
         self._filled = 0
         self._taken = 0
-        """Of the frame whose payload is being filled."""
+        """Bytes taken of the frame whose payload is being filled."""
         self._error: DecodeError | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """Of a frame that is not complete yet."""
+        """Bytes held of a frame that is not complete yet."""
         return len(self._head) + self._taken
 
     @property

@@ -60,7 +60,7 @@ class CaptureReader:
 
     def __init__(self) -> None:
         self.interfaces: list[Interface] = []
-        """Of all sections, in the order of the file."""
+        """Interfaces of all sections, in the order of the file."""
         self.received: dict[int, int] = {}
         """Frames that interfaces had received, by index in ``interfaces``, where the file says so."""
         self.lost: dict[int, int] = {}

@@ -30,7 +30,7 @@ from inaproto.wire.control_types import (
 )
 
 DonePath = Literal["switch", "chain", "overlay", "ring", "local"]
-"""By which path an operation was summed; ``local``: all ranks of its job are on one host."""
+"""Path by which an operation was summed; ``local``: all ranks of its job are on one host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +90,13 @@ class AllReduce(Message):
     op: OpCode
     shape: Shape
     whole: Shape | None = None
-    """Of the tensor that this is a slice of, which is reduced by parallel rings: ranks that call different
-    all-reduces are told by its digest."""
+    """Shape of the tensor that this is a slice of, which is reduced by parallel rings: ranks that call
+    different all-reduces are told by its digest."""
     wait_ns: U64 | None = None
-    """Of a job on the path shared that has waited for results since its last all-reduce: so long before this
-    one that began."""
+    """How long before this one the wait for results began, of a job on the path ``shared`` that has waited
+    since its last all-reduce."""
     work_ns: U64 | None = None
-    """And so long before this one it ended."""
+    """How long before this one that wait ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ _FIELD_KINDS: dict[type[Any], dict[str, tuple[Kind, bool]]] = {}
 
 
 def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
-    """Of each field of a record class: its limits, and whether it may be absent. Read once per class."""
+    """Limits of each field of a record class, and whether it may be absent. Read once per class."""
     kinds = _FIELD_KINDS.get(cls)
     if kinds is None:
         kinds = {}

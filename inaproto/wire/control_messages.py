@@ -188,16 +188,16 @@ class Member(Message):
     left_after: U32 | None = None
     """All-reduces after which it left, if it has."""
     boot_id: Secret = ""
-    """Of the switch of its last ring: the same switch knows the job, or that it has ended."""
+    """Boot of the switch of its last ring: the same switch knows the job, or that it has ended."""
     path: AskedField = "auto"
     """The same for all ranks, as ``exact_plan``."""
     exact_plan: Flag = True
-    """With the path ``auto``: all paths follow the reduction plan, hence give the same bytes. Without it the
-    hosts sum as an ordinary ring where no chain of them can follow the plan."""
+    """Whether all paths follow the reduction plan, hence give the same bytes, on the path ``auto``. Without
+    it the hosts sum as an ordinary ring where no chain of them can follow the plan."""
     elastic: Flag = False
     """Whether the others may go on without a rank that is lost (``Regroup``); the same for all ranks."""
     ina_out: OutField | None = None
-    """With ``ina_into`` a second link of the host, for the INA ring of the path ``shared``."""
+    """Second link of the host, with ``ina_into``, for the INA ring of the path ``shared``."""
     ina_into: IntoField | None = None
 
 
@@ -219,7 +219,7 @@ class Ring(Message):
     epoch: U32
     ring_key: U64 = field(repr=False)
     position: U16
-    """Of this host."""
+    """Position of this host."""
     successor: IntoField
     predecessor: OutField
     peers: Names
@@ -263,11 +263,11 @@ class Start(Message):
     ina_ring_id: U32 = 0
     """The INA ring that stands beside it; 0: none does, though one may have been told of."""
     ina_parked: Flag = False
-    """That one does not stand yet, but will."""
+    """Whether the INA ring does not stand yet, but will."""
     ina_pool: Name = POOL_DEFAULT
     """Where the hosts have turns on it."""
     ina_epoch: U32 = 0
-    """Of the wish that it follows; 0: none."""
+    """Epoch of the wish that it follows; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class OpStarted(Message):
     signature: U16
     nbytes: U64
     path: PathField | None = None
-    """To which its host has bound the operation, where there are two; None: to none yet."""
+    """Path to which its host has bound the operation, where there are two; None: to none yet."""
     unlike: Name | None = None
     """A host that has bound it to the other one, as that has said itself: it can end on neither."""
 
@@ -324,7 +324,7 @@ class Halt(Message):
     job: Name
     ring_id: U32
     path: PathField
-    """Of the next ring."""
+    """Path of the next ring."""
     reason: Explanation
     plan: Explanation = ""
     """As in ``Ring``, of the next one."""
@@ -343,7 +343,7 @@ class Halted(Message):
     job: Name
     rank: U16
     ring_id: U32
-    """Of the ring that has ended."""
+    """Id of the ring that has ended."""
     progress: U64
     out: OutField
     into: IntoField
@@ -362,7 +362,8 @@ class Gone(Message):
     rank: U16
     reason: Explanation
     ring_id: U32 = 0
-    """Of the last ring of a job that has failed, where the rank is one that could have regrouped; else 0."""
+    """Id of the last ring of a job that has failed, where the rank is one that could have regrouped; else
+    0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +372,7 @@ class Regroup(Message):
 
     TYPE: ClassVar[str] = "regroup"
     job: Name
-    """That has failed, for a rank was lost."""
+    """Job that has failed because a rank was lost."""
     ring_id: U32
     """Its last ring, as this host knows it."""
     rank: U16
@@ -385,7 +386,7 @@ class Regrouped(Message):
 
     TYPE: ClassVar[str] = "regrouped"
     job: Name
-    """To join next, each with the index of its old rank in ``ranks``."""
+    """Job to join next, each with the index of its old rank in ``ranks``."""
     ranks: Ranks
     """Old numbers of those that go on, ascending."""
     agreed: U32

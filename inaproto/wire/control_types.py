@@ -19,7 +19,7 @@ Mtu = Annotated[int, Integer(256, 4096)]
 DtypeCode = Annotated[int, Integer(0, max(Dtype))]
 OpCode = Annotated[int, Integer(0, max(Op))]
 Name = Annotated[str, Text(128, bytes_min=1)]
-"""Of a job, a host, a code."""
+"""Name of a job, a host, a code."""
 Secret = Annotated[str, Text(256)]
 Path = Annotated[str, Text(1024, bytes_min=1)]
 Explanation = Annotated[str, Text(8192)]
@@ -31,7 +31,7 @@ RankGroups = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, 0xFFFF)
 Names = Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), 1 << 16)]
 Shape = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), DIMENSIONS_MAX)]
 PathAsked = Literal["auto", "chain", "overlay", "ring", "shared"]
-"""Which path a job wants: ``auto`` is the switches, and the hosts while these cannot; ``shared`` is both at
+"""Path that a job wants: ``auto`` is the switches, and the hosts while these cannot; ``shared`` is both at
 once, each operation by one of them."""
 AskedField = Annotated[PathAsked, OneOf(("auto", "chain", "overlay", "ring", "shared"))]
 

@@ -20,7 +20,7 @@ GRANTS_MAX: Final = 1 << 12
 AgentRole = Literal["host", "switch"]
 GrantKind = Literal["seats", "tree"]
 HoldPhase = Literal["held", "running", "ended", "failed"]
-"""Of seats: all ranks have joined; all have left; some have failed."""
+"""Phase of seats: all ranks have joined; all have left; some have failed."""
 _Role = Annotated[AgentRole, OneOf(("host", "switch"))]
 _Kind = Annotated[GrantKind, OneOf(("seats", "tree"))]
 _Phase = Annotated[HoldPhase, OneOf(("held", "running", "ended", "failed"))]
@@ -45,13 +45,13 @@ class GrantRecord:
     kind: _Kind
     slots: Annotated[tuple[SlotRecord, ...], Many(Record(SlotRecord), GRANTS_MAX)]
     first_rank: U32 = 0
-    """Of seats: those of this host, and of the whole job."""
+    """First rank of this host's seats; ``ranks`` and ``size`` count these and the whole job's."""
     ranks: U32 = 0
     size: U32 = 0
     token_hash: Secret = field(default="", repr=False)
     """SHA-256 of what a process must show to take a seat, in hex."""
     switches: Names = ()
-    """Of the job's tree, its root first; none: it has no tree."""
+    """Switches of the job's tree, its root first; none: it has no tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,9 @@ class AgentWelcome(Message):
     report_ms: U32
     """At least so often."""
     slots: U32 = 0
-    """Of a switch: leases that it may give at once, for the controller alone reads the cluster file."""
+    """Leases that a switch may give at once, for the controller alone reads the cluster file."""
     trees: Flag = False
-    """Of the root of a fabric: it shall report where jobs are."""
+    """Whether the root of a fabric shall report where jobs are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,9 +26,9 @@ class InaPark(Message):
     TYPE: ClassVar[str] = "ina_park"
     job: Name
     ring_id: U32
-    """Of the INA ring."""
+    """Id of the INA ring."""
     epoch: U32
-    """Of the wish that the ring follows."""
+    """Epoch of the wish that the ring follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class InaParked(Message):
     """Any rank of this host."""
     ring_id: U32
     epoch: U32
-    """That of ``InaPark``."""
+    """Epoch of the ``InaPark`` that it answers."""
     messages: U64
-    """That the ring has carried: the same at all hosts."""
+    """Messages that the ring has carried: the same at all hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

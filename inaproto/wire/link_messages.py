@@ -27,7 +27,8 @@ class LinkProbe(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProbeWord(Message):
-    """Of the probe ``id``: the queue pair and, of an answer, the memory to write to; or why there is none."""
+    """Tells, of the probe ``id``, the queue pair and, in an answer, the memory to write to; or why there is
+    none."""
 
     TYPE: ClassVar[str] = "link_probe_word"
     kind: _Kind
@@ -43,7 +44,7 @@ class LinkProbeWord(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProbed(Message):
-    """Of the probe ``id``; rate 0: it could not be measured, ``why`` says the reason."""
+    """Result of the probe ``id``; rate 0: it could not be measured, ``why`` says the reason."""
 
     TYPE: ClassVar[str] = "link_probed"
     latency_ns: U64

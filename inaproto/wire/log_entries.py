@@ -29,7 +29,7 @@ _LAYER: Final = "log"
 class Entries(NamedTuple):
     bodies: list[memoryview]
     end: int
-    """Of the last valid entry: bytes behind it are torn, and to be cut off."""
+    """End of the last valid entry: bytes behind it are torn, and to be cut off."""
 
 
 def encode_entry(body: Sequence[memoryview], synced_bytes: int) -> list[memoryview]:

@@ -150,7 +150,7 @@ class _Layout(NamedTuple):
     """As the ICRC sees it: masked, behind its eight ones."""
     masked_before_psn: bytes
     word_sum: int
-    """Of the IP header, less id and checksum."""
+    """Sum of the IP header's words, less id and checksum."""
     pad: bytes
 
 

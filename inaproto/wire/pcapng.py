@@ -32,22 +32,22 @@ ENHANCED: Final = 6
 ORDER_MAGIC: Final = 0x1A2B3C4D
 OPTION_NAME: Final = 2
 OPTION_RESOLUTION: Final = 9
-"""Of an interface."""
+"""Option of an interface."""
 OPTION_FLAGS: Final = 2
 OPTION_DROPPED: Final = 4
-"""Of an enhanced packet block."""
+"""Option of an enhanced packet block."""
 OPTION_RECEIVED: Final = 4
 OPTION_LOST: Final = 5
-"""Of interface statistics."""
+"""Option of interface statistics."""
 _OPTION_APPLICATION: Final = 4
 _NANOSECONDS: Final = 9
 _ENHANCED_BYTES: Final = 28
-"""Of an enhanced packet block before its frame."""
+"""Bytes of an enhanced packet block before its frame."""
 _TEXT_BYTES_MAX: Final = 255
 
 
 class Direction(IntEnum):
-    """Of a frame, seen from what captured it; the numbers of ``epb_flags``."""
+    """Direction of a frame, seen from what captured it; the numbers of ``epb_flags``."""
 
     UNKNOWN = 0
     INBOUND = 1
@@ -84,7 +84,7 @@ class CapturedFrame(NamedTuple):
     dropped: int
     """Frames that were lost on this interface between the one before and this."""
     offset: int
-    """Of its block in the file."""
+    """Offset of its block in the file."""
 
     @property
     def is_whole(self) -> bool:

@@ -39,9 +39,9 @@ from inaproto.wire.control_types import (
 )
 
 NODES_MAX: Final = 1 << 15
-"""Of a tree; half as many numbers as a message may have in one array."""
+"""Most nodes of a tree; half as many numbers as a message may have in one array."""
 CLOCK_MAX: Final = (1 << 63) - 1
-"""Of a worker that has left."""
+"""Largest clock; that of a worker that has left is below it."""
 
 _Clock = Annotated[int, Integer(0, CLOCK_MAX)]
 _Clocks = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, CLOCK_MAX), 2), NODES_MAX)]
@@ -121,7 +121,8 @@ class ModelSave(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDone(Message):
-    """Of ``ModelClock``, ``ModelSave`` and ``ModelLeave``: of the first, the daemon has read the update."""
+    """Answers ``ModelClock``, ``ModelSave`` and ``ModelLeave``; the first when the daemon has read the
+    update."""
 
     TYPE: ClassVar[str] = "model_done"
     clock: _Clock
@@ -131,7 +132,7 @@ class ModelDone(Message):
 class ModelPulled(Message):
     TYPE: ClassVar[str] = "model_pulled"
     clock: _Clock
-    """Of the worker when it pulled."""
+    """Clock of the worker when it pulled."""
     model_clock: _Clock
     """What the servers had of everybody."""
     oldest: _Clock
@@ -139,7 +140,7 @@ class ModelPulled(Message):
     newest: _Clock
     """None after this one is, of a worker that has not left."""
     staleness: U32
-    """That was asked for, or chosen."""
+    """Staleness that was asked for, or chosen."""
 
 
 # --- nodes
@@ -153,7 +154,7 @@ class OverlayHello(Message):
     model: Name
     shard: U16
     digest: Secret
-    """Of the models file."""
+    """Digest of the models file."""
     life: U64
     """Grows with each start of the process."""
     nic: Flag = False
@@ -166,8 +167,8 @@ class OverlayHello(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayState(Message):
-    """Of a shard, at who was asked: a parameter server says ``clocks``, ``absent`` and ``fault``, a host what
-    its own worker does."""
+    """State of a shard at who was asked: a parameter server says ``clocks``, ``absent`` and ``fault``, a host
+    what its own worker does."""
 
     TYPE: ClassVar[str] = "overlay_state"
     clocks: _Clocks = ()
@@ -330,14 +331,14 @@ class ShardState(Message):
     model: Name
     shard: U16
     first: U64
-    """Of its elements in the model."""
+    """Index of its first element in the model."""
     elements: U64
     dtype: _Dtype
     clocks: _Clocks
     epoch: _Epoch = ()
     arrays: _Arrays = 1
     workers: Names = ()
-    """By their numbers in ``clocks``; none: written before names were."""
+    """Workers by their numbers in ``clocks``; none: written before names were."""
     model_elements: U64 = 0
     shards: U16 = 0
     fraction_bits: U16 | None = None

@@ -170,7 +170,7 @@ class Reth:
     va: int
     rkey: int
     dma_length: int
-    """Of the whole message, in bytes."""
+    """Length of the whole message, in bytes."""
 
     def encode(self) -> bytes:
         _check_ranges("RETH", self, (("va", 64), ("rkey", 32), ("dma_length", 32)))
@@ -266,9 +266,9 @@ _NAK_NAMES: Final = {int(code): code.name.lower() for code in NakCode}
 SYNDROME_ACK: Final = 0x1F
 """ACK that grants no credits: no limit."""
 SYNDROME_NAK: Final = 0x60
-"""To be or-ed with a ``NakCode``."""
+"""Syndrome of a NAK, to be or-ed with a ``NakCode``."""
 SYNDROME_RNR: Final = 0x20
-"""To be or-ed with the code of the delay."""
+"""Syndrome of an RNR NAK, to be or-ed with the code of the delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from inaproto.wire.control_fields import Integer, Many, OneOf, Record
 from inaproto.wire.control_types import U32, U64, Flag, Message, Name, Positive16
 
 SEATS_MAX: Final = 1024
-"""Of a sharing group, and of a host."""
+"""Most seats of a sharing group, and of a host."""
 PATTERN_OPERATIONS_MAX: Final = 16_384
-"""Of a training step."""
+"""Most operations of a training step."""
 RuleName = Literal["equal-index", "by-index"]
 _Rule = Annotated[RuleName, OneOf(("equal-index", "by-index"))]
 _Times = Annotated[tuple[int, ...], Many(Integer(0, (1 << 64) - 1), PATTERN_OPERATIONS_MAX)]
@@ -115,7 +115,8 @@ class SharingVote(Message):
     seat: _Seat
     version: _Version
     index: U32
-    """Of an all-reduce, as in the INA header. What is decided from it has to fit the wider fields above."""
+    """Index of an all-reduce, as in the INA header. What is decided from it has to fit the wider fields
+    above."""
     in_ina: Flag
 
 
@@ -156,9 +157,9 @@ class SeatHold:
     job: Name
     life: U64
     ring_id: U32
-    """Of its ring through the switches: the same in all seats that it has."""
+    """Id of its ring through the switches: the same in all seats that it has."""
     hosts: Positive16
-    """Of that ring, and so its seats."""
+    """Number of hosts of that ring, and so of its seats."""
     stand: U32 = 0
     """Epoch of the wish by which it stands where it does: the same in all seats that it has there."""
 
@@ -193,13 +194,13 @@ class SharingProgress(Message):
     TYPE: ClassVar[str] = "sharing_progress"
     seat: _Seat
     operation: U32
-    """That runs, or is next."""
+    """Operation that runs, or is next."""
     is_running: Flag
     uses_ina: Flag
     age_ns: U64
     """Since it began; or since the one before it ended."""
     step_first: U32 = 0
-    """Of its step, the first operation."""
+    """First operation of its step."""
     step_age_ns: U64 | None = None
     """Since the step began; None: no step is known."""
 
@@ -229,7 +230,7 @@ class SharingTellPeer(Message):
 FromController = SharingPrepare | SharingCommit | SharingAbort | SharingEnd
 FromSeat = SharingVote | SharingRefusal | SharingDone | SharingDrained | SharingAsk
 FromHost = FromSeat | SharingPattern | SharingProgress
-"""With the seat that it speaks for."""
+"""Messages of a host with the seat that it speaks for."""
 PeerWord = SharingAskPeer | SharingTellPeer
 
 SHARING_MESSAGES: Final[tuple[type[Message], ...]] = (

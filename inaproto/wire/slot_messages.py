@@ -17,7 +17,7 @@ from inaproto.wire.control_fields import Integer, Many, OneOf, Record
 from inaproto.wire.control_types import U32, U64, Message, Name, Secret
 
 LEASES_MAX: Final = 1 << 12
-"""That a switch lends at once."""
+"""Most leases that a switch lends at once."""
 
 Positive64 = Annotated[int, Integer(1, (1 << 64) - 1)]
 OrderName = Literal["ask", "acquire", "release"]
@@ -41,11 +41,11 @@ LeaseField = Annotated[LeaseRecord, Record(LeaseRecord)]
 class SlotOrder(Message):
     TYPE: ClassVar[str] = "slot_order"
     term: Positive64
-    """Of the controller."""
+    """Term of the controller."""
     number: Positive64
     """Per switch and term."""
     boot: Secret = ""
-    """Of the switch, as the controller knows it; empty where it only asks."""
+    """Boot of the switch, as the controller knows it; empty where it only asks."""
     order: Annotated[OrderName, OneOf(("ask", "acquire", "release"))]
     lease: LeaseField | None = None
     """None where it only asks."""
@@ -59,12 +59,12 @@ class SlotReport(Message):
     switch: Name
     boot: Name
     term: Positive64
-    """Of the order."""
+    """Term of the order."""
     number: Positive64
     outcome: Annotated[OutcomeName, OneOf(("told", "granted", "refused", "released", "old_boot", "old_term"))]
     held: Annotated[tuple[LeaseRecord, ...], Many(Record(LeaseRecord), LEASES_MAX)]
     newest_term: Positive64
-    """That the switch has heard of."""
+    """Newest term that the switch has heard of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

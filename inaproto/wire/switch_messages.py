@@ -45,7 +45,7 @@ class FlowRecord:
     dst_qp: U24
     src_mac: Mac | None = None
     dst_mac: Mac | None = None
-    """Of the two NICs; None: not known."""
+    """Ethernet addresses of the two NICs; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class LinkRecord:
 
     peer: Name
     port: U32
-    """Of the switch that is told, towards the peer."""
+    """Port of the switch that is told, towards the peer."""
     here_mac: Mac
     here_ip: Ip
     there_mac: Mac
@@ -123,7 +123,7 @@ class SwitchHello(Message):
 class SwitchWelcome(Message):
     TYPE: ClassVar[str] = "switch_welcome"
     boot_id: Name
-    """Of the control plane: trunks join switches that the same one has admitted."""
+    """Boot of the control plane: trunks join switches that the same one has admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class SwitchOpened(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrunkReport(Message):
-    """Of the trunk to a switch above: whether rings may need it."""
+    """Says of the trunk to a switch above whether rings may need it."""
 
     TYPE: ClassVar[str] = "trunk_report"
     error: Explanation = ""
@@ -170,9 +170,9 @@ class RingInstall(Message):
     pool: Annotated[PoolRecord, Record(PoolRecord)] | None = None
     """None: slots of its own."""
     first_message: U64 = 0
-    """With which its ranks go on."""
+    """Message with which its ranks go on."""
     job: Secret = ""
-    """Whose it is; empty: nobody said."""
+    """Job whose ring it is; empty: nobody said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

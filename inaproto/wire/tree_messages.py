@@ -39,7 +39,7 @@ class AboveRecord:
 class AssignedTree:
     root: Name
     above: Annotated[tuple[AboveRecord, ...], Many(Record(AboveRecord), TREE_SWITCHES_MAX)]
-    """Of each of its switches but the root."""
+    """The switch above each of its switches but the root."""
     passing: Annotated[tuple[str, ...], Many(Text(128, bytes_min=1), TREE_SWITCHES_MAX)] = ()
     """Those of them that add nothing up for it, and send sums on."""
 
@@ -48,11 +48,11 @@ class AssignedTree:
 class TreeWish:
     job: Name
     epoch: Annotated[int, Integer(1, 0xFFFF_FFFF)]
-    """Of the lease of its tree; without a tree: of that which it had."""
+    """Epoch of the lease of its tree; without a tree, of that which it had."""
     tree: Annotated[AssignedTree, Record(AssignedTree)] | None = None
     """None: it shall have none, and its hosts sum."""
     anew: Flag = False
-    """Also if it adds in another order: the job's rings begin anew for it."""
+    """Whether to follow it even if it adds in another order: the job's rings begin anew for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +76,10 @@ class TreeRecord:
     job: Name
     hosts: Names
     epoch: U32
-    """Of the wish that its phase is about; 0: there was none."""
+    """Epoch of the wish that its phase is about; 0: there was none."""
     phase: Annotated[TreePhase, OneOf(_PHASES)]
     pool: Secret = ""
-    """Whose slots its ring has by turns; empty: it has no ring through the switches."""
+    """Pool whose slots its ring has by turns; empty: it has no ring through the switches."""
     reason: Explanation = ""
 
 

@@ -36,13 +36,13 @@ _TEXTS_AT: Final = 14 + _PREFIX.size
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrunkHello:
     mac: bytes
-    """Of the sender, 6 bytes."""
+    """Address of the sender, 6 bytes."""
     switch: str
     """The sender."""
     peer: str
     """For whom it takes the far side."""
     boot_id: str
-    """Of the control plane that has admitted the sender."""
+    """Boot of the control plane that has admitted the sender."""
 
     def encode(self) -> bytes:
         """The frame, without FCS. Raises ``LocalMisuse`` for values that no decoder would take."""

@@ -109,7 +109,7 @@ class RoceRun:
 
     @property
     def ack_request(self) -> NDArray[np.bool_]:
-        """Which packets ask for an ACK: bool (n,)."""
+        """Mask of the packets that ask for an ACK: bool (n,)."""
         asked: NDArray[np.bool_] = self.frames[:, 50] >= 0x80
         return asked
 
@@ -170,7 +170,7 @@ class RoceRun:
         return (header ^ tail) == int.from_bytes(row[end : end + ICRC_BYTES], "little")
 
     def verify(self) -> NDArray[np.bool_]:
-        """Which packets carry the right ICRC: bool (n,)."""
+        """Mask of the packets that carry the right ICRC: bool (n,)."""
         right: NDArray[np.bool_] = (crc_rows(self.tail) ^ self.header_crc) == self.icrc
         return right
 

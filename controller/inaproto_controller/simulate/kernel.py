@@ -322,7 +322,7 @@ def _catch_up(
 
 @jit_within
 def _sink(turns: Turns, place: int, size: int) -> None:
-    """The slot there may be due later than those below."""
+    """Restore the heap below ``place``, whose slot may now be due too late."""
     heap, due, rank = turns.heap, turns.due, turns.rank
     slot = heap[place]
     mine = due[slot]

@@ -142,7 +142,7 @@ class _Groups:
         return first
 
     def _gain(self, groups: Sequence[int], joining: Collection[int], enough: float) -> float:
-        """Of score; 0 if it is not worth a trial, or there is nothing to gain."""
+        """Score gained by merging ``groups``; 0 if a trial cannot pay."""
         members = [job for group in groups for job in self._members[group]]
         all_jobs = [self._kinds[job] for job in (*members, *joining)]
         if len(all_jobs) > GROUP_MAX:

@@ -35,7 +35,7 @@ TENANTS: Final = 1
 END_S: Final = 180.0
 LOOK_S: Final = 0.1
 WARM_STEPS: Final = 4
-"""Of all jobs together, before the first kill."""
+"""Steps of all jobs together before the first kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Plan:
     lease_ms: int = 3000
     database: str = ""
     timeout_s: float = 60.0
-    """Of an all-reduce."""
+    """Limit of an all-reduce."""
 
 
 @dataclass(slots=True)
@@ -78,20 +78,20 @@ class Findings:
     plan: Plan
     wall_s: float = 0.0
     start_s: float = 0.0
-    """That a controller took to start."""
+    """Time that a controller took to start."""
     phases: list[Phase] = field(default_factory=list)
     stops: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """By job: when each began, and how long it was."""
+    """Stops by job: when each began, and how long it was."""
     gaps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     kills: dict[str, int] = field(default_factory=dict)
-    """By what they were aimed at, and whether that was seen."""
+    """Kills by what they were aimed at, and whether that was seen."""
     kill_times: list[tuple[int, float]] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
     """On the ways between controllers and agents, and by clients."""
     paths: dict[str, int] = field(default_factory=dict)
     leases: Leases = field(default_factory=Leases)
-    """Of seats."""
+    """Leases of seats."""
 
 
 class Campaign:
@@ -106,7 +106,7 @@ class Campaign:
         self.findings = Findings(plan)
         self._number = plan.first
         self._told: dict[int, int] = {}
-        """Of each list of faults, how many have become violations."""
+        """How many of each list of faults have become violations."""
 
     async def run(self) -> Findings:
         began = time.monotonic()

@@ -26,7 +26,7 @@ AUDIT_S: Final = 2.0
 LIVE_MAX: Final = 2
 """Jobs of a client that only submits and cancels."""
 WATCH_S: Final = 1.0
-"""That news of a job are waited for."""
+"""Time that news of a job are waited for."""
 OPERATIONS: Final = 8
 ELEMENTS: Final = 3000
 

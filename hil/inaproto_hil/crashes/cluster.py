@@ -46,12 +46,12 @@ class CrashCluster(FabricCluster):
         self._life = 0
         self._pids: dict[str, int] = {}
         self._killed: dict[str, None] = {}
-        """And not started again."""
+        """Killed, and not started again."""
         self._ended: dict[str, int] = {}
-        """By themselves: in which life."""
+        """Controllers that ended by themselves, with the life in which they did."""
         self._started: dict[int, float] = {}
         self.start_s = inf
-        """That a controller takes until it is ready, the least so far."""
+        """Time that a controller takes until it is ready, the least so far."""
         self._guard = threading.Lock()
 
     def _start(self) -> None:
@@ -83,17 +83,17 @@ class CrashCluster(FabricCluster):
         return self.directory / name / JOBS_SOCKET
 
     def store_path(self, name: str) -> Path:
-        """Of one with a file."""
+        """Path of a store that is a file."""
         return self.directory / name / STORE_FILE
 
     # --- lives
 
     def life(self, name: str) -> int:
-        """Of the process that runs now, or was killed last: ascending over all controllers."""
+        """Life of the process that runs now, or was killed last: ascending over all controllers."""
         return self._lives[name]
 
     def kill(self, name: str, life: int) -> bool:
-        """By SIGKILL, that life and no other; from any thread. Its process id is nobody else's meanwhile.
+        """Kill that life and no other by SIGKILL; from any thread. Its process id is nobody else's meanwhile.
 
         Returns whether that life had not been killed before.
         """
@@ -136,7 +136,7 @@ class CrashCluster(FabricCluster):
                 pass
 
     def forked(self, name: str, life: int, pid: int) -> None:
-        """That life is there, and its process id is nobody else's until the next one is forked."""
+        """Note that the life is there; its process id is nobody else's until the next one is forked."""
         with self._guard:
             is_dead = self._lives[name] != life or name in self._killed
             if is_dead:  # it was killed before it was there

@@ -15,12 +15,12 @@ class Leader:
         self._controllers = tuple(controllers)
         self._name = self._controllers[0]
         self._sessions: Counter[tuple[str, str]] = Counter()
-        """By controller and agent: those that a controller has welcomed."""
+        """Sessions that a controller has welcomed, by controller and agent."""
         self._found = trio.Event()
 
     @property
     def name(self) -> str:
-        """That leads, or is next to do so."""
+        """The controller that leads, or is next to do so."""
         return self._name
 
     def welcomed(self, controller: str, agent: str) -> None:

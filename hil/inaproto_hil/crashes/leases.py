@@ -19,7 +19,7 @@ LONGEST_S: Final = ParticipantConfig(Seat(JobId(""), "")).lease_max_ns / S
 
 
 class Leases:
-    """Of seats, as they were told, by job; ``told`` in the order of time."""
+    """Leases of seats as they were told, by job; ``told`` in the order of time."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[list[float], list[float]]] = {}

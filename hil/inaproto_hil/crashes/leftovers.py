@@ -16,7 +16,7 @@ _TABLES: Final = {
 
 
 def of_controller(status: Mapping[str, Any]) -> list[str]:
-    """By its status."""
+    """What is left over at the controller, by its status."""
     found = [] if status["leads"] else [f"it does not lead: {status['problem']}"]
     if status["grants"]:
         found.append(f"{status['grants']} grants")

@@ -37,7 +37,7 @@ class Aim(StrEnum):
 
 
 NOT_SEEN: Final = " (not seen)"
-"""Of a kill whose moment did not come."""
+"""Mark of a kill whose moment did not come."""
 WEIGHTS: Final[dict[Aim, int]] = {
     Aim.ANY: 20,
     Aim.AT_WORK: 20,
@@ -54,18 +54,18 @@ ANY_MORE_S: Final = 1.5
 """Beyond the time that a controller takes to start."""
 AT_WORK_S: Final = 2.0
 TURNS_OF: Final = 8
-"""Which one of so many in a row is aimed at."""
+"""How many in a row there are of which one is aimed at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     number: int
-    """Of the kill."""
+    """Number of the kill."""
     aim: Aim
     count: int = 1
     """The so-manieth that is seen."""
     fraction: float = 0.0
-    """Of the longest delay there is for its aim."""
+    """Share of the longest delay there is for its aim."""
     is_lost: bool = False
     """What was aimed at is not passed on."""
 

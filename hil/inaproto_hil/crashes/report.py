@@ -36,7 +36,7 @@ AIMS_JUDGED: Final = 10
 """So many kills that are aimed at something say how often it is seen."""
 
 Samples = Mapping[str, Sequence[tuple[float, float]]]
-"""By job: when each began, and how long it was, seconds."""
+"""Stops by job: when each began, and how long it was, seconds."""
 
 
 class Stop(NamedTuple):
@@ -123,7 +123,7 @@ def _training(found: Findings, phase: Phase) -> list[dict[str, Any]]:
 
 
 def _longest(found: Findings) -> list[dict[str, Any]]:
-    """Of the phase of kills, with the last kill before the end of each."""
+    """The longest stops in the phase of kills, with the last kill before the end of each."""
     numbers, times = [one for one, _ in found.kill_times], [at for _, at in found.kill_times]
     ended = found.phases[-1].ended if found.phases else 0.0
     stops = sorted(
@@ -147,7 +147,7 @@ def _longest(found: Findings) -> list[dict[str, Any]]:
 
 
 def verdict(found: Findings) -> str:
-    """Of stops of training in the phase of kills, by the lease of the job's seats that was in force then.
+    """Judge stops of training in the phase of kills by the lease of the job's seats that was in force then.
 
     ``yes``: none was longer. ``as without kills``: some were, but of those without kills no smaller share
     was, nor was longer than twice that lease, or as in :data:`TIMES`, or than the lease of a host.
@@ -233,7 +233,7 @@ def _tables(report: dict[str, Any]) -> RenderableType:
 
 
 def _judged(report: dict[str, Any]) -> str:
-    """By which leases, and how many stops were longer than each."""
+    """The leases to judge by, and how many stops were longer than each."""
     leases = report["leases"]
     longest_s = leases[f"{SEAT}, longest told"]
     said = f"stops no longer than the lease of the job's seats in force then: {report['training_stops']}"

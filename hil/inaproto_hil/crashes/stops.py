@@ -17,7 +17,7 @@ QUANTILES: Final = (0.5, 0.95, 0.99, 0.999)
 
 
 class Operations:
-    """Of one job: when each was due, and when it ended, seconds."""
+    """Operations of one job: when each was due, and when it ended, seconds."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -26,7 +26,7 @@ class Operations:
         """Due, ended."""
 
     def note(self, index: int, submitted: float, ended: float) -> None:
-        """By one rank."""
+        """Note what one rank says."""
         count, due, end = self._open.pop(index, (0, submitted, ended))
         found = count + 1, max(due, submitted), max(end, ended)
         if found[0] < self._ranks:

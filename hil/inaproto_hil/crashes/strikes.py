@@ -52,7 +52,7 @@ class Strikes:
             for name in cluster.controllers
         ]
         self.counts: Counter[str] = Counter()
-        """Of kills, by what they were aimed at, and whether that was seen."""
+        """Counts of kills, by what they were aimed at, and whether that was seen."""
         self._gun = Gun(lambda: None)
         self._aimed_at = ""
         """The controller of which something is to be seen."""

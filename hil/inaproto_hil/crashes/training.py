@@ -28,7 +28,7 @@ class Training:
         """All-reduces, by path."""
         self.faults: list[str] = []
         self.operations: dict[str, Operations] = {}
-        """Of each job that was begun."""
+        """Operations of each job that was begun."""
         self._running: list[Job] = []
         self.stop = False
 
@@ -39,7 +39,7 @@ class Training:
                 nursery.start_soon(self._again_and_again, model)
 
     def finish(self) -> None:
-        """Soon."""
+        """Ask all jobs to stop after their current step; returns at once."""
         self.stop = True
         for job in self._running:
             job.finish()

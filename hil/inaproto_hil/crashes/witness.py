@@ -55,13 +55,13 @@ class Version(NamedTuple):
 @dataclass(slots=True)
 class _Round:
     seats: tuple[SeatRecord, ...] = ()
-    """That were asked."""
+    """Seats that were asked."""
     decision: DecisionRecord | None = None
     told: dict[SeatRecord, None] = field(default_factory=dict)
     aborted: dict[SeatRecord, None] = field(default_factory=dict)
-    """To whom it was told that it never will be committed, before it was."""
+    """Seats that were told that it never will be committed, before it was."""
     jobs: dict[str, None] = field(default_factory=dict)
-    """Whose seats were asked."""
+    """Jobs whose seats were asked."""
     done: dict[SeatRecord, None] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ class _Agent:
     held: dict[int, GrantRecord] = field(default_factory=dict)
     """Wanted, or not yet known to be given up."""
     slots: int = 0
-    """That a switch may lend."""
+    """Slots that a switch may lend."""
     lent: tuple[LeaseRecord, ...] = ()
     sessions: int = 0
     away_since: float = -inf
@@ -94,11 +94,11 @@ class Witness:
         self._capacity = capacity
         self.faults: list[str] = []
         self.counts: Counter[str] = Counter()
-        """Of what it has seen, by kind: a story of nothing is no proof."""
+        """Counts of what it has seen, by kind: a story of nothing is no proof."""
         self.leases = Leases()
-        """That seats were told with the rounds."""
+        """Leases that seats were told with the rounds."""
         self._lives: dict[int, int] = {}
-        """By term."""
+        """Lives by term."""
         self._revision = 0
         """The highest that was told to any agent, and in which life."""
         self._revision_life = 0
@@ -114,7 +114,7 @@ class Witness:
         self._epochs: dict[tuple[str, int], TurnGrant] = {}
         self._agents: dict[str, _Agent] = {}
         self._jobs: dict[int, int] = {}
-        """Of grants, for ever."""
+        """Jobs of grants, for ever."""
         self._leases: dict[int, str] = {}
         """Jobs, by epoch, for ever."""
         self._tree_epochs: dict[str, int] = {}
@@ -221,7 +221,7 @@ class Witness:
         return any(not self._is_rid(seat, now) for seat in turn.undrained)
 
     def _is_rid(self, seat: SeatRecord, now: float) -> bool:
-        """Of whatever it has had: it is no more, or was given up."""
+        """Whether it is rid of whatever it has had: it is no more, or was given up."""
         if seat in self._gone:
             return True
         host = self._agent(seat.host)
@@ -373,7 +373,7 @@ def _version(record: VersionRecord) -> Version:
 
 
 def _ring(hold: SeatHold) -> tuple[int, int]:
-    """And where it stands: one that moves to other switches gets seats anew."""
+    """The seat's ring and where it stands: one that moves to other switches gets seats anew."""
     return hold.ring_id, hold.stand
 
 

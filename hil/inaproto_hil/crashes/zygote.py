@@ -63,7 +63,7 @@ def _be_controller(
 
 
 def _import_all() -> None:
-    """And what the first use imports or compiles."""
+    """Import, and run once, all that a controller needs, so that a fork starts warm."""
     with suppress(ImportError):
         import psycopg  # noqa: F401
     from inaproto_controller import (  # noqa: F401

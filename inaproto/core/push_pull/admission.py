@@ -36,21 +36,21 @@ from inaproto.units import MS, Instant, S
 PRIORITY_MAX: Final = 255
 """The most important; it is one byte."""
 _IN_FULL_PERMILLE: Final = 960
-"""Of its limit, or of what it was thought to need at most: who uses so much may need more."""
+"""Share of its limit, or of what it was thought to need at most, above which a transfer may need more."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionConfig:
     rate: int
-    """Of the link in this direction, bytes/s."""
+    """Rate of the link in this direction, bytes/s."""
     interval_ns: int = 10 * MS
     """For which use is measured, before rates are told anew."""
     remembered_intervals: int = 10
     """So many of them, before what a transfer needs is believed to be less than all, or less than it was."""
     headroom_permille: int = 100
-    """Of what higher classes use: left free, so that they can grow."""
+    """Share of what higher classes use that is left free, so that they can grow."""
     floor_permille: int = 10
-    """Of ``rate``: what each class below the highest one may use, whatever those above it need."""
+    """Share of ``rate`` that each class below the highest may use, whatever those above it need."""
     transfers_max: int = 4096
     """At once; those beyond are ``Refused``."""
 

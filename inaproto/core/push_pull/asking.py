@@ -18,15 +18,15 @@ from inaproto.core.push_pull.words import Attach
 class Asking:
     def __init__(self) -> None:
         self.workers: tuple[WorkerId, ...] = ()
-        """Of whom the last ``Attach`` asked."""
+        """Workers that the last ``Attach`` asked about."""
         self.known: Clocks = NO_CLOCKS
         """What this node then knew the root to have of them."""
         self._floor: Clocks = NO_CLOCKS
         """The same, and what children that had come knew."""
         self._epoch = 0
-        """Likewise, the number of the newest epoch."""
+        """Number of the newest epoch that was known then, here or at a child that had come."""
         self._unsure: set[WorkerId] = set()
-        """Of whom it must ask."""
+        """Workers that it must ask about."""
 
     def child_came(self, said: Attach, below: set[WorkerId], sub: Subtree, epoch: int) -> None:
         """``below``: whose clocks were waited for before it came; ``epoch``: the newest known here."""
@@ -62,6 +62,6 @@ class Asking:
 
 
 def _behind(floor: Clocks, sub: Subtree) -> list[WorkerId]:
-    """Of whom less is known here than the floor says."""
+    """Workers of whom less is known here than the floor says."""
     merged, root = sub.ledger.merged, sub.root
     return [w for w, clock in floor.items() if min(merged.get(w) or 0, root.get(w) or 0) < clock]

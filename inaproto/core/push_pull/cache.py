@@ -19,7 +19,7 @@ from inaproto.core.push_pull.words import Comparable, Numbers, Weights
 class Cache(Comparable):
     weights: Numbers
     included: Clocks
-    """Which updates are in the weights."""
+    """Vector of the updates in the weights."""
     root: Clocks
     """The root's vector when the weights left it."""
 
@@ -31,7 +31,8 @@ class Cache(Comparable):
         return is_legal(self.root, needed)
 
     def plus(self, updates: Iterable[Update]) -> Cache | None:
-        """With those updates that are not in the weights; None if one of them is in them in part."""
+        """The cache with those updates that are not in the weights; None if one of them is in them in
+        part."""
         found = rest_after(updates, self.included)
         if found is None:
             return None

@@ -30,7 +30,7 @@ from inaproto.errors import Blame
 from inaproto.units import Instant
 
 OWN_PLACE = -1
-"""Of the node's own worker in the order of addition."""
+"""Place of the node's own worker in the order of addition."""
 
 
 class Bond(Enum):
@@ -54,19 +54,19 @@ class Child:
     waiting: list[int] = field(default_factory=list)
     """The model clocks that its requests need, ascending."""
     told: Clocks = NO_CLOCKS
-    """Of the root's vector, the part that concerns its workers."""
+    """Part of the root's vector that concerns its workers."""
     is_awaited: bool = False
     is_dead: bool = False
     is_connected: bool = False
     silent_since: Instant | None = None
-    """With heartbeats: when it was last heard; without: since when it is not connected, if it is not."""
+    """When it was last heard, with heartbeats; without, since when it is not connected, if it is not."""
     dead: tuple[NodeId, ...] = ()
     lost: tuple[WorkerId, ...] = ()
     load: int = 0
     """As its last heartbeat says."""
 
     def ends(self) -> None:
-        """Of its session: requests of it are made again in the next."""
+        """End its session: requests of it are made again in the next."""
         self.bond = Bond.NONE
         self.waiting.clear()
 
@@ -106,7 +106,7 @@ class Children:
 
     @property
     def load(self) -> int:
-        """Of the busiest link at one of them, or below, in thousandths."""
+        """Load of the busiest link at one of them, or below, in thousandths."""
         return max((child.load for child in self.bound(Bond.ATTACHED)), default=0)
 
     @property

@@ -96,7 +96,7 @@ class Clocks:
         return Clocks({**self._by_worker, **other._by_worker})
 
     def joined(self, other: Clocks) -> Clocks:
-        """Of each worker in either the later clock."""
+        """The later clock of each worker in either."""
         joined = dict(self._by_worker)
         for worker, clock in other.items():
             joined[worker] = max(clock, joined.get(worker, clock))

@@ -36,7 +36,7 @@ class Stand:
     children: tuple[NodeId, ...] = ()
     """In the order in which their sums are added."""
     shape: Shape | None = None
-    """Of the subtree below it."""
+    """Shape of the subtree below it."""
 
 
 class _Config(Protocol):
@@ -67,6 +67,7 @@ class Orders:
 
 
 def first_clock(clocks: int, ahead_max: int) -> int:
-    """Of an epoch that is decided when the furthest worker is at ``clocks``, durably: nobody has finished an
-    update of it. One more for who leaves: its last word is of the window that it would have reached."""
+    """First clock of an epoch that is decided when the furthest worker is at ``clocks``, durably: nobody has
+    finished an update of it. One more for who leaves: its last word is of the window that it would have
+    reached."""
     return clocks + ahead_max + 2

@@ -33,7 +33,8 @@ class Failures:
         self._start_ends = Instant(now + config.patience.start_ns)
         self._now = now
         self._doublings = 0
-        """Of the wait before the tree is built up, one for each time that it had stood but briefly."""
+        """Doublings of the wait before the tree is built up, one for each time that it had stood but
+        briefly."""
         self._built_at: Instant | None = None
         self.is_direct = False
         self.why = ""

@@ -65,7 +65,7 @@ def latency_tree(
 def ways_ns(
     tree: OverlayTree, nodes: Sequence[NodeId], round_trips_ns: Sequence[Sequence[int]]
 ) -> tuple[int, ...]:
-    """Of each node, in the order of ``nodes``: the round trips on its way to the root, added up."""
+    """Round trips of each node on its way to the root, added up, in the order of ``nodes``."""
     index = {node: number for number, node in enumerate(nodes)}
     found = []
     for node in nodes:

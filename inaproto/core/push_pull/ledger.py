@@ -28,7 +28,7 @@ class Ledger:
         self.forwarded: Clocks = NO_CLOCKS
         self.log: list[Update] = []
         self._last_windows: dict[WorkerId, int] = {}
-        """Of workers whose last words were taken here: the window that these are in."""
+        """Windows of the last words taken here, by the workers that said them."""
 
     def take(self, place: int, update: Update) -> bool:
         """Merges it, whole; False, and nothing is changed, if it does not go on from ``merged``."""

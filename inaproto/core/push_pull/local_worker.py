@@ -164,7 +164,7 @@ class LocalWorker:
         self.is_removed = clock >= FOREVER
 
     def answers(self, cache: Cache) -> list[NodeAction]:
-        """To the pulls for which these weights are legal."""
+        """Answers to the pulls for which these weights are legal."""
         legal = [pull for pull in self.pulls if cache.is_legal(pull.needed)]
         if not legal:
             return []

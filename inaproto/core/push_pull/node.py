@@ -226,7 +226,7 @@ class ShardNode:
         return actions
 
     def _finish_update(self) -> list[NodeAction]:
-        """Of a clock, unless it is held back."""
+        """Finish the update of a clock, unless it is held back."""
         worker = self._sub.worker
         finished = None if worker is None else worker.finish(self._sub.root.get(worker.worker) or 0)
         if finished is None:
@@ -455,7 +455,8 @@ class ShardNode:
         return [Noted(Mark.WORKER_RESUMED), Resumed(worker.worker, min(known, base))]
 
     def _attach(self) -> list[NodeAction]:
-        """To the parent, and children to this node, once it is known how far the parent is with theirs."""
+        """Attach to the parent, and children to this node, once it is known how far the parent is with
+        theirs."""
         link = self._link
         is_due = self._asking.is_due(self._sub)
         if link.may_ask or (link.is_attached and is_due):

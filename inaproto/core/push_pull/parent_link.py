@@ -28,13 +28,13 @@ class ParentLink:
         self._ancestors = config.ancestors
         self._patience = config.patience
         self._at = 0
-        """Which of the ancestors is the parent."""
+        """Index of the parent among the ancestors."""
         self._dialled: list[NodeId] = []
         self._connected: set[NodeId] = set()
         self._silent_since: Instant | None = now
-        """Of the parent: with heartbeats, when it was last heard; without, since when it is not connected."""
+        """When the parent was last heard, with heartbeats; without, since when it is not connected."""
         self._answers_since: dict[NodeId, Instant] = {}
-        """Of ancestors before the parent, that were dead."""
+        """Since when ancestors before the parent answer that were dead."""
         self._last_answer: dict[NodeId, Instant] = {}
         self._met: set[NodeId] = set()
         """Ancestors that it was connected to."""
@@ -42,7 +42,7 @@ class ParentLink:
         self._next_beat = now
         self._is_begun = False
         self._told: tuple[tuple[NodeId, ...], tuple[WorkerId, ...]] = (), ()
-        """By the last heartbeat of this session; what is new is told at once."""
+        """What the last heartbeat of this session told; what is new is told at once."""
         self.bonding = Bonding.APART
         self.session = 0
         self.is_direct = False
@@ -213,7 +213,7 @@ class ParentLink:
         return []
 
     def _go(self, at: int, now: Instant, ancestors: tuple[NodeId, ...] = ()) -> list[NodeAction]:
-        """To another parent, perhaps of other ancestors."""
+        """Go to another parent, perhaps of other ancestors."""
         actions: list[NodeAction] = []
         if self.bonding is not Bonding.APART:
             actions.append(Tell(self.parent, Detach(self.session)))

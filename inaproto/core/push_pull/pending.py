@@ -19,8 +19,8 @@ class Pending:
 
     by_windows: bool
     _taken: list[tuple[int, Update]] = field(default_factory=list)
-    """With the place of its source in the order of the tree; in the order of arrival. At s > 0 one, at
-    most."""
+    """Updates with the place of their source in the order of the tree, in the order of arrival. At s > 0 one,
+    at most."""
 
     def __len__(self) -> int:
         return len(self._taken)

@@ -14,12 +14,12 @@ from inaproto.core.push_pull.types import ShardSpec
 
 
 def requests_max(shard: ShardSpec, workers: Collection[WorkerId]) -> int:
-    """Of a child that may push for ``workers``."""
+    """Requests that a child may have open that may push for ``workers``."""
     return shard.ahead_max * (len(workers) + 1)
 
 
 def next_requests(needs: Sequence[int], asked: Sequence[int], at_most: int) -> list[int] | None:
-    """Which of the model clocks ``needs`` the parent is asked for now; both ascending.
+    """Choose which of the model clocks ``needs`` the parent is asked for now; both ascending.
 
     The least come first. One that is later than all that wait can wait for them here. None: an earlier one
     would have to wait here, behind requests of processes that are gone: all are to be made anew, in another

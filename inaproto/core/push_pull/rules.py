@@ -146,7 +146,8 @@ def _push_fault(said: Push, workers: Collection[WorkerId], known: Below) -> Faul
 
 
 def _request_fault(said: PullRequest, workers: Collection[WorkerId], known: Below) -> Fault | None:
-    """Of a worker that is gone it is not known how far it was when it asked."""
+    """Fault of a request. How far a worker was that is gone is not known, so the request is not held against
+    it."""
     most = max(((known.root.get(worker) or 0) for worker in workers), default=0)
     most = FOREVER if most >= FOREVER else most + known.shard.ahead_max
     if 0 <= said.needed <= most:
@@ -178,20 +179,20 @@ class Above:
     is_attached: bool
     is_asking: bool
     asking: tuple[WorkerId, ...]
-    """Of whom the last ``Attach`` asked."""
+    """Workers that the last ``Attach`` asked about."""
     floor: Clocks
     """What this node then knew the root to have of them, by itself."""
     workers: frozenset[WorkerId]
-    """Of whom weights must speak."""
+    """Workers whose clocks every ``Weights`` message must contain."""
     are_all: bool
     """They are all of the model: weights speak of nobody else."""
     requests: int
-    """Of this session, less the weights that came: each answers one at least."""
+    """Requests of this session, less the weights that came: each answers one at least."""
     own: WorkerId | None
     own_clock: int | None
     """None: it has not resumed."""
     trees: int
-    """To choose from."""
+    """How many trees there are to choose from."""
 
 
 def fault_from_above(said: DownWord, known: Above) -> Fault | None:

@@ -93,7 +93,7 @@ class ShardRoot:
         self._persisting: RootRecord | None = None
         self._token = 0
         self._chosen: Reshape | None = None
-        """Whose epoch is to be the next record."""
+        """Choice whose epoch is to be the next record."""
         self._children = Children(config, self._orders.stand.children, now)
         self._failures = Failures(config, now)
         self._absence = Absence(config.patience, now)
@@ -240,7 +240,7 @@ class ShardRoot:
         return True
 
     def _remove(self, worker: WorkerId) -> list[RootAction]:
-        """Of the window after its last one that has come."""
+        """Remove the worker, as of the window after its last one that has come."""
         clock = self._merged[worker]
         if clock >= FOREVER:
             return []
@@ -270,7 +270,7 @@ class ShardRoot:
         return []
 
     def _next_epoch(self, chosen: Reshape) -> Epoch:
-        """By what is durable, which nothing else changes before the epoch is."""
+        """The next epoch, by what is durable; nothing else changes that before the epoch is."""
         old = self._orders.epoch
         furthest = max(clock for _, clock in self._clocks.items() if clock < FOREVER)
         first = first_clock(furthest, self._config.shard.ahead_max)

@@ -40,7 +40,7 @@ class Subtree:
 
     @property
     def _spoken_for(self) -> set[WorkerId]:
-        """With those that children have lost, and may have updates of."""
+        """Workers below, with those that children have lost and may have updates of."""
         return {*self.below, *self.children.workers}
 
     @property
@@ -74,9 +74,9 @@ class Subtree:
         return True
 
     def take_own(self, update: Update) -> None:
-        """Of the own worker. Updates of an earlier life of its host may turn up that were under way when it
-        died, and count in place of those that it makes again; what it says when it leaves holds whatever they
-        were."""
+        """Take an update of the own worker. Updates of an earlier life of its host may turn up that were
+        under way when it died, and count in place of those that it makes again; what it says when it leaves
+        holds whatever they were."""
         [(worker, clock)] = update.after.items()
         merged = self.ledger.merged[worker]
         if clock >= FOREVER and update.before[worker] < merged < FOREVER:

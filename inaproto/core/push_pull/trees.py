@@ -54,7 +54,8 @@ class OverlayTree:
 
     @staticmethod
     def of(root: NodeId, children: Mapping[NodeId, Sequence[NodeId]]) -> OverlayTree:
-        """Of the children of each node; whoever is not named has none. Raises ``LocalMisuse``."""
+        """The tree with these children of each node; whoever is not named has none. Raises
+        ``LocalMisuse``."""
         return OverlayTree(
             root, tuple((node, tuple(children[node])) for node in sorted(children) if children[node])
         )

@@ -44,7 +44,7 @@ class Look:
     lasted_ns: int
     """A clock, in the mean."""
     waited_permille: int
-    """Of the time, in which a pull waited for others' clocks."""
+    """Share of the time in which a pull waited for others' clocks."""
     link_permille: int
     """How full the busiest receiving link of the tree was."""
     change_ppm: int
@@ -89,12 +89,12 @@ class StalenessTuning:
 @dataclass(frozen=True, slots=True)
 class DegreeTuning:
     degrees: tuple[int, ...] = (2, 4, 8, 16)
-    """To choose from, ascending."""
+    """In-degrees to choose from, ascending."""
     waited_much_permille: int = 300
     link_full_permille: int = 850
     link_idle_permille: int = 400
     worse_permille: int = 100
-    """By how much longer a clock must last after a change, to take it back."""
+    """How much longer a clock must last after a change for it to be taken back."""
     agreed: int = 3
     barred_looks: int = 30
     """For which the way that made it worse is not tried again."""
@@ -191,7 +191,7 @@ class DegreeTuner:
         self._before: int | None = None
         """How long a clock lasted before the last change; None once that has been judged."""
         self._way = 0
-        """Of the last change: -1 or 1."""
+        """Direction of the last change: -1 or 1."""
         self._barred: dict[int, int] = {}
         """Ways, and the looks for which they stay so."""
 

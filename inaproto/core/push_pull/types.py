@@ -32,7 +32,7 @@ class ShardSpec:
 
     elements: int
     dtype: str
-    """Of what travels and is added; one of ``DTYPES``. Integers wrap."""
+    """Type of what travels and is added; one of ``DTYPES``. Integers wrap."""
     staleness: int = 0
     """s of the tree: what a node may withhold (mlnet.md 3). At 0 each clock is one window, added in the order
     of the tree, and weights are those of a clock, bit for bit. A pull may ask for another staleness; with
@@ -93,7 +93,8 @@ class NodeConfig:
     """On the same host, if there is one."""
     patience: Patience = field(default_factory=Patience)
     shape: Shape | None = None
-    """Of the subtree below it, as the tree was built: sums of floats have its bits then, whatever fails."""
+    """Shape of the subtree below it, as the tree was built: sums of floats have its bits then, whatever
+    fails."""
     children_max: int = 1024
     """Attached at once, those included that came because their parent died."""
     workers: tuple[WorkerId, ...] | None = None
@@ -141,7 +142,7 @@ class RootConfig:
     removal_ns: int | None = None
     """After which a worker that is below no node any more is removed; None: only by ``Remove``."""
     shape: Shape | None = None
-    """Of the whole tree; see ``NodeConfig``."""
+    """Shape of the whole tree; see ``NodeConfig``."""
     children_max: int = 4096
     others: tuple[Stand, ...] = ()
     """See ``NodeConfig``."""
@@ -175,7 +176,7 @@ class RootRecord(Comparable):
     delta: Numbers | None
     """None: the weights stay."""
     epoch: Epoch | None = None
-    """That begins; None: the same goes on."""
+    """Epoch that begins; None: the same goes on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,7 +244,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """To the peer, whoever began; an earlier connection to it, if any, is gone."""
+    """There is a connection to the peer, whoever began it; an earlier one, if any, is gone."""
 
     peer: NodeId
 
@@ -277,15 +278,15 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """To the root: nobody shall wait for this worker any more."""
+    """Tells the root that nobody shall wait for this worker any more."""
 
     worker: WorkerId
 
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """To the root: use this tree from now on, of those to choose from. It does so if that is another one, the
-    tree stands whole, and the last such change is over (``RootView.may_reshape``)."""
+    """Tells the root to use this tree from now on, of those to choose from. It does so if that is another
+    one, the tree stands whole, and the last such change is over (``RootView.may_reshape``)."""
 
     tree: int
     why: str
@@ -293,8 +294,8 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """To a node: how full its host's link was lately while weights were waited for, in thousandths. Its next
-    heartbeat says so."""
+    """Tells a node how full its host's link was lately while weights were waited for, in thousandths. Its
+    next heartbeat says so."""
 
     permille: int
 
@@ -348,18 +349,18 @@ class Resumed:
 class Done:
     request: int
     clock: int
-    """Of the worker, now; ``FOREVER`` for ``Left``."""
+    """Clock of the worker, now; ``FOREVER`` for ``Left``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer(Comparable):
-    """To ``Pulled``: legal weights. ``included[w] >= clock - staleness`` for every worker."""
+    """Answers ``Pulled`` with legal weights: ``included[w] >= clock - staleness`` for every worker."""
 
     request: int
     weights: Numbers
     """Not writeable. At s > 0 with what the worker has pushed since its clock."""
     clock: int
-    """Of the worker when it pulled."""
+    """Clock of the worker when it pulled."""
     staleness: int
     model_clock: int
     """c_model: what the root had merged of everybody."""
@@ -442,7 +443,7 @@ class NodeView:
     """Its last finished update, which is in this node's state; None: it has not resumed. ``FOREVER``: it has
     left."""
     merged: Clocks
-    """Of the workers below, itself included: what it has taken."""
+    """What it has taken of the workers below, itself included."""
     forwarded: Clocks
     """What its parent was sent of them."""
     root: Clocks
@@ -462,7 +463,7 @@ class NodeView:
     dead: tuple[NodeId, ...] = ()
     epoch: Epoch = FIRST_EPOCH
     counters: Mapping[str, int] = field(default_factory=dict)
-    """By the value of each :class:`Mark` that has happened."""
+    """Counts by the value of each :class:`Mark` that has happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,5 +483,5 @@ class RootView:
     may_reshape: bool = False
     """Whether another tree may be chosen now."""
     load: int = 0
-    """Of the busiest link at a node, as they say."""
+    """Load of the busiest link at a node, as they say."""
     counters: Mapping[str, int] = field(default_factory=dict)

@@ -61,8 +61,8 @@ def goes_on(vector: Clocks, update: Update) -> bool:
 
 
 def rest_after(updates: Iterable[Update], base: Clocks) -> tuple[list[Update], Clocks] | None:
-    """Which of ``updates``, in the order in which they were made, are not inside ``base``, and where they
-    lead.
+    """Find which of ``updates``, in the order in which they were made, are not inside ``base``, and where
+    they lead.
 
     None: one of them is partly inside, or something before it is missing.
     """

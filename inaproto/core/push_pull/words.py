@@ -49,11 +49,11 @@ class Comparable:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Which of the trees to choose from is used (:mod:`inaproto.core.push_pull.epochs`): by their places in
-    the configuration, which are the same for all nodes."""
+    """Says which of the trees to choose from is used (:mod:`inaproto.core.push_pull.epochs`), by their places
+    in the configuration, which are the same for all nodes."""
 
     number: int = 0
-    """Of one model and shard: each has a higher one."""
+    """Number of the epoch: each of one model and shard has a higher one."""
     before: int = 0
     """The tree before it."""
     tree: int = 0
@@ -62,7 +62,7 @@ class Epoch:
     that of ``before``."""
 
     def tree_at(self, clock: int) -> int:
-        """Whose order the window of this clock has."""
+        """The tree whose order the window of this clock has."""
         return self.tree if clock >= self.first else self.before
 
 
@@ -79,9 +79,9 @@ class Attach:
     """
 
     session: int
-    """Of this child; each ``Attach`` has a higher one."""
+    """Session of this child; each ``Attach`` has a higher one."""
     workers: tuple[WorkerId, ...]
-    """Whose updates it may push: it asks how far the parent is with them."""
+    """Workers whose updates it may push: it asks how far the parent is with them."""
     floor: Clocks = NO_CLOCKS
     """What the child knows the root to have merged of them: it cannot send that again. A parent that is
     behind it asks above before it answers."""
@@ -98,9 +98,9 @@ class Push(Comparable):
     """At s = 0 the window: all of it is of this clock (what a leaver says last: of the one it would have
     reached). At s > 0 c_sub, the least clock of the subtree."""
     before: Clocks
-    """Of the workers in it alone."""
+    """Clocks of the workers in it alone."""
     after: Clocks
-    """Of the same workers, each later than before."""
+    """Clocks of the same workers, each later than before."""
     delta: Numbers | None
     """None: nothing but clocks."""
 
@@ -147,7 +147,7 @@ class Attached:
 
     session: int
     base: Clocks
-    """Of the workers of the ``Attach``: what the parent has merged. The child goes on from there."""
+    """What the parent has merged of the workers of the ``Attach``. The child goes on from there."""
     root: Clocks
     """What the parent knows the root to have merged, durably."""
     direct: bool = False
@@ -168,9 +168,9 @@ class Weights(Comparable):
 
     weights: Numbers
     included: Clocks
-    """Of all workers: which updates are in these weights."""
+    """Which updates of all workers are in these weights."""
     root: Clocks
-    """Of all workers: the root's vector when they left it; its minimum is c_model."""
+    """The root's vector of all workers when they left it; its minimum is c_model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class Reshaped:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """To each ``Heartbeat``."""
+    """Answers each ``Heartbeat``."""
 
     is_attached: bool
     """Whether the one who answers has a parent, or is the root: a child that had left it may come back."""
