@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
+from inaproto.core.migration.moves import JOB_OVER, STABLE
 from inaproto.core.sharing_types import Mark, Noted, PoolFree, SharingAction, TurnStands
 from inaproto.core.sharing_words import Version
 from inaproto_controller.desired import Desired, Job
@@ -34,10 +35,6 @@ ROUNDS_MAX: Final = 1024
 EVENTS_MAX: Final = 256
 """Fallbacks, migrations and leaders that are remembered each."""
 TEXT_MAX: Final = 300
-STABLE: Final = "stable"
-"""The phase in which a migration ends."""
-JOB_OVER: Final = "job over"
-"""Or this one."""
 _ABORTS: Final = {
     Mark.ABORTED_UNEQUAL: "unequal",
     Mark.ABORTED_IN_INA: "in_ina",

@@ -1,7 +1,8 @@
 """Trees for the jobs that a fabric's root reports: what the planner is given, and what is made of its answer.
 
-A tree that the fabric has refused is left alone for a while, longer each time it is refused again. A switch
-that is away costs nobody the tree that he has; but nobody gets one through it, also not who was about to.
+A tree that the fabric has refused is left alone for as long as it is barred
+(:mod:`inaproto.core.migration.bars`). A switch that is away costs nobody the tree that he has; but nobody
+gets one through it, also not who was about to.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.core.rendezvous_types import TreeState
 from inaproto.core.step_times import StepTimes
 from inaproto_controller.fabric_trees import FabricOption, FabricTrees
 from inaproto_controller.planned_options import PlannedOptions, Wanting
@@ -19,10 +20,6 @@ from inaproto_controller.trees.shared_roots import UNKNOWN, Gain, RootConfig, Sh
 
 JOBS_MAX: Final = 512
 """That are planned for; the coordinator takes twice as many, for some are yet to end."""
-BARRED_S: Final = 1.0
-BARRED_MAX_S: Final = 120.0
-REMEMBERED: Final = 4
-"""A bar is forgotten after so many times its length."""
 
 
 class TreePlan(NamedTuple):
@@ -32,24 +29,11 @@ class TreePlan(NamedTuple):
 
 
 @dataclass
-class _Bar:
-    until: float
-    seconds: float
-    epoch: int
-    is_refused: bool = True
-    """It still is, by what is reported."""
-
-    def holds(self, now: float) -> bool:
-        return self.is_refused or self.until > now
-
-
-@dataclass
 class TreePlans:
     known: FabricTrees
     config: RootConfig = field(default_factory=RootConfig)
     planned: PlannedOptions | None = None
     """By whom trees are planned; None: a job has those of its nearest roots."""
-    _bars: dict[tuple[str, FabricTree], _Bar] = field(default_factory=dict)
     _gains: dict[str, Gain] = field(default_factory=dict)
     """Of jobs whose step was known once."""
     _steps: dict[str, StepTimes] = field(default_factory=dict)
@@ -67,27 +51,26 @@ class TreePlans:
         steps: Mapping[str, StepTimes],
         pins: Mapping[str, str],
         away: frozenset[str],
-        wishes: Mapping[str, TreeWished],
-        now: float,
+        barred: Mapping[str, frozenset[FabricTree]],
     ) -> TreePlan:
         """``had``: the tree that each job has, or is getting; ``held``: jobs that have the slots of
         that tree, by all that is known; ``roots``: where those are that have none; ``steps``: what is
-        measured; ``away``: switches that cannot lend slots now."""
-        self._bar(states, wishes, now)
+        measured; ``away``: switches that cannot lend slots now; ``barred``: trees that the fabric has
+        refused."""
         self._measured(states, steps)
         jobs = []
         hosts = {name: states[name].hosts for name in sorted(states)[:JOBS_MAX]}
         if self.planned is None:
             options = {name: self.known.options(its) for name, its in hosts.items()}
         else:
-            wanting = Wanting(hosts, had, held, pins, away, self._barred(now))
+            wanting = Wanting(hosts, had, held, pins, away, barred)
             options = self.planned.options(wanting)
         for name, found in options.items():
             current = _current(found, had.get(name), roots.get(name, ""))
-            barred = {
+            closed = {
                 index
                 for index, one in enumerate(found)
-                if ((bar := self._bars.get((name, one.tree))) is not None and bar.holds(now))
+                if one.tree in barred.get(name, ())
                 or ((name not in held or index != current) and not away.isdisjoint(one.option.switches))
             }
             jobs.append(
@@ -96,7 +79,7 @@ class TreePlans:
                     tuple(one.option for one in found),
                     current,
                     self._gains.get(name, UNKNOWN),
-                    frozenset(barred),
+                    frozenset(closed),
                     pins.get(name, ""),
                     is_settled=name in had,
                 )
@@ -107,13 +90,6 @@ class TreePlans:
             job.name for job in jobs if placed[job.name] is None and len(job.barred) < len(job.options)
         )
         return TreePlan(trees, unserved)
-
-    def _barred(self, now: float) -> dict[str, frozenset[FabricTree]]:
-        found: dict[str, set[FabricTree]] = {}
-        for (name, tree), bar in self._bars.items():
-            if bar.holds(now):
-                found.setdefault(name, set()).add(tree)
-        return {name: frozenset(trees) for name, trees in found.items()}
 
     def _measured(self, states: Mapping[str, TreeState], steps: Mapping[str, StepTimes]) -> None:
         self._gains = {job: gain for job, gain in self._gains.items() if job in states}
@@ -127,24 +103,6 @@ class TreePlans:
         if self._placed is None or self._placed[0] != jobs:
             self._placed = jobs, assign_roots(jobs, self.known.slots, self.config)
         return self._placed[1]
-
-    def _bar(self, states: Mapping[str, TreeState], wishes: Mapping[str, TreeWished], now: float) -> None:
-        """Trees that are refused, until their time is over."""
-        for name, state in states.items():
-            wish = wishes.get(name)
-            if wish is None or wish.tree is None or state.phase != "refused" or state.epoch != wish.epoch:
-                continue
-            old = self._bars.get((name, wish.tree))
-            if old is None or old.epoch != wish.epoch:
-                seconds = BARRED_S if old is None else min(2 * old.seconds, BARRED_MAX_S)
-                self._bars[name, wish.tree] = _Bar(now + seconds, seconds, wish.epoch)
-        for (name, tree), bar in list(self._bars.items()):
-            bar.is_refused = name in states and (states[name].phase, states[name].epoch) == (
-                "refused",
-                bar.epoch,
-            )
-            if name not in states or (not bar.is_refused and bar.until + REMEMBERED * bar.seconds < now):
-                del self._bars[name, tree]
 
 
 def _current(options: tuple[FabricOption, ...], had: FabricTree | None, root: str) -> int | None:

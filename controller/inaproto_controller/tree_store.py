@@ -7,41 +7,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.migration.numbers import StoredTrees, numbers_in
 from inaproto.core.tree_migration_types import JobRecord, MigrationRecord, Tree
 from inaproto.errors import ConfigError, LocalMisuse
 
 FORMAT: Final = 1
 
 
-class StoredTrees(NamedTuple):
-    record: MigrationRecord
-    trees: Mapping[int, FabricTree]
-    """Of the record, by number."""
-    next_number: int
-    """Above all that were ever given."""
-
-
-def encode_record(record: MigrationRecord, trees: Mapping[int, FabricTree], next_number: int) -> bytes:
-    """``trees``: by number, those of the record at least."""
+def encode_record(stored: StoredTrees) -> bytes:
+    """``decode_record`` gives it back."""
+    record = stored.record
     fields = {
         "format": FORMAT,
         "term": record.term,
         "plan": record.plan,
         "epoch": record.epoch,
         "jobs": [[one.job, _tree(one.tree), one.epoch, _tree(one.target)] for one in record.jobs],
-        "trees": [[number, *trees[number]] for number in numbers_in(record)],
-        "next": next_number,
+        "trees": [[number, *tree] for number, tree in sorted(stored.trees.items())],
+        "next": stored.next_number,
     }
     return json.dumps(fields).encode()
-
-
-def numbers_in(record: MigrationRecord) -> list[int]:
-    """Of trees that some job has, or is to have."""
-    trees = [tree for one in record.jobs for tree in (one.tree, one.target) if tree is not None]
-    return sorted({tree.tree_id for tree in trees})
 
 
 def decode_record(body: bytes) -> StoredTrees:

@@ -1,14 +1,8 @@
-"""The slots of a switch that are lent to jobs (MINA section IV-A): the ledger behind its controller link.
+"""The slots of a switch that are lent to jobs: the driver of the ledger behind its controller link.
 
-A lease is a job's right to have its ring in this switch. How many there are at once the controller tells, for
-it reads the cluster file and the switch does not; it tells so with each welcome. A lease is renewed while a
-ring of its job is installed here: a ring stands as long as its hosts' sessions do, so hosts renew through the
-control plane. What they no more need comes back, though no controller ever asks. A daemon that was stopped
-for a while, or a machine that was suspended, has missed renewals, and no ring has gone meanwhile: it makes up
-for them before it does anything else.
-
-Invariant: nothing here touches a ring. A lease that is gone while a ring of its job is installed is counted;
-who takes the ring away is the control plane.
+:class:`inaproto.core.migration.slot_lender.SlotLender` has the rules. How many slots there are at once the
+controller tells, for it reads the cluster file and the switch does not; it tells so with each welcome. A
+lease that is gone while a ring of its job is installed is counted.
 """
 
 from __future__ import annotations
@@ -19,14 +13,13 @@ from typing import Any, Final, assert_never
 
 import trio
 
+from inaproto.core.migration.slot_lender import RingsAre, SlotLender
 from inaproto.core.slot_ledger import (
     CapacityTold,
     ControllerArrived,
     LedgerEvent,
     LedgerWoke,
-    Renew,
     SlotFreed,
-    SlotLedger,
     SlotLedgerConfig,
     SlotTaken,
     ToController,
@@ -59,10 +52,8 @@ class LentSlots:
         clock: Callable[[], Instant],
         lease_ns: int = LEASE_NS,
     ) -> None:
-        self._switch, self._rings, self._clock = switch, rings, clock
-        self._renew_ns = lease_ns // 4
-        self._renew_at = Instant(clock() + self._renew_ns)
-        self._ledger = SlotLedger(SlotLedgerConfig(switch, boot, lease_ns=lease_ns))
+        self._rings, self._clock = rings, clock
+        self._core = SlotLender(SlotLedgerConfig(switch, boot, lease_ns=lease_ns), clock())
         self._send: Callable[[Message], None] | None = None
         self._changed = trio.Event()
         self._counts = {"taken": 0, "freed": 0, "run_out": 0, "freed_under_ring": 0}
@@ -87,35 +78,15 @@ class LentSlots:
         """Renew, and take back what has run out, until cancelled."""
         while True:
             self._changed = trio.Event()
-            deadline = self._ledger.deadline
-            wake_at = self._renew_at if deadline is None else min(self._renew_at, deadline)
-            with trio.move_on_at((wake_at + US) / S):
+            with trio.move_on_at((self._core.deadline + US) / S):
                 await self._changed.wait()
-            if self._clock() >= wake_at:
+            if self._clock() >= self._core.deadline:
                 self._step(LedgerWoke())
-
-    def _renew(self, now: Instant) -> None:
-        """All up to ``now`` that are due, one after the other."""
-        jobs, at = self._rings(), now
-        standing = {lease: until for lease, until in self._ledger.view().held if lease.job in jobs}
-        if standing:
-            at = min(now, Instant(min(standing.values()) - 1))
-        while True:
-            for lease in standing:
-                self._step_at(Renew(self._switch, lease), at)
-            if at == now:
-                break
-            at = min(now, Instant(at + self._renew_ns))
-        self._renew_at = Instant(now + self._renew_ns)
 
     def _step(self, event: LedgerEvent) -> None:
         now = self._clock()
-        if now >= self._renew_at:
-            self._renew(now)
-        self._step_at(event, now)
-
-    def _step_at(self, event: LedgerEvent, now: Instant) -> None:
-        for action in self._ledger.step(event, now):
+        self._core.step(RingsAre(frozenset(self._rings())), now)
+        for action in self._core.step(event, now):
             match action:
                 case ToController(message):
                     if self._send is not None:
@@ -141,7 +112,7 @@ class LentSlots:
 
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""
-        view, now = self._ledger.view(), self._clock()
+        view, now = self._core.view(), self._clock()
         return {
             "capacity": view.capacity,
             "term": view.term,

@@ -1,19 +1,27 @@
-"""Trees that a controller wishes for jobs, at the root of a fabric: taken here, and what became of them told.
+"""Trees that a controller wishes for jobs, at the root of a fabric: the driver of what takes them there.
 
-Both ways all of it is told, always (:mod:`inaproto.wire.tree_messages`); the rendezvous does what is wished.
-While no controller is there, what was wished last goes on to be so.
-
-Invariants: wishes older than those taken, by term or revision, change nothing; nor does a part of some before
-all parts of its revision are there.
+:class:`inaproto.core.migration.taken_wishes.TakenWishes` has the rules; the rendezvous does what is wished.
+Here are the messages: what is reported of many jobs goes in several pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
+from inaproto.core.migration.taken_wishes import (
+    Connected,
+    Disconnected,
+    Follow,
+    Report,
+    StatesAre,
+    TakenWishes,
+    WishesCame,
+    WishEvent,
+)
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.daemon.tree_records import state_record, wish_of
+from inaproto.units import Instant
 from inaproto.wire.control import MESSAGE_BYTES_MAX
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome
@@ -36,62 +44,55 @@ class WishedTrees:
     ) -> None:
         self._wish, self._states = wish, states
         self._send: Callable[[Message], None] | None = None
-        self._taken = (0, 0)
-        """Term and revision."""
-        self._coming = (0, 0)
-        self._parts: dict[int, TreeWishes] = {}
-        """Of those, by number."""
-        self._wishes: tuple[TreeWished, ...] = ()
-        self._told: tuple[int, int, tuple[TreeRecord, ...]] | None = None
-        """In this session, last: with the term and the revision."""
+        self._core = TakenWishes()
 
     def connected(self, welcome: AgentWelcome, send: Callable[[Message], None]) -> None:
         if welcome.trees:
-            self._send, self._told = send, None
+            self._send = send
+            self._step(Connected())
             self.changed()
 
     def disconnected(self) -> None:
         self._send = None
+        self._step(Disconnected())
 
     def heard(self, message: TreeWishes) -> None:
-        version = message.term, message.revision
-        if version < max(self._taken, self._coming) or message.part >= message.parts:
-            return
-        if version != self._coming:
-            self._coming, self._parts = version, {}
-        self._parts[message.part] = message
-        if any(number not in self._parts for number in range(message.parts)):
-            return
-        self._taken = version
-        parts = [self._parts[number] for number in range(message.parts)]
-        self._parts = {}
-        self._wishes = tuple(wish_of(wish) for part in parts for wish in part.trees)
-        self._wish(self._wishes)
-        self.changed()
+        wishes = tuple(map(wish_of, message.trees))
+        self._step(WishesCame(message.term, message.revision, wishes, message.part, message.parts))
 
     def changed(self) -> None:
         """Where jobs are may have changed."""
+        if self._send is not None:
+            self._step(StatesAre(tuple(self._states())))
+
+    def _step(self, event: WishEvent) -> None:
+        for action in self._core.step(event, Instant(0)):
+            match action:
+                case Follow(wishes):
+                    self._wish(wishes)
+                    self.changed()
+                case Report(term, revision, states):
+                    self._report(term, revision, states)
+                case _:
+                    assert_never(action)
+
+    def _report(self, term: int, revision: int, states: Sequence[TreeState]) -> None:
         if self._send is None:
             return
-        term, revision = self._taken
-        records = tuple(map(state_record, self._states()))
-        if (term, revision, records) == self._told:
-            return
-        self._told = term, revision, records
-        *first, last = _pages(records)
+        *first, last = _pages(tuple(map(state_record, states)))
         for page in first:
             self._send(TreeReport(term=term, revision=revision, trees=page, more=True))
         self._send(TreeReport(term=term, revision=revision, trees=last))
 
     def status(self) -> dict[str, Any]:
         """For people and their programs; fields may be added."""
-        term, revision = self._taken
+        view = self._core.view()
         return {
-            "term": term,
-            "revision": revision,
+            "term": view.term,
+            "revision": view.revision,
             "wishes": [
                 {"job": one.job, "epoch": one.epoch, "root": None if one.tree is None else one.tree.root}
-                for one in self._wishes
+                for one in view.wishes
             ],
         }
 

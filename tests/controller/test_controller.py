@@ -15,12 +15,12 @@ import trio
 import trio.testing
 
 from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer
+from inaproto.core.migration.moves import STABLE
 from inaproto.errors import InvariantBroken
 from inaproto_controller.agents import Agents
 from inaproto_controller.cluster_planner import ClusterPlanner
 from inaproto_controller.controller import HISTORY_ROWS, Controller, JobRefused, NotLeading
 from inaproto_controller.desired import JobSpec, JobState
-from inaproto_controller.live_history import STABLE
 from inaproto_controller.metrics import controller_metrics
 from inaproto_controller.sqlite_store import SqliteStore
 from tests.controller.planned_cluster import racks

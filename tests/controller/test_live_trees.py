@@ -11,7 +11,7 @@ import pytest
 
 from inaproto.core.aggregation_tree import SwitchAddress
 from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.core.rendezvous_types import TreeState
 from inaproto.core.tree_control_types import FabricSwitch, LinkUp
 from inaproto.core.tree_shapes import fault_of, tree_of
 from inaproto.errors import Infeasible
@@ -141,11 +141,10 @@ def planned(plans: TreePlans, jobs: tuple[str, ...], **but: Any) -> TreePlan:
         "steps": {},
         "pins": {},
         "away": frozenset(),
-        "wishes": {},
-        "now": 0.0,
+        "barred": {},
     }
     states = {job: TreeState(job, HOSTS[job], 1, "parked") for job in jobs}
-    return plans.plan(states | but.pop("states", {}), **(given | but))
+    return plans.plan(states, **(given | but))
 
 
 def roots(plan: TreePlan) -> dict[str, str | None]:
@@ -172,11 +171,8 @@ def test_jobs_are_planned_on_what_those_before_left_and_keep_their_trees() -> No
 def test_a_switch_that_is_away_and_a_tree_that_was_refused_are_planned_around() -> None:
     told = plans()
     assert roots(planned(told, ("one",), away=frozenset({"a"}))) == {"one": "core-0"}
-    refused = {"states": {"one": TreeState("one", HOSTS["one"], 7, "refused")}}
-    wish = {"one": TreeWished("one", 7, FabricTree("a"))}
-    assert roots(planned(told, ("one",), had={"one": FabricTree("a")}, wishes=wish, **refused)) == {
-        "one": "core-0"
-    }
+    barred = {"one": frozenset({FabricTree("a")})}
+    assert roots(planned(told, ("one",), had={"one": FabricTree("a")}, barred=barred)) == {"one": "core-0"}
 
 
 def test_who_wants_a_root_has_the_best_tree_there() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.migration.moves import MOVES_MAX, Moves
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.core.tree_migration_types import JobView, Phase
-from inaproto_controller.tree_moves import MOVES_MAX, Moves
 
 JOB = "train"
 
@@ -24,9 +24,7 @@ class Told:
         self._jobs: dict[str, JobView] = {}
         self._wishes: dict[str, TreeWished] = {}
         self._targets: dict[str, str] = {}
-        self.moves = Moves(
-            lambda job, old, new, phase: self.phases.append(phase), self.places.get, lambda: 1.0
-        )
+        self.moves = Moves()
 
     def look(self, at: str, epoch: int, *, target: str, ring: str = "standing", name: str = JOB) -> None:
         phase = Phase.STABLE if at == target else Phase.DRAINING
@@ -36,7 +34,10 @@ class Told:
         self.look_again()
 
     def look_again(self) -> None:
-        self.moves.look(self._jobs.values(), self.states, self._wishes, self._targets, [])
+        said = self.moves.look(
+            self._jobs.values(), self.states, self._wishes, self._targets, [], self.places, 1.0
+        )
+        self.phases += [one.phase for one in said]
 
     def end(self, *names: str) -> None:
         for name in names:

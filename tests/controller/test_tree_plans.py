@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.core.rendezvous_types import TreeState
 from inaproto.core.step_times import StepTimes
 from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.model import CLUSTER, measured
@@ -34,8 +34,7 @@ def planned(plans: TreePlans | None = None, **but: Any) -> TreePlan:
         "steps": {},
         "pins": {},
         "away": frozenset(),
-        "wishes": {"a": TreeWished("a", 3, None)},
-        "now": 0.0,
+        "barred": {},
     }
     return (plans or TreePlans(TREES)).plan(states, **(given | but))
 
@@ -71,13 +70,12 @@ def test_what_is_asked_again_is_not_planned_again(monkeypatch: pytest.MonkeyPatc
     times = StepTimes(measured("opt-125m-4"), CLUSTER, hosts=4)
     for change, place, count in (
         ({}, "spine1", 1),
-        ({"now": 5.0}, "spine1", 1),
-        ({"wishes": {}}, "spine1", 1),
+        ({"barred": {"b": frozenset({tree("spine1")})}}, "spine1", 1),
         ({"pins": {"a": "spine0"}}, "spine0", 2),
         ({"away": frozenset({"spine1"})}, "spine0", 3),
         ({}, "spine1", 4),
         ({"steps": {"a": times}}, "spine1", 5),
-        ({"steps": {"a": times}, "now": 6.0}, "spine1", 5),
+        ({"steps": {"a": times}}, "spine1", 5),
         ({}, "spine1", 5),
     ):
         assert root(planned(plans, **change)) == place

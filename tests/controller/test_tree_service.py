@@ -16,8 +16,7 @@ from inaproto.wire.tree_messages import TreeRecord, TreeReport, TreeWishes
 from inaproto_controller.controller import NotLeading
 from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.sharing_service import SharingService
-from inaproto_controller.tree_pins import PINS
-from inaproto_controller.tree_service import TreeService
+from inaproto_controller.tree_service import PINS, TreeService
 from inaproto_controller.tree_store import decode_pins
 from tests.controller.planned_cluster import racks
 

@@ -6,24 +6,29 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
 
 import trio
 import trio.testing
 
+from inaproto.core.migration.service_events import ServiceConfig
+from inaproto.core.migration.wanted_roots import ROOTS_MAX
 from inaproto.daemon.lent_slots import LentSlots
 from inaproto.daemon.switch_ports import current_instant
 from inaproto.daemon.wished_trees import WishedTrees
+from inaproto.units import S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome
 from inaproto.wire.tree_messages import TreeWishes
 from inaproto_controller.fabric_trees import FabricTrees
 from inaproto_controller.sharing_service import SharingService
-from inaproto_controller.tree_pins import ABSENT_S, PINS, PINS_MAX
-from inaproto_controller.tree_service import OWNER, RESEND_S, TreeService
+from inaproto_controller.tree_service import OWNER, PINS, TreeService
 from inaproto_controller.tree_store import decode_pins, decode_record
 from tests.controller.planned_cluster import racks
 from tests.controller.tree_agents import ROOT, Rings
+
+RESEND_S: Final = ServiceConfig(1, None).resend_ns / S
+ABSENT_S: Final = ServiceConfig(1, None).absent_ns / S
 
 
 class Fabric:
@@ -154,10 +159,10 @@ async def test_one_root_too_many_takes_the_place_of_the_oldest(autojump_clock: o
         await fabric.service.pin("z", "spine1", fabric.put)
         await fabric.service.pin("b", "spine1", fabric.put)
     async with leading(Fabric(records=fabric.records), term=2) as later:
-        for number in range(PINS_MAX - 1):
+        for number in range(ROOTS_MAX - 1):
             await later.service.pin(f"job{number}", "spine1", later.put)
         pins = decode_pins(later.records[PINS])
-        assert len(pins) == PINS_MAX
+        assert len(pins) == ROOTS_MAX
         assert "z" not in pins
         assert "b" in pins
 

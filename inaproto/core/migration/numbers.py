@@ -1,15 +1,36 @@
 """What trees are called in leases of slots: numbers, each of one tree and never of another.
 
 A switch may lend a slot for a tree that nobody remembers here; so a number is not given again, nor by a
-controller that is started anew (:mod:`inaproto_controller.tree_store`). A tree that nobody has loses its
-number, and gets a new one when it is wanted again: else all that were ever planned would be kept.
+controller that is started anew: they are stored with the record of the coordinator. A tree that nobody has
+loses its number, and gets a new one when it is wanted again: else all that were ever planned would be kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
 
 from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.tree_migration_types import MigrationRecord
+
+
+class StoredTrees(NamedTuple):
+    """What has to outlive a controller: the record of the coordinator, and the trees that it names."""
+
+    record: MigrationRecord
+    trees: Mapping[int, FabricTree]
+    """Those of the record, by number."""
+    next_number: int
+    """Above all that were ever given."""
+
+
+NOTHING_STORED: Final = StoredTrees(MigrationRecord(term=0, plan=0, epoch=0), {}, 1)
+
+
+def numbers_in(record: MigrationRecord) -> list[int]:
+    """Numbers of the trees that some job has, or is to have."""
+    trees = [tree for one in record.jobs for tree in (one.tree, one.target) if tree is not None]
+    return sorted({tree.tree_id for tree in trees})
 
 
 class TreeNumbers:
@@ -31,6 +52,10 @@ class TreeNumbers:
             number, self.next = self.next, self.next + 1
             self._numbers[tree], self._trees[number] = number, tree
         return number
+
+    def stored(self, record: MigrationRecord) -> StoredTrees:
+        """The record, with the trees that it names by number."""
+        return StoredTrees(record, {number: self._trees[number] for number in numbers_in(record)}, self.next)
 
     def keep(self, numbers: Collection[int]) -> None:
         """Of trees that somebody has, or may be getting; of others nothing more is heard."""

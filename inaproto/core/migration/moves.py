@@ -8,16 +8,19 @@ migration measures is its own part; ours has what the switches take to give up a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 from inaproto.core.rendezvous_types import TreeState, TreeWished
 from inaproto.core.tree_migration_types import JobView, Migration, Phase
-from inaproto_controller.live_history import JOB_OVER, STABLE
 
 INSTALLING: Final = "installing"
 """Its slots are there; its switches get the ring."""
+STABLE: Final = "stable"
+"""The phase in which a move ends."""
+JOB_OVER: Final = "job over"
+"""Or this one."""
 MOVES_MAX: Final = 1024
 
 
@@ -59,23 +62,22 @@ class Move:
         """Without a ring through the switches."""
         return self.release_s + self.barrier_s + self.acquire_s + self.install_s
 
-    def document(self) -> dict[str, Any]:
-        fields = asdict(self)
-        for name in ("parked", "acquired", "operation"):
-            del fields[name]
-        return {**fields, "downtime_s": self.downtime_s}
+
+@dataclass(frozen=True, slots=True)
+class MovePhase:
+    """A move has come to another phase."""
+
+    job: str
+    old: str
+    """Root."""
+    new: str
+    phase: str
 
 
 class Moves:
-    """``told`` hears of phases: job, old root, new root, phase. ``operation``: where a job is."""
+    """The moves under way, and the last that ended."""
 
-    def __init__(
-        self,
-        told: Callable[[str, str, str, str], None],
-        operation: Callable[[str], int | None],
-        now: Callable[[], float],
-    ) -> None:
-        self._told, self._operation, self._now = told, operation, now
+    def __init__(self) -> None:
         self._roots: dict[str, str] = {}
         """Of jobs whose rings stand, or stood last."""
         self._under_way: dict[str, Move] = {}
@@ -84,6 +86,8 @@ class Moves:
         """Numbers of moves whose operations are not known yet."""
         self._next = 1
         self._last_operation: dict[str, int] = {}
+        self._said: list[MovePhase] = []
+        """What this look has found."""
 
     def look(
         self,
@@ -92,17 +96,27 @@ class Moves:
         wishes: Mapping[str, TreeWished],
         targets: Mapping[str, str],
         migrations: Iterable[Migration],
-    ) -> None:
-        """``targets``: roots, by job. All is looked at anew: what came in between is late, and not missed."""
-        now = self._now()
+        places: Mapping[str, int],
+        now: float,
+    ) -> list[MovePhase]:
+        """Look at everything anew: what came in between is late, and not missed.
+
+        ``targets``: roots, by job; ``places``: the operation at which a job is, where that is known; ``now``:
+        seconds.
+        """
+        self._said = []
         measured = {one.epoch: one for one in migrations}
         views = {one.job: one for one in jobs}
         for name, state in states.items():
+            move = self._under_way.get(name)
+            if name in places and (move is None or move.parked is None):
+                self._last_operation[name] = places[name]
             self._see(name, state, views.get(name), wishes.get(name), targets.get(name, ""), now, measured)
         known = states.keys() | views.keys()
         for name in sorted((self._roots.keys() | self._last_operation.keys()) - known):
             self._over(name)
-        self._count()
+        self._count(places)
+        return self._said
 
     def root_of(self, job: str) -> str:
         return self._roots.get(job, "")
@@ -122,9 +136,6 @@ class Moves:
         stands = state.phase == "standing" and (
             wish is None or (tree is not None and state.epoch == wish.epoch)
         )
-        place = self._operation(name)
-        if place is not None and (move is None or move.parked is None):
-            self._last_operation[name] = place
         if move is None and name in self._roots and target:
             leaves = view is not None and view.phase not in (Phase.STABLE, Phase.ADOPTING)
             elsewhere = target != self._roots[name]
@@ -172,7 +183,7 @@ class Moves:
             move = replace(move, parked=now, operation=self._last_operation.get(move.job))
         move = replace(move, failed=state.reason if state.phase == "refused" else "")
         if phase != move.phase:
-            self._told(move.job, move.old, move.new, phase)
+            self._said.append(MovePhase(move.job, move.old, move.new, phase))
         return replace(move, phase=phase)
 
     def _finish(self, move: Move, measured: Migration | None, now: float) -> None:
@@ -191,17 +202,17 @@ class Moves:
             )
         move = replace(move, install_s=now - max(acquired, parked))
         self._under_way.pop(move.job, None)
-        self._told(move.job, move.old, move.new, STABLE)
+        self._said.append(MovePhase(move.job, move.old, move.new, STABLE))
         if len(self._done) == MOVES_MAX:
             self._counted.pop(self._done[0].number, None)
         self._done.append(move)
         if move.operation is not None:
             self._counted[move.number] = None
 
-    def _count(self) -> None:
+    def _count(self, places: Mapping[str, int]) -> None:
         """A seat that has just opened says where its job is."""
         for place, move in enumerate(self._done):
-            if move.number in self._counted and (at := self._operation(move.job)) is not None:
+            if move.number in self._counted and (at := places.get(move.job)) is not None:
                 assert move.operation is not None, "else it is not counted"
                 self._done[place] = replace(move, operations=max(0, at - move.operation))
                 del self._counted[move.number]
@@ -214,14 +225,17 @@ class Moves:
                 self._counted.pop(done.number, None)
         move = self._under_way.pop(name, None)
         if move is not None:
-            self._told(name, move.old, move.new, JOB_OVER)
+            self._said.append(MovePhase(name, move.old, move.new, JOB_OVER))
 
-    def status(self) -> dict[str, Any]:
-        """For people and their programs; fields may be added."""
-        return {
-            "under_way": [move.document() for move in self._under_way.values()],
-            "done": [move.document() for move in self._done],
-        }
+    @property
+    def under_way(self) -> tuple[Move, ...]:
+        return tuple(self._under_way.values())
+
+    @property
+    def done(self) -> tuple[Move, ...]:
+        """The last ones, oldest first."""
+        return tuple(self._done)
 
     def last(self, job: str) -> Move | None:
+        """The last move of a job that has ended."""
         return next((move for move in reversed(self._done) if move.job == job), None)

@@ -1,0 +1,1 @@
+"""Aggregation trees that move under running jobs (MINA section IV-A)."""
