@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
     import trio
 
-    from inaproto.daemon.config import HostSettings, OverlayNic, ServerSettings, Settings, SwitchSettings
-    from inaproto.daemon.overlay.queue_pairs import QueuePairs
+    from inaproto.daemon.models.channels.queue_pairs import QueuePairs
+    from inaproto.daemon.settings.config import (
+        HostSettings,
+        OverlayNic,
+        ServerSettings,
+        Settings,
+        SwitchSettings,
+    )
     from inaproto.ports import FramePort
 
 COMMAND_GROUP: Final = "inaproto.commands"
@@ -139,19 +145,19 @@ def _options(model: type[Settings]) -> list[click.Parameter]:
 
 
 def _switch_settings_model() -> type[Settings]:
-    from inaproto.daemon.config import SwitchSettings
+    from inaproto.daemon.settings.config import SwitchSettings
 
     return SwitchSettings
 
 
 def _host_settings_model() -> type[Settings]:
-    from inaproto.daemon.config import HostSettings
+    from inaproto.daemon.settings.config import HostSettings
 
     return HostSettings
 
 
 def _switch(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
-    from inaproto.daemon.config import load_switch_settings
+    from inaproto.daemon.settings.config import load_switch_settings
 
     loaded = load_switch_settings(given(flags), config_file, os.environ)
     if show_config:
@@ -162,8 +168,8 @@ def _switch(config_file: Path | None, show_config: bool, **flags: str | tuple[st
 
 
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
-    from inaproto.daemon.fabric_file import place_in
-    from inaproto.daemon.switch import run_switch
+    from inaproto.daemon.settings.fabric_file import place_in
+    from inaproto.daemon.switch.daemon import run_switch
     from inaproto.parts import FRAME_PORT, adapter_of, link_of
     from inaproto.ports import load_adapter
 
@@ -194,13 +200,13 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
 
 
 def _server_settings_model() -> type[Settings]:
-    from inaproto.daemon.config import ServerSettings
+    from inaproto.daemon.settings.config import ServerSettings
 
     return ServerSettings
 
 
 def _server(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
-    from inaproto.daemon.config import load_server_settings
+    from inaproto.daemon.settings.config import load_server_settings
 
     loaded = load_server_settings(given(flags), config_file, os.environ)
     if show_config:
@@ -213,8 +219,8 @@ def _server(config_file: Path | None, show_config: bool, **flags: str | tuple[st
 async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
     import trio
 
-    from inaproto.daemon.overlay.models_file import load_models
-    from inaproto.daemon.overlay.parameter_server import run_server
+    from inaproto.daemon.models.parameter_server import run_server
+    from inaproto.daemon.settings.models_file import load_models
 
     models = load_models(settings.models)
     queue_pairs = _queue_pairs(settings.overlay_nic)
@@ -242,14 +248,14 @@ def _queue_pairs(wish: OverlayNic | None) -> QueuePairs | None:
     """Of the NIC for words and arrays of models, where one is named."""
     if wish is None:
         return None
-    from inaproto.daemon.overlay.queue_pairs import QueuePairs
+    from inaproto.daemon.models.channels.queue_pairs import QueuePairs
     from inaproto.parts import overlay_nic_of
 
     return QueuePairs(overlay_nic_of(wish), traffic_class=wish.traffic_class)
 
 
 def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
-    from inaproto.daemon.config import load_host_settings
+    from inaproto.daemon.settings.config import load_host_settings
 
     loaded = load_host_settings(given(flags), config_file, os.environ)
     if show_config:
@@ -262,8 +268,8 @@ def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str,
 async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     import trio
 
-    from inaproto.daemon.host import HostDaemon, run_host
-    from inaproto.daemon.unix_sockets import make_run_directory
+    from inaproto.daemon.host.daemon import HostDaemon, run_host
+    from inaproto.daemon.net.unix_sockets import make_run_directory
     from inaproto.parts import nic_of
 
     settings, open_nic = await nic_of(settings)
@@ -365,8 +371,8 @@ def _status(
     import trio
 
     from inaproto.client.run_directory import run_directory
-    from inaproto.daemon.control_address import door_for_operator
-    from inaproto.daemon.status import ask_daemons
+    from inaproto.daemon.net.control_address import door_for_operator
+    from inaproto.daemon.observe.status import ask_daemons
 
     if directory is None and not sockets and not controls:
         directory = run_directory(os.environ)
@@ -377,7 +383,7 @@ def _status(
     else:
         from rich.console import Console
 
-        from inaproto.daemon.status_tables import show_report
+        from inaproto.daemon.observe.status_tables import show_report
 
         Console(highlight=False, soft_wrap=True).print(show_report(report))
     for problem in report.problems:
@@ -416,7 +422,7 @@ def start_log(level: str, warnings: tuple[str, ...], log_format: str = "text") -
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
     if log_format == "json":
-        from inaproto.daemon.json_log import JsonFormatter
+        from inaproto.daemon.observe.json_log import JsonFormatter
 
         for handler in logging.getLogger().handlers:
             handler.setFormatter(JsonFormatter())

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from inaproto.core.rc_types import MTUS
+from inaproto.core.rdma.reliable_connection import MTUS
 
 
 class FiniteRange(click.FloatRange):

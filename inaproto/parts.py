@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from inaproto.daemon.config import HostSettings, OverlayNic
+from inaproto.daemon.settings.config import HostSettings, OverlayNic
 from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import Adapter, FramePort, Link, Nic, load_adapter
 

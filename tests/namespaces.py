@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inaproto.errors import Unsupported
-from inaproto_hil.namespaces import Namespace, check_namespaces, join, namespaces
+from inaproto_hil.rigs.namespaces import Namespace, check_namespaces, join, namespaces
 from tests.conftest import end_without
 
 __all__ = ["Namespace", "join", "namespaces", "require_namespaces"]

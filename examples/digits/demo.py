@@ -31,8 +31,8 @@ from examples.digits.runs import (
     weights_differ,
 )
 from examples.digits.watch import SwitchWatch
-from inaproto_hil import environment
-from inaproto_hil.cluster import ClusterConfig, LocalCluster
+from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
 
 SUMMARY_VERSION = 1
 
@@ -206,6 +206,6 @@ def conclude(config: Config, result: Result, env: dict[str, Any], out: Path) -> 
 
 
 if __name__ == "__main__":
-    from inaproto_hil.demo import demo
+    from inaproto_hil.demo.acts import demo
 
     demo()

@@ -36,8 +36,8 @@ from examples.digits.runs import (
 )
 from examples.digits.scenario import Job, Scenario, Timing
 from examples.digits.train import Nested
-from inaproto_hil import environment
-from inaproto_hil.fabric_cluster import FabricCluster, FabricConfig
+from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.fabric_cluster import FabricCluster, FabricConfig
 
 SUMMARY_VERSION = 1
 RACKS, HOSTS_PER_RACK, RANKS_PER_HOST = 2, 2, 2

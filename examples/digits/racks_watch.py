@@ -10,9 +10,9 @@ from typing import Any
 from examples.digits.display import Display
 from examples.digits.scenario import CutLink, End, GiveUp, Job, MendLink, Order, Reboot, Scenario, Seen
 from examples.digits.watch import Watch, WireSample
-from inaproto.daemon.status_tables import fallback_note, recovery_note
-from inaproto_hil.cluster import Child, ClusterError
-from inaproto_hil.fabric_cluster import SPINE, FabricCluster
+from inaproto.daemon.observe.status_tables import fallback_note, recovery_note
+from inaproto_hil.rigs.cluster import Child, ClusterError
+from inaproto_hil.rigs.fabric_cluster import SPINE, FabricCluster
 
 LOOK_INTERVAL_S = 0.1
 WIRE_INTERVAL_S = 1.0

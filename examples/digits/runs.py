@@ -13,7 +13,7 @@ from typing import Any
 
 from examples.digits.display import Display, make_display
 from examples.digits.watch import WireSample
-from inaproto_hil.cluster import ClusterError, signals_as_interrupt
+from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
 
 TRAIN = Path(__file__).with_name("train.py")
 EXTRA_ELEMENTS = 2

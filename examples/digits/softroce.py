@@ -25,11 +25,11 @@ from examples.digits.demo import Config, Result, conclude, train_in
 from examples.digits.display import Display, PlainDisplay
 from examples.digits.runs import Outcomes, on_stage
 from examples.digits.watch import WireSample
-from inaproto.daemon.switch_ports import WrapPort
+from inaproto.daemon.switch.ports import WrapPort
+from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, load_adapter
-from inaproto.sim.weather import Weather
-from inaproto_hil import environment
-from inaproto_hil.cluster import ClusterConfig, ClusterError
+from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.cluster import ClusterConfig, ClusterError
 from inaproto_hil.softroce.guest import GuestFailed, boot, guest_failure_alone
 from inaproto_hil.softroce.guest_cluster import GuestCluster
 from inaproto_hil.softroce.image import Image, open_image

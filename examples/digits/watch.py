@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from examples.digits.display import Display, State
-from inaproto_hil.cluster import Child, Cluster, LocalCluster
+from inaproto_hil.rigs.cluster import Child, Cluster, LocalCluster
 
 SAMPLE_INTERVAL_S = 1.0
 RECENT_STEPS = 20

@@ -27,8 +27,8 @@ from rich.progress import Progress, TaskID
 from examples.digits.train import ONE_THREAD
 from examples.sparse_regression.model import accuracy, loss
 from examples.sparse_regression.train import Config, Task, Training, alone, train
-from inaproto_hil import environment
-from inaproto_hil.cluster import ClusterError
+from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.cluster import ClusterError
 
 DEFAULT = Config()
 DRAWN_MAX = 120

@@ -22,9 +22,9 @@ import trio
 import inaproto
 from examples.digits import data
 from examples.sparse_regression.model import ELEMENTS, DualAveraging, Samples, Vector, gradient
-from inaproto.core.push_pull.words import NodeId
-from inaproto.daemon.overlay.models_file import PlacedModel, Shard
-from inaproto_hil.models_cluster import ModelsCluster
+from inaproto.core.models.messages import NodeId
+from inaproto.daemon.settings.models_file import PlacedModel, Shard
+from inaproto_hil.rigs.models_cluster import ModelsCluster
 
 MODEL = "sparse"
 WAIT_S = 120.0

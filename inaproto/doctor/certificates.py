@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from inaproto.daemon.tls import KEY_FILE
+from inaproto.daemon.net.tls import KEY_FILE
 from inaproto.doctor.findings import Check, Finding, failed, ok, untestable, warning
 from inaproto.doctor.site import Site
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from inaproto.daemon.status_tables import fallback_note
+from inaproto.daemon.observe.status_tables import fallback_note
 from inaproto.doctor.findings import Check, Finding, Outcome, failed, ok, untestable, warning
 from inaproto.doctor.site import Site
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from inaproto.core.aggregator import bytes_needed
-from inaproto.core.message_window import window_messages_for
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.host.message_window import window_messages_for
+from inaproto.core.switch.aggregator import bytes_needed
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.doctor.ethernet import DEFAULT_MTU, NET
 from inaproto.doctor.findings import Check, Finding, ok, untestable, warning
 from inaproto.doctor.site import Site

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inaproto.client.run_directory import run_directory
-from inaproto.daemon.status import Report, ask_daemons
+from inaproto.daemon.observe.status import Report, ask_daemons
 from inaproto.doctor.checklist import Answer
 from inaproto.doctor.findings import Outcome
 from inaproto.doctor.round_trip import measure_round_trip

@@ -65,9 +65,9 @@ from inaproto.wire.tree_messages import TREE_MESSAGES
 
 RingPath = Literal["switch", "chain", "overlay", "ring", "shared"]
 """How a ring's operations are summed: in the switches, along the chain of its hosts, up a tree of them
-(:mod:`inaproto.core.overlay_engine`), or by an ordinary ring all-reduce, which follows no plan. ``shared``:
-along the chain, or by an INA ring that stands beside it, in the switches; each operation by one of them
-(:mod:`inaproto.core.two_paths`)."""
+(:mod:`inaproto.core.host.engines.host_tree`), or by an ordinary ring all-reduce, which follows no plan.
+``shared``: along the chain, or by an INA ring that stands beside it, in the switches; each operation by one
+of them (:mod:`inaproto.core.host.engines.two_paths`)."""
 PathField = Annotated[RingPath, OneOf(("switch", "chain", "overlay", "ring", "shared"))]
 
 
@@ -238,7 +238,7 @@ class Ring(Message):
     ina_successor: IntoField | None = None
     ina_predecessor: OutField | None = None
     in_degree: U16 = 0
-    """On the path ``overlay``: the bound of its tree (:mod:`inaproto.core.overlay_tree`); else 0. There the
+    """On the path ``overlay``: the bound of its tree (:mod:`inaproto.core.plan.host_tree`); else 0. There the
     successor, and the predecessor, is the parent's link to this host; that of the root is its own."""
     below: IntoFields = ()
     """On the path ``overlay``: the links of the hosts from which this one gathers, in that order."""

@@ -1,6 +1,6 @@
 """The header of messages that hosts send each other beside the accelerators: 40 bytes.
 
-A path that needs no accelerator (:mod:`inaproto.core.chain_engine`) sends messages of its own over the
+A path that needs no accelerator (:mod:`inaproto.core.host.engines.chain`) sends messages of its own over the
 ring's connections. Their header is the INA header with another magic, so that no accelerator on the way takes
 them for a ring's messages, and with the *kind* of the payload in the high half of ``flags``, so that no
 host takes one kind for another.

@@ -1,4 +1,5 @@
-"""Control messages by which the links between hosts are measured (:mod:`inaproto.core.link_measures`).
+"""Control messages by which the links between hosts are measured
+(:mod:`inaproto.core.rendezvous.link_measures`).
 
 switch -> host daemon: LinkProbe. host daemon -> host daemon, through the control plane of their switches:
 LinkProbeWord. host daemon -> switch: LinkProbed. All of them may be lost: a link is then not known.

@@ -1,4 +1,4 @@
-"""Control messages of models that are trained by push, pull and clock (:mod:`inaproto.core.push_pull`).
+"""Control messages of models that are trained by push, pull and clock (:mod:`inaproto.core.models`).
 
 training process -> host daemon: ModelJoin, Buffer (one memfd beside it), ModelClock, ModelPull, ModelSave,
 ModelLeave.

@@ -1,4 +1,4 @@
-"""Control messages of jobs that share switch memory by turns (:mod:`inaproto.core.sharing_words`).
+"""Control messages of jobs that share switch memory by turns (:mod:`inaproto.core.sharing.messages`).
 
 controller -> host daemon: SharingPrepare, SharingCommit, SharingAbort, SharingEnd.
 host daemon -> controller: SharingSeats, SharingPattern, SharingProgress, SharingVote, SharingRefusal,

@@ -4,8 +4,8 @@ controller -> switch: SlotOrder. switch -> controller: SlotReport, and unasked S
 host -> switch: LeaseRenew, for each switch of a tree that one of its jobs uses. switch -> host: LeaseRenewed,
 LeaseGone.
 
-Checks are of form alone; what they mean is for :mod:`inaproto.core.slot_ledger` to say, which has the same
-records under its own names.
+Checks are of form alone; what they mean is for :mod:`inaproto.core.migration.ledger` to say, which has the
+same records under its own names.
 """
 
 from __future__ import annotations

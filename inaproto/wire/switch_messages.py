@@ -6,7 +6,7 @@ root -> switch: SwitchWelcome, RingInstall, RingRemove, SwitchAdmit, Error, Ping
 
 A switch says hello, is told of every ring that it has or may have had, and is admitted: only then do its
 ports open. Checks are of form alone; whether a ring's parts fit each other is for who makes a
-:class:`~inaproto.core.ring_spec.RingSpec` of them.
+:class:`~inaproto.core.switch.ring_spec.RingSpec` of them.
 """
 
 from __future__ import annotations

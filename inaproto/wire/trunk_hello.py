@@ -2,9 +2,9 @@
 Later the same frame says from time to time that this end lives.
 
 A trunk may join two switches only while the control plane that runs now has admitted both: what one sends
-for a ring must meet another that knows the ring (:mod:`inaproto.core.tree_control`). Both ends compare what
-they hear with what they know, before the port counts as up. The frame is of an experimental EtherType
-(IEEE 802, local experimental 1) to an address that no bridge forwards::
+for a ring must meet another that knows the ring (:mod:`inaproto.core.rendezvous.fabric.control`). Both ends
+compare what they hear with what they know, before the port counts as up. The frame is of an experimental
+EtherType (IEEE 802, local experimental 1) to an address that no bridge forwards::
 
      0 01:80:c2:00:00:0e | 6 source mac | 12 0x88b5
     14 magic u32 | 18 version u8 | 19 switch: u8 length, UTF-8 | peer: likewise | boot_id: likewise | zeros

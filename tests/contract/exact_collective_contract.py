@@ -15,7 +15,7 @@ import pytest
 import trio
 from numpy.typing import NDArray
 
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import LocalMisuse, OperationTimeout, RankLost, TensorMismatch
 from inaproto.wire.ina_header import Dtype, Op
 from tests.unit.exact_reference import NUMPY

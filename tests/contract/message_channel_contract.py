@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.daemon.control_stream import EndOfChannel
-from inaproto.daemon.overlay.message_channel import MessageChannel
+from inaproto.daemon.models.channels.message_channel import MessageChannel
+from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.errors import DecodeError
 from inaproto.wire.push_pull_messages import PushPullFlush, PushPullPush, PushPullRequest
 

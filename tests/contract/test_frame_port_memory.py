@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from inaproto.sim.weather import Weather
+from inaproto.faults.weather import Weather
 from inaproto_adapters.frames import FramesConfig, open_frame_pair
 from inaproto_adapters.memory import Link, WeatherPort, open_memory_pair
 from tests.contract.frame_port_contract import LosslessFramePortContract, Pair

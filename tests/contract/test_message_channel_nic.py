@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.daemon.control_stream import EndOfChannel
-from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.queue_pair_stream import RING_BYTES, QueuePairStream
-from inaproto.daemon.overlay.queue_pairs import OpenNic, QueuePairs
+from inaproto.daemon.models.channels.message_channel import StreamChannel
+from inaproto.daemon.models.channels.queue_pair_stream import RING_BYTES, QueuePairStream
+from inaproto.daemon.models.channels.queue_pairs import OpenNic, QueuePairs
+from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.errors import FabricError
+from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, Nic, load_adapter
-from inaproto.sim.weather import Weather
 from inaproto.units import MS, US
 from inaproto.wire.push_pull_messages import PushPullFlush
 from inaproto_adapters.frames import open_frame_pair

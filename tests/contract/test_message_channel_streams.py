@@ -12,16 +12,16 @@ import trio
 
 from inaproto.ca.identity import Role
 from inaproto.client.unix_stream import UnixStream
-from inaproto.daemon.control_stream import EndOfChannel
-from inaproto.daemon.overlay.listening import dial, listen_at
-from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.models_file import Tcp
-from inaproto.daemon.tls import Credentials
-from inaproto.daemon.tls_stream import handshake
+from inaproto.daemon.models.channels.message_channel import StreamChannel
+from inaproto.daemon.models.listening import dial, listen_at
+from inaproto.daemon.net.control_stream import EndOfChannel
+from inaproto.daemon.net.tls import Credentials
+from inaproto.daemon.net.tls_stream import handshake
+from inaproto.daemon.settings.models_file import Tcp
 from inaproto.ports import ByteStream
 from inaproto.wire.push_pull_messages import PushPullFlush
 from inaproto_adapters.memory import StreamTiming, open_stream_pair
-from inaproto_hil.models_cluster import free_ports
+from inaproto_hil.rigs.models_cluster import free_ports
 from tests.contract.message_channel_contract import MessageChannelContract, Pair
 from tests.daemon.secure_switch import Deployment
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.daemon.config import OverlayNic
-from inaproto.daemon.overlay.host_models import HostModels
-from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.models_file import models_of
-from inaproto.daemon.overlay.parameter_server import ParameterServer
-from inaproto.daemon.overlay.queue_pair_stream import QueuePairStream
-from inaproto.daemon.overlay.queue_pairs import QueuePairs
+from inaproto.daemon.models.channels.message_channel import StreamChannel
+from inaproto.daemon.models.channels.queue_pair_stream import QueuePairStream
+from inaproto.daemon.models.channels.queue_pairs import QueuePairs
+from inaproto.daemon.models.host_models import HostModels
+from inaproto.daemon.models.parameter_server import ParameterServer
+from inaproto.daemon.settings.config import OverlayNic
+from inaproto.daemon.settings.models_file import models_of
 from inaproto.parts import overlay_nic_of
 from inaproto_adapters.memory import open_stream_pair
 from tests.contract.message_channel_contract import MessageChannelContract, Pair

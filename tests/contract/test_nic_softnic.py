@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from inaproto.errors import LocalMisuse, Unsupported
+from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, Nic, PortClosed, load_adapter
-from inaproto.sim.weather import Weather
 from inaproto.units import MS, US
 from inaproto_adapters.frames import open_frame_pair
 from inaproto_adapters.memory import Link, open_memory_pair

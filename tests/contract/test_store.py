@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from inaproto.errors import ConfigError, InvariantBroken, LocalMisuse
-from inaproto_controller.desired import (
+from inaproto_controller.cluster.desired import (
     Change,
     Desired,
     Forget,
@@ -32,8 +32,15 @@ from inaproto_controller.desired import (
     TreeNames,
     applied,
 )
-from inaproto_controller.postgresql_store import PostgresqlStore
-from inaproto_controller.store import SCHEMA, Deposed, Leadership, Store, StoreLost, open_store
+from inaproto_controller.service.store.postgresql import PostgresqlStore
+from inaproto_controller.service.store.records import (
+    SCHEMA,
+    Deposed,
+    Leadership,
+    Store,
+    StoreLost,
+    open_store,
+)
 from tests.controller.conftest import postgresql, postgresql_server  # noqa: F401  fixtures
 
 OpenStore = Callable[[], Store]

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from inaproto.errors import Unsupported
-from inaproto_hil.postgresql_server import running_postgresql
+from inaproto_hil.rigs.postgresql_server import running_postgresql
 from tests.conftest import end_without
 
 

@@ -17,9 +17,11 @@ from typing import Any
 import psycopg
 import trio
 
-from inaproto_controller import daemon, graph_file, sqlite_store
-from inaproto_controller.cluster_planner import ClusterPlanner, TreeWish
-from inaproto_controller.settings import ControllerSettings
+from inaproto_controller.cluster import graph_file
+from inaproto_controller.planning.cluster_planner import ClusterPlanner, TreeWish
+from inaproto_controller.service import daemon
+from inaproto_controller.service.settings import ControllerSettings
+from inaproto_controller.service.store import sqlite as sqlite_store
 
 
 def serve(settings: dict[str, Any]) -> None:

@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 
 import trio
 
-from inaproto.daemon.control_address import UnixDoor
-from inaproto.daemon.controller_link import ControllerLink
-from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
-from inaproto.daemon.unix_sockets import UNIX
+from inaproto.daemon.net.control_address import UnixDoor
+from inaproto.daemon.net.controller_link import ControllerLink
+from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET
+from inaproto.daemon.net.unix_sockets import UNIX
 from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldPhase, HoldRecord
-from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
+from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import random
 
 import networkx as nx
 
-from inaproto_controller.graph_network import GraphTree
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.cluster.graph_network import GraphTree
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
 
 HDR = {"jobs": 1}
 NDR = {"jobs_per_port": 1}

@@ -10,17 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inaproto.core.job_run import JobRun, Phase
-from inaproto.core.sharing_policy import NextOperation, Policy, may_use
-from inaproto.core.step_times import Speeds, StepTimes
-from inaproto_controller.model import measured
-from inaproto_controller.network import Network
-from inaproto_controller.placement.occupancy import Occupancy
-from inaproto_controller.placement.simple import FirstFit
-from inaproto_controller.requests import Request
+from inaproto.core.sharing.step_times import Speeds, StepTimes
+from inaproto_controller.cluster.model import measured
+from inaproto_controller.cluster.network import Network
+from inaproto_controller.cluster.requests import Request
+from inaproto_controller.planning.placement.occupancy import Occupancy
+from inaproto_controller.planning.placement.simple import FirstFit
+from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob, integers
+from inaproto_controller.planning.turns.job_run import JobRun, Phase
+from inaproto_controller.planning.turns.policy import NextOperation, Policy, may_use
 from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.setting import Migration
-from inaproto_controller.trees.builder import TreeBuilder, TreeJob, integers
 
 
 @dataclass

@@ -15,20 +15,20 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
-from inaproto.core.sharing_types import Mark, Noted, PoolFree, TurnStands
-from inaproto.daemon.control_address import UnixDoor
-from inaproto.daemon.controller_link import ControllerLink
-from inaproto.daemon.unix_sockets import UNIX, listen_unix
+from inaproto.core.sharing.events import Mark, Noted, PoolFree, TurnStands
+from inaproto.daemon.net.control_address import UnixDoor
+from inaproto.daemon.net.controller_link import ControllerLink
+from inaproto.daemon.net.unix_sockets import UNIX, listen_unix
 from inaproto.units import Epoch, JobId, OpIndex
 from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldRecord
-from inaproto_controller import graph_file
-from inaproto_controller.agents import Agents
-from inaproto_controller.api import application
-from inaproto_controller.cluster_planner import ClusterPlanner
-from inaproto_controller.controller import Controller
-from inaproto_controller.desired import Job, JobSpec, JobState
-from inaproto_controller.live_history import LiveHistory
-from inaproto_controller.store import open_store
+from inaproto_controller.cluster import graph_file
+from inaproto_controller.cluster.desired import Job, JobSpec, JobState
+from inaproto_controller.planning.cluster_planner import ClusterPlanner
+from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.api import application
+from inaproto_controller.service.controller import Controller
+from inaproto_controller.service.live_history import LiveHistory
+from inaproto_controller.service.store.records import open_store
 
 DEADLINE_S: Final = 300
 HOSTS: Final = tuple(f"h{number}" for number in range(8))

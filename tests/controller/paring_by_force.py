@@ -18,8 +18,8 @@ from random import Random
 
 import networkx as nx
 
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.model import Accounting, Capacity, Node, ProgrammableNetwork, Task
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.paring.model import Accounting, Capacity, Node, ProgrammableNetwork, Task
 
 Forest = Mapping[Node, Node]
 """Parents of switches."""

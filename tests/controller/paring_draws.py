@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switch_name
-from inaproto_controller.paring.model import Accounting, Capacity, ProgrammableNetwork, Task
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switch_name
+from inaproto_controller.planning.paring.model import Accounting, Capacity, ProgrammableNetwork, Task
 from tests.controller.paring_networks import random_graph
 
 CAPACITIES: tuple[Capacity, ...] = (

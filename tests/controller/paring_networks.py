@@ -6,8 +6,8 @@ import random
 from fractions import Fraction
 from itertools import combinations
 
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.model import ProgrammableNetwork
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.paring.model import ProgrammableNetwork
 
 TEN = Fraction(10)
 

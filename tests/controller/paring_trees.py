@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.paring.model import Accounting, PlacedTree, ProgrammableNetwork, Task
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.planning.paring.model import Accounting, PlacedTree, ProgrammableNetwork, Task
 
 
 def draw_network(draw: Random, topology: GraphTopology) -> ProgrammableNetwork:

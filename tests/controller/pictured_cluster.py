@@ -15,10 +15,10 @@ from typing import Any, Final
 import trio
 
 from inaproto.core.migration.moves import STABLE
-from inaproto.core.sharing_types import Mark, Noted, PoolFree, TurnStands
-from inaproto.core.sharing_words import Version
+from inaproto.core.sharing.events import Mark, Noted, PoolFree, TurnStands
+from inaproto.core.sharing.messages import Version
 from inaproto.units import Epoch, JobId, OpIndex
-from inaproto_controller.live_history import LiveHistory
+from inaproto_controller.service.live_history import LiveHistory
 from tests.controller.live_controllers import LiveController, WallClock, live_controller
 
 HOSTS: Final = 12

@@ -6,8 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from inaproto_controller.cluster_planner import ClusterPlanner
-from inaproto_controller.desired import (
+from inaproto_controller.cluster.desired import (
     Change,
     Desired,
     Grant,
@@ -19,9 +18,10 @@ from inaproto_controller.desired import (
     Slot,
     applied,
 )
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.observed import Agent, Hold, Observed, Phase, Presence
-from inaproto_controller.plan import plan
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.cluster_planner import ClusterPlanner
+from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
+from inaproto_controller.service.plan import plan
 
 
 def racks(

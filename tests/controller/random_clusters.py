@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import Speeds
-from inaproto_controller.compiled import IS_COMPILED
-from inaproto_controller.model import CLUSTER, SHARING
-from inaproto_controller.network import FatTreeNetwork
-from inaproto_controller.placement.occupancy import Occupancy
-from inaproto_controller.placement.simple import FirstFit
-from inaproto_controller.requests import Request
+from inaproto.core.sharing.step_times import Speeds
+from inaproto_controller.cluster.compiled import IS_COMPILED
+from inaproto_controller.cluster.model import CLUSTER, SHARING
+from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.placement.occupancy import Occupancy
+from inaproto_controller.planning.placement.simple import FirstFit
+from inaproto_controller.planning.trees.builder import Changes, TreeJob
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.results import Operation, Result
 from inaproto_controller.simulate.setting import FREE, Migration, Setting
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.builder import Changes, TreeJob
 
 MODELS = ("opt-125m-4", "bert-base-4", "vit-base-4", "opt-125m-16")
 TREES = (FatTree((2, 2, 4), (1, 2, 2)), FatTree((4, 2, 2), (1, 2, 1)), FatTree((2, 8), (1, 3)))
@@ -113,7 +113,7 @@ def said(seeds: Sequence[int]) -> str:
 
 
 if __name__ == "__main__":
-    from inaproto_controller.simulate.kernel import advance
+    from inaproto_controller.planning.trial.kernel import advance
 
     print("compiled" if IS_COMPILED and hasattr(advance, "signatures") else "interpreted")
     print(said([int(word) for word in sys.argv[1:]]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inaproto_controller.scenario.scenario import Scenario, load_scenario
+from inaproto_controller.simulate.scenario.scenario import Scenario, load_scenario
 
 SMALL = """
 seeds = 2

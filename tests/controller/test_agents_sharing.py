@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 import trio
 
-from inaproto.core.sharing_types import SharingConfig
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.unix_sockets import UNIX, listen_unix
+from inaproto.core.sharing.events import SharingConfig
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.unix_sockets import UNIX, listen_unix
 from inaproto.ports import ByteStream
 from inaproto.wire.control import encode_control
 from inaproto.wire.control_messages import Error, Message
@@ -30,9 +30,9 @@ from inaproto.wire.sharing_messages import (
     SharingVote,
     VersionRecord,
 )
-from inaproto_controller.agents import Agents
-from inaproto_controller.desired import Desired, Job, JobSpec, JobState
-from inaproto_controller.sharing_service import SharingService
+from inaproto_controller.cluster.desired import Desired, Job, JobSpec, JobState
+from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.turns.service import SharingService
 
 DEADLINE_S: Final = 60
 HOSTS: Final = ("h0", "h1", "h2")

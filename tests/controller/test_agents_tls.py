@@ -12,16 +12,16 @@ import pytest
 import trio
 
 from inaproto.ca.identity import CERTIFIED, Role
-from inaproto.daemon.control_address import Endpoint, TlsDoor
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.controller_link import ControllerLink
-from inaproto.daemon.tls import Credentials
-from inaproto.daemon.tls_listener import listen_tls
-from inaproto.daemon.tree_grants import TreeGrants
+from inaproto.daemon.net.control_address import Endpoint, TlsDoor
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.controller_link import ControllerLink
+from inaproto.daemon.net.tls import Credentials
+from inaproto.daemon.net.tls_listener import listen_tls
+from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.wire.control_messages import Error, Message, StatusReply
 from inaproto.wire.controller_messages import AgentHello, AgentReport, AgentRole, AgentWelcome
-from inaproto_controller.agents import LIMITS, Agents
-from inaproto_controller.desired import Desired
+from inaproto_controller.cluster.desired import Desired
+from inaproto_controller.service.agents import LIMITS, Agents
 from tests.daemon.secure_switch import LOOPBACK, Deployment
 from tests.daemon.test_security_limits import flood
 

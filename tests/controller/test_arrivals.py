@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from inaproto.errors import ConfigError
-from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
+from inaproto_controller.cluster.requests import HISTOGRAMS, Request, draw_requests
 from inaproto_controller.simulate.arrivals import FIELDS, Log, at_once, parse_csv, parse_json, poisson, read
 
 CSV = """arrival_seconds,model,hosts,steps

@@ -8,12 +8,12 @@ from itertools import chain, repeat
 
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto_controller.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.shared_switch import share
-from inaproto_controller.yardsticks.schedules import (
+from inaproto_hil.evaluation.yardsticks.schedules import (
     FiniteJob,
     Schedule,
     best_schedule,

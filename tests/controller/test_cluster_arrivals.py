@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import StepTimes
+from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import CLUSTER, SHARING, measured
-from inaproto_controller.requests import Request, draw_requests
+from inaproto_controller.cluster.model import CLUSTER, SHARING, measured
+from inaproto_controller.cluster.requests import Request, draw_requests
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.setting import Setting
-from inaproto_controller.topology import FatTree, Quota
 
 TREE = FatTree((4, 4, 4), (1, 2, 2))
 JOB = Request("opt-125m-4", 4, 10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from inaproto_controller.graph_file import parse_json
-from inaproto_controller.graph_network import GraphNetwork
+from inaproto_controller.cluster.graph_file import parse_json
+from inaproto_controller.cluster.graph_network import GraphNetwork
 from inaproto_controller.simulate.arrivals import parse_csv
 from inaproto_controller.simulate.failures import Part, parse
 

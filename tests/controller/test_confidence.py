@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from inaproto_controller.confidence import CONFIDENCE, half_width, student_t
-from inaproto_controller.reproduce.spread import spread
-from inaproto_controller.scenario.statistics import mean_of
+from inaproto_controller.simulate.confidence import CONFIDENCE, half_width, student_t
+from inaproto_controller.simulate.scenario.statistics import mean_of
+from inaproto_hil.evaluation.mina.spread import spread
 
 VALUES = [0.91, 0.95, 0.89, 0.97, 0.93]
 

@@ -14,15 +14,15 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer
 from inaproto.core.migration.moves import STABLE
+from inaproto.core.rendezvous.tokens import Grant, Refusal, TokenIssuer
 from inaproto.errors import InvariantBroken
-from inaproto_controller.agents import Agents
-from inaproto_controller.cluster_planner import ClusterPlanner
-from inaproto_controller.controller import HISTORY_ROWS, Controller, JobRefused, NotLeading
-from inaproto_controller.desired import JobSpec, JobState
-from inaproto_controller.metrics import controller_metrics
-from inaproto_controller.sqlite_store import SqliteStore
+from inaproto_controller.cluster.desired import JobSpec, JobState
+from inaproto_controller.planning.cluster_planner import ClusterPlanner
+from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.controller import HISTORY_ROWS, Controller, JobRefused, NotLeading
+from inaproto_controller.service.metrics import controller_metrics
+from inaproto_controller.service.store.sqlite import SqliteStore
 from tests.controller.planned_cluster import racks
 
 DEADLINE_S = 30

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
+from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
 from tests.controller.crash_cluster import Controllers, CrashCluster, Zygote, until
 
 CRASHES = int(os.environ.get("INAPROTO_CRASHES", "50"))

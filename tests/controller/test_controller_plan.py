@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from inaproto.errors import InvariantBroken
-from inaproto_controller.desired import Desired, Free, Give, Grant, GrantKind, JobState, Slot, applied
-from inaproto_controller.observed import Agent, Hold, Observed, Phase, Presence
-from inaproto_controller.placement.occupancy import fragments
-from inaproto_controller.plan import BEHIND, plan
+from inaproto_controller.cluster.desired import Desired, Free, Give, Grant, GrantKind, JobState, Slot, applied
+from inaproto_controller.planning.placement.occupancy import fragments
+from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
+from inaproto_controller.service.plan import BEHIND, plan
 from tests.controller.planned_cluster import PlannedCluster, racks
 
 

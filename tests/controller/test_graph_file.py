@@ -11,8 +11,8 @@ import networkx as nx
 import pytest
 
 from inaproto.errors import ConfigError
-from inaproto_controller.graph_file import document, of_networkx, parse_graphml, parse_json, read
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.cluster.graph_file import document, of_networkx, parse_graphml, parse_json, read
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
 from tests.controller.graphs import drawn
 
 CLUSTER = """{

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto_controller.graph_network import GraphNetwork, GraphTree
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.network import FatTreeNetwork, Network
-from inaproto_controller.placement.least_fragments import LeastFragments
-from inaproto_controller.placement.occupancy import Occupancy, fragments
-from inaproto_controller.placement.simple import FirstFit, RandomFit
-from inaproto_controller.topology import FatTree, Quota
+from inaproto_controller.cluster.graph_network import GraphNetwork, GraphTree
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.cluster.network import FatTreeNetwork, Network
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.placement.least_fragments import LeastFragments
+from inaproto_controller.planning.placement.occupancy import Occupancy, fragments
+from inaproto_controller.planning.placement.simple import FirstFit, RandomFit
 from tests.controller.graphs import HDR, NDR, cluster, drawn, faults
 
 TREES = [FatTree.of_degree(4), FatTree((3, 2, 2), (2, 2, 3)), FatTree((4, 4), (1, 3)), FatTree((5,), (1,))]

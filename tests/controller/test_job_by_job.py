@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from inaproto.errors import Unsupported
-from inaproto_controller.compiled import IS_COMPILED
-from inaproto_controller.network import FatTreeNetwork
-from inaproto_controller.placement.occupancy import Occupancy
+from inaproto_controller.cluster.compiled import IS_COMPILED
+from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.simulate.results import Operation
 from tests.conftest import end_without
 from tests.controller.job_by_job import Cluster, Job

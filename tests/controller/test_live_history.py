@@ -10,12 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.core.migration.moves import STABLE
-from inaproto.core.sharing_types import Mark, Noted, PoolFree, SharingAction, TurnStands
-from inaproto.core.sharing_words import Version
+from inaproto.core.sharing.events import Mark, Noted, PoolFree, SharingAction, TurnStands
+from inaproto.core.sharing.messages import Version
 from inaproto.units import Epoch, JobId, OpIndex
-from inaproto_controller.desired import Desired, Job, JobSpec, JobState, SetJob, TreeNames, applied
-from inaproto_controller.history_records import Fallback, TreeMove, TurnSeen, decode_event, encode_event
-from inaproto_controller.live_history import EVENTS_MAX, ROUNDS_MAX, TURNS_MAX, LiveHistory, Unsaved
+from inaproto_controller.cluster.desired import Desired, Job, JobSpec, JobState, SetJob, TreeNames, applied
+from inaproto_controller.service.history_records import (
+    Fallback,
+    TreeMove,
+    TurnSeen,
+    decode_event,
+    encode_event,
+)
+from inaproto_controller.service.live_history import EVENTS_MAX, ROUNDS_MAX, TURNS_MAX, LiveHistory, Unsaved
 from tests.controller.live_controllers import live_controller, turn
 
 

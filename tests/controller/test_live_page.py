@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from inaproto.core.sharing_types import Mark, Noted
+from inaproto.core.sharing.events import Mark, Noted
 from inaproto.errors import ConfigError
-from inaproto_controller.desired import Job, JobSpec, JobState, TreeNames
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.history_records import Fallback, Led, RoundSeen, TreeMove, TurnSeen
-from inaproto_controller.live_page.attention import needs_attention
-from inaproto_controller.live_page.job_colours import JobColours, colour_of
-from inaproto_controller.live_page.page import shared_jobs, span
-from inaproto_controller.live_page.timeline_picture import (
+from inaproto_controller.cluster.desired import Job, JobSpec, JobState, TreeNames
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.pictures.job_colours import JobColours, colour_of
+from inaproto_controller.pictures.topology_picture import NODES_DRAWN_MAX, ClusterLayout
+from inaproto_controller.service.history_records import Fallback, Led, RoundSeen, TreeMove, TurnSeen
+from inaproto_controller.service.metrics import controller_metrics
+from inaproto_controller.service.page.attention import needs_attention
+from inaproto_controller.service.page.page import shared_jobs, span
+from inaproto_controller.service.page.timeline_picture import (
     ELSEWHERE,
     LANES_MAX,
     LEFT,
@@ -27,8 +29,6 @@ from inaproto_controller.live_page.timeline_picture import (
     Happened,
     timeline,
 )
-from inaproto_controller.live_page.topology_picture import NODES_DRAWN_MAX, ClusterLayout
-from inaproto_controller.metrics import controller_metrics
 from tests.controller.live_controllers import LiveController, live_controller, turn
 from tests.controller.planned_cluster import racks
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from inaproto_controller.live_page.job_colours import colour_of
+from inaproto_controller.pictures.job_colours import colour_of
 from tests.controller.headless_browser import Browser, browser, chromium
 from tests.controller.live_controllers import HOSTS, LiveController, live_controller, turn
 from tests.controller.page_checks import faults

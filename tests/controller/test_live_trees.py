@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.aggregation_tree import SwitchAddress
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState
-from inaproto.core.tree_control_types import FabricSwitch, LinkUp
-from inaproto.core.tree_shapes import fault_of, tree_of
+from inaproto.core.plan.aggregation_tree import SwitchAddress
+from inaproto.core.rendezvous.events import TreeState
+from inaproto.core.rendezvous.fabric.events import FabricSwitch, LinkUp
+from inaproto.core.rendezvous.fabric.shapes import fault_of, tree_of
+from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import Infeasible
 from inaproto.units import PortId
-from inaproto_controller.fabric_trees import FabricTrees
-from inaproto_controller.graph_file import parse_json
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.paring.live_trees import (
+from inaproto_controller.cluster.graph_file import parse_json
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.planning.paring.live_trees import (
     NO_ROOT,
     OUT_OF_ORDER,
     SEVERAL_HOMES,
@@ -27,8 +27,8 @@ from inaproto_controller.paring.live_trees import (
     LiveTree,
     LiveTrees,
 )
-from inaproto_controller.planned_options import PlannedOptions
-from inaproto_controller.tree_plans import TreePlan, TreePlans
+from inaproto_controller.planning.planned_options import PlannedOptions
+from inaproto_controller.service.trees.plans import TreePlan, TreePlans
 from tests.seeds import seeds
 
 CAPACITIES: dict[str, int | Fraction] = {"a": 6, "c": Fraction(10, 3), "d": 4, "core-0": 10, "core-2": 5}

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inaproto_controller.model import SHARING
-from inaproto_controller.network import FatTreeNetwork
-from inaproto_controller.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.model import SHARING
+from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.cluster.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.trees.builder import Changes, TreeJob, integers
+from inaproto_controller.planning.trees.exclusive import FirstFitP
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Operation
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.builder import Changes, TreeJob, integers
-from inaproto_controller.trees.exclusive import FirstFitP
 
 _TREE = FatTree((4, 4, 4), (1, 2, 2))
 

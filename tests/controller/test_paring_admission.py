@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.admission import (
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.paring.admission import (
     CHUNK_BYTES,
     FURTHER_APART,
     FURTHER_UNABLE,
@@ -22,9 +22,9 @@ from inaproto_controller.paring.admission import (
     Tenants,
     schedule,
 )
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.model import Accounting, ProgrammableNetwork, Task
-from inaproto_controller.paring.planner import Mode
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switches_named
+from inaproto_controller.planning.paring.model import Accounting, ProgrammableNetwork, Task
+from inaproto_controller.planning.paring.planner import Mode
 
 MB = 10**6
 

@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.paring.execution import go
-from inaproto_controller.paring.fees import ABOVE_BUDGET
-from inaproto_controller.paring.model import ProgrammableNetwork, Task, measure
-from inaproto_controller.paring.planes import NOBODY_ABLE_NEAR, TOO_FEW, TOO_FEW_OF_A_PLANE
-from inaproto_controller.paring.planner import Mode, Plan, plan
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.planning.paring.fees import ABOVE_BUDGET
+from inaproto_controller.planning.paring.model import ProgrammableNetwork, Task, measure
+from inaproto_controller.planning.paring.planes import NOBODY_ABLE_NEAR, TOO_FEW, TOO_FEW_OF_A_PLANE
+from inaproto_controller.planning.paring.planner import Mode, Plan, plan
+from inaproto_controller.simulate.paring_execution import go
 from tests.controller.paring_draws import drawn_task, irregular_network
 from tests.seeds import seeds
 

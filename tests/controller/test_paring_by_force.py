@@ -7,9 +7,9 @@ from fractions import Fraction
 from random import Random
 
 from inaproto.errors import Infeasible
-from inaproto_controller.paring.fees import ABOVE_BUDGET
-from inaproto_controller.paring.model import ProgrammableNetwork, Task, measure
-from inaproto_controller.paring.planner import Mode, Plan, plan
+from inaproto_controller.planning.paring.fees import ABOVE_BUDGET
+from inaproto_controller.planning.paring.model import ProgrammableNetwork, Task, measure
+from inaproto_controller.planning.paring.planner import Mode, Plan, plan
 from tests.controller.paring_by_force import AllTrees, small_network, small_task
 from tests.seeds import seeds
 

@@ -11,17 +11,23 @@ import numpy as np
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto.sim.checkers import all_checkers
-from inaproto.sim.checkers.checker import Checker
-from inaproto.sim.rank import SimRank
-from inaproto.sim.world import World
+from inaproto.sim.frames.checkers import all_checkers
+from inaproto.sim.frames.checkers.checker import Checker
+from inaproto.sim.frames.host.rank import SimRank
+from inaproto.sim.frames.world import World
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.paring.execution import Unfolded, carry, carry_in_time, go
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.model import Accounting, PlacedTree, ProgrammableNetwork, Task, measure
-from inaproto_controller.paring.network_file import read_network
-from inaproto_controller.paring.routes import Routes
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switches_named
+from inaproto_controller.planning.paring.model import (
+    Accounting,
+    PlacedTree,
+    ProgrammableNetwork,
+    Task,
+    measure,
+)
+from inaproto_controller.planning.paring.network_file import read_network
+from inaproto_controller.planning.paring.routes import Routes
+from inaproto_controller.simulate.paring_execution import Unfolded, carry, carry_in_time, go
 from tests.controller.paring_trees import draw_network, draw_tree
 from tests.seeds import seeds
 from tests.sim.worlds import make_nic

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inaproto.errors import Infeasible
-from inaproto_controller.paring.fast import fast_tree, plan_fast
-from inaproto_controller.paring.fat_tree_names import fat_tree_network
-from inaproto_controller.paring.fees import fee_of
-from inaproto_controller.paring.local_search import improved
-from inaproto_controller.paring.model import (
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network
+from inaproto_controller.planning.paring.fees import fee_of
+from inaproto_controller.planning.paring.model import (
     Accounting,
     Capacity,
     PlacedTree,
@@ -26,10 +24,12 @@ from inaproto_controller.paring.model import (
     Task,
     measure,
 )
-from inaproto_controller.paring.planner import Mode, Plan, plan
-from inaproto_controller.paring.rates import BestRate, best_rate
-from inaproto_controller.paring.slot_greedy import greedy_tree
-from inaproto_controller.paring.slot_problem import SlotProblem
+from inaproto_controller.planning.paring.planner import Mode, Plan, plan
+from inaproto_controller.planning.paring.rates import BestRate, best_rate
+from inaproto_controller.planning.paring.slots.fast import fast_tree, plan_fast
+from inaproto_controller.planning.paring.slots.greedy import greedy_tree
+from inaproto_controller.planning.paring.slots.local_search import improved
+from inaproto_controller.planning.paring.slots.problem import SlotProblem
 from tests.controller.paring_draws import masked, random_mask
 from tests.controller.paring_networks import random_graph
 
@@ -133,9 +133,9 @@ def test_interior_workers_are_not_used() -> None:
 
 _SMALL = """
 from fractions import Fraction
-from inaproto_controller.paring import fast
-from inaproto_controller.paring.fat_tree_names import fat_tree_network
-from inaproto_controller.paring.model import Task
+from inaproto_controller.planning.paring import fast
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network
+from inaproto_controller.planning.paring.model import Task
 fast.CHANGES_MIN, fast.CHANGES_PER_ELEMENT = 0, 500
 network = fat_tree_network(4, "e0.0 a1.1 c2 e3.*", capacity=Fraction(10))
 print(fast.plan_fast(network, Task(6, 1, Fraction(1000))))

@@ -8,12 +8,12 @@ import networkx as nx
 import pytest
 
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switch_name, switches_named
-from inaproto_controller.paring.logical_graph import LogicalGraph
-from inaproto_controller.paring.model import ProgrammableNetwork, Task
-from inaproto_controller.paring.rates import best_rate
-from inaproto_controller.topology import FatTree, Quota
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switch_name, switches_named
+from inaproto_controller.planning.paring.logical_graph import LogicalGraph
+from inaproto_controller.planning.paring.model import ProgrammableNetwork, Task
+from inaproto_controller.planning.paring.rates import best_rate
 from tests.controller.paring_networks import random_network
 
 TWO = Fraction(2)

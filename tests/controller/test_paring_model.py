@@ -7,9 +7,15 @@ from fractions import Fraction
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.paring.model import Accounting, PlacedTree, ProgrammableNetwork, Task, measure
-from inaproto_controller.topology import FatTree, Quota
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.paring.model import (
+    Accounting,
+    PlacedTree,
+    ProgrammableNetwork,
+    Task,
+    measure,
+)
 
 GB = 10**9
 

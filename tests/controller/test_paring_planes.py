@@ -10,12 +10,11 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.admission import Admitted, Part, Subtasks, Tenants
-from inaproto_controller.paring.coarse import CoarsePlan, plan_coarse
-from inaproto_controller.paring.execution import go
-from inaproto_controller.paring.fast import plan_fast
-from inaproto_controller.paring.model import (
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.plan_command.lines import lines
+from inaproto_controller.planning.paring.admission import Admitted, Part, Subtasks, Tenants
+from inaproto_controller.planning.paring.coarse import CoarsePlan, plan_coarse
+from inaproto_controller.planning.paring.model import (
     Accounting,
     Capacity,
     PlacedTree,
@@ -23,8 +22,9 @@ from inaproto_controller.paring.model import (
     Task,
     measure,
 )
-from inaproto_controller.paring.plan_lines import lines
-from inaproto_controller.paring.planner import Fixed, Mode, Plan, plan
+from inaproto_controller.planning.paring.planner import Fixed, Mode, Plan, plan
+from inaproto_controller.planning.paring.slots.fast import plan_fast
+from inaproto_controller.simulate.paring_execution import go
 from tests.seeds import seeds
 
 TEN, FAST = Fraction(10), Fraction(100)

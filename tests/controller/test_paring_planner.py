@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.execution import Unfolded, carry, go
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.fees import ABOVE_BUDGET
-from inaproto_controller.paring.model import Accounting, ProgrammableNetwork, Task, measure
-from inaproto_controller.paring.network_file import read_network
-from inaproto_controller.paring.planner import Fixed, Mode, Plan, plan
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switches_named
+from inaproto_controller.planning.paring.fees import ABOVE_BUDGET
+from inaproto_controller.planning.paring.model import Accounting, ProgrammableNetwork, Task, measure
+from inaproto_controller.planning.paring.network_file import read_network
+from inaproto_controller.planning.paring.planner import Fixed, Mode, Plan, plan
+from inaproto_controller.simulate.paring_execution import Unfolded, carry, go
 from tests.sim.worlds import make_nic
 
 UNEVEN = Path(__file__).resolve().parents[2] / "examples" / "uneven.json"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto_controller.paring.command import plan
+from inaproto_controller.plan_command.command import plan
 
 UNEVEN = Path(__file__).resolve().parents[2] / "examples" / "uneven.json"
 FAT = ("--topology", "fat-tree:6", "--programmable", "e0.* e1.* a0.0 a1.0", "--workers", "20", "--rate", "5")

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.core.step_times import Speeds
+from inaproto.core.sharing.step_times import Speeds
 from inaproto.errors import ConfigError
-from inaproto_controller import graph_file
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.model import CLUSTER, SHARING, measured
-from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
-from inaproto_controller.scenario.document import document
-from inaproto_controller.scenario.file import ClusterTable, MigrationTable
-from inaproto_controller.scenario.runs import Task, run_all, run_one
-from inaproto_controller.scenario.scenario import load_scenario
+from inaproto_controller.cluster import graph_file
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.cluster.model import CLUSTER, SHARING, measured
+from inaproto_controller.cluster.requests import HISTOGRAMS, Request, draw_requests
+from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.simulate import failures
+from inaproto_controller.simulate.scenario.document import document
+from inaproto_controller.simulate.scenario.file import ClusterTable, MigrationTable
+from inaproto_controller.simulate.scenario.runs import Task, run_all, run_one
+from inaproto_controller.simulate.scenario.scenario import load_scenario
 from inaproto_controller.simulate.setting import FREE, Migration
-from inaproto_controller.topology import FatTree, Quota
 from tests.controller.scenarios import SMALL, loaded, written
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"

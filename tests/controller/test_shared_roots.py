@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inaproto.core.step_times import StepTimes
-from inaproto_controller.model import CLUSTER, measured
-from inaproto_controller.trees.shared_roots import (
+from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.model import CLUSTER, measured
+from inaproto_controller.planning.trees.shared_roots import (
     UNKNOWN,
     Gain,
     Option,
@@ -20,7 +20,7 @@ from inaproto_controller.trees.shared_roots import (
     _Draft,
     assign_roots,
 )
-from inaproto_controller.trees.sticky import TURNS
+from inaproto_controller.planning.trees.sticky import TURNS
 
 SPINES = tuple(Option(f"spine{number}", ("leaf0", "leaf1", f"spine{number}")) for number in range(2))
 ROOM = {"leaf0": 8, "leaf1": 8, "spine0": 4, "spine1": 4}

@@ -16,7 +16,7 @@ from inaproto.wire.sharing_messages import (
     SharingPrepare,
     SharingRefusal,
 )
-from inaproto_controller.sharing_planner import STALL_S
+from inaproto_controller.service.turns.planner import STALL_S
 from tests.controller.test_sharing_service import Service, granted, leading, place
 
 LEASE_S = 30.0

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.core.ring_spec import SHARED_POOL
-from inaproto.core.sharing_types import SharingConfig, SharingRecord
-from inaproto.core.sharing_words import Rule, Seat
-from inaproto.daemon.sharing_records import seat_record
+from inaproto.core.sharing.events import SharingConfig, SharingRecord
+from inaproto.core.sharing.messages import Rule, Seat
+from inaproto.core.switch.ring_spec import SHARED_POOL
+from inaproto.daemon.host.sharing_records import seat_record
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, JobId, S
 from inaproto.wire.control_messages import Message, encode_message
@@ -31,10 +31,10 @@ from inaproto.wire.sharing_messages import (
     SharingVote,
     VersionRecord,
 )
-from inaproto_controller.core_runner import EVENTS_MAX
-from inaproto_controller.sharing_group import EQUAL_SEATS_MAX, OWNER
-from inaproto_controller.sharing_service import FLOOR, NO_POOLS_MAX, SharingService
-from inaproto_controller.sharing_store import encode_record
+from inaproto_controller.service.core_runner import EVENTS_MAX
+from inaproto_controller.service.turns.group import EQUAL_SEATS_MAX, OWNER
+from inaproto_controller.service.turns.service import FLOOR, NO_POOLS_MAX, SharingService
+from inaproto_controller.service.turns.store import encode_record
 
 ROOTS = [f"spine{number}" for number in range(100)]
 

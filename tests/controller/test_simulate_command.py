@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.cli import cli
-from inaproto_controller import compiled
-from inaproto_controller.scenario.measures import MEASURES
-from inaproto_controller.scenario.runs import Task, events, run_all, run_one
-from inaproto_controller.scenario.scenario import load_scenario
-from inaproto_controller.scenario.statistics import mean_of
-from inaproto_controller.scenario.table import cell
+from inaproto_controller.cluster import compiled
 from inaproto_controller.simulate.cluster import simulate
+from inaproto_controller.simulate.scenario.measures import MEASURES
+from inaproto_controller.simulate.scenario.runs import Task, events, run_all, run_one
+from inaproto_controller.simulate.scenario.scenario import load_scenario
+from inaproto_controller.simulate.scenario.statistics import mean_of
+from inaproto_controller.simulate.scenario.table import cell
 from tests.child_processes import children
 from tests.controller.scenarios import HOPELESS, SMALL, loaded, written
 
@@ -208,7 +208,9 @@ def test_a_report_does_not_replace_the_scenario(tmp_path: Path) -> None:
 def test_jobs_of_a_timeline_are_checked_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inaproto_controller.scenario.runs.run_all", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr(
+        "inaproto_controller.simulate.scenario.runs.run_all", lambda *_, **__: pytest.fail("it ran")
+    )
     result = run(written(tmp_path), "--timeline", tmp_path / "t.svg", "--timeline-jobs", "3,13")
     assert result.exit_code == 2
     assert "there is no job 13" in result.stderr
@@ -271,7 +273,7 @@ def test_what_is_optional_says_how_to_get_it(
 
 
 def test_rows_for_parquet_are_all_jobs_of_all_runs(tmp_path: Path) -> None:
-    from inaproto_controller.scenario.parquet import job_rows
+    from inaproto_controller.simulate.scenario.parquet import job_rows
 
     scenario = loaded(tmp_path)
     rows = list(job_rows(scenario, run_all(scenario, (0, 1), with_all_jobs=True)))

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from inaproto.cli import cli
-from inaproto_controller.scenario.measures import MEASURES
-from inaproto_controller.settings import ControllerSettings
+from inaproto_controller.service.settings import ControllerSettings
+from inaproto_controller.simulate.scenario.measures import MEASURES
 from tests.controller.scenarios import HOPELESS, SMALL, loaded, written
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster.toml"
@@ -129,9 +129,9 @@ def test_nothing_saved_is_no_less_than_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_counted_has_whole_ticks(tmp_path: Path) -> None:
-    from inaproto_controller.scenario import pictures
-    from inaproto_controller.scenario.document import document
-    from inaproto_controller.scenario.runs import run_all
+    from inaproto_controller.simulate.scenario import pictures
+    from inaproto_controller.simulate.scenario.document import document
+    from inaproto_controller.simulate.scenario.runs import run_all
 
     scenario = loaded(tmp_path)
     found = document(scenario, (0,), run_all(scenario, (0,), jobs=1))
@@ -176,7 +176,7 @@ def test_settings_of_the_manual_are_right(block: str) -> None:
 @pytest.mark.parametrize("block", [block for block in MANUAL if not block.startswith("[controller]")])
 def test_scenarios_of_the_manual_are_right(block: str, tmp_path: Path) -> None:
     """Each is a whole one, or tables to be added to a whole one."""
-    from inaproto_controller.scenario.scenario import load_scenario
+    from inaproto_controller.simulate.scenario.scenario import load_scenario
 
     (tmp_path / "jobs.csv").write_text("arrival_seconds,model,hosts,steps\n0,opt-125m-4,2,10\n")
     (tmp_path / "traces").mkdir()

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from inaproto.cli import cli
-from inaproto_controller.scenario.timeline import Seen
 from inaproto_controller.simulate.results import Operation
+from inaproto_controller.simulate.scenario.timeline import Seen
 from tests.controller.scenarios import SMALL, written
 from tests.data.mina.reference import reference
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import StepTimes
+from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import SHARING, measured
-from inaproto_controller.requests import Request
+from inaproto_controller.cluster.model import SHARING, measured
+from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.topology import FatTree
+from inaproto_controller.planning.trees.builder import Changes, TreeJob
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.failures import FailureEvent, Part, Reliability, draw_failures
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Operation, Result
 from inaproto_controller.simulate.setting import Migration
-from inaproto_controller.topology import FatTree
-from inaproto_controller.trees.builder import Changes, TreeJob
 
 TREE = FatTree((4, 4, 2), (1, 2, 2))
 """32 hosts; switches: 0 to 7 in racks, 8 to 11 in pods, 12 to 15 above."""

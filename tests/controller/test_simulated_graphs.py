@@ -6,21 +6,21 @@ import random
 
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto_controller.graph_network import GraphNetwork
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.model import EVALUATED, SHARING
-from inaproto_controller.network import FatTreeNetwork, Network
-from inaproto_controller.placement.least_fragments import LeastFragments
-from inaproto_controller.placement.occupancy import Occupancy
-from inaproto_controller.placement.simple import RandomFit
-from inaproto_controller.requests import Request
+from inaproto_controller.cluster.graph_network import GraphNetwork
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.cluster.model import EVALUATED, SHARING
+from inaproto_controller.cluster.network import FatTreeNetwork, Network
+from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.placement.least_fragments import LeastFragments
+from inaproto_controller.planning.placement.occupancy import Occupancy
+from inaproto_controller.planning.placement.simple import RandomFit
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import TREES
 from inaproto_controller.simulate.results import Result
 from inaproto_controller.simulate.setting import Setting
-from inaproto_controller.topology import FatTree, Quota
 from tests.controller.graphs import HDR, NDR, cluster
 
 TREE = FatTree.of_degree(4)

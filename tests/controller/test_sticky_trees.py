@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import Speeds, StepTimes
-from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, measured
-from inaproto_controller.network import Bools, FatTreeNetwork, Ints, Network
-from inaproto_controller.requests import HISTOGRAMS, draw_requests
+from inaproto.core.sharing.step_times import Speeds, StepTimes
+from inaproto_controller.cluster.model import CLUSTER, EVALUATED, SHARING, measured
+from inaproto_controller.cluster.network import Bools, FatTreeNetwork, Ints, Network
+from inaproto_controller.cluster.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.trees.builder import Changes, TreeJob
+from inaproto_controller.planning.trees.sticky import DOWNTIME_S, ROUNDS_MAX, TURNS, StickyTrees
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.simulate.shared_switch import share
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.builder import Changes, TreeJob
-from inaproto_controller.trees.sticky import DOWNTIME_S, ROUNDS_MAX, TURNS, StickyTrees
 
 _TREE = FatTree((4, 4, 4), (1, 2, 2))
 _SEEDS = range(12)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.migration.events import JobView, Phase
 from inaproto.core.migration.moves import MOVES_MAX, Moves
-from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.core.tree_migration_types import JobView, Phase
+from inaproto.core.rendezvous.events import TreeState, TreeWished
+from inaproto.core.rendezvous.fabric_tree import FabricTree
 
 JOB = "train"
 

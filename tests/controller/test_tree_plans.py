@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pytest
 
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState
-from inaproto.core.step_times import StepTimes
-from inaproto_controller.fabric_trees import FabricTrees
-from inaproto_controller.model import CLUSTER, measured
-from inaproto_controller.tree_plans import TreePlan, TreePlans
-from inaproto_controller.trees.shared_roots import SharedJob, assign_roots
+from inaproto.core.rendezvous.events import TreeState
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.model import CLUSTER, measured
+from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.planning.trees.shared_roots import SharedJob, assign_roots
+from inaproto_controller.service.trees.plans import TreePlan, TreePlans
 from tests.controller.planned_cluster import racks
 
 HOSTS: Final = ("h0", "h2")
@@ -65,7 +65,7 @@ def test_what_is_asked_again_is_not_planned_again(monkeypatch: pytest.MonkeyPatc
         asked.append(len(jobs))
         return assign_roots(jobs, *others)
 
-    monkeypatch.setattr("inaproto_controller.tree_plans.assign_roots", counted)
+    monkeypatch.setattr("inaproto_controller.service.trees.plans.assign_roots", counted)
     plans = TreePlans(TREES)
     times = StepTimes(measured("opt-125m-4"), CLUSTER, hosts=4)
     for change, place, count in (

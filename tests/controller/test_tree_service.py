@@ -13,11 +13,11 @@ from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message
 from inaproto.wire.slot_messages import SlotReport
 from inaproto.wire.tree_messages import TreeRecord, TreeReport, TreeWishes
-from inaproto_controller.controller import NotLeading
-from inaproto_controller.fabric_trees import FabricTrees
-from inaproto_controller.sharing_service import SharingService
-from inaproto_controller.tree_service import PINS, TreeService
-from inaproto_controller.tree_store import decode_pins
+from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.service.controller import NotLeading
+from inaproto_controller.service.trees.service import PINS, TreeService
+from inaproto_controller.service.trees.store import decode_pins
+from inaproto_controller.service.turns.service import SharingService
 from tests.controller.planned_cluster import racks
 
 DEADLINE_S: Final = 30

@@ -13,17 +13,17 @@ import trio.testing
 
 from inaproto.core.migration.service_events import ServiceConfig
 from inaproto.core.migration.wanted_roots import ROOTS_MAX
-from inaproto.daemon.lent_slots import LentSlots
-from inaproto.daemon.switch_ports import current_instant
-from inaproto.daemon.wished_trees import WishedTrees
+from inaproto.daemon.switch.lent_slots import LentSlots
+from inaproto.daemon.switch.ports import current_instant
+from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.units import S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome
 from inaproto.wire.tree_messages import TreeWishes
-from inaproto_controller.fabric_trees import FabricTrees
-from inaproto_controller.sharing_service import SharingService
-from inaproto_controller.tree_service import OWNER, PINS, TreeService
-from inaproto_controller.tree_store import decode_pins, decode_record
+from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.service.trees.service import OWNER, PINS, TreeService
+from inaproto_controller.service.trees.store import decode_pins, decode_record
+from inaproto_controller.service.turns.service import SharingService
 from tests.controller.planned_cluster import racks
 from tests.controller.tree_agents import ROOT, Rings
 

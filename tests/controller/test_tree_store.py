@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.migration.events import JobRecord, MigrationRecord, Tree
 from inaproto.core.migration.numbers import StoredTrees
-from inaproto.core.tree_migration_types import JobRecord, MigrationRecord, Tree
-from inaproto_controller.tree_store import decode_record, encode_record
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto_controller.service.trees.store import decode_record, encode_record
 
 TREE = FabricTree("spine", (("leaf", "mid"), ("mid", "spine")), ("mid",))
 RECORD = MigrationRecord(3, 2, 5, (JobRecord("a", Tree(7, ("leaf", "spine")), 4, None),))

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from inaproto.core.step_times import StepTimes
+from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import LocalMisuse
-from inaproto_controller.graph_network import GraphNetwork
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.model import SHARING, measured
-from inaproto_controller.placement.occupancy import fragments
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.builder import TreeJob
-from inaproto_controller.trees.exclusive import FirstFitL
-from inaproto_controller.yardsticks import Instances, Report, report
-from inaproto_controller.yardsticks.comparison import row_of
-from inaproto_controller.yardsticks.placements import best_placement
-from inaproto_controller.yardsticks.trees import Moment, first_fit, most, peeled, thinned
+from inaproto_controller.cluster.graph_network import GraphNetwork
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.cluster.model import SHARING, measured
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.placement.occupancy import fragments
+from inaproto_controller.planning.trees.builder import TreeJob
+from inaproto_controller.planning.trees.exclusive import FirstFitL
+from inaproto_hil.evaluation.yardsticks import Instances, Report, report
+from inaproto_hil.evaluation.yardsticks.comparison import row_of
+from inaproto_hil.evaluation.yardsticks.placements import best_placement
+from inaproto_hil.evaluation.yardsticks.trees import Moment, first_fit, most, peeled, thinned
 
 SMALL = Instances(placements=12, trees=4, triples=3, drawn=6)
 

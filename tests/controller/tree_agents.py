@@ -14,15 +14,15 @@ from typing import Any, Final
 
 import trio
 
-from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.daemon.control_address import UnixDoor
-from inaproto.daemon.controller_link import ControllerLink
-from inaproto.daemon.lent_slots import LentSlots
-from inaproto.daemon.names import AGENTS_SOCKET
-from inaproto.daemon.switch_ports import current_instant
-from inaproto.daemon.tree_grants import TreeGrants
-from inaproto.daemon.unix_sockets import UNIX
-from inaproto.daemon.wished_trees import WishedTrees
+from inaproto.core.rendezvous.events import TreeState, TreeWished
+from inaproto.daemon.net.control_address import UnixDoor
+from inaproto.daemon.net.controller_link import ControllerLink
+from inaproto.daemon.net.names import AGENTS_SOCKET
+from inaproto.daemon.net.unix_sockets import UNIX
+from inaproto.daemon.switch.lent_slots import LentSlots
+from inaproto.daemon.switch.ports import current_instant
+from inaproto.daemon.switch.tree_grants import TreeGrants
+from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.units import S
 
 ROOT: Final = "spine0"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import trio
 
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.unix_sockets import connect_unix, listen_unix
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.unix_sockets import connect_unix, listen_unix
 from inaproto.wire.control_messages import Message
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import trio
 
 import inaproto
-from inaproto.daemon.config import HostSettings, SwitchSettings
-from inaproto.daemon.host import HostDaemon, run_host
-from inaproto.daemon.switch import run_switch
+from inaproto.daemon.host.daemon import HostDaemon, run_host
+from inaproto.daemon.settings.config import HostSettings, SwitchSettings
+from inaproto.daemon.switch.daemon import run_switch
 from inaproto.ports import FramePort, Nic, load_adapter
 from tests.daemon.control_relay import ControlRelay
 

@@ -19,18 +19,18 @@ from typing import Any
 import trio
 
 import inaproto
-from inaproto.daemon.config import HostSettings, SwitchSettings
-from inaproto.daemon.fabric_file import Fabric, Place
-from inaproto.daemon.host import HostDaemon, run_host
-from inaproto.daemon.switch import Switch, run_switch
-from inaproto.daemon.turns import TurnsOf, no_turns
+from inaproto.daemon.host.daemon import HostDaemon, run_host
+from inaproto.daemon.host.turns import TurnsOf, no_turns
+from inaproto.daemon.settings.config import HostSettings, SwitchSettings
+from inaproto.daemon.settings.fabric_file import Fabric, Place
+from inaproto.daemon.switch.daemon import Switch, run_switch
+from inaproto.faults.streams import Seed, named_bits
+from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, RandomBits, load_adapter
-from inaproto.sim.streams import Seed, named_bits
-from inaproto.sim.weather import Weather
 from inaproto.units import MS, US, Frames
 from inaproto.wire.control import ControlDecoder
 from inaproto_adapters.memory import Link, MemoryNetwork, MemoryNode, StreamTiming
-from inaproto_hil.deterministic_trio import run_deterministically
+from inaproto_hil.rigs.deterministic_trio import run_deterministically
 
 DIRECTORY = Path("/memory")
 SMALL: dict[str, Any] = {"mtu": 256, "message_packets": 3}

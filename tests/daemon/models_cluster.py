@@ -11,13 +11,13 @@ from typing import Any
 import trio
 
 import inaproto
-from inaproto.daemon.config import HostSettings
-from inaproto.daemon.host import HostDaemon, run_host
-from inaproto.daemon.overlay.durable_log import LOG_BYTES_MIN
-from inaproto.daemon.overlay.models_file import Models, load_models
-from inaproto.daemon.overlay.parameter_server import ParameterServer, run_server
+from inaproto.daemon.host.daemon import HostDaemon, run_host
+from inaproto.daemon.models.parameter_server import ParameterServer, run_server
+from inaproto.daemon.models.store.durable_log import LOG_BYTES_MIN
+from inaproto.daemon.settings.config import HostSettings
+from inaproto.daemon.settings.models_file import Models, load_models
 from inaproto.ports import Nic
-from inaproto_hil.models_cluster import free_ports
+from inaproto_hil.rigs.models_cluster import free_ports
 
 WAIT_S = 60.0
 

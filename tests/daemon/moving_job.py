@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import trio
 
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.core.two_paths import BASE, INA, BoundPath, TwoPaths
-from inaproto.daemon.control_plane import ControlPlane
-from inaproto.daemon.host import HostDaemon
-from inaproto.daemon.turns import Turns, TurnsOf
+from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, TwoPaths
+from inaproto.core.rendezvous.events import TreeState, TreeWished
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.daemon.host.daemon import HostDaemon
+from inaproto.daemon.host.turns import Turns, TurnsOf
+from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.units import OpIndex
 from tests.daemon.test_two_paths import Planned, ring_of
 

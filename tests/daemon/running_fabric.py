@@ -11,12 +11,12 @@ from typing import Any
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from inaproto.daemon.config import SwitchSettings
-from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.fabric_file import Fabric, Place
-from inaproto.daemon.status import ask
-from inaproto.daemon.switch import Switch, run_switch
-from inaproto.daemon.unix_sockets import connect_unix
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.net.unix_sockets import connect_unix
+from inaproto.daemon.observe.status import ask
+from inaproto.daemon.settings.config import SwitchSettings
+from inaproto.daemon.settings.fabric_file import Fabric, Place
+from inaproto.daemon.switch.daemon import Switch, run_switch
 from inaproto.ports import FramePort, load_adapter
 
 DEADLINE_S = 30

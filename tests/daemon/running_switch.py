@@ -9,11 +9,11 @@ from pathlib import Path
 
 import trio
 
-from inaproto.daemon.config import SwitchSettings
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.switch import run_switch
-from inaproto.daemon.switch_ports import WrapPort
-from inaproto.daemon.unix_sockets import connect_unix
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.unix_sockets import connect_unix
+from inaproto.daemon.settings.config import SwitchSettings
+from inaproto.daemon.switch.daemon import run_switch
+from inaproto.daemon.switch.ports import WrapPort
 from inaproto.ports import load_adapter
 from inaproto.wire.control_messages import JobStatus, Message, Ready, Ring, Start, Welcome
 from tests.unit.rendezvous_members import hello, member

@@ -11,12 +11,12 @@ from typing import Any
 
 from inaproto.ca.authority import Authority, create
 from inaproto.ca.identity import Role
-from inaproto.daemon.control_address import Endpoint, TlsDoor
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.status import ask
-from inaproto.daemon.tcp_stream import TcpStream, dial_tcp
-from inaproto.daemon.tls import ALPN, Credentials
-from inaproto.daemon.tls_stream import handshake
+from inaproto.daemon.net.control_address import Endpoint, TlsDoor
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.tcp_stream import TcpStream, dial_tcp
+from inaproto.daemon.net.tls import ALPN, Credentials
+from inaproto.daemon.net.tls_stream import handshake
+from inaproto.daemon.observe.status import ask
 from tests.daemon.running_switch import ControlHost, Running, running_switch
 from tests.unit.rendezvous_members import hello
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from inaproto.core.push_pull.admission import max_min
+from inaproto.core.models.admission import max_min
 from inaproto.ports import ByteStream
 from inaproto_adapters.memory import StreamTiming, open_stream_pair
 

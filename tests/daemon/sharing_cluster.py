@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import trio
 
-from inaproto.core.sharing_types import SharingConfig
-from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.host import HostDaemon
-from inaproto.daemon.names import CONTROL_SOCKET
+from inaproto.core.sharing.events import SharingConfig
+from inaproto.daemon.host.daemon import HostDaemon
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.net.names import CONTROL_SOCKET
 from inaproto.wire.control_messages import Status, StatusReply
 from inaproto.wire.controller_messages import AgentRole
 from inaproto_adapters.memory import MemoryNode
-from inaproto_controller.agents import Agents
-from inaproto_controller.desired import Desired
-from inaproto_controller.fabric_trees import FabricTrees
-from inaproto_controller.graph_topology import GraphTopology
-from inaproto_controller.sharing_planner import PlannerConfig
-from inaproto_controller.sharing_service import SharingService
-from inaproto_controller.tree_service import TreeService
+from inaproto_controller.cluster.desired import Desired
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.trees.service import TreeService
+from inaproto_controller.service.turns.planner import PlannerConfig
+from inaproto_controller.service.turns.service import SharingService
 from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster
 from tests.daemon.test_allreduce_end_to_end import draw
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import JobError
 from inaproto_adapters.shm import open_stage
 from inaproto_adapters.shm.stage import SharedMemoryStage

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.daemon.status_tables import costs_note, fallback_note
+from inaproto.daemon.observe.status_tables import costs_note, fallback_note
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.wire.control_messages import Halt, Message, Ring, Start
 from tests.daemon import test_memory_recovery as recovery

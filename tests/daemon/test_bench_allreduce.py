@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from inaproto_hil.bench.report import COLUMNS
-from inaproto_hil.cluster import inaproto_command
+from inaproto_hil.rigs.cluster import inaproto_command
 
 RUN_TIMEOUT_S = 100
 

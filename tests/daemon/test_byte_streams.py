@@ -16,9 +16,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from inaproto.ca.identity import Role
 from inaproto.client.unix_stream import UnixStream
-from inaproto.daemon.tls import Credentials, identity_of
-from inaproto.daemon.tls_stream import TlsStream
-from inaproto.daemon.unix_sockets import UnixNetwork, connect_unix, listen_unix
+from inaproto.daemon.net.tls import Credentials, identity_of
+from inaproto.daemon.net.tls_stream import TlsStream
+from inaproto.daemon.net.unix_sockets import UnixNetwork, connect_unix, listen_unix
 from inaproto.errors import ConfigError
 from inaproto.ports import ByteStream, PortClosed, StreamNetwork
 from inaproto_adapters.memory import MemoryNetwork, StreamTiming, open_stream_pair

@@ -19,10 +19,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from inaproto.daemon.capture_client import CaptureFailed, capture, control_socket
-from inaproto.daemon.capture_desk import RECORDINGS_MAX
-from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.status import ask
+from inaproto.daemon.capture.client import CaptureFailed, capture, control_socket
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.observe.status import ask
+from inaproto.daemon.switch.capture_desk import RECORDINGS_MAX
 from inaproto.errors import ConfigError
 from inaproto.ports import FramePort
 from inaproto.wire.capture_messages import Capture, CaptureBegun, CaptureEnded

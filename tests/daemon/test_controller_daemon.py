@@ -12,11 +12,11 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from inaproto.core.job_tokens import hash_of
-from inaproto.daemon.control_address import UnixDoor
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.controller_link import ControllerLink
-from inaproto.daemon.unix_sockets import UNIX, connect_unix
+from inaproto.core.rendezvous.tokens import hash_of
+from inaproto.daemon.net.control_address import UnixDoor
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.controller_link import ControllerLink
+from inaproto.daemon.net.unix_sockets import UNIX, connect_unix
 from inaproto.errors import ConfigError
 from inaproto.wire.control_messages import Error, Message, Status
 from inaproto.wire.controller_messages import AgentHello, AgentRole, GrantRecord, HoldPhase, HoldRecord
@@ -28,10 +28,10 @@ from inaproto.wire.sharing_messages import (
     SharingSeats,
     SharingVote,
 )
-from inaproto_controller.daemon import run_controller
-from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
-from inaproto_controller.job_command import job as job_command
-from inaproto_controller.settings import ControllerSettings
+from inaproto_controller.service.daemon import run_controller
+from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
+from inaproto_controller.service.job_command import job as job_command
+from inaproto_controller.service.settings import ControllerSettings
 
 DEADLINE_S = 60
 CLUSTER = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.daemon.names import AGENTS_SOCKET
+from inaproto.daemon.net.names import AGENTS_SOCKET
 from inaproto.errors import JobError, JoinRefused
 from tests.daemon.in_process_cluster import Cluster, open_cluster
 from tests.daemon.test_controller_daemon import SUBMISSION, Daemon, running

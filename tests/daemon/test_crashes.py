@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inaproto_hil.cluster import inaproto_command
 from inaproto_hil.crashes.moments import Aim, draw
+from inaproto_hil.rigs.cluster import inaproto_command
 
 TIMEOUT_S = 1800
 SEED = 2331

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto_hil.cluster import ClusterConfig, ClusterError, LocalCluster, stop_children
+from inaproto_hil.rigs.cluster import ClusterConfig, ClusterError, LocalCluster, stop_children
 
 ENDED_WITHIN_S = 20.0
 
@@ -51,7 +51,7 @@ def test_a_worker_that_fails_is_named_with_its_log() -> None:
 
 KILLED = """
 import sys
-from inaproto_hil.cluster import ClusterConfig, LocalCluster
+from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
 with LocalCluster(ClusterConfig(hosts=1)) as cluster:
     worker = cluster.start_worker("rank0", [sys.executable, "-c", "input()"], sink=lambda child, line: None)
     print(cluster.directory, *(child.pid for child in (*cluster.daemons, worker)), flush=True)

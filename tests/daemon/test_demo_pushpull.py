@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.daemon.overlay.models_file import models_of
-from inaproto_hil.cluster import inaproto_command
-from inaproto_hil.push_pull_demo import Config, Reference, Tally, interior_host, last_line, report
+from inaproto.daemon.settings.models_file import models_of
+from inaproto_hil.demo.push_pull import Config, Reference, Tally, interior_host, last_line, report
+from inaproto_hil.rigs.cluster import inaproto_command
 from tests.daemon.models_cluster import models_document
 
 RUN_TIMEOUT_S = 400

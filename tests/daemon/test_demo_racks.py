@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto_hil.cluster import inaproto_command
+from inaproto_hil.rigs.cluster import inaproto_command
 
 RUN_TIMEOUT_S = 110
 ACT = (inaproto_command(), "demo", "racks", "--flaps", "1", "--steps", "4")

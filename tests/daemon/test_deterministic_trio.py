@@ -1,4 +1,4 @@
-"""The guard of :mod:`inaproto_hil.deterministic_trio`: this release of Trio schedules by the seed alone.
+"""The guard of :mod:`inaproto_hil.rigs.deterministic_trio`: this release of Trio schedules by the seed alone.
 
 When one of these fails after an upgrade of Trio, its run loop has changed: read how it orders a batch of
 tasks (``unrolled_run`` in ``trio/_core/_run.py``), change the shim, or pin the release before.
@@ -17,11 +17,12 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto_hil.deterministic_trio import TrioHasChanged, run_deterministically
+from inaproto_hil.rigs.deterministic_trio import TrioHasChanged, run_deterministically
 
 TASKS = 100
 CHANGED = (
-    f"trio {trio.__version__} does not schedule as hil/inaproto_hil/deterministic_trio.py expects; see there"
+    f"trio {trio.__version__} does not schedule as hil/inaproto_hil/rigs/deterministic_trio.py expects; "
+    f"see there"
 )
 REPOSITORY = Path(__file__).parents[2]
 

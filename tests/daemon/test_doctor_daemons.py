@@ -10,7 +10,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from inaproto.cli import cli
-from inaproto.daemon.status import ask_daemons
+from inaproto.daemon.observe.status import ask_daemons
 from inaproto.doctor import daemons, limits, pacing
 from inaproto.doctor.checklist import all_checks
 from inaproto.doctor.findings import Outcome

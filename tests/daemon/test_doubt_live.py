@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import trio
 
-from inaproto.core.sharing_participant import Phase
-from inaproto.core.sharing_words import Commit, Decision, Prepare, Rule, Seat, Turn, Version
-from inaproto.daemon.host import HostDaemon
-from inaproto.daemon.sharing_records import order_message
+from inaproto.core.sharing.messages import Commit, Decision, Prepare, Rule, Seat, Turn, Version
+from inaproto.core.sharing.participant import Phase
+from inaproto.daemon.host.daemon import HostDaemon
+from inaproto.daemon.host.sharing_records import order_message
 from inaproto.units import MS, Epoch, JobId, OpIndex
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.sharing_cluster import AGENTS, Training, seats_of

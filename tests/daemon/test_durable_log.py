@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from inaproto.daemon.overlay.durable_log import DurableLog
-from inaproto.daemon.overlay.files import Files
+from inaproto.daemon.models.store.durable_log import DurableLog
+from inaproto.daemon.models.store.files import Files
 from inaproto.errors import ConfigError, FabricError, LocalMisuse
 from inaproto.wire.array_frames import encode_frame
 from inaproto.wire.control import encode_control

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.daemon.config import SwitchSettings
-from inaproto.daemon.control_plane import ControlPlane
-from inaproto.daemon.fabric_file import Place
-from inaproto.daemon.switch import Switch
+from inaproto.core.rendezvous.events import TreeState, TreeWished
+from inaproto.daemon.settings.config import SwitchSettings
+from inaproto.daemon.settings.fabric_file import Place
+from inaproto.daemon.switch.control_plane import ControlPlane
+from inaproto.daemon.switch.daemon import Switch
 from inaproto.errors import ConfigError
 from inaproto.ports import FramePort, PortClosed
 from inaproto_adapters.memory import MemoryFramePort

@@ -18,11 +18,11 @@ import numpy as np
 import trio
 
 import inaproto
-from inaproto.core.rendezvous_types import TreeWished
-from inaproto.daemon.config import HostSettings
-from inaproto.daemon.control_plane import ControlPlane
-from inaproto.daemon.fabric_file import Fabric, load_fabric
-from inaproto.daemon.host import HostDaemon, run_host
+from inaproto.core.rendezvous.events import TreeWished
+from inaproto.daemon.host.daemon import HostDaemon, run_host
+from inaproto.daemon.settings.config import HostSettings
+from inaproto.daemon.settings.fabric_file import Fabric, load_fabric
+from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.ports import Nic, load_adapter
 from tests.daemon.fabrics import tree_of_root
 from tests.daemon.running_fabric import RunningFabric

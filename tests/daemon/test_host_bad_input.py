@@ -18,11 +18,11 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.daemon import host_session
-from inaproto.daemon.config import HostSettings
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.host import run_host
-from inaproto.daemon.unix_sockets import connect_unix
+from inaproto.daemon.host import session as host_session
+from inaproto.daemon.host.daemon import run_host
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.unix_sockets import connect_unix
+from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import (
     ConfigError,
     JobError,

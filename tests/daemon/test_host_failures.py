@@ -17,7 +17,8 @@ import trio
 import trio.testing
 
 import inaproto
-from inaproto.daemon import host_operations, host_ring
+from inaproto.daemon.host import operations as host_operations
+from inaproto.daemon.host import ring as host_ring
 from inaproto.errors import (
     DaemonUnreachable,
     FabricLost,

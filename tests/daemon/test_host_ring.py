@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from inaproto.core.accumulators import Accumulators
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.daemon.host_fabric import HEARD_OF_MAX
-from inaproto.daemon.host_operations import Phase
-from inaproto.daemon.host_ring import HostRing
-from inaproto.daemon.local_rank import LocalRank
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.daemon.host.attachment import HEARD_OF_MAX
+from inaproto.daemon.host.local_rank import LocalRank
+from inaproto.daemon.host.operations import Phase
+from inaproto.daemon.host.ring import HostRing
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.units import Instant

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from inaproto.daemon.host_operations import Phase
+from inaproto.daemon.host.operations import Phase
 from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.wire.control_messages import Broken, Halt, Halted, Ready, Ring
 from inaproto.wire.ina_messages import InaPark, InaParked, InaStands

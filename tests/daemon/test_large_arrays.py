@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import inaproto
-from inaproto_hil.shaped_cluster import Link, ShapedModelsCluster, shaped_cluster
+from inaproto_hil.rigs.shaped_cluster import Link, ShapedModelsCluster, shaped_cluster
 from tests.namespaces import require_namespaces
 
 MBIT = 6

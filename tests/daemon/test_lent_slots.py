@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.core.slot_ledger import Lease, Order, SlotRequest
-from inaproto.daemon.lent_slots import LentSlots
-from inaproto.daemon.slot_records import order_message
-from inaproto.daemon.switch_ports import current_instant
+from inaproto.core.migration.ledger import Lease, Order, SlotRequest
+from inaproto.daemon.switch.lent_slots import LentSlots
+from inaproto.daemon.switch.ports import current_instant
+from inaproto.daemon.switch.slot_records import order_message
 from inaproto.units import S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from inaproto.core.accelerator import Action, Event, PortDown, PortUp
-from inaproto.daemon.link_ports import LinkPorts
-from inaproto.daemon.switch_ports import PortBoard
+from inaproto.core.switch.accelerator import Action, Event, PortDown, PortUp
+from inaproto.daemon.switch.link_ports import LinkPorts
+from inaproto.daemon.switch.ports import PortBoard
 from inaproto.errors import FabricError
 from inaproto.ports import FramePort
 from inaproto.units import Instant, PortId

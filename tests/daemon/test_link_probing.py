@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.core.link_measures import LinkMeasures
-from inaproto.core.rendezvous_types import SessionId
-from inaproto.daemon.link_probes import LinkProbes
-from inaproto.daemon.status_tables import costs_note, fallback_note
+from inaproto.core.rendezvous.events import SessionId
+from inaproto.core.rendezvous.link_measures import LinkMeasures
+from inaproto.daemon.observe.status_tables import costs_note, fallback_note
+from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Message
 from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto_hil.link_relay import LinkRelay
+from inaproto_hil.rigs.link_relay import LinkRelay
 
 DEADLINE_S = 20.0
 

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.core.rendezvous_types import RendezvousConfig
-from inaproto.daemon import control_plane
-from inaproto.daemon.host import HostDaemon
+from inaproto.core.rendezvous.events import RendezvousConfig
+from inaproto.daemon.host.daemon import HostDaemon
+from inaproto.daemon.switch import control_plane
 from inaproto.errors import JobError, RankLost, SwitchUnreachable
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_allreduce_end_to_end import draw, nested_reference, numpy_dtype

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.daemon.host_fabric import Fabric
-from inaproto.daemon.host_ring import HostRing
+from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.ring import HostRing
 from inaproto.errors import JobError
 from inaproto.ports import CompletionKind
 from inaproto.wire.control_messages import Closed, Message, Ring, Start

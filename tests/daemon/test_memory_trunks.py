@@ -13,8 +13,8 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.fabric_file import Fabric, fabric_of
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.settings.fabric_file import Fabric, fabric_of
 from inaproto.errors import FabricLost, JobError
 from inaproto.wire.control_messages import Status, StatusReply
 from inaproto_adapters.memory import MemoryFramePort

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.daemon.metric_families import Families
-from inaproto.daemon.metrics_server import serve_metrics
-from inaproto.daemon.status import ask_daemons
+from inaproto.daemon.net.metrics_server import serve_metrics
+from inaproto.daemon.observe.metric_families import Families
+from inaproto.daemon.observe.status import ask_daemons
 from inaproto.errors import ConfigError
 from tests.daemon.in_process_cluster import open_cluster, together
 from tests.daemon.scraping import fetch, labelled, scrape, value

@@ -21,23 +21,23 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.core.aggregator import DATA_OPCODES
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.tree_shapes import tree_of
-from inaproto.daemon.config import HostSettings
-from inaproto.daemon.fabric_file import Fabric, fabric_of
-from inaproto.daemon.host import HostDaemon, run_host
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.fabric.shapes import tree_of
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.switch.aggregator import DATA_OPCODES
+from inaproto.daemon.host.daemon import HostDaemon, run_host
+from inaproto.daemon.settings.config import HostSettings
+from inaproto.daemon.settings.fabric_file import Fabric, fabric_of
 from inaproto.ports import FramePort, FramePortCapabilities, Nic, PortCounters, load_adapter
 from inaproto.units import Frames
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import RoceRun, decode_runs
-from inaproto_controller.daemon import run_controller
-from inaproto_controller.job_client import JobClient
-from inaproto_controller.paring.live_trees import LiveTree, LiveTrees
-from inaproto_controller.paring.network_file import read_network
-from inaproto_controller.settings import ControllerSettings
+from inaproto_controller.planning.paring.live_trees import LiveTree, LiveTrees
+from inaproto_controller.planning.paring.network_file import read_network
+from inaproto_controller.service.daemon import run_controller
+from inaproto_controller.service.job_client import JobClient
+from inaproto_controller.service.settings import ControllerSettings
 from tests.daemon.running_fabric import RunningFabric
 
 pytestmark = pytest.mark.timeout(600)

@@ -13,10 +13,10 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
-from inaproto.daemon.overlay.durable_log import DurableLog
-from inaproto.daemon.overlay.listening import credentials_for, dial
-from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.word_records import record_of, snapshot_of
+from inaproto.daemon.models.channels.message_channel import StreamChannel
+from inaproto.daemon.models.listening import credentials_for, dial
+from inaproto.daemon.models.store.durable_log import DurableLog
+from inaproto.daemon.models.word_records import record_of, snapshot_of
 from inaproto.wire.control_messages import Error
 from inaproto.wire.push_pull_messages import OverlayHello
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.daemon.overlay.durable_log import DurableLog
-from inaproto.daemon.overlay.word_records import record_of
-from inaproto_hil.models_cluster import ModelsCluster as DaemonProcesses
+from inaproto.daemon.models.store.durable_log import DurableLog
+from inaproto.daemon.models.word_records import record_of
+from inaproto_hil.rigs.models_cluster import ModelsCluster as DaemonProcesses
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 
 ELEMENTS = 10

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.core.push_pull.clocks import NO_CLOCKS, Clocks, WorkerId
-from inaproto.core.push_pull.words import Attach, Attached, NodeId, PullRequest, Word
-from inaproto.daemon.overlay.links import Links
-from inaproto.daemon.overlay.models_file import Shard
+from inaproto.core.models.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.core.models.messages import Attach, Attached, NodeId, PullRequest, Word
+from inaproto.daemon.models.links import Links
+from inaproto.daemon.settings.models_file import Shard
 from inaproto.wire.push_pull_messages import OverlayState
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 

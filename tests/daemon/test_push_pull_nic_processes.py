@@ -12,8 +12,8 @@ import pytest
 import trio
 
 import inaproto
-from inaproto.daemon.overlay.status_tables import show_server
-from inaproto_hil.models_cluster import ModelsCluster
+from inaproto.daemon.observe.model_tables import show_server
+from inaproto_hil.rigs.models_cluster import ModelsCluster
 from tests.contract.test_frame_port_udp import free_address
 
 HOSTS, SERVERS, CLOCKS, ELEMENTS = 4, 2, 6, 20_000

@@ -11,13 +11,13 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
-from inaproto.core.push_pull.trees import OverlayTree
-from inaproto.core.push_pull.types import RootView
-from inaproto.core.push_pull.words import Epoch, NodeId
-from inaproto.daemon.overlay.degree_choice import DegreeChoice, LinkLoad
-from inaproto.daemon.overlay.durable_log import DurableLog
-from inaproto.daemon.overlay.models_file import Shard
-from inaproto.daemon.overlay.word_records import record_of
+from inaproto.core.models.events import RootView
+from inaproto.core.models.messages import Epoch, NodeId
+from inaproto.core.models.tree.trees import OverlayTree
+from inaproto.daemon.models.degree_choice import DegreeChoice, LinkLoad
+from inaproto.daemon.models.store.durable_log import DurableLog
+from inaproto.daemon.models.word_records import record_of
+from inaproto.daemon.settings.models_file import Shard
 from inaproto.units import MS, Instant, S
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 

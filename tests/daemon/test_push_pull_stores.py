@@ -14,9 +14,9 @@ import trio
 from click.testing import CliRunner, Result
 
 import inaproto
-from inaproto.daemon.overlay.weights_command import weights
-from inaproto_hil.cluster import inaproto_command
-from inaproto_hil.models_cluster import ModelsCluster as Processes
+from inaproto.daemon.models.weights_command import weights
+from inaproto_hil.rigs.cluster import inaproto_command
+from inaproto_hil.rigs.models_cluster import ModelsCluster as Processes
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 
 

@@ -10,13 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from inaproto.daemon.control_stream import EndOfChannel
-from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.queue_pair_stream import RING_BYTES, QueuePairStream
-from inaproto.daemon.overlay.queue_pairs import NoQueuePair, QueuePairs
+from inaproto.daemon.models.channels.message_channel import StreamChannel
+from inaproto.daemon.models.channels.queue_pair_stream import RING_BYTES, QueuePairStream
+from inaproto.daemon.models.channels.queue_pairs import NoQueuePair, QueuePairs
+from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.errors import DecodeError, FabricError, Unsupported
+from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, Nic, load_adapter
-from inaproto.sim.weather import Weather
 from inaproto.wire.push_pull_messages import OverlayNoQueuePair, OverlayQueuePair, PushPullFlush
 from inaproto_adapters.memory import Link, open_memory_pair, open_stream_pair
 

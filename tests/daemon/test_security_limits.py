@@ -13,12 +13,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from inaproto.ca.identity import Role
-from inaproto.daemon.control_address import Endpoint, TlsDoor
-from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.session_rules import SessionLimits
-from inaproto.daemon.tcp_stream import TcpStream
-from inaproto.daemon.tls import Credentials
-from inaproto.daemon.tls_listener import TlsLimits, TlsListener, group_of, listen_tls
+from inaproto.daemon.net.control_address import Endpoint, TlsDoor
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.net.session_rules import SessionLimits
+from inaproto.daemon.net.tcp_stream import TcpStream
+from inaproto.daemon.net.tls import Credentials
+from inaproto.daemon.net.tls_listener import TlsLimits, TlsListener, group_of, listen_tls
 from inaproto.wire.control_messages import Error, Ping, Pong, Welcome, encode_message
 from tests.daemon.running_switch import ControlHost
 from tests.daemon.secure_switch import LOOPBACK, SPINE, Deployment, secure_switch

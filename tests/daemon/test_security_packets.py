@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import FramesArrived, InstallRing
-from inaproto.core.ring_spec import FlowSpec
+from inaproto.core.switch.accelerator import FramesArrived, InstallRing
+from inaproto.core.switch.ring_spec import FlowSpec
 from inaproto.errors import Blame
 from inaproto.units import PortId
 from inaproto.wire.ina_header import FLAG_RESULT

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from inaproto.ca.identity import CERTIFIED, Identity, Role, holder_of, uri_of
-from inaproto.daemon.session_rules import refusal_of
-from inaproto.daemon.status import StatusRefused, ask_door
+from inaproto.daemon.net.session_rules import refusal_of
+from inaproto.daemon.observe.status import StatusRefused, ask_door
 from inaproto.errors import DecodeError, JoinRefused
 from inaproto.wire.capture_messages import Capture
 from inaproto.wire.control_messages import (

@@ -14,11 +14,11 @@ from trio.testing import MockClock
 
 from inaproto.ca.authority import CRL_FILE, create, write_new
 from inaproto.ca.identity import Role
-from inaproto.daemon.control_address import Endpoint, TlsDoor
-from inaproto.daemon.status import StatusRefused, ask_door
-from inaproto.daemon.tcp_stream import TcpStream
-from inaproto.daemon.tls import Credentials, TlsRefused
-from inaproto.daemon.tls_listener import listen_tls
+from inaproto.daemon.net.control_address import Endpoint, TlsDoor
+from inaproto.daemon.net.tcp_stream import TcpStream
+from inaproto.daemon.net.tls import Credentials, TlsRefused
+from inaproto.daemon.net.tls_listener import listen_tls
+from inaproto.daemon.observe.status import StatusRefused, ask_door
 from inaproto.errors import ConfigError
 from inaproto.wire.control_messages import Ping, Pong, Ready, Ring, Start, Welcome
 from tests.daemon.running_switch import running_switch

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import inaproto
 from inaproto.client.channel import Channel
-from inaproto.core.job_tokens import Grant, Refusal, TokenIssuer, hash_of
+from inaproto.core.rendezvous.tokens import Grant, Refusal, TokenIssuer, hash_of
 from inaproto.errors import ConfigError, JobError, JoinRefused, LocalMisuse
 from inaproto.wire.control_messages import Error, Ready, Ring, Start
 from tests.daemon.in_process_cluster import open_cluster

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from inaproto.core.sharing_types import Mark
-from inaproto.daemon.control_stream import ControlStream
+from inaproto.core.sharing.events import Mark
+from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.errors import JobError
 from inaproto.wire.control_messages import Error
 from inaproto.wire.controller_messages import AgentHello, AgentWelcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inaproto.core.sharing_types import Mark
+from inaproto.core.sharing.events import Mark
 from inaproto_hil.bench.sharing_live import run_live
 
 

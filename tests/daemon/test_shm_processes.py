@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
 from tests.daemon.shm_rank import CALLS, WAIT_S, tensor
 

@@ -17,7 +17,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import ConfigError, JobError, JoinRefused, LocalMisuse, OperationTimeout, RankLost
 from inaproto.ports import load_adapter
 from inaproto_adapters.shm import (

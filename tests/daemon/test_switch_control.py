@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.status import StatusRefused, ask, ask_daemons
-from inaproto.daemon.switch import run_switch
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.observe.status import StatusRefused, ask, ask_daemons
+from inaproto.daemon.switch.daemon import run_switch
 from inaproto.errors import ConfigError
 from inaproto.ports import load_adapter
 from inaproto.wire.client_messages import Ok

@@ -7,13 +7,13 @@ from pathlib import Path
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from inaproto.core.ring_spec import FlowSpec, RingSpec
-from inaproto.core.tree_control_types import HostSeen, RingGone, RingWanted, SwitchArrived, SwitchLost
-from inaproto.daemon.config import SwitchSettings
-from inaproto.daemon.control_stream import OUTPUT_BYTES_MAX, ControlStream
-from inaproto.daemon.fabric_file import Place
-from inaproto.daemon.switch import Switch
-from inaproto.daemon.unix_sockets import connect_unix, listen_unix
+from inaproto.core.rendezvous.fabric.events import HostSeen, RingGone, RingWanted, SwitchArrived, SwitchLost
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
+from inaproto.daemon.net.control_stream import OUTPUT_BYTES_MAX, ControlStream
+from inaproto.daemon.net.unix_sockets import connect_unix, listen_unix
+from inaproto.daemon.settings.config import SwitchSettings
+from inaproto.daemon.settings.fabric_file import Place
+from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Rank
 from inaproto.wire.control_messages import Welcome, encode_message
 from inaproto.wire.switch_messages import RingInstall, RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome

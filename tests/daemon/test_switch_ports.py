@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from inaproto.daemon.status import ask
-from inaproto.daemon.switch import BLAME_LOG_S, BLAME_RULES_MAX, BlameLog
+from inaproto.daemon.observe.status import ask
+from inaproto.daemon.switch.daemon import BLAME_LOG_S, BLAME_RULES_MAX, BlameLog
 from inaproto.errors import Blame
+from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, PortClosed, load_adapter
-from inaproto.sim.weather import Weather
 from inaproto.units import Frames
 from tests.daemon.running_switch import Running, running_switch
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from inaproto.daemon.overlay.message_channel import StreamChannel
-from inaproto.daemon.overlay.pacing import Paces
-from inaproto.daemon.tcp_stream import TcpStream
+from inaproto.daemon.models.channels.message_channel import StreamChannel
+from inaproto.daemon.models.channels.pacing import Paces
+from inaproto.daemon.net.tcp_stream import TcpStream
 
 RATE = 1_600_000
 """Bytes/s; 16 KB in the time that a channel may hold."""

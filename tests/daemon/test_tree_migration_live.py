@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import trio
 
-from inaproto_controller.graph_file import parse_json
+from inaproto_controller.cluster.graph_file import parse_json
 from tests.daemon.fabrics import SEATS, two_spines
 from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world
 from tests.daemon.sharing_cluster import AGENTS, Disk, LiveController, Training

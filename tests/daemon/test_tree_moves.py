@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import trio
 
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState
-from inaproto.core.two_paths import INA, Binding
-from inaproto.daemon.control_plane import ControlPlane
-from inaproto.daemon.switch import Switch
+from inaproto.core.host.engines.two_paths import INA, Binding
+from inaproto.core.rendezvous.events import TreeState
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.daemon.switch.control_plane import ControlPlane
+from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Instant, OpIndex
 from tests.daemon.fabrics import SEATS, tree_of_root, two_spines
 from tests.daemon.memory_cluster import DIRECTORY, MemoryCluster, run_world

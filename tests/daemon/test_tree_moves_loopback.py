@@ -10,8 +10,8 @@ import numpy as np
 import trio
 
 import inaproto
-from inaproto.daemon.config import HostSettings
-from inaproto.daemon.host import HostDaemon, run_host
+from inaproto.daemon.host.daemon import HostDaemon, run_host
+from inaproto.daemon.settings.config import HostSettings
 from inaproto.ports import Nic, load_adapter
 from tests.daemon.fabrics import NESTED, SEATS, nested_reference, tree_of_root, two_spines
 from tests.daemon.moving_job import Agreed, Daemons, Mover, generations

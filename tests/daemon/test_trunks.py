@@ -12,12 +12,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from inaproto.daemon.control_stream import ControlStream, EndOfChannel
-from inaproto.daemon.fabric_file import Place
-from inaproto.daemon.ring_records import install_message
-from inaproto.daemon.switch_ports import PortBoard
-from inaproto.daemon.trunks import DEAD_S, DIAL_S, Trunks
-from inaproto.daemon.unix_sockets import listen_unix
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.unix_sockets import listen_unix
+from inaproto.daemon.settings.fabric_file import Place
+from inaproto.daemon.switch.ports import PortBoard
+from inaproto.daemon.switch.ring_records import install_message
+from inaproto.daemon.switch.trunks import DEAD_S, DIAL_S, Trunks
 from inaproto.ports import FramePort, PortClosed
 from inaproto.units import Frames
 from inaproto.wire.control_messages import (

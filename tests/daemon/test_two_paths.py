@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from inaproto.core.two_paths import BASE, INA, Binding, BoundPath, Wait
-from inaproto.daemon.host import HostDaemon
-from inaproto.daemon.host_ring import HostRing
-from inaproto.daemon.turns import NoTurns, Turns, TurnsOf
+from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
+from inaproto.daemon.host.daemon import HostDaemon
+from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.turns import NoTurns, Turns, TurnsOf
 from inaproto.units import MS, Instant, OpIndex
 from tests.daemon import test_memory_recovery as recovery
 from tests.daemon.fabrics import NESTED, SEATS, nested_reference, spine_and_leaves

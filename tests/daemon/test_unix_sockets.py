@@ -14,7 +14,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from inaproto.daemon.unix_sockets import BoundSocket, _remedy, connect_unix, listen_unix, make_run_directory
+from inaproto.daemon.net.unix_sockets import (
+    BoundSocket,
+    _remedy,
+    connect_unix,
+    listen_unix,
+    make_run_directory,
+)
 from inaproto.errors import ConfigError
 
 

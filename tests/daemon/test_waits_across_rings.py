@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.daemon import host
-from inaproto.daemon.control_address import UnixDoor
-from inaproto.daemon.fabric_opening import NoFabric, open_fabric
-from inaproto.daemon.host_fabric import Fabric
+from inaproto.daemon.host import daemon as host
+from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.opening import NoFabric, open_fabric
+from inaproto.daemon.net.control_address import UnixDoor
 from inaproto.errors import JobError, OperationTimeout, RankLost
 from inaproto.ports import Nic
 from inaproto.wire.control_messages import Start

@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 import trio
 
-from inaproto.core.rendezvous_types import TreeState
-from inaproto.daemon.control_stream import ControlStream
-from inaproto.daemon.controller_link import _send
-from inaproto.daemon.wished_trees import WishedTrees
+from inaproto.core.rendezvous.events import TreeState
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.net.controller_link import _send
+from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.wire.controller_messages import AgentWelcome
 from inaproto.wire.tree_messages import TreeRecord, TreeReport
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from inaproto.daemon.unix_sockets import connect_unix, listen_unix
+from inaproto.daemon.net.unix_sockets import connect_unix, listen_unix
 
 CHUNK_BYTES = 1 << 16
 

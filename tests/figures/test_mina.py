@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from inaproto.core.sharing_policy import Policy
-from inaproto_controller.reproduce.figures import FIGURES, MINA, needed
-from inaproto_controller.reproduce.published import published
-from inaproto_controller.reproduce.runs import ClusterFound, ClusterRun, ConflictFound, ConflictRun, perform
-from inaproto_hil.reproduce.mina import run_all
+from inaproto_controller.planning.turns.policy import Policy
+from inaproto_hil.evaluation.mina.command import run_all
+from inaproto_hil.evaluation.mina.figures import FIGURES, MINA, needed
+from inaproto_hil.evaluation.mina.published import published
+from inaproto_hil.evaluation.mina.runs import ClusterFound, ClusterRun, ConflictFound, ConflictRun, perform
 from tests.data.mina.reference import reference
 
 pytestmark = [pytest.mark.figures, pytest.mark.timeout(3600)]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto_hil.flows.fat_tree_links import FatTreeLinks, drawn_choices
-from inaproto_hil.flows.max_min import Engine
-from inaproto_hil.flows.phase import Load, carry
-from inaproto_hil.flows.trees import Scheme, edges
-from inaproto_hil.reproduce.mlnet_figures import FIGURES
+from inaproto_hil.evaluation.flows.fat_tree_links import FatTreeLinks, drawn_choices
+from inaproto_hil.evaluation.flows.max_min import Engine
+from inaproto_hil.evaluation.flows.phase import Load, carry
+from inaproto_hil.evaluation.flows.trees import Scheme, edges
+from inaproto_hil.evaluation.mlnet.figures import FIGURES
 
 pytestmark = [pytest.mark.figures, pytest.mark.timeout(7200)]
 TREE = Path(__file__).resolve().parents[2]

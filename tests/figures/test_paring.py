@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inaproto_controller.reproduce.paring.figures import FIGURES
+from inaproto_hil.evaluation.paring.figures import FIGURES
 
 pytestmark = [pytest.mark.figures, pytest.mark.timeout(3600)]
 TREE = Path(__file__).resolve().parents[2]

@@ -10,11 +10,11 @@ from fractions import Fraction
 import pytest
 
 from inaproto.errors import Infeasible
-from inaproto_controller.paring.comparison import Compared, Mask, comparisons, timed
-from inaproto_controller.paring.exact import plan_exact
-from inaproto_controller.paring.fast import plan_fast
-from inaproto_controller.paring.fat_tree_names import fat_tree_network
-from inaproto_controller.paring.model import Task, measure
+from inaproto_controller.planning.paring.comparison import Compared, Mask, comparisons, timed
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network
+from inaproto_controller.planning.paring.model import Task, measure
+from inaproto_controller.planning.paring.slots.exact import plan_exact
+from inaproto_controller.planning.paring.slots.fast import plan_fast
 
 pytestmark = [pytest.mark.figures, pytest.mark.timeout(3600)]
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from inaproto_controller.paring.model import PlacedTree, Task
-from inaproto_controller.paring.printed import plan_printed
+from inaproto_controller.planning.paring.model import PlacedTree, Task
+from inaproto_controller.planning.paring.spiders.printed import plan_printed
 from tests.controller.paring_draws import masked
 from tests.paper.test_paring_4_a_spiders import Both
 

@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from inaproto.errors import Infeasible
-from inaproto_controller.paring.admission import Tenants
-from inaproto_controller.paring.comparison import Mask
-from inaproto_controller.paring.model import Task
-from inaproto_controller.paring.planner import Mode
+from inaproto_controller.planning.paring.admission import Tenants
+from inaproto_controller.planning.paring.comparison import Mask
+from inaproto_controller.planning.paring.model import Task
+from inaproto_controller.planning.paring.planner import Mode
 
 pytestmark = pytest.mark.figures
 

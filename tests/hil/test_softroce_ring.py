@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
+from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, load_adapter
-from inaproto.sim.weather import Weather
 from inaproto.units import Frames
 from inaproto_hil.softroce.cut import Cut
 from inaproto_hil.softroce.filtered_port import FilteredPort

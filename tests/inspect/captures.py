@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.sim.checkers.checker import Checker, each_frame
-from inaproto.sim.swarm import JobConfig, WorldConfig
-from inaproto.sim.switch import SimSwitch
-from inaproto.sim.topology import LinkConfig
-from inaproto.sim.weather import Weather
-from inaproto.sim.world import World
+from inaproto.faults.weather import Weather
+from inaproto.sim.frames.checkers.checker import Checker, each_frame
+from inaproto.sim.frames.draw.swarm import JobConfig, WorldConfig
+from inaproto.sim.frames.draw.topology import LinkConfig
+from inaproto.sim.frames.switch import SimSwitch
+from inaproto.sim.frames.world import World
 from inaproto.units import Frames, PortId
 from inaproto.wire.capture_reader import read_capture
 from inaproto.wire.pcapng import CapturedFrame, CaptureWriter, Direction, Interface

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from inaproto.sim.racks import draw_racks
-from inaproto.sim.swarm import Swarm, WorldConfig, draw_world
-from inaproto.sim.weather import Weather
-from inaproto.sim.world import World
+from inaproto.faults.weather import Weather
+from inaproto.sim.frames.draw.racks import draw_racks
+from inaproto.sim.frames.draw.swarm import Swarm, WorldConfig, draw_world
+from inaproto.sim.frames.world import World
 from inaproto.wire.pcapng import Direction
 from inaproto.wire.roce import Opcode
 from tests.inspect.captures import CLEAR, Tap, frames_of, inspect, ring_world, tap, without_damage

@@ -8,8 +8,8 @@ from typing import Any
 
 import trio
 
-from inaproto.daemon.config import load_switch_settings
-from inaproto.daemon.switch import run_switch
+from inaproto.daemon.settings.config import load_switch_settings
+from inaproto.daemon.switch.daemon import run_switch
 from inaproto.ports import load_adapter
 from inaproto.wire.capture_reader import read_capture
 from inaproto.wire.ina_header import INA_HEADER_BYTES

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.reduce import reduce_into
+from inaproto.core.plan.reduce import reduce_into
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto_hil.inspect.sums import reduction
 from tests.unit.exact_reference import exact

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from inaproto.sim.explore.paper_switch import Freeing, Lookup
+from inaproto.sim.explore.ring.paper_switch import Freeing, Lookup
 
 T = TypeVar("T")
 

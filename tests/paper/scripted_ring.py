@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.accelerator import (
+from inaproto.core.switch.accelerator import (
     Accelerator,
     Action,
     EmitFrames,
@@ -18,7 +18,7 @@ from inaproto.core.accelerator import (
     InstallRing,
     PortUp,
 )
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from inaproto.wire.vector import RoceRun, decode_runs

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
-from inaproto.core.sharing_participant import SharingParticipant
-from inaproto.core.sharing_types import (
+from inaproto.core.sharing.coordinator import SharingCoordinator
+from inaproto.core.sharing.events import (
     FromCoordinator,
     FromPeer,
     FromSeat,
@@ -32,7 +31,8 @@ from inaproto.core.sharing_types import (
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing_words import CoordinatorMessage, PeerMessage, Rule, Seat, SeatMessage
+from inaproto.core.sharing.messages import CoordinatorMessage, PeerMessage, Rule, Seat, SeatMessage
+from inaproto.core.sharing.participant import SharingParticipant
 from inaproto.units import Epoch, Instant, JobId, OpIndex
 
 Message = CoordinatorMessage | SeatMessage | PeerMessage

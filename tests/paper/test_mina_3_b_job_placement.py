@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto_controller.placement.least_fragments import LeastFragments
-from inaproto_controller.placement.occupancy import Occupancy, fragments
-from inaproto_controller.placement.simple import FirstFit, Hosts, RandomFit
-from inaproto_controller.topology import FatTree
+from inaproto_controller.cluster.topology import FatTree
+from inaproto_controller.planning.placement.least_fragments import LeastFragments
+from inaproto_controller.planning.placement.occupancy import Occupancy, fragments
+from inaproto_controller.planning.placement.simple import FirstFit, Hosts, RandomFit
 from tests.data.mina.reference import reference
 
 ALPHA = 0.5

@@ -10,17 +10,17 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from inaproto.core.step_times import StepTimes
+from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import LocalMisuse
-from inaproto_controller.model import EVALUATED, SHARING, measured
-from inaproto_controller.network import FatTreeNetwork, Ints
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.branch_and_bound import largest_set
-from inaproto_controller.trees.builder import TreeBuilder, TreeJob
-from inaproto_controller.trees.clique import HeaviestClique, decrease, heavy_set
-from inaproto_controller.trees.exact import heaviest_set, most_trees
-from inaproto_controller.trees.exclusive import FirstFitL
-from inaproto_controller.trees.rebuild_all import RebuildAll
+from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.network import FatTreeNetwork, Ints
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.trees.branch_and_bound import largest_set
+from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob
+from inaproto_controller.planning.trees.clique import HeaviestClique, decrease, heavy_set
+from inaproto_controller.planning.trees.exact import heaviest_set, most_trees
+from inaproto_controller.planning.trees.exclusive import FirstFitL
+from inaproto_controller.planning.trees.rebuild_all import RebuildAll
 
 Needs = list[list[set[Hashable]]]
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto.core.step_times import StepTimes
-from inaproto_controller.model import CLUSTER, measured
-from inaproto_controller.network import FatTreeNetwork
-from inaproto_controller.topology import FatTree, Link, Quota, Switch
-from inaproto_controller.trees.builder import TreeBuilder, TreeJob
-from inaproto_controller.trees.exclusive import FirstFitL, FirstFitP, NoTrees, RandomFit
+from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.model import CLUSTER, measured
+from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.cluster.topology import FatTree, Link, Quota, Switch
+from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob
+from inaproto_controller.planning.trees.exclusive import FirstFitL, FirstFitP, NoTrees, RandomFit
 
 TIMES = StepTimes(measured("opt-125m-4"), CLUSTER, hosts=2)
 TREE = FatTree((2, 2, 4), (1, 2, 2))

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import Speeds, StepTimes
-from inaproto_controller.model import EVALUATED, SHARING, measured
-from inaproto_controller.network import FatTreeNetwork
-from inaproto_controller.requests import HISTOGRAMS, draw_requests
+from inaproto.core.sharing.step_times import Speeds, StepTimes
+from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.cluster.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.trees.builder import TreeJob
+from inaproto_controller.planning.trees.merging import GROUP_MAX, MergedGroups
+from inaproto_controller.planning.trial.trial import STEPS, Trials, plain
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.setting import Setting
 from inaproto_controller.simulate.shared_switch import share
-from inaproto_controller.simulate.trial import STEPS, Trials, plain
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.builder import TreeJob
-from inaproto_controller.trees.merging import GROUP_MAX, MergedGroups
 from tests.data.mina.reference import reference
 
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inaproto.core.step_times import StepTimes
+from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import CLUSTER, measured
-from inaproto_controller.network import FatTreeNetwork
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.builder import Changes, TreeJob
-from inaproto_controller.trees.candidates import CandidateDraws
-from inaproto_controller.trees.rebuild_all import RebuildAll, add_to_groups
+from inaproto_controller.cluster.model import CLUSTER, measured
+from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.trees.builder import Changes, TreeJob
+from inaproto_controller.planning.trees.candidates import CandidateDraws
+from inaproto_controller.planning.trees.rebuild_all import RebuildAll, add_to_groups
 
 TIMES = StepTimes(measured("opt-125m-4"), CLUSTER, hosts=2)
 

@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from inaproto.errors import ConfigError
-from inaproto_controller.topology import FatTree, Quota
+from inaproto_controller.cluster.topology import FatTree, Quota
 from tests.data.mina.reference import reference
 
 

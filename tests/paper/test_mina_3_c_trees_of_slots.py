@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto_controller.network import FatTreeNetwork, Ints
-from inaproto_controller.topology import FatTree, Footprint, Quota
+from inaproto_controller.cluster.network import FatTreeNetwork, Ints
+from inaproto_controller.cluster.topology import FatTree, Footprint, Quota
 
 TREES = [
     FatTree.of_degree(16),

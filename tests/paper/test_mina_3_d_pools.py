@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.accelerator import EmitFrames, RingFault
+from inaproto.core.switch.accelerator import EmitFrames, RingFault
 from tests.property.pool_world import PoolWorld
 from tests.unit.pooled_rings import pool_at, pool_of, two_rings, two_trees
 from tests.unit.switched_ring import SwitchedRing, by_port, others

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from inaproto.core.sharing_policy import NextOperation, Policy, may_use
-from inaproto.core.step_times import Speeds, StepTimes
-from inaproto_controller.model import EVALUATED, SHARING, measured
+from inaproto.core.sharing.step_times import Speeds, StepTimes
+from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.planning.turns.policy import NextOperation, Policy, may_use
 from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.shared_switch import share
 from tests.data.mina.reference import reference

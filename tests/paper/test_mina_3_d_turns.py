@@ -11,12 +11,19 @@ from statistics import mean
 
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.sharing_turns import JobFacts, Proposal, StandingTurn, TurnConfig, TurnRule, next_turn
-from inaproto.core.step_times import StepTimes
+from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import OpIndex
-from inaproto_controller.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.planning.turns.policy import Policy
+from inaproto_controller.planning.turns.turns import (
+    JobFacts,
+    Proposal,
+    StandingTurn,
+    TurnConfig,
+    TurnRule,
+    next_turn,
+)
 from inaproto_controller.simulate.shared_by_turns import SharedByTurns, better_rule, index_of, name_of
 from inaproto_controller.simulate.shared_switch import share
 

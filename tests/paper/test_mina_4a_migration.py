@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.slot_ledger import Order, SlotFreed, SlotTaken
-from inaproto.core.tree_migration_types import (
+from inaproto.core.migration.events import (
     DrainJob,
     JobDrained,
     MigrationConfig,
@@ -13,8 +12,9 @@ from inaproto.core.tree_migration_types import (
     PlanStands,
     TreeStands,
 )
+from inaproto.core.migration.ledger import Order, SlotFreed, SlotTaken
 from inaproto.sim.explore.engine import Kind, explore
-from inaproto.sim.explore.migration_variants import migration_config, migration_world
+from inaproto.sim.explore.migration.variants import migration_config, migration_world
 from inaproto.units import MS, S
 from tests.unit.migrating_jobs import LEASE_NS, MigratingJobs, plan
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto.core.communication_pattern import (
+from inaproto.core.sharing.communication_pattern import (
     Loss,
     Pattern,
     PatternAction,
@@ -22,10 +22,10 @@ from inaproto.core.communication_pattern import (
     WaitBegan,
     WaitEnded,
 )
-from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import MS, Instant, S
-from inaproto_controller.model import SHARING, measured, measured_names
+from inaproto_controller.cluster.model import SHARING, measured, measured_names
 from tests.seeds import seeds
 
 CONFIG = PatternConfig()

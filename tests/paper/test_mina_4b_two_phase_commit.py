@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
-from inaproto.core.sharing_types import (
+from inaproto.core.sharing.coordinator import SharingCoordinator
+from inaproto.core.sharing.events import (
     CoordinatorLost,
     Differs,
     FromCoordinator,
@@ -23,7 +23,7 @@ from inaproto.core.sharing_types import (
     TurnStands,
     TurnWanted,
 )
-from inaproto.core.sharing_words import (
+from inaproto.core.sharing.messages import (
     Abort,
     Ask,
     AskPeer,

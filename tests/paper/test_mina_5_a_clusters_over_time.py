@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto_controller.model import CLUSTER, SHARING, measured
-from inaproto_controller.reproduce.published import published
-from inaproto_controller.requests import HISTOGRAMS, Request, draw_requests
+from inaproto_controller.cluster.model import CLUSTER, SHARING, measured
+from inaproto_controller.cluster.requests import HISTOGRAMS, Request, draw_requests
+from inaproto_controller.cluster.topology import FatTree
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Result
-from inaproto_controller.topology import FatTree
+from inaproto_hil.evaluation.mina.published import published
 from tests.data.mina.reference import reference
 
 OF_128_HOSTS = FatTree((4, 4, 8), (1, 4, 4))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.errors import ConfigError
-from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, measured, measured_names
-from inaproto_controller.reproduce.published import published
-from inaproto_controller.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.model import CLUSTER, EVALUATED, SHARING, measured, measured_names
+from inaproto_controller.cluster.requests import HISTOGRAMS, draw_requests
+from inaproto_hil.evaluation.mina.published import published
 from tests.data.mina.reference import reference
 
 

@@ -16,11 +16,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from inaproto.core.sharing_policy import Policy
-from inaproto_controller.model import EVALUATED
-from inaproto_controller.reproduce.figures import FIGURES, Figure, needed
-from inaproto_controller.reproduce.rows import Row
-from inaproto_controller.reproduce.runs import (
+from inaproto_controller.cluster.model import EVALUATED
+from inaproto_controller.planning.turns.policy import Policy
+from inaproto_hil.evaluation import reproduce
+from inaproto_hil.evaluation.mina.command import show
+from inaproto_hil.evaluation.mina.figures import FIGURES, Figure, needed
+from inaproto_hil.evaluation.mina.rows import Row
+from inaproto_hil.evaluation.mina.runs import (
     ClusterFound,
     ClusterRun,
     ConflictFound,
@@ -29,9 +31,7 @@ from inaproto_controller.reproduce.runs import (
     Run,
     perform,
 )
-from inaproto_controller.reproduce.spread import spread
-from inaproto_hil.reproduce import reproduce
-from inaproto_hil.reproduce.mina import show
+from inaproto_hil.evaluation.mina.spread import spread
 from tests.data.mina.reference import reference
 
 
@@ -168,8 +168,8 @@ def test_pages_and_status_are_there_though_nobody_reads_the_tables(tmp_path: Pat
 
 
 def test_what_is_outside_is_named_and_drawn() -> None:
-    from inaproto_hil.reproduce.mina import document
-    from inaproto_hil.reproduce.mina_report import render
+    from inaproto_hil.evaluation.mina.command import document
+    from inaproto_hil.evaluation.mina.report import render
 
     def made(run: Run) -> ClusterFound:
         score = 0.5 if isinstance(run, ClusterRun) and run.seed else 0.625

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto_controller.reproduce import ours
-from inaproto_controller.reproduce.published import published
-from inaproto_controller.reproduce.runs import ClusterFound, OwnRun, Run, perform
+from inaproto_hil.evaluation.mina import ours
+from inaproto_hil.evaluation.mina.published import published
+from inaproto_hil.evaluation.mina.runs import ClusterFound, OwnRun, Run, perform
 
 
 def found(run: OwnRun) -> ClusterFound:

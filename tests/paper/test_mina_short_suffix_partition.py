@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import Speeds, StepTimes
-from inaproto_controller.model import CLUSTER, EVALUATED, SHARING, measured
-from inaproto_controller.requests import Request
+from inaproto.core.sharing.step_times import Speeds, StepTimes
+from inaproto_controller.cluster.model import CLUSTER, EVALUATED, SHARING, measured
+from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.topology import FatTree
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.results import Operation
-from inaproto_controller.topology import FatTree
 
 MEASURED = [(SHARING, (4, 13, 77, 6, 16, 3, 37)), (CLUSTER, (1, 0, 0, 0, 0, 0, 0))]
 """How many of each model's operations, in the order of the evaluation: measured with the published traces."""

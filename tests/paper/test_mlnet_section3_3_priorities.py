@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.push_pull.admission import (
+from inaproto.core.models.admission import (
     Admission,
     AdmissionAction,
     AdmissionConfig,

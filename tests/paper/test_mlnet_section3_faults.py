@@ -11,9 +11,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.clocks import REMOVED, Clocks, WorkerId
-from inaproto.core.push_pull.types import Abandoned, Ending, Mark, Pushed, ShardSpec
-from inaproto.core.push_pull.words import (
+from inaproto.core.models.clocks import REMOVED, Clocks, WorkerId
+from inaproto.core.models.events import Abandoned, Ending, Mark, Pushed, ShardSpec
+from inaproto.core.models.messages import (
     Attach,
     Heartbeat,
     HeartbeatAnswer,

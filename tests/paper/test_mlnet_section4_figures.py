@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from inaproto_hil.flows.trees import Scheme
-from inaproto_hil.reproduce import MLNET_FIGURES, reproduce
-from inaproto_hil.reproduce.mlnet import document
-from inaproto_hil.reproduce.mlnet_figures import FIGURES, Figure, needed
-from inaproto_hil.reproduce.mlnet_report import render, write_report
-from inaproto_hil.reproduce.mlnet_rows import RATIOS, crossing_row, drawn_row
-from inaproto_hil.reproduce.mlnet_runs import (
+from inaproto_hil.evaluation import MLNET_FIGURES, reproduce
+from inaproto_hil.evaluation.flows.trees import Scheme
+from inaproto_hil.evaluation.mlnet.command import document
+from inaproto_hil.evaluation.mlnet.figures import FIGURES, Figure, needed
+from inaproto_hil.evaluation.mlnet.report import render, write_report
+from inaproto_hil.evaluation.mlnet.rows import RATIOS, crossing_row, drawn_row
+from inaproto_hil.evaluation.mlnet.runs import (
     Found,
     PhaseFound,
     PhaseRun,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto_hil.flows.fat_tree_links import FatTreeLinks, drawn_choices
-from inaproto_hil.flows.paths import NO_LINK, Ints
-from inaproto_hil.flows.phase import Load, carry
-from inaproto_hil.flows.trees import Edges, Scheme, edges
+from inaproto_hil.evaluation.flows.fat_tree_links import FatTreeLinks, drawn_choices
+from inaproto_hil.evaluation.flows.paths import NO_LINK, Ints
+from inaproto_hil.evaluation.flows.phase import Load, carry
+from inaproto_hil.evaluation.flows.trees import Edges, Scheme, edges
 
 SMALL = FatTreeLinks(8)
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.push_pull.latency_trees import UNKNOWN, latency_tree, ways_ns
-from inaproto.core.push_pull.trees import (
+from inaproto.core.models.messages import NodeId
+from inaproto.core.models.tree.latency_trees import UNKNOWN, latency_tree, ways_ns
+from inaproto.core.models.tree.trees import (
     OverlayTree,
     direct_tree,
     heap_tree,
@@ -20,8 +21,7 @@ from inaproto.core.push_pull.trees import (
     shard_trees,
     topology_tree,
 )
-from inaproto.core.push_pull.words import NodeId
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import Infeasible, LocalMisuse
 
 PS = NodeId(5000)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.push_pull.types import Reshape, ShardSpec
+from inaproto.core.models.events import Reshape, ShardSpec
 from tests.property.push_pull_net import ROOT, Net
 from tests.property.test_push_pull import STEPS, _made, serial
 from tests.property.test_push_pull_reshape import CALM, check_places, heap

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.push_pull.tuning import (
+from inaproto.core.models.tuning import (
     Decision,
     DegreeTuner,
     DegreeTuning,

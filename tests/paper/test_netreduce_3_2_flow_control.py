@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from inaproto.core.message_window import (
+from inaproto.core.host.message_window import (
     MessageWindow,
     Offered,
     ResultArrived,

@@ -1,8 +1,8 @@
 """NetReduce section 3.2, freeing: "a gradient packet deallocates an aggregator one window away".
 
 Settles the [claim] about its readings. Scripted runs show each fault in a few steps; exhaustive search
-over small rings shows that freeing by tenant, which ``inaproto.core.aggregator`` implements, holds under
-losses and late duplicates together, and that clearing the whole slot does not.
+over small rings shows that freeing by tenant, which ``inaproto.core.switch.aggregator`` implements, holds
+under losses and late duplicates together, and that clearing the whole slot does not.
 
 That clearing the sender's own bit holds while every path is FIFO is refuted in part. It does for two ranks
 whose acknowledgements arrive. With three, one lost result stops the ring for ever: the ranks that had it
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.sim.explore.paper_switch import Freeing, Lookup
+from inaproto.sim.explore.ring.paper_switch import Freeing, Lookup
 from tests.paper.aggregation_model import Rules, Step, can_finish, explore, replay
 
 

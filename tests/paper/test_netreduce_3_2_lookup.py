@@ -4,7 +4,7 @@ Settles the [claim] that one entry per connection, as printed, is enough only wi
 and negative offsets. It is refuted in part: even then a resend that begins with an older message's
 first packet takes the entry back, and if the newer message's first packet is not resent after it (it
 was acknowledged) or is lost, the connection dies. One entry does hold for messages of one length if
-it never goes back as well. ``inaproto.core.lookup_table`` keeps ``2N`` entries, which always hold.
+it never goes back as well. ``inaproto.core.switch.lookup_table`` keeps ``2N`` entries, which always hold.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry
-from inaproto.core.ring_spec import FlowSpec
-from inaproto.sim.explore.paper_switch import Freeing, Lookup
+from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
+from inaproto.core.switch.ring_spec import FlowSpec
+from inaproto.sim.explore.ring.paper_switch import Freeing, Lookup
 from tests.paper.aggregation_model import Rules, Step, can_finish, explore, replay
 
 EQUAL = (2, 2)

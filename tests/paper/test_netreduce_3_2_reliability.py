@@ -14,17 +14,7 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.rc_requester import (
-    AckArrived,
-    PostWrite,
-    RcRequester,
-    RequesterAction,
-    RequesterConfig,
-    TimerExpired,
-    Transmit,
-)
-from inaproto.core.rc_types import ACK, NAK_SEQUENCE
-from inaproto.core.ring_engine import (
+from inaproto.core.host.engines.in_network import (
     Operation,
     PostMessage,
     ResultArrived,
@@ -32,6 +22,16 @@ from inaproto.core.ring_engine import (
     RingConfig,
     RingEngine,
     Submit,
+)
+from inaproto.core.rdma.reliable_connection import ACK, NAK_SEQUENCE
+from inaproto.core.rdma.requester import (
+    AckArrived,
+    PostWrite,
+    RcRequester,
+    RequesterAction,
+    RequesterConfig,
+    TimerExpired,
+    Transmit,
 )
 from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.accelerator import EmitFrames, FramesArrived
+from inaproto.core.switch.accelerator import EmitFrames, FramesArrived
 from inaproto.units import Frames, PortId
 from inaproto.wire.icrc import seal
 from inaproto.wire.ina_header import INA_HEADER_BYTES

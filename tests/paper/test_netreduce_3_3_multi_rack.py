@@ -6,9 +6,9 @@ W1 -> W2 -> W3 -> W4 -> W1, so W1 -> W2 and W3 -> W4 stay in their racks.
 
 from __future__ import annotations
 
-from inaproto.core.accelerator import RingFault
-from inaproto.core.aggregation_tree import VIRTUAL_QP_BASE, TreeSwitch
-from inaproto.core.translation import Direction, translations
+from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE, TreeSwitch
+from inaproto.core.switch.accelerator import RingFault
+from inaproto.core.switch.tree.translation import Direction, translations
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, InaHeader, Op
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import NoteKind

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from inaproto.core.ring_spec import RingSpec
-from inaproto.sim.checkers.checker import Checker, each_frame
-from inaproto.sim.swarm import JobConfig, WorldConfig
-from inaproto.sim.switch import SimSwitch
-from inaproto.sim.topology import LinkConfig, fat_tree
-from inaproto.sim.world import World
+from inaproto.core.switch.ring_spec import RingSpec
+from inaproto.sim.frames.checkers.checker import Checker, each_frame
+from inaproto.sim.frames.draw.swarm import JobConfig, WorldConfig
+from inaproto.sim.frames.draw.topology import LinkConfig, fat_tree
+from inaproto.sim.frames.switch import SimSwitch
+from inaproto.sim.frames.world import World
 from inaproto.units import MS, Frames, PortId
 from tests.sim.worlds import make_nic
 

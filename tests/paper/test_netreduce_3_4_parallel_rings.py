@@ -11,12 +11,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from inaproto.core.schedule import Aggregate, Schedule, Transfer
-from inaproto.core.schedule_run import run_schedule
-from inaproto.core.schedules.parallel import parallel_netreduce, parallel_ring
-from inaproto.core.schedules.ring import ring
-from inaproto.core.schedules.tencent import tencent
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto_controller.simulate.schedules.parallel import parallel_netreduce, parallel_ring
+from inaproto_controller.simulate.schedules.ring import ring
+from inaproto_controller.simulate.schedules.schedule import Aggregate, Schedule, Transfer
+from inaproto_controller.simulate.schedules.tencent import tencent
+from tests.schedule_run import run_schedule
 
 SHAPES = [(2, 2), (3, 2), (4, 8), (3, 3), (6, 4)]
 """Machines, and ranks (GPUs) on each."""

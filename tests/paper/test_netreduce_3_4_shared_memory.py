@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
-from inaproto.core.schedule_run import run_schedule
-from inaproto.core.schedules.chain import chain
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto_controller.simulate.schedules.chain import chain
 from tests.property.shm_ranks import Ranks, in_any_order
 from tests.property.test_plans_and_paths import random_plan
 from tests.property.test_shm_plans import random_tensors
+from tests.schedule_run import run_schedule
 
 Bytes = NDArray[np.uint8]
 

@@ -12,10 +12,8 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from inaproto.errors import Infeasible
-from inaproto_controller.paring.exact import plan_exact
-from inaproto_controller.paring.fast import plan_fast
-from inaproto_controller.paring.fat_tree_names import fat_tree_network
-from inaproto_controller.paring.model import (
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network
+from inaproto_controller.planning.paring.model import (
     Accounting,
     Capacity,
     PlacedTree,
@@ -23,8 +21,10 @@ from inaproto_controller.paring.model import (
     Task,
     measure,
 )
-from inaproto_controller.paring.rates import BestRate, best_rate
-from inaproto_controller.paring.slot_problem import UNUSED, SlotProblem
+from inaproto_controller.planning.paring.rates import BestRate, best_rate
+from inaproto_controller.planning.paring.slots.exact import plan_exact
+from inaproto_controller.planning.paring.slots.fast import plan_fast
+from inaproto_controller.planning.paring.slots.problem import UNUSED, SlotProblem
 from tests.controller.paring_networks import random_graph
 
 TEN, MANY = Fraction(10), Fraction(1000)

@@ -12,11 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.flow_spiders import FlowSpiders
-from inaproto_controller.paring.logical_graph import LogicalGraph
-from inaproto_controller.paring.model import Measures, Node, PlacedTree, ProgrammableNetwork, Task, measure
-from inaproto_controller.paring.printed import (
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switches_named
+from inaproto_controller.planning.paring.logical_graph import LogicalGraph
+from inaproto_controller.planning.paring.model import (
+    Measures,
+    Node,
+    PlacedTree,
+    ProgrammableNetwork,
+    Task,
+    measure,
+)
+from inaproto_controller.planning.paring.rates import BestRate, best_rate, next_lower
+from inaproto_controller.planning.paring.spiders.flows import FlowSpiders
+from inaproto_controller.planning.paring.spiders.printed import (
     PRINTED_BETA,
     STRICT_DEGREES,
     bounds,
@@ -24,8 +32,7 @@ from inaproto_controller.paring.printed import (
     plan_printed,
     steiner_tree,
 )
-from inaproto_controller.paring.rates import BestRate, best_rate, next_lower
-from inaproto_controller.paring.spiders import Cost, Ground, Spider, StarSpiders
+from inaproto_controller.planning.paring.spiders.stars import Cost, Ground, Spider, StarSpiders
 from tests.controller.paring_draws import drawn_task, irregular_network, masked, random_mask
 
 F, TEN, MANY = Fraction, Fraction(10), Fraction(1000)

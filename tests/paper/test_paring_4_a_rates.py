@@ -9,9 +9,9 @@ from itertools import combinations, product
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.fat_tree_names import fat_tree_network
-from inaproto_controller.paring.model import (
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network
+from inaproto_controller.planning.paring.model import (
     Accounting,
     Capacity,
     PlacedTree,
@@ -19,7 +19,7 @@ from inaproto_controller.paring.model import (
     Task,
     measure,
 )
-from inaproto_controller.paring.rates import BestRate, best_rate, slots
+from inaproto_controller.planning.paring.rates import BestRate, best_rate, slots
 
 TEN, MANY = Fraction(10), Fraction(1000)
 STRICT, PAPER = Accounting.STRICT, Accounting.PAPER

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.fat_tree_names import switches_named
-from inaproto_controller.paring.flow_spiders import FlowSpiders
-from inaproto_controller.paring.logical_graph import LogicalGraph
-from inaproto_controller.paring.model import Node, PlacedTree, ProgrammableNetwork, Task
-from inaproto_controller.paring.printed import plan_printed
-from inaproto_controller.paring.spiders import Cost, Ground, Spider, StarSpiders
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.paring.fat_tree_names import switches_named
+from inaproto_controller.planning.paring.logical_graph import LogicalGraph
+from inaproto_controller.planning.paring.model import Node, PlacedTree, ProgrammableNetwork, Task
+from inaproto_controller.planning.paring.spiders.flows import FlowSpiders
+from inaproto_controller.planning.paring.spiders.printed import plan_printed
+from inaproto_controller.planning.paring.spiders.stars import Cost, Ground, Spider, StarSpiders
 from tests.controller.paring_draws import irregular_network, masked
 
 

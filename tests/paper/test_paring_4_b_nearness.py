@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto_controller.paring.comparison import Compared, Mask, comparisons
+from inaproto_controller.planning.paring.comparison import Compared, Mask, comparisons
 
 
 @pytest.fixture(scope="module")

@@ -11,23 +11,17 @@ from math import log
 import pytest
 
 from inaproto.errors import Infeasible, LocalMisuse
-from inaproto_controller.graph_topology import GraphLink, GraphSwitch, GraphTopology
-from inaproto_controller.paring.baselines.atp import AtpRule, plan_atp
-from inaproto_controller.paring.baselines.deepsys import plan_deepsys
-from inaproto_controller.paring.baselines.delivery_tree import DeliveryTree
-from inaproto_controller.paring.baselines.marina import plan_marina
-from inaproto_controller.paring.baselines.node_steiner import steiner_tree
-from inaproto_controller.paring.baselines.panama import SpreadTrees, plan_panama
-from inaproto_controller.paring.baselines.soar import plan_soar, switches_of_least_traffic
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.model import (
-    Measures,
-    PlacedTree,
-    ProgrammableNetwork,
-    Task,
-    measure,
-)
-from inaproto_controller.paring.switch_use import switch_use
+from inaproto_controller.cluster.graph_topology import GraphLink, GraphSwitch, GraphTopology
+from inaproto_controller.planning.paring.baselines.atp import AtpRule, plan_atp
+from inaproto_controller.planning.paring.baselines.deepsys import plan_deepsys
+from inaproto_controller.planning.paring.baselines.delivery_tree import DeliveryTree
+from inaproto_controller.planning.paring.baselines.marina import plan_marina
+from inaproto_controller.planning.paring.baselines.node_steiner import steiner_tree
+from inaproto_controller.planning.paring.baselines.panama import SpreadTrees, plan_panama
+from inaproto_controller.planning.paring.baselines.soar import plan_soar, switches_of_least_traffic
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switches_named
+from inaproto_controller.planning.paring.model import Measures, PlacedTree, ProgrammableNetwork, Task, measure
+from inaproto_controller.planning.paring.switch_use import switch_use
 from tests.controller.paring_networks import random_graph, random_network
 
 GB = 10**9

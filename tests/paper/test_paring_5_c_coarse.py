@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from inaproto.errors import Infeasible
-from inaproto_controller.paring.baselines.atp import plan_atp
-from inaproto_controller.paring.coarse import CoarsePlan, made_coarse, plan_coarse
-from inaproto_controller.paring.fat_tree_names import fat_tree_network, switches_named
-from inaproto_controller.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
-from inaproto_controller.paring.routes import Routes
+from inaproto_controller.planning.paring.baselines.atp import plan_atp
+from inaproto_controller.planning.paring.coarse import CoarsePlan, made_coarse, plan_coarse
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network, switches_named
+from inaproto_controller.planning.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
+from inaproto_controller.planning.paring.routes import Routes
 from tests.controller.paring_networks import random_network
 
 GB = 10**9

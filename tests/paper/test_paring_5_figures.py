@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inaproto_controller.paring.fat_tree_names import switches_named
-from inaproto_controller.reproduce.paring import published
-from inaproto_controller.reproduce.paring.figures import FIGURES, Figure, needed
-from inaproto_controller.reproduce.paring.published import EXPERIMENTS, GB_PER_HOP, Experiment
-from inaproto_controller.reproduce.paring.rows import (
+from inaproto_controller.planning.paring.fat_tree_names import switches_named
+from inaproto_hil.evaluation import PARING_FIGURES, reproduce
+from inaproto_hil.evaluation.mina.rows import Row
+from inaproto_hil.evaluation.paring import published
+from inaproto_hil.evaluation.paring.command import document
+from inaproto_hil.evaluation.paring.figures import FIGURES, Figure, needed
+from inaproto_hil.evaluation.paring.published import EXPERIMENTS, GB_PER_HOP, Experiment
+from inaproto_hil.evaluation.paring.report import render, write_report
+from inaproto_hil.evaluation.paring.rows import (
     ALIKE,
     AS_PRINTED,
     BEYOND,
@@ -30,7 +34,7 @@ from inaproto_controller.reproduce.paring.rows import (
     time_rows,
     traffic_rows,
 )
-from inaproto_controller.reproduce.paring.runs import (
+from inaproto_hil.evaluation.paring.runs import (
     AS_DRAWN,
     ATP_FIRST,
     FAST,
@@ -46,11 +50,7 @@ from inaproto_controller.reproduce.paring.runs import (
     perform,
     switches_of,
 )
-from inaproto_controller.reproduce.paring.settings import grid, setting_at
-from inaproto_controller.reproduce.rows import Row
-from inaproto_hil.reproduce import PARING_FIGURES, reproduce
-from inaproto_hil.reproduce.paring import document
-from inaproto_hil.reproduce.paring_report import render, write_report
+from inaproto_hil.evaluation.paring.settings import grid, setting_at
 from tests.paper.test_mina_5_figures import Page
 
 

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from inaproto.core.accumulators import Accumulators
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.host_header import HostHeader, Kind
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from tests.unit.ideal_job import IdealJob

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from inaproto.core.overlay_tree import OverlayTree
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.host_tree import OverlayTree
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
 from tests.unit.ideal_job import IdealJob
 

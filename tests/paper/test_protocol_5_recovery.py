@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.chain_engine import ChainEngine
-from inaproto.core.host_messages import HostMessages
-from inaproto.core.message_window import MessageWindow
-from inaproto.core.operation_queue import OperationQueue
-from inaproto.core.recovery import Recovery, Refusal, decide
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
-from inaproto.core.ring_engine import RingEngine
+from inaproto.core.host.engines.chain import ChainEngine
+from inaproto.core.host.engines.host_messages import HostMessages
+from inaproto.core.host.engines.in_network import RingEngine
+from inaproto.core.host.engines.ring import RingAllReduceEngine
+from inaproto.core.host.message_window import MessageWindow
+from inaproto.core.host.operation_queue import OperationQueue
+from inaproto.core.host.recovery import Recovery, Refusal, decide
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from tests.unit.ideal_job import IdealJob, Member
 

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from inaproto.core.accumulators import RotatedAccumulators
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.accumulators import RotatedAccumulators
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from tests.paper.test_protocol_5_recovery import Tensors, fork, state, tensors_of
 from tests.unit.exact_reference import exact

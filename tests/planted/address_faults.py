@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.lookup_table import Flow
+from inaproto.core.switch.lookup_table import Flow
 from inaproto_adapters.softnic.engine import SoftNicEngine
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import damaged_addresses
 
-LOOKUP: Final = "NetReduce 3.2, the lookup table; inaproto.core.lookup_table"
+LOOKUP: Final = "NetReduce 3.2, the lookup table; inaproto.core.switch.lookup_table"
 
 ADDRESS_FAULTS: Final = (
     PlantedFault(

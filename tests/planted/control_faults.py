@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.rendezvous import Rendezvous
+from inaproto.core.rendezvous.rendezvous import Rendezvous
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import calm
 
-RINGS: Final = "NetReduce 3.1, rings; inaproto.core.rendezvous"
+RINGS: Final = "NetReduce 3.1, rings; inaproto.core.rendezvous.rendezvous"
 
 CONTROL_FAULTS: Final = (
     PlantedFault(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.regrouping import Regrouping
-from inaproto.core.rendezvous_regrouping import Regroupings
+from inaproto.core.rendezvous.regrouping import Regrouping
+from inaproto.core.rendezvous.regroupings import Regroupings
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import elastic
 
-REGROUPING: Final = "ours, after ULFM; inaproto.core.regrouping"
-NEXT: Final = "ours, after ULFM; inaproto.core.rendezvous_regrouping"
+REGROUPING: Final = "ours, after ULFM; inaproto.core.rendezvous.regrouping"
+NEXT: Final = "ours, after ULFM; inaproto.core.rendezvous.regroupings"
 
 ELASTIC_FAULTS: Final = (
     PlantedFault(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.gathering import Gathering
-from inaproto.core.local_reduction import SlicedReduction, reduce_parts
-from inaproto.core.ring_orders import RingOrders
+from inaproto.core.host.gathering import Gathering
+from inaproto.core.host.local_reduction import SlicedReduction, reduce_parts
+from inaproto.core.host.performer import RingOrders
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import alone, crowded, crowded_bfloat16, crowded_chain
 
-LOCAL: Final = "NetReduce section 3.4, reduce inside the machine; inaproto.core.local_reduction"
-GATHERING: Final = "NetReduce section 3.4; inaproto.core.gathering"
+LOCAL: Final = "NetReduce section 3.4, reduce inside the machine; inaproto.core.host.local_reduction"
+GATHERING: Final = "NetReduce section 3.4; inaproto.core.host.gathering"
 
 HOST_FAULTS: Final = (
     PlantedFault(

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inaproto.sim.swarm import draw_world
-from inaproto.sim.world import World, WorldResult
+from inaproto.sim.frames.draw.swarm import draw_world
+from inaproto.sim.frames.world import World, WorldResult
 from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 from tests.planted.planting import PlantedFault
 

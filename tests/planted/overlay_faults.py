@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from inaproto.core.push_pull import rules, staleness
-from inaproto.core.push_pull.cache import Cache
-from inaproto.core.push_pull.children import Children
-from inaproto.core.push_pull.failures import Failures
-from inaproto.core.push_pull.ledger import Ledger
-from inaproto.core.push_pull.local_worker import LocalWorker
-from inaproto.core.push_pull.node import ShardNode
-from inaproto.core.push_pull.parent_link import ParentLink
-from inaproto.core.push_pull.shape import _Place
-from inaproto.core.push_pull.shard import ShardRoot
-from inaproto.core.push_pull.subtree import Subtree
-from inaproto.core.push_pull.updates import goes_on
-from inaproto.core.push_pull.words import Epoch
+from inaproto.core.models import rules, staleness
+from inaproto.core.models.cache import Cache
+from inaproto.core.models.children import Children
+from inaproto.core.models.failures import Failures
+from inaproto.core.models.ledger import Ledger
+from inaproto.core.models.local_worker import LocalWorker
+from inaproto.core.models.messages import Epoch
+from inaproto.core.models.node import ShardNode
+from inaproto.core.models.parent_link import ParentLink
+from inaproto.core.models.shard import ShardRoot
+from inaproto.core.models.subtree import Subtree
+from inaproto.core.models.tree.shape import _Place
+from inaproto.core.models.updates import goes_on
 from tests.planted.planting import Change, PlantedFault
 
 _RULES: Final = "MLNet 3.1, 3.2"

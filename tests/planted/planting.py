@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from inaproto.sim.swarm import FaultKind, Swarm, WorldConfig
+from inaproto.sim.frames.draw.swarm import FaultKind, Swarm, WorldConfig
 
 SMALL = Swarm(ranks_max=4, packets_max=400)
 """Worlds of some ten milliseconds each."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.rc_requester import RcRequester
-from inaproto.core.rc_responder import RcResponder
+from inaproto.core.rdma.requester import RcRequester
+from inaproto.core.rdma.responder import RcResponder
 from inaproto_adapters.softnic.engine import SoftNicEngine
 from tests.planted.planting import Change, PlantedFault
 

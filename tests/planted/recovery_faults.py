@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.accumulators import added
-from inaproto.core.neutral import neutral_bytes
-from inaproto.core.operation_queue import OperationQueue
-from inaproto.core.rendezvous import Rendezvous
-from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
-from inaproto.core.ring_engine import RingEngine
-from inaproto.core.ring_orders import KeptResults
-from inaproto.core.two_paths import TwoPaths
+from inaproto.core.host.engines.in_network import RingEngine
+from inaproto.core.host.engines.ring import RingAllReduceEngine
+from inaproto.core.host.engines.two_paths import TwoPaths
+from inaproto.core.host.operation_queue import OperationQueue
+from inaproto.core.host.performer import KeptResults
+from inaproto.core.plan.accumulators import added
+from inaproto.core.plan.neutral import neutral_bytes
+from inaproto.core.rendezvous.rendezvous import Rendezvous
 from tests.planted.planting import SMALL, Change, PlantedFault
 from tests.planted.shapes import (
     going_on,
@@ -22,10 +22,10 @@ from tests.planted.shapes import (
     two_rings,
 )
 
-RECOVERY: Final = "protocol.md section 5; inaproto.core.recovery"
-CHAIN: Final = "protocol.md section 5, chain; inaproto.core.accumulators"
-RING: Final = "protocol.md section 5, ring; inaproto.core.ring_all_reduce_engine"
-TWO_RINGS: Final = "MINA IV-C; inaproto.core.two_paths"
+RECOVERY: Final = "protocol.md section 5; inaproto.core.host.recovery"
+CHAIN: Final = "protocol.md section 5, chain; inaproto.core.plan.accumulators"
+RING: Final = "protocol.md section 5, ring; inaproto.core.host.engines.ring"
+TWO_RINGS: Final = "MINA IV-C; inaproto.core.host.engines.two_paths"
 
 RECOVERY_FAULTS: Final = (
     PlantedFault(
@@ -51,7 +51,7 @@ RECOVERY_FAULTS: Final = (
     ),
     PlantedFault(
         "neutral_sum_of_plus_zero",
-        RECOVERY + "; inaproto.core.neutral",
+        RECOVERY + "; inaproto.core.plan.neutral",
         "takes +0 for the neutral element of a float sum",
         (
             Change(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.message_window import MessageWindow
-from inaproto.core.operation_queue import OperationQueue
-from inaproto.core.rc_requester import RcRequester
-from inaproto.core.ring_engine import RingEngine
+from inaproto.core.host.engines.in_network import RingEngine
+from inaproto.core.host.message_window import MessageWindow
+from inaproto.core.host.operation_queue import OperationQueue
+from inaproto.core.rdma.requester import RcRequester
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import busy, one_message_window, stalling
 
@@ -52,7 +52,7 @@ SENDER_FAULTS: Final = (
     ),
     PlantedFault(
         "header_slot_reused_early",
-        FLOW_CONTROL + "; the addition in inaproto.core.message_window",
+        FLOW_CONTROL + "; the addition in inaproto.core.host.message_window",
         "writes the header of message m+2N while the transport may still resend message m",
         (Change(MessageWindow._sendable, "self._completed + self._slots,", "self._offered,"),),
         shape=one_message_window,
@@ -110,7 +110,7 @@ SENDER_FAULTS: Final = (
     ),
     PlantedFault(
         "result_flag_not_demanded",
-        "inaproto.core.ring_engine: a result is marked by the accelerator",
+        "inaproto.core.host.engines.in_network: a result is marked by the accelerator",
         "takes whatever message has the right header for a result",
         (Change(RingEngine._contradiction, "if not got.is_result:", "if False:"),),
         test="tests/paper/test_netreduce_3_2_reliability.py::test_a_rank_takes_nothing_for_a_result_that_was_not_summed",
@@ -171,7 +171,7 @@ SENDER_FAULTS: Final = (
     ),
     PlantedFault(
         "every_nak_honoured",
-        RELIABILITY + "; go-back-N in inaproto.core.rc_requester",
+        RELIABILITY + "; go-back-N in inaproto.core.rdma.requester",
         "goes back once more for each NAK, also for those that the last go-back has not answered yet",
         (Change(RcRequester._sequence_nak, " or self._answers_old_round(now)", ""),),
         test="tests/paper/test_netreduce_3_2_reliability.py::test_one_gap_brings_one_go_back",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from inaproto.sim.machines import with_machines
-from inaproto.sim.racks import draw_racks
-from inaproto.sim.recovering import recovering
-from inaproto.sim.streams import Draws
-from inaproto.sim.swarm import Fault, FaultKind, WorldConfig
-from inaproto.sim.topology import LinkConfig, map_trunks
-from inaproto.sim.weather import Weather
+from inaproto.faults.streams import Draws
+from inaproto.faults.weather import Weather
+from inaproto.sim.frames.draw.machines import with_machines
+from inaproto.sim.frames.draw.racks import draw_racks
+from inaproto.sim.frames.draw.recovering import recovering
+from inaproto.sim.frames.draw.swarm import Fault, FaultKind, WorldConfig
+from inaproto.sim.frames.draw.topology import LinkConfig, map_trunks
 from inaproto.units import MS, US, S
 from inaproto.wire.ina_header import Dtype, Op
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
-from inaproto.core.sharing_participant import SharingParticipant
-from inaproto.core.sharing_patience import Patience
-from inaproto.core.sharing_round import Round
-from inaproto.core.sharing_rounds import Rounds
-from inaproto.core.sharing_wishes import Wishes
-from inaproto.core.slot_ledger import SlotLedger
-from inaproto.core.tree_migration import TreeMigration
-from inaproto.core.tree_migration_jobs import JobMoves
+from inaproto.core.migration.coordinator import TreeMigration
+from inaproto.core.migration.jobs import JobMoves
+from inaproto.core.migration.ledger import SlotLedger
+from inaproto.core.sharing.coordinator import SharingCoordinator
+from inaproto.core.sharing.participant import SharingParticipant
+from inaproto.core.sharing.patience import Patience
+from inaproto.core.sharing.round import Round
+from inaproto.core.sharing.rounds import Rounds
+from inaproto.core.sharing.wishes import Wishes
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from inaproto.core.sharing_participant import SharingParticipant
-from inaproto.core.sharing_round import Round
-from inaproto.core.sharing_rounds import Rounds
-from inaproto.core.sharing_wishes import Wishes
-from inaproto.core.standing_turns import StandingTurns
+from inaproto.core.sharing.participant import SharingParticipant
+from inaproto.core.sharing.round import Round
+from inaproto.core.sharing.rounds import Rounds
+from inaproto.core.sharing.standing_turns import StandingTurns
+from inaproto.core.sharing.wishes import Wishes
 from tests.planted.planting import Change, PlantedFault
 
 SHARING: Final = "MINA IV-B; protocol.md 6"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core import ingest, reduce
-from inaproto.core.accelerator import Accelerator
-from inaproto.core.aggregator import Region
-from inaproto.core.bridge import Bridge
-from inaproto.core.emission import Emission
-from inaproto.core.ingest import Ingest
-from inaproto.core.lookup_table import Flow
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.plan import reduce
+from inaproto.core.switch import ingest
+from inaproto.core.switch.accelerator import Accelerator
+from inaproto.core.switch.aggregator import Region
+from inaproto.core.switch.bridge import Bridge
+from inaproto.core.switch.emission import Emission
+from inaproto.core.switch.ingest import Ingest
+from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.ina_header import Dtype
 from tests.planted.planting import CRASHES, Change, PlantedFault
 from tests.planted.shapes import (
@@ -271,7 +272,7 @@ SWITCH_FAULTS: Final = (
     ),
     PlantedFault(
         "result_not_marked",
-        "inaproto.core.accelerator: results are marked",
+        "inaproto.core.switch.accelerator: results are marked",
         "sends results without the flag that tells them from raw payloads",
         (Change(Region.keep_header, "self.ina_bytes[rank, FLAGS_OFFSET] |= FLAG_RESULT", "pass"),),
     ),
@@ -364,7 +365,7 @@ SWITCH_FAULTS: Final = (
     ),
     PlantedFault(
         "memory_not_given_back",
-        "inaproto.core.accelerator: memory is bounded",
+        "inaproto.core.switch.accelerator: memory is bounded",
         "counts a ring's memory when it comes, not when it goes",
         (Change(Accelerator._remove, "self._memory_bytes -= bytes_needed(ring.spec)", "pass"),),
     ),
@@ -376,7 +377,7 @@ SWITCH_FAULTS: Final = (
     ),
     PlantedFault(
         "removed_connections_bridged",
-        "inaproto.core.accelerator: raw payloads of a removed ring",
+        "inaproto.core.switch.accelerator: raw payloads of a removed ring",
         "forgets the connections of a ring at once; what its ranks still send passes raw",
         (
             Change(
@@ -390,7 +391,7 @@ SWITCH_FAULTS: Final = (
     ),
     PlantedFault(
         "template_outlives_ring",
-        "inaproto.core.ingest: the quick way",
+        "inaproto.core.switch.ingest: the quick way",
         "goes on recognising middle packets of a ring that was removed",
         (Change(Ingest.forget, "if known[0] is not flow", "if True or flow"),),
         swarm=CRASHES,

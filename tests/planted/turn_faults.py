@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.aggregator import AggregatorArray
-from inaproto.core.slot_pools import SlotPools
+from inaproto.core.switch.aggregator import AggregatorArray
+from inaproto.core.switch.slot_pools import SlotPools
 from tests.planted.planting import Change, PlantedFault
 
 TURNS: Final = "MINA III-D, one job at a switch at a time"

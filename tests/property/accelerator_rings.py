@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.wire import icrc
 from inaproto.wire.ethernet import EthernetHeader
 from inaproto.wire.ina_header import (

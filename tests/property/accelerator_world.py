@@ -29,7 +29,7 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.accelerator import (
+from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
     EmitFrames,

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from inaproto.core.push_pull.clocks import FOREVER, REMOVED, Clocks, WorkerId
-from inaproto.core.push_pull.types import Answer, Heard, NodeAction, RootAction
-from inaproto.core.push_pull.words import (
+from inaproto.core.models.clocks import FOREVER, REMOVED, Clocks, WorkerId
+from inaproto.core.models.events import Answer, Heard, NodeAction, RootAction
+from inaproto.core.models.messages import (
     Attach,
     Attached,
     Detach,

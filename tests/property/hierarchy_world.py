@@ -19,7 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.accelerator import (
+from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
+from inaproto.core.switch.accelerator import (
     Accelerator,
     Action,
     Counters,
@@ -30,8 +31,7 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
-from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader

@@ -17,10 +17,10 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from inaproto.core.accelerator import Action, InstallRing, RemoveRing, RingFault
-from inaproto.core.accelerator_types import TURN_LOST
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.ring_spec import NO_TURN, PoolSpec, RingSpec
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import Action, InstallRing, RemoveRing, RingFault
+from inaproto.core.switch.events import TURN_LOST
+from inaproto.core.switch.ring_spec import NO_TURN, PoolSpec, RingSpec
 from inaproto.wire.roce import RocePacket
 from tests.property.accelerator_rings import Flow, RingTraffic
 from tests.property.hierarchy_world import NOW, HierarchyWorld

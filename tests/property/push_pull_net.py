@@ -17,12 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
-from inaproto.core.push_pull.epochs import Stand
-from inaproto.core.push_pull.node import ShardNode
-from inaproto.core.push_pull.shape import Shape
-from inaproto.core.push_pull.shard import ShardRoot
-from inaproto.core.push_pull.types import (
+from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.models.events import (
     Answer,
     Clocked,
     Connect,
@@ -53,7 +49,11 @@ from inaproto.core.push_pull.types import (
     Tell,
     Woke,
 )
-from inaproto.core.push_pull.words import NodeId, Word
+from inaproto.core.models.messages import NodeId, Word
+from inaproto.core.models.node import ShardNode
+from inaproto.core.models.shard import ShardRoot
+from inaproto.core.models.tree.epochs import Stand
+from inaproto.core.models.tree.shape import Shape
 from inaproto.errors import Blame
 from inaproto.units import MS, Instant
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from inaproto.core.rc_requester import (
+from inaproto.core.rdma.reliable_connection import Outcome, packets_of
+from inaproto.core.rdma.requester import (
     AckArrived,
     Complete,
     PostWrite,
@@ -24,7 +25,7 @@ from inaproto.core.rc_requester import (
     TimerExpired,
     Transmit,
 )
-from inaproto.core.rc_responder import (
+from inaproto.core.rdma.responder import (
     Deliver,
     PacketArrived,
     Place,
@@ -34,7 +35,6 @@ from inaproto.core.rc_responder import (
     ResponderConfig,
     RunArrived,
 )
-from inaproto.core.rc_types import Outcome, packets_of
 from inaproto.units import Instant
 from inaproto.wire.roce import Opcode
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op, signature
 from inaproto_adapters.shm.exchange import Call, Exchange, Kind
 from inaproto_adapters.shm.layout import Cut, Layout

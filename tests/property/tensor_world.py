@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.roce import RocePacket
 from tests.property.accelerator_rings import Flow, Operation, RingTraffic, fill_with

@@ -9,8 +9,8 @@ from dataclasses import asdict
 
 import pytest
 
-from inaproto.core.accelerator import PortDown, PortUp
-from inaproto.core.aggregation_tree import TreeSwitch
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import PortDown, PortUp
 from tests.property.hierarchy_world import NOW, HierarchyWorld
 from tests.seeds import seeds
 

@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
-from inaproto.core.schedule_run import run_schedule
-from inaproto.core.schedules.chain import chain
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto_controller.simulate.schedules.chain import chain
 from tests.property.accelerator_rings import Operation
 from tests.property.shm_ranks import Ranks, in_any_order
 from tests.property.tensor_world import TensorWorld, tree_of
 from tests.property.test_plans_and_paths import FORMAT, expected_bytes, random_plan
 from tests.property.test_shm_plans import TYPES, random_tensors
+from tests.schedule_run import run_schedule
 from tests.seeds import seeds
 from tests.unit.exact_reference import NUMPY
 from tests.unit.ideal_job import IdealJob

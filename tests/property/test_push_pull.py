@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.push_pull.clocks import REMOVED
-from inaproto.core.push_pull.types import Mark, Patience, ShardSpec
-from inaproto.core.push_pull.words import NodeId, Push, Weights
+from inaproto.core.models.clocks import REMOVED
+from inaproto.core.models.events import Mark, Patience, ShardSpec
+from inaproto.core.models.messages import NodeId, Push, Weights
 from inaproto.units import MS
 from tests.property.push_pull_net import QUICK, ROOT, Net, ancestors, children
 from tests.seeds import seeds

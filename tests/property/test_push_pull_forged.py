@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from inaproto.core.push_pull.types import ShardSpec
+from inaproto.core.models.events import ShardSpec
 from tests.property.forged_words import ForgedNet
 from tests.property.push_pull_net import QUICK
 from tests.property.test_push_pull import drawn_tree

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from inaproto.core.push_pull.clocks import REMOVED
-from inaproto.core.push_pull.types import Mark, ShardSpec
-from inaproto.core.push_pull.words import NodeId
+from inaproto.core.models.clocks import REMOVED
+from inaproto.core.models.events import Mark, ShardSpec
+from inaproto.core.models.messages import NodeId
 from inaproto.units import MS
 from tests.property.push_pull_net import ROOT, Net
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.push_pull.shard import ShardRoot
-from inaproto.core.push_pull.trees import heap_tree
-from inaproto.core.push_pull.types import Mark, Patience, Reshape, ShardSpec
-from inaproto.core.push_pull.words import FIRST_EPOCH, NodeId, Push, Reshaped
+from inaproto.core.models.events import Mark, Patience, Reshape, ShardSpec
+from inaproto.core.models.messages import FIRST_EPOCH, NodeId, Push, Reshaped
+from inaproto.core.models.shard import ShardRoot
+from inaproto.core.models.tree.trees import heap_tree
 from tests.property.push_pull_net import QUICK, ROOT, Net
 from tests.property.test_push_pull import KINDS, STEPS, Faults, _made, serial
 from tests.seeds import seeds

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from tests.unit.exact_reference import HALF, exact
 from tests.unit.ideal_job import IdealJob

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.sharing_turns import JobFacts, StandingTurn, TurnConfig, TurnRule, next_turn
-from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.units import JobId, OpIndex
+from inaproto_controller.planning.turns.turns import JobFacts, StandingTurn, TurnConfig, TurnRule, next_turn
 from tests.seeds import seeds
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.sharing_words import Rule
-from inaproto.sim.explore.sharing_config import SharingWorldConfig
-from inaproto.sim.explore.sharing_states import State
-from inaproto.sim.explore.sharing_world import SharingWorld
+from inaproto.core.sharing.messages import Rule
+from inaproto.sim.explore.sharing.config import SharingWorldConfig
+from inaproto.sim.explore.sharing.states import State
+from inaproto.sim.explore.sharing.world import SharingWorld
 
 FAULTY_STEPS = 120
 HEALED_STEPS_MAX = 4_000

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.job_run import JobRun, Phase
-from inaproto.core.sharing_turns import JobFacts, StandingTurn, TurnConfig, next_turn
-from inaproto.core.step_ends import EndsFrom, EndsOfStep, best_end, plain_end
-from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
 from inaproto.units import JobId, OpIndex
+from inaproto_controller.planning.turns.job_run import JobRun, Phase
+from inaproto_controller.planning.turns.step_ends import EndsFrom, EndsOfStep, best_end, plain_end
+from inaproto_controller.planning.turns.turns import JobFacts, StandingTurn, TurnConfig, next_turn
 from tests.seeds import seeds
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.tree_migration_types import MigrationConfig, PlanWanted, SwitchLost
+from inaproto.core.migration.events import MigrationConfig, PlanWanted, SwitchLost
 from inaproto.units import MS, S
 from tests.unit.migrating_jobs import MigratingJobs, plan
 

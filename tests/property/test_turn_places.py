@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from inaproto.core.sharing_types import OperationEnded, OperationStarting, TurnStands, TurnWanted
-from inaproto.core.sharing_words import Rule, Seat
+from inaproto.core.sharing.events import OperationEnded, OperationStarting, TurnStands, TurnWanted
+from inaproto.core.sharing.messages import Rule, Seat
 from inaproto.units import MS, JobId, OpIndex
 from tests.paper.sharing_group import Group
 from tests.seeds import seeds

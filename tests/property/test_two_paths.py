@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.two_paths import BASE, INA, Binding, BoundPath, Wait
+from inaproto.core.host.engines.two_paths import BASE, INA, Binding, BoundPath, Wait
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.units import Epoch, Instant
 from inaproto.wire.ina_header import Dtype, Op
 from tests.property.test_recovery import PART, Bytes, draw_bytes, draw_lists

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto.sim.announcement import announcement
-from inaproto.sim.topology import fat_tree, leaf_spine
-from inaproto_hil.bench.allreduce import allreduce
-from inaproto_hil.bench.allreduce_memory import MemoryConfig, measure_row
-from inaproto_hil.bench.link_traffic import Expected, LinkTraffic, Volume, arithmetic, compare
+from inaproto.faults.announcement import announcement
+from inaproto.sim.frames.draw.topology import fat_tree, leaf_spine
+from inaproto_hil.bench.allreduce.command import allreduce
+from inaproto_hil.bench.allreduce.link_traffic import Expected, LinkTraffic, Volume, arithmetic, compare
+from inaproto_hil.bench.allreduce.memory import MemoryConfig, measure_row
 
 QUICK = [
     "--fabric",

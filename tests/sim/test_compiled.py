@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from inaproto.errors import ConfigError, Unsupported
-from inaproto.sim.swarm import draw_world
-from inaproto.sim.world import Violation
+from inaproto.sim.frames.draw.swarm import draw_world
+from inaproto.sim.frames.world import Violation
 from inaproto_hil.compiled import build, choice, extensions
 from inaproto_hil.compiled.build import Cache, NotBuilt, SourceChanged, open_cache
 from inaproto_hil.compiled.choice import Code, choose, is_worth
@@ -71,7 +71,7 @@ def test_a_field_whose_class_has_no_object_becomes_a_union() -> None:
     source = '''"""Über."""
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
-    from inaproto.sim.host import SimHost
+    from inaproto.sim.frames.host.host import SimHost
 @dataclass(slots=True)
 class Flow:
     sender: SimHost
@@ -219,7 +219,7 @@ def test_a_source_that_changes_meanwhile_is_nobodys_fault(cache: Cache) -> None:
 def test_a_copy_that_does_otherwise_is_refused(tmp_path: Path) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     right = {"file": str(tmp_path / f"world{suffix}"), "digests": {"single 0": "d", "racks 0": "e"}}
-    source = right | {"file": "inaproto/sim/world.py"}
+    source = right | {"file": "inaproto/sim/frames/world.py"}
     build.compare(tmp_path, source, right)
     with pytest.raises(NotBuilt, match="world racks 0 is f, by the source e"):
         build.compare(tmp_path, source, right | {"digests": {"single 0": "d", "racks 0": "f"}})

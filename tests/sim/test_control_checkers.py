@@ -6,12 +6,17 @@ from functools import partial
 
 import pytest
 
-from inaproto.core.sharing_words import Path
-from inaproto.core.slot_ledger import Lease, Order, SlotRequest
-from inaproto.core.tree_migration_types import JobRecord, MigrationRecord, Tree
-from inaproto.sim.checkers.checker import Violated
-from inaproto.sim.control.checker import ControlChecker
-from inaproto.sim.control.checkers import DrainedFirst, OneDecision, PoolApart, SlotsKept, all_checkers
+from inaproto.core.migration.events import JobRecord, MigrationRecord, Tree
+from inaproto.core.migration.ledger import Lease, Order, SlotRequest
+from inaproto.core.sharing.messages import Path
+from inaproto.sim.control.checkers.checker import ControlChecker
+from inaproto.sim.control.checkers.checkers import (
+    DrainedFirst,
+    OneDecision,
+    PoolApart,
+    SlotsKept,
+    all_checkers,
+)
 from inaproto.sim.control.config import ControlFault, FaultKind
 from inaproto.sim.control.node import Timer
 from inaproto.sim.control.pool import Pool
@@ -19,6 +24,7 @@ from inaproto.sim.control.rules import RULES
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.store import Store
 from inaproto.sim.control.world import ControlWorld
+from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.units import MS, Instant, S
 from tests.planted.sharing_faults import FAULTS
 from tests.sim.test_control_world import world

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto.core.sharing_words import Path
-from inaproto.core.slot_ledger import Lease
-from inaproto.sim.control.checker import ControlChecker
-from inaproto.sim.control.checkers import all_checkers
+from inaproto.core.migration.ledger import Lease
+from inaproto.core.sharing.messages import Path
+from inaproto.sim.control.checkers.checker import ControlChecker
+from inaproto.sim.control.checkers.checkers import all_checkers
 from inaproto.sim.control.config import RULES, ControlConfig, ControlFault, FaultKind, Rule
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.world import ControlResult, ControlWorld

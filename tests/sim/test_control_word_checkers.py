@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from inaproto.core.sharing_types import SharingRecord
-from inaproto.core.sharing_words import (
+from inaproto.core.migration.ledger import Lease
+from inaproto.core.sharing.events import SharingRecord
+from inaproto.core.sharing.messages import (
     AT_ONCE,
     Abort,
     Commit,
@@ -27,14 +28,13 @@ from inaproto.core.sharing_words import (
     Version,
     Vote,
 )
-from inaproto.core.slot_ledger import Lease
-from inaproto.sim.checkers.checker import Violated
-from inaproto.sim.control.checker import ControlChecker
-from inaproto.sim.control.checkers import LocksEnd
+from inaproto.sim.control.checkers.checker import ControlChecker
+from inaproto.sim.control.checkers.checkers import LocksEnd
+from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.control.seat import SimSeat
-from inaproto.sim.control.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
 from inaproto.sim.control.world import ControlWorld
+from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.units import Epoch, JobId, OpIndex
 from tests.sim.test_control_world import world
 

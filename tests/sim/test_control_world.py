@@ -14,6 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from inaproto.errors import ConfigError
+from inaproto.faults.weather import Weather
+from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.campaign.rules import rules_of
+from inaproto.sim.campaign.word_log import (
+    ControlLog,
+    is_control_log,
+    read_control_log,
+    replay_control,
+    say_failure,
+)
+from inaproto.sim.campaign.word_shrink import shrink_control
 from inaproto.sim.control.config import (
     NO_TREE,
     RULES,
@@ -25,15 +37,9 @@ from inaproto.sim.control.config import (
     Rule,
 )
 from inaproto.sim.control.drawing import draw_control
-from inaproto.sim.control.log import ControlLog, is_control_log, read_control_log, replay_control, say_failure
 from inaproto.sim.control.rules import RULES as RULES_KEPT
-from inaproto.sim.control.shrink import shrink_control
 from inaproto.sim.control.world import ControlWorld
-from inaproto.sim.kinds import WorldKind
-from inaproto.sim.log import DamagedLog, Program
-from inaproto.sim.marks import declared_of, meaning_of, seeds_min_of
-from inaproto.sim.rules import rules_of
-from inaproto.sim.weather import Weather
+from inaproto.sim.frames.runs.log import DamagedLog, Program
 from inaproto.units import MS, US
 from inaproto_hil.soak import replay, soak
 from tests.planted.sharing_faults import FAULTS

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto.sim.explore import engine, ring_world
-from inaproto.sim.explore.variants import VARIANTS
+from inaproto.sim.explore import engine
+from inaproto.sim.explore.ring import world as ring_world
+from inaproto.sim.explore.ring.variants import VARIANTS
 from inaproto_hil.explore import explore
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.sharing_types import SeatGone, SeatsChanged
-from inaproto.core.sharing_words import AT_ONCE, Rule
+from inaproto.core.sharing.events import SeatGone, SeatsChanged
+from inaproto.core.sharing.messages import AT_ONCE, Rule
 from inaproto.sim.explore.engine import explore
-from inaproto.sim.explore.sharing_config import SharingWorldConfig
-from inaproto.sim.explore.sharing_states import DOWN, HOST_CRASH, State, Step
-from inaproto.sim.explore.sharing_world import SharingWorld
+from inaproto.sim.explore.sharing.config import SharingWorldConfig
+from inaproto.sim.explore.sharing.states import DOWN, HOST_CRASH, State, Step
+from inaproto.sim.explore.sharing.world import SharingWorld
 
 
 class GivesUp(SharingWorld):

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.aggregator import Region
+from inaproto.core.switch.aggregator import Region
 from inaproto.errors import InvariantBroken
-from inaproto.sim.explore import live_rank, switch_machine
-from inaproto.sim.explore.live_rank import LiveRank
-from inaproto.sim.explore.ring_world import DELIVER, DELIVER_LATER, RingWorld, State, Step
-from inaproto.sim.explore.switch_machine import emissions, fresh_accelerator
-from inaproto.sim.explore.variants import ring_config
+from inaproto.sim.explore.ring import live_rank, switch_machine
+from inaproto.sim.explore.ring.live_rank import LiveRank
+from inaproto.sim.explore.ring.switch_machine import emissions, fresh_accelerator
+from inaproto.sim.explore.ring.variants import ring_config
+from inaproto.sim.explore.ring.world import DELIVER, DELIVER_LATER, RingWorld, State, Step
 from inaproto.units import MS, Instant
 
 STEPS_MAX = 400

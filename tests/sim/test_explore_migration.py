@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from inaproto.sim.explore.engine import Counterexample, Kind, Verdict, explore
-from inaproto.sim.explore.migration_variants import VARIANTS, migration_config, migration_world
+from inaproto.sim.explore.migration.variants import VARIANTS, migration_config, migration_world
 from inaproto_hil.explore import explore as command
 
 KINDS = ("losses", "duplicates", "crashes", "reboots", "outages", "run_outs", "deaths")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from inaproto.core.push_pull.node import ShardNode
+from inaproto.core.models.node import ShardNode
 from inaproto.errors import ConfigError, InvariantBroken
 from inaproto.sim.explore.engine import Verdict, explore
-from inaproto.sim.explore.overlay_config import NOW, OverlayWorldConfig
-from inaproto.sim.explore.overlay_waits import waits_of
-from inaproto.sim.explore.overlay_world import OverlayExplored
+from inaproto.sim.explore.models.config import NOW, OverlayWorldConfig
+from inaproto.sim.explore.models.waits import waits_of
+from inaproto.sim.explore.models.world import OverlayExplored
 from inaproto.units import Instant
 from inaproto_hil.explore import explore as command
 from inaproto_hil.explore.worlds import WORLDS

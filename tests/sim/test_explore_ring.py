@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from inaproto.core import aggregator, message_window, rc_requester
-from inaproto.core.message_window import MessageWindow
-from inaproto.core.rc_responder import ResponderConfig
-from inaproto.core.reduce import reduce_into
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.host import message_window
+from inaproto.core.host.message_window import MessageWindow
+from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.rdma import requester as rc_requester
+from inaproto.core.rdma.responder import ResponderConfig
+from inaproto.core.switch import aggregator
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import ConfigError
-from inaproto.sim.explore import live_rank
 from inaproto.sim.explore.engine import Counterexample, Kind, Verdict, explore
-from inaproto.sim.explore.variants import PRODUCT, VARIANTS, ring_config, ring_world
+from inaproto.sim.explore.ring import live_rank
+from inaproto.sim.explore.ring.variants import PRODUCT, VARIANTS, ring_config, ring_world
 from inaproto.units import PSN_MASK
 
 STATES_MAX = 400_000

@@ -6,13 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import Accelerator, AcceleratorConfig
-from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.errors import ConfigError
-from inaproto.sim.racks import along_a_further_root, draw_racks
-from inaproto.sim.swarm import Swarm, WorldConfig
-from inaproto.sim.topology import FurtherRoot, SwitchConfig, Topology, leaf_spine, map_trunks, node_names
-from inaproto.sim.world import World
+from inaproto.sim.frames.draw.racks import along_a_further_root, draw_racks
+from inaproto.sim.frames.draw.swarm import Swarm, WorldConfig
+from inaproto.sim.frames.draw.topology import (
+    FurtherRoot,
+    SwitchConfig,
+    Topology,
+    leaf_spine,
+    map_trunks,
+    node_names,
+)
+from inaproto.sim.frames.world import World
 from tests.seeds import seeds
 from tests.sim.worlds import make_nic, run
 

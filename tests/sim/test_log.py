@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from inaproto.errors import ConfigError, DecodeError
-from inaproto.sim.failure import is_hit, last_turn, say_failure
-from inaproto.sim.log import Log, read_log
-from inaproto.sim.sequence_diagram import draw
-from inaproto.sim.swarm import draw_world
+from inaproto.sim.campaign.failure import is_hit, last_turn, say_failure
+from inaproto.sim.campaign.sequence_diagram import draw
+from inaproto.sim.frames.draw.swarm import draw_world
+from inaproto.sim.frames.runs.log import Log, read_log
 from inaproto_hil.soak.parts import installed
 from tests.sim.third_nak import PARTS, PRODUCT, PROGRAM, SEED
 

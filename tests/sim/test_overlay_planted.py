@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.sim.overlay.drawing import draw_overlay
-from inaproto.sim.overlay.world import OverlayWorld
+from inaproto.sim.models.drawing import draw_overlay
+from inaproto.sim.models.world import OverlayWorld
 from tests.planted.overlay_faults import FAULTS, FINDS
 from tests.planted.table import TABLE, overlay_section
 

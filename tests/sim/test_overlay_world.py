@@ -13,14 +13,22 @@ from typing import Any, Final
 import pytest
 from click.testing import CliRunner
 
-from inaproto.core.push_pull.types import Mark
+from inaproto.core.models.events import Mark
 from inaproto.errors import ConfigError
-from inaproto.sim.control.log import ControlLog, is_control_log, read_control_log, replay_control, say_failure
-from inaproto.sim.control.shrink import shrink_control
-from inaproto.sim.kinds import WorldKind
-from inaproto.sim.log import Program
-from inaproto.sim.marks import declared_of, meaning_of, seeds_min_of
-from inaproto.sim.overlay.config import (
+from inaproto.faults.weather import Weather
+from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.marks import declared_of, meaning_of, seeds_min_of
+from inaproto.sim.campaign.rules import rules_of
+from inaproto.sim.campaign.word_log import (
+    ControlLog,
+    is_control_log,
+    read_control_log,
+    replay_control,
+    say_failure,
+)
+from inaproto.sim.campaign.word_shrink import shrink_control
+from inaproto.sim.frames.runs.log import Program
+from inaproto.sim.models.config import (
     FIRST_SERVER,
     FaultKind,
     OverlayConfig,
@@ -28,11 +36,9 @@ from inaproto.sim.overlay.config import (
     ShardSetup,
     WorkerSetup,
 )
-from inaproto.sim.overlay.drawing import draw_overlay
-from inaproto.sim.overlay.rules import RULES
-from inaproto.sim.overlay.world import OverlayResult, OverlayWorld
-from inaproto.sim.rules import rules_of
-from inaproto.sim.weather import Weather
+from inaproto.sim.models.drawing import draw_overlay
+from inaproto.sim.models.rules import RULES
+from inaproto.sim.models.world import OverlayResult, OverlayWorld
 from inaproto.units import MS
 from inaproto_hil.soak import replay, soak
 from tests.planted.overlay_faults import FAULTS
@@ -132,8 +138,8 @@ def test_several_shards_are_trained_together() -> None:
 
 def test_a_digest_does_not_depend_on_hashes() -> None:
     program = (
-        "from inaproto.sim.overlay.drawing import draw_overlay\n"
-        "from inaproto.sim.overlay.world import OverlayWorld\n"
+        "from inaproto.sim.models.drawing import draw_overlay\n"
+        "from inaproto.sim.models.world import OverlayWorld\n"
         "print(*(OverlayWorld(draw_overlay(seed)).run().digest for seed in (0, 3)))"
     )
     said = {

@@ -3,9 +3,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from inaproto.sim.campaign.rules import rules
 from inaproto.sim.control.rules import RULES as CONTROL_RULES
-from inaproto.sim.overlay.rules import RULES as OVERLAY_RULES
-from inaproto.sim.rules import rules
+from inaproto.sim.models.rules import RULES as OVERLAY_RULES
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from inaproto.errors import ConfigError
-from inaproto.sim.shrink import ddmin, shrink
-from inaproto.sim.swarm import Swarm, WorldConfig, draw_world
+from inaproto.sim.frames.draw.swarm import Swarm, WorldConfig, draw_world
+from inaproto.sim.frames.runs.shrink import ddmin, shrink
 from tests.sim.third_nak import PARTS, PRODUCT
 
 SMALL = Swarm(ranks_max=4, jobs_max=2, packets_max=100)

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from inaproto.errors import ConfigError
-from inaproto.sim.rules import rules
-from inaproto.sim.swarm import draw_world
+from inaproto.sim.campaign.rules import rules
+from inaproto.sim.frames.draw.swarm import draw_world
 from inaproto.task_engines import InProcess
 from inaproto_hil.soak import campaign, replay, soak
 from inaproto_hil.soak.block import Block, run_block
@@ -279,7 +279,7 @@ def test_being_stopped_early_is_130_too(tmp_path: Path, monkeypatch: pytest.Monk
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("inaproto.sim.world.World.run", stopped)
+    monkeypatch.setattr("inaproto.sim.frames.world.World.run", stopped)
     assert run("replay", str(log)).exit_code == 130
     assert run("soak", "--seed", QUICK[0]).exit_code == 130
     monkeypatch.undo()

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.tree_control_types import FabricSwitch
-from inaproto.core.tree_shapes import tree_of
+from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch
+from inaproto.core.rendezvous.fabric.events import FabricSwitch
+from inaproto.core.rendezvous.fabric.shapes import tree_of
+from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import ConfigError
-from inaproto.sim.kinds import FRAME_KINDS, draw_kind, kind_of
-from inaproto.sim.racks import draw_racks
-from inaproto.sim.topology import (
+from inaproto.sim.campaign.kinds import FRAME_KINDS, draw_kind, kind_of
+from inaproto.sim.frames.draw.racks import draw_racks
+from inaproto.sim.frames.draw.topology import (
     LinkConfig,
     Plan,
     SwitchConfig,

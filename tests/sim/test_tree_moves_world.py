@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.aggregator import AggregatorArray
-from inaproto.core.job_tree import TreeIs
-from inaproto.core.rendezvous_trees import STEPS, TreeMoves
+from inaproto.core.rendezvous.job_tree import TreeIs
+from inaproto.core.rendezvous.tree_moves import STEPS, TreeMoves
+from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.errors import ConfigError
-from inaproto.sim.kinds import WorldKind
-from inaproto.sim.marks import declared_of
-from inaproto.sim.shared import draw_shared
-from inaproto.sim.swarm import Fault, FaultKind, JobConfig, Swarm, TreeMove, WorldConfig
-from inaproto.sim.topology import FurtherRoot, LinkConfig, leaf_spine
+from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.marks import declared_of
+from inaproto.sim.frames.draw.shared import draw_shared
+from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, Swarm, TreeMove, WorldConfig
+from inaproto.sim.frames.draw.topology import FurtherRoot, LinkConfig, leaf_spine
 from inaproto.units import MS, S
 from tests.seeds import seeds
 from tests.sim.worlds import run
@@ -101,7 +101,7 @@ def test_a_rendezvous_that_asks_no_host_to_park_is_found(monkeypatch: pytest.Mon
         job.tree.epoch = wish.epoch
         return self._take_away(job)
 
-    monkeypatch.setattr("inaproto.core.rendezvous_trees.STEPS", {**STEPS, TreeIs.STANDING: at_once})
+    monkeypatch.setattr("inaproto.core.rendezvous.tree_moves.STEPS", {**STEPS, TreeIs.STANDING: at_once})
     results = [run(moving(*BACK_AND_FORTH, seed=f"unasked {number}")) for number in range(3)]
     assert any(result.violation is not None for result in results)
 

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from inaproto.core.aggregation_tree import TreeSwitch
+from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.errors import LocalMisuse, Unsupported
-from inaproto.sim.timed.tree_rate import Adder, steady_rate
+from inaproto_controller.simulate.timed.tree_rate import Adder, steady_rate
 
 RACK = TreeSwitch("rack", (0, 1, 2))
 TREE = TreeSwitch("ps", (TreeSwitch("passes", (RACK, 3), aggregates=False), 4))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from inaproto.sim.swarm import Swarm, WorldConfig, draw_world
-from inaproto.sim.world import World, WorldResult
+from inaproto.sim.frames.draw.swarm import Swarm, WorldConfig, draw_world
+from inaproto.sim.frames.world import World, WorldResult
 from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 
 SMALL: Final = Swarm(ranks_max=4, jobs_max=2, packets_max=300)

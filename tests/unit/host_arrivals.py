@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from inaproto.core.operations import Operation, ResultArrived, RingConfig
+from inaproto.core.host.operations import Operation, ResultArrived, RingConfig
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.host_header import HOST_HEADER_BYTES, HostHeader, Kind
 from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op

@@ -21,12 +21,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.accumulators import Accumulators, RotatedAccumulators
-from inaproto.core.chain_engine import ChainEngine
-from inaproto.core.hosts_engine import Combine, HostsAction, Place, PostSlot
-from inaproto.core.neutral import neutral_bytes
-from inaproto.core.operation_queue import OperationQueue, Source
-from inaproto.core.operations import (
+from inaproto.core.host.engines.chain import ChainEngine
+from inaproto.core.host.engines.host_tree import UP, Fold, OverlayAction, OverlayEngine, PostDown
+from inaproto.core.host.engines.hosts import Combine, HostsAction, Place, PostSlot
+from inaproto.core.host.engines.in_network import RingAction, RingEngine
+from inaproto.core.host.engines.ring import RingAllReduceEngine
+from inaproto.core.host.operation_queue import OperationQueue, Source
+from inaproto.core.host.operations import (
     Operation,
     OperationDone,
     PostKept,
@@ -38,12 +39,11 @@ from inaproto.core.operations import (
     Submit,
     TakeResult,
 )
-from inaproto.core.overlay_engine import UP, Fold, OverlayAction, OverlayEngine, PostDown
-from inaproto.core.overlay_tree import OverlayTree
-from inaproto.core.recovery import Recovery, decide
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
-from inaproto.core.ring_engine import RingAction, RingEngine
+from inaproto.core.host.recovery import Recovery, decide
+from inaproto.core.plan.accumulators import Accumulators, RotatedAccumulators
+from inaproto.core.plan.host_tree import OverlayTree
+from inaproto.core.plan.neutral import neutral_bytes
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.ina_header import FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.ring_engine import (
+from inaproto.core.host.engines.in_network import (
     Operation,
     OperationDone,
     OperationFailed,

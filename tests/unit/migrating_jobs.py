@@ -9,24 +9,8 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from inaproto.core.slot_ledger import (
-    ControllerArrived,
-    FromController,
-    Lease,
-    LedgerAction,
-    LedgerWoke,
-    NotHeld,
-    Order,
-    Renew,
-    SlotFreed,
-    SlotLedger,
-    SlotLedgerConfig,
-    SlotTaken,
-    ToController,
-    ToHost,
-)
-from inaproto.core.tree_migration import TreeMigration
-from inaproto.core.tree_migration_types import (
+from inaproto.core.migration.coordinator import TreeMigration
+from inaproto.core.migration.events import (
     DrainJob,
     FromSwitch,
     JobDrained,
@@ -42,6 +26,22 @@ from inaproto.core.tree_migration_types import (
     Tree,
     TreeStands,
     Woke,
+)
+from inaproto.core.migration.ledger import (
+    ControllerArrived,
+    FromController,
+    Lease,
+    LedgerAction,
+    LedgerWoke,
+    NotHeld,
+    Order,
+    Renew,
+    SlotFreed,
+    SlotLedger,
+    SlotLedgerConfig,
+    SlotTaken,
+    ToController,
+    ToHost,
 )
 from inaproto.units import MS, Instant, S
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inaproto.core.accelerator import AcceleratorConfig
-from inaproto.core.accelerator_types import PoolView
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.ring_spec import FlowSpec, PoolSpec
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import AcceleratorConfig
+from inaproto.core.switch.events import PoolView
+from inaproto.core.switch.ring_spec import FlowSpec, PoolSpec
 from tests.unit.switched_ring import SwitchedRing, ring_of
 from tests.unit.switched_tree import FIGURE_5, SwitchedTree
 

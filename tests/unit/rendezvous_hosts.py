@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from inaproto.core.accelerator import InstallRing, RemoveRing
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous import Rendezvous
-from inaproto.core.rendezvous_types import (
+from inaproto.core.rendezvous.events import (
     HostArrived,
     JobView,
     MemberAsked,
@@ -28,6 +25,9 @@ from inaproto.core.rendezvous_types import (
     WantRing,
     Woke,
 )
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.rendezvous import Rendezvous
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
     Broken,

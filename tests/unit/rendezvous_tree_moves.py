@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_trees import stands
-from inaproto.core.rendezvous_types import (
+from inaproto.core.rendezvous.events import (
     MemberParked,
     RendezvousAction,
     RingStands,
@@ -15,7 +13,9 @@ from inaproto.core.rendezvous_types import (
     TreesWished,
     TreeWished,
 )
-from inaproto.core.ring_spec import PoolSpec
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.tree_moves import stands
+from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.wire.ina_messages import InaParked
 from tests.unit.rendezvous_hosts import World
 from tests.unit.test_rendezvous_shared import joined

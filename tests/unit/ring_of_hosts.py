@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from inaproto.core.accumulators import RotatedAccumulators
-from inaproto.core.hosts_engine import HostsAction, PostSlot
-from inaproto.core.operations import PostMessage, ResultArrived
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
+from inaproto.core.host.engines.hosts import HostsAction, PostSlot
+from inaproto.core.host.engines.ring import RingAllReduceEngine
+from inaproto.core.host.operations import PostMessage, ResultArrived
+from inaproto.core.plan.accumulators import RotatedAccumulators
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.wire.host_header import Kind
 from tests.unit.host_arrivals import FULL, message_at
 from tests.unit.ideal_ring import ring_config

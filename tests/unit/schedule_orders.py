@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
-from inaproto.core.schedule import Aggregate, Schedule
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
+from inaproto_controller.simulate.schedules.schedule import Aggregate, Schedule
 
 Node: TypeAlias = "int | PlanList"
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from inaproto.core.accelerator import (
+from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
     Action,
@@ -17,7 +17,7 @@ from inaproto.core.accelerator import (
     InstallRing,
     PortUp,
 )
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.ethernet import EthernetHeader
 from inaproto.wire.ina_header import (

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from inaproto.core.accelerator import (
+from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
+from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
     Action,
@@ -20,9 +21,8 @@ from inaproto.core.accelerator import (
     InstallRing,
     PortUp,
 )
-from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
-from inaproto.core.ring_spec import RingSpec
-from inaproto.core.translation import start_psn
+from inaproto.core.switch.ring_spec import RingSpec
+from inaproto.core.switch.tree.translation import start_psn
 from inaproto.units import PortId
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import TreeNote

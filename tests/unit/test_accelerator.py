@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import AcceleratorConfig, InstallRing, RemoveRing, RingFault
+from inaproto.core.switch.accelerator import AcceleratorConfig, InstallRing, RemoveRing, RingFault
 from inaproto.errors import Blame
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import Dtype, Op

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.accelerator import AcceleratorConfig, FramesArrived, InstallRing, RemoveRing, RingFault
+from inaproto.core.switch.accelerator import (
+    AcceleratorConfig,
+    FramesArrived,
+    InstallRing,
+    RemoveRing,
+    RingFault,
+)
 from inaproto.errors import Blame
 from inaproto.units import Instant, PortId
 from inaproto.wire import icrc

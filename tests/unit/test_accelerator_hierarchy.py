@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import (
+from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
     InstallRing,
@@ -15,8 +15,8 @@ from inaproto.core.accelerator import (
     RemoveRing,
     RingRefused,
 )
-from inaproto.core.aggregator import bytes_needed
-from inaproto.core.translation import translations
+from inaproto.core.switch.aggregator import bytes_needed
+from inaproto.core.switch.tree.translation import translations
 from inaproto.wire.ina_header import FLAG_RESULT
 from tests.unit.switched_ring import NOW, mac, ring_of
 from tests.unit.switched_tree import SwitchedTree

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.accelerator import (
-    FramesArrived,
-)
+from inaproto.core.switch.accelerator import FramesArrived
 from inaproto.units import PortId
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import NoteKind

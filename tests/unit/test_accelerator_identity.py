@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inaproto.core.accelerator import FramesArrived, PortDown, PortUp
+from inaproto.core.switch.accelerator import FramesArrived, PortDown, PortUp
 from inaproto.errors import Blame
 from inaproto.units import Instant, PortId
 from inaproto.wire import icrc

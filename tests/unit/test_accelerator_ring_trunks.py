@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.accelerator import AcceleratorConfig, Action, FramesArrived, PortDown, PortUp
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.sim.announcement import announcement
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import AcceleratorConfig, Action, FramesArrived, PortDown, PortUp
+from inaproto.faults.announcement import announcement
 from inaproto.units import PortId
 from inaproto.wire.roce import Opcode
 from inaproto.wire.trunk_hello import TrunkHello

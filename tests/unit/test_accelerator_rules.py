@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from inaproto.core.accelerator import (
+from inaproto.core.switch.accelerator import (
     AcceleratorConfig,
     AcceleratorView,
     FramesArrived,
@@ -15,8 +15,8 @@ from inaproto.core.accelerator import (
     RemoveRing,
     RingRefused,
 )
-from inaproto.core.accelerator_types import Counters
-from inaproto.core.aggregator import bytes_needed
+from inaproto.core.switch.aggregator import bytes_needed
+from inaproto.core.switch.events import Counters
 from inaproto.errors import Blame
 from inaproto.units import Instant, PortId
 from inaproto.wire import icrc

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from inaproto.core.accelerator import (
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import (
     Accelerator,
     FramesArrived,
     InstallRing,
@@ -12,7 +13,6 @@ from inaproto.core.accelerator import (
     PortUp,
     RemoveRing,
 )
-from inaproto.core.aggregation_tree import TreeSwitch
 from inaproto.units import Frames, PortId
 from tests.unit.switched_ring import NOW, mac
 from tests.unit.switched_tree import FIGURE_5, Carried, SwitchedTree, data_of

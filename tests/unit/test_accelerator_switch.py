@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.accelerator import (
+from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
     EmitFrames,
@@ -22,10 +22,10 @@ from inaproto.core.accelerator import (
     RemoveRing,
     RingRefused,
 )
-from inaproto.core.aggregator import bytes_needed
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.switch.aggregator import bytes_needed
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import DecodeError, LocalMisuse
-from inaproto.sim.announcement import announcement
+from inaproto.faults.announcement import announcement
 from inaproto.units import PortId
 from inaproto.wire import icrc
 from inaproto.wire.ipv4 import Ipv4Header

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import (
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import (
     Accelerator,
     AcceleratorConfig,
     Event,
@@ -17,8 +18,7 @@ from inaproto.core.accelerator import (
     PortUp,
     RemoveRing,
 )
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.units import PortId
 from tests.unit.switched_ring import NOW, SwitchedRing, block, by_port, emitted, mac
 from tests.unit.switched_tree import Carried, SwitchedTree

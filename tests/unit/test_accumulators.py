@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.accumulators import Accumulators, RotatedAccumulators, accumulators_on
-from inaproto.core.neutral import neutral_bytes
-from inaproto.core.reduce import reduce_into
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.accumulators import Accumulators, RotatedAccumulators, accumulators_on
+from inaproto.core.plan.neutral import neutral_bytes
+from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
 from tests.property.test_recovery import draw_bytes, draw_lists

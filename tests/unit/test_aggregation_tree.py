@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from inaproto.core.aggregation_tree import (
+from inaproto.core.plan.aggregation_tree import (
     VIRTUAL_QP_BASE,
     Role,
     TreeSwitch,

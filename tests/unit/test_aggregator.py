@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.aggregator import (
+from inaproto.core.switch.aggregator import (
     AggregatorArray,
     LastPacket,
     Region,
@@ -18,7 +18,7 @@ from inaproto.core.aggregator import (
     packet_fault,
     spans_of,
 )
-from inaproto.core.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, Dtype, InaHeader, Op
 from inaproto.wire.vector import RoceRun, decode_runs

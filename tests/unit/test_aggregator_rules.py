@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.aggregator import (
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.aggregator import (
     AggregatorArray,
     LastPacket,
     Region,
@@ -21,10 +21,10 @@ from inaproto.core.aggregator import (
     packet_fault,
     without_rank,
 )
-from inaproto.core.lookup_table import LookupTable
-from inaproto.core.packet_memory import OutputArena, PayloadPool
-from inaproto.core.tree_region import TreeRegion
-from inaproto.core.tree_ring import install_tree
+from inaproto.core.switch.lookup_table import LookupTable
+from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.tree.region import TreeRegion
+from inaproto.core.switch.tree.ring import install_tree
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import Dtype, InaHeader, Op
 from inaproto.wire.roce import Opcode

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import ModelTrace, Speeds, StepTimes
-from inaproto_controller.model import EVALUATED, SHARING, measured
+from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.shared_switch import share
-from inaproto_controller.yardsticks.pool_time import score_bound
 from inaproto_hil.bench.pairs import pairs_bench
-from inaproto_hil.shared_pool.pairs import GOAL, NEAR, PairsConfig, measure, run_pair
-from inaproto_hil.shared_pool.world import WorldConfig, play
+from inaproto_hil.evaluation.shared_pool.pairs import GOAL, NEAR, PairsConfig, measure, run_pair
+from inaproto_hil.evaluation.shared_pool.world import WorldConfig, play
+from inaproto_hil.evaluation.yardsticks.pool_time import score_bound
 
 
 @pytest.mark.parametrize("pair", [("bert-base-4", "bert-large-4"), ("vit-base-4", "vit-base-4")])

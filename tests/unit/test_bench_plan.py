@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from inaproto_controller.paring.comparison import comparisons
+from inaproto_controller.planning.paring.comparison import comparisons
 from inaproto_hil.bench import bench
 from inaproto_hil.bench.plan import (
     FAST,

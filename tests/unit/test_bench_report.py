@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inaproto_hil.bench import report
-from inaproto_hil.bench.allreduce_worker import WorkerPlan, differing
+from inaproto_hil.bench.allreduce.worker import WorkerPlan, differing
 from inaproto_hil.bench.comparison import compared, turns
 from inaproto_hil.bench.pattern import DTYPES, OPS, RANKS_MAX, Pattern, reference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.bridge import CHANGE_SIGHTINGS, Bridge
+from inaproto.core.switch.bridge import CHANGE_SIGHTINGS, Bridge
 from inaproto.units import PortId
 
 A, B, C = (bytes([2, 0, 0, 0, 0, n]) for n in (1, 2, 3))

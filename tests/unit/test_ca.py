@@ -14,7 +14,7 @@ from inaproto.ca.authority import create
 from inaproto.ca.command import ca
 from inaproto.ca.development import credentials
 from inaproto.ca.identity import Role
-from inaproto.daemon.control_address import Endpoint, parse_control, parse_listen
+from inaproto.daemon.net.control_address import Endpoint, parse_control, parse_listen
 from inaproto.doctor.certificates import credentials_in, look_at_credentials
 from inaproto.doctor.findings import Outcome
 

@@ -9,7 +9,7 @@ import numpy as np
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from inaproto.daemon.capture import BATCH_COST, Recording
+from inaproto.daemon.capture.recording import BATCH_COST, Recording
 from inaproto.units import Frames, PortId
 from inaproto.wire.capture_reader import CaptureReader
 from inaproto.wire.pcapng import CapturedFrame, Direction

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accumulators import Accumulators
-from inaproto.core.chain_engine import ChainEngine
-from inaproto.core.hosts_engine import Combine, Place, PostSlot
-from inaproto.core.operation_queue import OperationQueue, Source
-from inaproto.core.operations import (
+from inaproto.core.host.engines.chain import ChainEngine
+from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
+from inaproto.core.host.operation_queue import OperationQueue, Source
+from inaproto.core.host.operations import (
     Fail,
     OperationDone,
     OperationFailed,
@@ -28,8 +27,9 @@ from inaproto.core.operations import (
     TakeResult,
     Woke,
 )
-from inaproto.core.recovery import Recovery
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.host.recovery import Recovery
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.host_header import HostHeader, Kind

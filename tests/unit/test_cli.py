@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from inaproto.cli import cli
-from inaproto.daemon.config import HostSettings, SwitchSettings
+from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 
 
 def invoke(*arguments: str, environment: Mapping[str, str] | None = None) -> Result:

@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 
 from inaproto.client.run_directory import default_run_directory, run_directory
-from inaproto.daemon.config import (
-    load_host_settings,
-    load_settings,
-    load_switch_settings,
-)
-from inaproto.daemon.control_address import Endpoint
+from inaproto.daemon.net.control_address import Endpoint
+from inaproto.daemon.settings.config import load_host_settings, load_settings, load_switch_settings
 from inaproto.errors import ConfigError
-from inaproto.sim.weather import Weather
-from inaproto_controller.settings import ControllerSettings
+from inaproto.faults.weather import Weather
+from inaproto_controller.service.settings import ControllerSettings
 
 HOST: Mapping[str, object] = {"name": "h0", "ip": "10.0.0.1"}
 

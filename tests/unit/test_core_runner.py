@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from inaproto.units import Instant
-from inaproto_controller.core_runner import EVENTS_MAX, CoreRunner, ToPersist
+from inaproto_controller.service.core_runner import EVENTS_MAX, CoreRunner, ToPersist
 
 
 @dataclass

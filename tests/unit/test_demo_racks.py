@@ -26,10 +26,10 @@ from examples.digits.scenario import (
     Timing,
 )
 from examples.digits.watch import WireSample
-from inaproto.daemon.config import load_switch_settings
-from inaproto.daemon.fabric_file import load_fabric
-from inaproto_hil.demo import demo
-from inaproto_hil.fabric_cluster import FabricConfig, fabric_toml
+from inaproto.daemon.settings.config import load_switch_settings
+from inaproto.daemon.settings.fabric_file import load_fabric
+from inaproto_hil.demo.acts import demo
+from inaproto_hil.rigs.fabric_cluster import FabricConfig, fabric_toml
 
 SWITCHES = Job("digits", "running", "switch", "", 0, "")
 HOSTS = Job("digits", "running", "chain", "leaf0: no room", 1, "leaf0 is gone")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from inaproto.daemon.config import HostSettings, SwitchSettings
+from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 from inaproto.errors import JOB_ERRORS
 from inaproto.units import FRAME_BYTES_MAX
 from inaproto.wire.control import ARRAY_ITEMS_MAX, DEPTH_MAX, MAP_ITEMS_MAX, MESSAGE_BYTES_MAX

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.core.rc_types import TIMEOUT_EXPONENT_MAX
+from inaproto.core.rdma.reliable_connection import TIMEOUT_EXPONENT_MAX
 from inaproto.doctor import pacing
 from inaproto.doctor.findings import Outcome
 from inaproto.doctor.round_trip import measure_round_trip

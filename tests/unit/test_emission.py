@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import Counters
+from inaproto.core.switch.accelerator import Counters
 from tests.unit.switched_ring import SwitchedRing, block, by_port, emitted, mac, nameless, ring_of
 
 

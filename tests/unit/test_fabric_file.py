@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.core.tree_control_types import FabricSwitch, LinkUp
-from inaproto.daemon.config import load_host_settings, load_switch_settings
-from inaproto.daemon.fabric_file import load_fabric, place_in
+from inaproto.core.rendezvous.fabric.events import FabricSwitch, LinkUp
+from inaproto.daemon.settings.config import load_host_settings, load_switch_settings
+from inaproto.daemon.settings.fabric_file import load_fabric, place_in
 from inaproto.errors import ConfigError
 from inaproto.units import PortId
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.errors import LocalMisuse
-from inaproto_hil.flows.max_min import Engine, certificate, max_min
-from inaproto_hil.flows.paths import NO_LINK, Floats, Ints, Paths
+from inaproto_hil.evaluation.flows.max_min import Engine, certificate, max_min
+from inaproto_hil.evaluation.flows.paths import NO_LINK, Floats, Ints, Paths
 
 ENGINES = list(Engine)
 

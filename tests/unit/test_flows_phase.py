@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.errors import LocalMisuse
-from inaproto_hil.flows.max_min import Engine
-from inaproto_hil.flows.phase import Load, carry, merged
+from inaproto_hil.evaluation.flows.max_min import Engine
+from inaproto_hil.evaluation.flows.phase import Load, carry, merged
 from tests.unit.test_flows_max_min import drawn, path_table
 
 

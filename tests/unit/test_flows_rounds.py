@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.errors import LocalMisuse
-from inaproto_hil.flows.max_min import Engine, max_min
-from inaproto_hil.flows.paths import NO_LINK, Floats, Paths
-from inaproto_hil.flows.rounds import Training, floors, train
+from inaproto_hil.evaluation.flows.max_min import Engine, max_min
+from inaproto_hil.evaluation.flows.paths import NO_LINK, Floats, Paths
+from inaproto_hil.evaluation.flows.rounds import Training, floors, train
 from tests.unit.test_flows_max_min import path_table
 
 NEAR = 1e-9

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.gathering import Gathering
-from inaproto.core.operations import Operation, Overdue, Stalled
+from inaproto.core.host.gathering import Gathering
+from inaproto.core.host.operations import Operation, Overdue, Stalled
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.ina_header import Dtype, Op

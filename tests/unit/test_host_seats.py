@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.job_tokens import hash_of
-from inaproto.daemon.host_seats import ENDED_MAX, HostSeats
+from inaproto.core.rendezvous.tokens import hash_of
+from inaproto.daemon.host.seats import ENDED_MAX, HostSeats
 from inaproto.wire.control_messages import encode_message
 from inaproto.wire.controller_messages import AgentReport, GrantRecord
 

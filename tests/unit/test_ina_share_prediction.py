@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.step_times import ModelTrace
-from inaproto_hil.shared_pool.prediction import Seen, plain_seconds, predicted_ina_share
+from inaproto.core.sharing.step_times import ModelTrace
+from inaproto_hil.evaluation.shared_pool.prediction import Seen, plain_seconds, predicted_ina_share
 
 TRACE = ModelTrace("drawn", 0.1, (0.05, 0.06, 0.07, 0.08), (100, 200, 100, 400))
 PLAIN = {100: 0.02, 200: 0.02, 400: 0.04}

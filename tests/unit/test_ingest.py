@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.accelerator import Action, RingFault
-from inaproto.core.ingest import consecutive, foreign_field
+from inaproto.core.switch.accelerator import Action, RingFault
+from inaproto.core.switch.ingest import consecutive, foreign_field
 from inaproto.errors import Blame
 from inaproto.wire import icrc
 from inaproto.wire.ina_header import FLAG_LAST, FLAG_RESULT, Dtype, Op

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from inaproto.daemon.json_log import JsonFormatter
+from inaproto.daemon.observe.json_log import JsonFormatter
 
 
 def record(message: str, *given: object, extra: dict[str, object] | None = None) -> logging.LogRecord:

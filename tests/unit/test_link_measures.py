@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.link_measures import FRESH_NS, LinkMeasure, LinkMeasures
-from inaproto.core.path_costs import LinkFigures
+from inaproto.core.rendezvous.link_measures import FRESH_NS, LinkMeasure, LinkMeasures
+from inaproto.core.rendezvous.path_costs import LinkFigures
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant
 

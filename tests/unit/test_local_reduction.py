@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.local_reduction import TURN_BYTES, SlicedReduction, reduce_parts
-from inaproto.core.operations import Operation
+from inaproto.core.host.local_reduction import TURN_BYTES, SlicedReduction, reduce_parts
+from inaproto.core.host.operations import Operation
 from inaproto.errors import LocalMisuse
 from inaproto.units import OpIndex
 from inaproto.wire.ina_header import Dtype, Op

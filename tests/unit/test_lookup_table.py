@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.lookup_table import Flow, LookupTable, MessageEntry
-from inaproto.core.ring_spec import FlowSpec
+from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry
+from inaproto.core.switch.ring_spec import FlowSpec
 
 SPEC = FlowSpec(0, b"\1\1\1\1", b"\2\2\2\2", 17)
 KNOWN = FlowSpec(0, b"\1\1\1\1", b"\2\2\2\2", 17, b"source", b"target")

@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from inaproto.errors import ConfigError
+from inaproto.faults.weather import Weather
 from inaproto.ports import PortClosed, load_adapter
-from inaproto.sim.weather import Weather
 from inaproto.units import MS, Frames, S
 from inaproto_adapters.memory import ADAPTER, Link, MemoryFramePort, open_memory_pair
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.message_window import (
+from inaproto.core.host.message_window import (
     MessageWindow,
     Offered,
     ResultAccepted,

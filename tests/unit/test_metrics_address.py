@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.daemon.metric_families import LABELS_MAX, OTHERS, Families, count_by, few
-from inaproto.daemon.metrics_address import TcpAddress, parse_metrics
+from inaproto.daemon.net.metrics_address import TcpAddress, parse_metrics
+from inaproto.daemon.observe.metric_families import LABELS_MAX, OTHERS, Families, count_by, few
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.core.fabric_tree import FabricTree
 from inaproto.core.migration.bars import REMEMBERED, Bars
-from inaproto.core.rendezvous_types import TreePhase, TreeState, TreeWished
+from inaproto.core.rendezvous.events import TreePhase, TreeState, TreeWished
+from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.units import Instant, S
 
 SPINE: Final = FabricTree("spine")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.push_pull.clocks import WorkerId
-from inaproto.core.push_pull.words import NodeId
-from inaproto.daemon.overlay.core_configs import node_config, root_config
-from inaproto.daemon.overlay.models_file import Models, Tcp, load_models, models_of
+from inaproto.core.models.clocks import WorkerId
+from inaproto.core.models.messages import NodeId
+from inaproto.daemon.models.core_configs import node_config, root_config
+from inaproto.daemon.settings.models_file import Models, Tcp, load_models, models_of
 from inaproto.errors import ConfigError
 from inaproto.units import MS
 from tests.daemon.models_cluster import models_document, models_text

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import Accelerator, InstallRing, PortUp, RemoveRing
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.switch.accelerator import Accelerator, InstallRing, PortUp, RemoveRing
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame
 from inaproto.units import PortId
 from tests.unit.pooled_rings import pool_of, pooled_ring, pooled_tree

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.operation_queue import KeptResult, OperationQueue
-from inaproto.core.operations import (
+from inaproto.core.host.engines.in_network import RingAction, RingEngine
+from inaproto.core.host.operation_queue import KeptResult, OperationQueue
+from inaproto.core.host.operations import (
     Fail,
     Operation,
     OperationDone,
@@ -21,8 +22,7 @@ from inaproto.core.operations import (
     Submit,
     TakeResult,
 )
-from inaproto.core.recovery import Recovery
-from inaproto.core.ring_engine import RingAction, RingEngine
+from inaproto.core.host.recovery import Recovery
 from inaproto.errors import Blame, InvariantBroken, LocalMisuse
 from inaproto.units import Instant, OpIndex, RingId
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, InaHeader, Op

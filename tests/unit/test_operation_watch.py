@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from inaproto.core.host.engines.in_network import Operation, Overdue
 from inaproto.core.host.operation_watch import ANSWER_NS, OperationWatch
-from inaproto.core.ring_engine import Operation, Overdue
 from inaproto.units import Instant, OpIndex, S
 from inaproto.wire.control_messages import JobStatus
 from inaproto.wire.ina_header import Dtype, Op

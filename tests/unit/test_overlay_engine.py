@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.hosts_engine import Place, PostSlot
-from inaproto.core.operation_queue import OperationQueue, Source
-from inaproto.core.operations import (
+from inaproto.core.host.engines.host_tree import UP, Came, Fold, OverlayEngine, PostDown
+from inaproto.core.host.engines.hosts import Place, PostSlot
+from inaproto.core.host.operation_queue import OperationQueue, Source
+from inaproto.core.host.operations import (
     Fail,
     OperationDone,
     OperationFailed,
@@ -23,10 +24,9 @@ from inaproto.core.operations import (
     TakeResult,
     Woke,
 )
-from inaproto.core.overlay_engine import UP, Came, Fold, OverlayEngine, PostDown
-from inaproto.core.overlay_tree import OverlayTree
-from inaproto.core.recovery import Recovery
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.host.recovery import Recovery
+from inaproto.core.plan.host_tree import OverlayTree
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.host_header import HostHeader, Kind

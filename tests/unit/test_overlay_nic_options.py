@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.daemon.config import (
+from inaproto.daemon.settings.config import (
     HostSettings,
     OverlayNic,
     ServerSettings,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.overlay_tree import OWN, OverlayTree, Run
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.host_tree import OWN, OverlayTree, Run
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 from tests.property.test_plans_and_paths import random_plan

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.packet_memory import OutputArena, PayloadPool
+from inaproto.core.switch.packet_memory import OutputArena, PayloadPool
 
 FIRST_BYTES = 1 << 16
 

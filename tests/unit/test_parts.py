@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from inaproto.daemon.config import load_host_settings
+from inaproto.daemon.settings.config import load_host_settings
 from inaproto.errors import Unsupported
 from inaproto.parts import HARDWARE_NIC, LINK, NIC, adapter_of, softnic_at
 from inaproto.ports import FramePort, PortClosed

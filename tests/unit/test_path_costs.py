@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.path_costs import LinkFigures, PathCost, Task, costs, explain
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.path_costs import LinkFigures, PathCost, Task, costs, explain
 from inaproto.errors import LocalMisuse
 from inaproto.wire.control_messages import RingPath
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
-from inaproto.core.push_pull.fixed_point import dequantised, quantised
-from inaproto.core.push_pull.updates import Update, added, goes_on, rest_after, total
-from inaproto.core.push_pull.words import Push, Weights
+from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.core.models.fixed_point import dequantised, quantised
+from inaproto.core.models.messages import Push, Weights
+from inaproto.core.models.updates import Update, added, goes_on, rest_after, total
 from inaproto.errors import LocalMisuse
 
 A, B, C = WorkerId(0), WorkerId(1), WorkerId(2)

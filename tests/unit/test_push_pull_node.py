@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
-from inaproto.core.push_pull.node import ShardNode
-from inaproto.core.push_pull.shard import ShardRoot
-from inaproto.core.push_pull.types import (
+from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.core.models.events import (
     Abandoned,
     Clocked,
     Connect,
@@ -41,7 +39,7 @@ from inaproto.core.push_pull.types import (
     Tell,
     Woke,
 )
-from inaproto.core.push_pull.words import (
+from inaproto.core.models.messages import (
     Attach,
     Attached,
     Detached,
@@ -52,6 +50,8 @@ from inaproto.core.push_pull.words import (
     PullRequest,
     Push,
 )
+from inaproto.core.models.node import ShardNode
+from inaproto.core.models.shard import ShardRoot
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, Instant
 from tests.property.push_pull_net import ROOT, Net

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from inaproto.core.push_pull.clocks import WorkerId
-from inaproto.core.push_pull.shard import ShardRoot
-from inaproto.core.push_pull.types import (
+from inaproto.core.models.clocks import WorkerId
+from inaproto.core.models.events import (
     Connected,
     Disconnected,
     Heard,
@@ -15,7 +14,8 @@ from inaproto.core.push_pull.types import (
     Tell,
     Woke,
 )
-from inaproto.core.push_pull.words import Attach, Mode, NodeId
+from inaproto.core.models.messages import Attach, Mode, NodeId
+from inaproto.core.models.shard import ShardRoot
 from inaproto.units import Instant
 
 WAIT = 5

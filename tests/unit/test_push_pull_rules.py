@@ -12,11 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
-from inaproto.core.push_pull.node import ShardNode
-from inaproto.core.push_pull.shape import Shape
-from inaproto.core.push_pull.shard import ShardRoot
-from inaproto.core.push_pull.types import (
+from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.core.models.events import (
     Clocked,
     Connected,
     Done,
@@ -31,7 +28,7 @@ from inaproto.core.push_pull.types import (
     Tell,
     Woke,
 )
-from inaproto.core.push_pull.words import (
+from inaproto.core.models.messages import (
     Attach,
     Attached,
     Detach,
@@ -44,6 +41,9 @@ from inaproto.core.push_pull.words import (
     Push,
     Weights,
 )
+from inaproto.core.models.node import ShardNode
+from inaproto.core.models.shard import ShardRoot
+from inaproto.core.models.tree.shape import Shape
 from inaproto.errors import Blame
 from inaproto.units import Instant
 

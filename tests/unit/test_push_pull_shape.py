@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from inaproto.core.push_pull.clocks import Clocks, WorkerId
-from inaproto.core.push_pull.shape import Shape
-from inaproto.core.push_pull.updates import Update
-from inaproto.core.push_pull.words import NodeId
+from inaproto.core.models.clocks import Clocks, WorkerId
+from inaproto.core.models.messages import NodeId
+from inaproto.core.models.tree.shape import Shape
+from inaproto.core.models.updates import Update
 
 HEIGHT = 1100
 """Beyond Python's limit of recursion."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
-from inaproto.core.push_pull.types import RootRecord, RootSnapshot
-from inaproto.core.push_pull.words import (
+from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.models.events import RootRecord, RootSnapshot
+from inaproto.core.models.messages import (
     FIRST_EPOCH,
     Attach,
     Attached,
@@ -29,16 +29,8 @@ from inaproto.core.push_pull.words import (
     Weights,
     Word,
 )
-from inaproto.daemon.overlay.models_file import models_of
-from inaproto.daemon.overlay.word_records import (
-    Told,
-    change_of,
-    heard,
-    record_of,
-    snapshot_of,
-    state_of,
-    told,
-)
+from inaproto.daemon.models.word_records import Told, change_of, heard, record_of, snapshot_of, state_of, told
+from inaproto.daemon.settings.models_file import models_of
 from inaproto.errors import DecodeError
 from inaproto.wire.array_frames import Frame, FrameDecoder, encode_frame
 from inaproto.wire.control_messages import decode_message, encode_message

@@ -8,7 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.rc_requester import (
+from inaproto.core.rdma.reliable_connection import (
+    ACK,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATION,
+    NAK_SEQUENCE,
+    RNR_NAK,
+    RNR_TIMER_NS,
+    TIMEOUT_UNIT_NS,
+    Outcome,
+)
+from inaproto.core.rdma.requester import (
     AckArrived,
     Closing,
     Complete,
@@ -20,17 +31,6 @@ from inaproto.core.rc_requester import (
     RequesterState,
     TimerExpired,
     Transmit,
-)
-from inaproto.core.rc_types import (
-    ACK,
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    NAK_REMOTE_OPERATION,
-    NAK_SEQUENCE,
-    RNR_NAK,
-    RNR_TIMER_NS,
-    TIMEOUT_UNIT_NS,
-    Outcome,
 )
 from inaproto.errors import Blame, ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK, Instant, S

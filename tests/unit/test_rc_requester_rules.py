@@ -6,17 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.rc_requester import (
-    Closing,
-    Complete,
-    PostWrite,
-    RcRequester,
-    RequesterConfig,
-    RequesterCounters,
-    TimerExpired,
-    Transmit,
-)
-from inaproto.core.rc_types import (
+from inaproto.core.rdma.reliable_connection import (
     ACK,
     MESSAGE_BYTES_MAX,
     NAK_REMOTE_ACCESS,
@@ -25,6 +15,16 @@ from inaproto.core.rc_types import (
     RNR_NAK,
     RNR_TIMER_NS,
     Outcome,
+)
+from inaproto.core.rdma.requester import (
+    Closing,
+    Complete,
+    PostWrite,
+    RcRequester,
+    RequesterConfig,
+    RequesterCounters,
+    TimerExpired,
+    Transmit,
 )
 from inaproto.errors import Blame, ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK

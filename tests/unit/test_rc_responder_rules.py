@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.rc_responder import (
+from inaproto.core.rdma.reliable_connection import (
+    ACK,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_SEQUENCE,
+    RNR_NAK,
+    Outcome,
+)
+from inaproto.core.rdma.responder import (
     Deliver,
     MessageInProgress,
     PacketArrived,
@@ -25,7 +33,6 @@ from inaproto.core.rc_responder import (
     ResponderView,
     RunArrived,
 )
-from inaproto.core.rc_types import ACK, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_SEQUENCE, RNR_NAK, Outcome
 from inaproto.errors import Blame, ConfigError, LocalMisuse
 from inaproto.units import PSN_MASK
 from inaproto.wire.roce import Opcode

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inaproto.core.reduce import reduce_into
+from inaproto.core.plan.reduce import reduce_into
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
 from tests.unit.exact_reference import HALF, NUMPY, QUIET_NAN, exact

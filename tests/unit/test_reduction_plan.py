@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.reduction_plan import DEPTH_MAX, PlanList, ReductionPlan, holder
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.plan.reduction_plan import DEPTH_MAX, PlanList, ReductionPlan, holder
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inaproto.core.regrouping import (
+from inaproto.core.rendezvous.regrouping import (
     HANDLERS,
     Answer,
     Came,

@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.rendezvous import HANDLERS, Rendezvous
-from inaproto.core.rendezvous_jobs import Phase
-from inaproto.core.rendezvous_types import (
+from inaproto.core.rendezvous.events import (
     HostArrived,
     MemberAsked,
     MemberEvent,
@@ -32,6 +29,9 @@ from inaproto.core.rendezvous_types import (
     ShuttingDown,
     WelcomeHost,
 )
+from inaproto.core.rendezvous.jobs import Phase
+from inaproto.core.rendezvous.rendezvous import HANDLERS, Rendezvous
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import Blame
 from inaproto.units import Instant
 from inaproto.wire.control_messages import (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import RingRefused
-from inaproto.core.accumulators import Accumulators
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import MemberBroken, MemberHalted, MemberLeft, Noted, RendezvousAction
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import MemberBroken, MemberHalted, MemberLeft, Noted, RendezvousAction
+from inaproto.core.switch.accelerator import RingRefused
 from inaproto.units import S
 from inaproto.wire.control_messages import Broken, Error, Failed, Halt, Halted, Left, PathAsked, Ring, Start
 from inaproto.wire.ina_header import INA_HEADER_BYTES

@@ -6,12 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import RingFault
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import (
-    Noted,
-    RendezvousConfig,
-)
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import Noted, RendezvousConfig
+from inaproto.core.switch.accelerator import RingFault
 from inaproto.errors import LocalMisuse
 from inaproto.wire.control_messages import (
     Closed,

@@ -8,15 +8,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inaproto.core.accelerator import RingRefused
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import (
-    MemberAsked,
-    MemberHalted,
-    MemberReady,
-    Noted,
-    RendezvousAction,
-)
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import MemberAsked, MemberHalted, MemberReady, Noted, RendezvousAction
+from inaproto.core.switch.accelerator import RingRefused
 from inaproto.errors import Blame
 from inaproto.units import S
 from inaproto.wire.control_messages import (

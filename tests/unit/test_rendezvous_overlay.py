@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import RingRefused
-from inaproto.core.overlay_tree import OverlayTree
-from inaproto.core.path_costs import LinkFigures
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import LinkMeasured, Noted, RendezvousAction
+from inaproto.core.plan.host_tree import OverlayTree
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import LinkMeasured, Noted, RendezvousAction
+from inaproto.core.rendezvous.path_costs import LinkFigures
+from inaproto.core.switch.accelerator import RingRefused
 from inaproto.units import S
 from inaproto.wire.control_messages import Error, Halt, IntoAddress, OutAddress, Ring
 from tests.unit.rendezvous_hosts import LARGE, World, failure, sent

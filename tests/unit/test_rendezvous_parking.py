@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from inaproto.core.accelerator import RemoveRing
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState
+from inaproto.core.rendezvous.events import TreeState
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.switch.accelerator import RemoveRing
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Halt, Start
 from inaproto.wire.ina_messages import InaPark, InaStands

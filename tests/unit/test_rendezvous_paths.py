@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import RingRefused
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import (
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import (
     MemberAsked,
     MemberHalted,
     MemberLeft,
@@ -16,6 +15,7 @@ from inaproto.core.rendezvous_types import (
     Noted,
     RoomMade,
 )
+from inaproto.core.switch.accelerator import RingRefused
 from inaproto.units import S
 from inaproto.wire.control_messages import (
     Halt,

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.accelerator_types import TURN_LOST
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous import Rendezvous
-from inaproto.core.rendezvous_types import (
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import (
     HostArrived,
     JobView,
     MemberAsked,
@@ -30,7 +27,10 @@ from inaproto.core.rendezvous_types import (
     ShuttingDown,
     Woke,
 )
-from inaproto.core.tree_control import SWITCH_LOST
+from inaproto.core.rendezvous.fabric.control import SWITCH_LOST
+from inaproto.core.rendezvous.rendezvous import Rendezvous
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.switch.events import TURN_LOST
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
     Broken,

@@ -7,11 +7,7 @@ from typing import Final
 
 import pytest
 
-from inaproto.core.accelerator import InstallRing, RemoveRing, RingRefused
-from inaproto.core.job_recovery import RETURN_FIRST_NS, JobRecovery
-from inaproto.core.rendezvous import Rendezvous
-from inaproto.core.rendezvous_life import REMEMBERED_MAX
-from inaproto.core.rendezvous_types import (
+from inaproto.core.rendezvous.events import (
     HostArrived,
     MemberAsked,
     MemberBroken,
@@ -24,6 +20,10 @@ from inaproto.core.rendezvous_types import (
     SessionEnded,
     SessionId,
 )
+from inaproto.core.rendezvous.life import REMEMBERED_MAX
+from inaproto.core.rendezvous.recovery import RETURN_FIRST_NS, JobRecovery
+from inaproto.core.rendezvous.rendezvous import Rendezvous
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
     Broken,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.rendezvous_types import (
+from inaproto.core.rendezvous.events import (
     MemberAsked,
     MemberGone,
     MemberLeft,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.accelerator_types import TURN_LOST
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_types import MemberHalted, Noted, OperationStalled, RendezvousAction, Send
-from inaproto.core.tree_control_types import StartAsked
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import MemberHalted, Noted, OperationStalled, RendezvousAction, Send
+from inaproto.core.rendezvous.fabric.events import StartAsked
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.switch.events import TURN_LOST
 from inaproto.errors import Blame
 from inaproto.units import Instant, S
 from inaproto.wire.control import ControlDecoder

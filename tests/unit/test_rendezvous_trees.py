@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from inaproto.core.accelerator import InstallRing, RemoveRing
-from inaproto.core.job_tree import TreeIs
-from inaproto.core.rendezvous_trees import STEPS
-from inaproto.core.rendezvous_types import (
-    Noted,
-    Send,
-    TreeState,
-    TreesWished,
-    WantRing,
-)
-from inaproto.core.ring_spec import PoolSpec
-from inaproto.core.tree_control_types import StartAsked
+from inaproto.core.rendezvous.events import Noted, Send, TreeState, TreesWished, WantRing
+from inaproto.core.rendezvous.fabric.events import StartAsked
+from inaproto.core.rendezvous.job_tree import TreeIs
+from inaproto.core.rendezvous.tree_moves import STEPS
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing
+from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.wire.control_messages import Start
 from inaproto.wire.ina_messages import InaPark, InaStands
 from tests.unit.rendezvous_hosts import World, sent

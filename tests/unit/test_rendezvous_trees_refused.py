@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import RemoveRing, RingFault, RingRefused
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous_trees import stands
-from inaproto.core.rendezvous_types import (
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.events import (
     MemberAsked,
     MemberParked,
     MemberReady,
@@ -21,7 +18,10 @@ from inaproto.core.rendezvous_types import (
     TreeState,
     WantRing,
 )
-from inaproto.core.tree_control import SWITCH_LOST, TRUNK_LOST
+from inaproto.core.rendezvous.fabric.control import SWITCH_LOST, TRUNK_LOST
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.tree_moves import stands
+from inaproto.core.switch.accelerator import RemoveRing, RingFault, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Failed, Halt, Ready, Ring, Start
 from inaproto.wire.ina_messages import InaPark, InaParked, InaStands

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import RingFault
-from inaproto.core.rendezvous_types import (
+from inaproto.core.rendezvous.events import (
     HostArrived,
     MemberAsked,
     MemberReady,
@@ -24,6 +23,7 @@ from inaproto.core.rendezvous_types import (
     ShuttingDown,
     WelcomeHost,
 )
+from inaproto.core.switch.accelerator import RingFault
 from inaproto.errors import Blame
 from inaproto.wire.control_messages import (
     Error,

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.hosts_engine import Combine, Place, PostSlot
-from inaproto.core.operation_queue import OperationQueue, Source
-from inaproto.core.operations import (
+from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
+from inaproto.core.host.engines.ring import RingAllReduceEngine
+from inaproto.core.host.operation_queue import OperationQueue, Source
+from inaproto.core.host.operations import (
     Fail,
     OperationDone,
     OperationFailed,
@@ -23,8 +24,7 @@ from inaproto.core.operations import (
     TakeResult,
     Woke,
 )
-from inaproto.core.recovery import Recovery
-from inaproto.core.ring_all_reduce_engine import RingAllReduceEngine
+from inaproto.core.host.recovery import Recovery
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.host_header import HOST_HEADER_BYTES, HostHeader

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.operations import (
-    OperationFailed,
-    RingBroken,
-    SendCompleted,
-    Submit,
-)
+from inaproto.core.host.operations import OperationFailed, RingBroken, SendCompleted, Submit
 from inaproto.errors import Blame
 from inaproto.wire.host_header import Kind
 from inaproto.wire.ina_header import Dtype, Op

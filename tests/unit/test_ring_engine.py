@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.ring_engine import (
+from inaproto.core.host.engines.in_network import (
     Fail,
     Operation,
     OperationDone,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from inaproto.core.operations import PostMessage, TakeResult
-from inaproto.core.ring_engine import (
+from inaproto.core.host.engines.in_network import (
     Operation,
     OperationDone,
     ResultArrived,
@@ -12,6 +11,7 @@ from inaproto.core.ring_engine import (
     SendCompleted,
     Submit,
 )
+from inaproto.core.host.operations import PostMessage, TakeResult
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, Dtype, Op
 

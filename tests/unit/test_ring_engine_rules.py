@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.message_window import WindowConfig
-from inaproto.core.ring_engine import (
+from inaproto.core.host.engines.in_network import (
     Fail,
     OperationDone,
     OperationFailed,
@@ -22,6 +21,7 @@ from inaproto.core.ring_engine import (
     Submit,
     TakeResult,
 )
+from inaproto.core.host.message_window import WindowConfig
 from inaproto.errors import Blame, FabricLost, LocalMisuse
 from inaproto.units import Instant, OpIndex
 from inaproto.wire.ina_header import FLAG_RESULT, INA_HEADER_BYTES, InaHeader

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from inaproto.core.accumulators import Accumulators
-from inaproto.core.hosts_engine import Combine, Place, PostSlot
-from inaproto.core.neutral import neutral_bytes
-from inaproto.core.operation_queue import KeptResult, Source
-from inaproto.core.operations import Operation, PostKept, PostMessage, PostNeutral, TakeResult
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.ring_orders import KeptResults, RingOrders
+from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
+from inaproto.core.host.operation_queue import KeptResult, Source
+from inaproto.core.host.operations import Operation, PostKept, PostMessage, PostNeutral, TakeResult
+from inaproto.core.host.performer import KeptResults, RingOrders
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.core.plan.neutral import neutral_bytes
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import InvariantBroken
 from inaproto.units import MsgId, OpIndex, RingId
 from inaproto.wire.host_header import HostHeader, Kind

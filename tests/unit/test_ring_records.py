@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.aggregation_tree import TreeSwitch, compose_roles
-from inaproto.core.ring_spec import FlowSpec, PoolSpec, RingSpec
-from inaproto.daemon.ring_records import install_message, ring_of
+from inaproto.core.plan.aggregation_tree import TreeSwitch, compose_roles
+from inaproto.core.switch.ring_spec import FlowSpec, PoolSpec, RingSpec
+from inaproto.daemon.switch.ring_records import install_message, ring_of
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
 from inaproto.wire.control import ControlDecoder

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.aggregation_tree import Role, SwitchAddress, VirtualConnection
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.plan.aggregation_tree import Role, SwitchAddress, VirtualConnection
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
 from tests.unit.switched_ring import ip, mac, nameless

@@ -10,16 +10,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.half_precision import round_once, sums_are_wide, widen
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.schedule import Aggregate, Schedule, Step, Traffic, Transfer, touched
-from inaproto.core.schedule_run import RankTensor, run_schedule
-from inaproto.core.schedules.chain import chain
-from inaproto.core.schedules.parallel import parallel_netreduce, parallel_ring
-from inaproto.core.schedules.ring import ring
-from inaproto.core.schedules.tencent import tencent
+from inaproto.core.plan.half_precision import round_once, sums_are_wide, widen
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto_controller.simulate.schedules.chain import chain
+from inaproto_controller.simulate.schedules.parallel import parallel_netreduce, parallel_ring
+from inaproto_controller.simulate.schedules.ring import ring
+from inaproto_controller.simulate.schedules.schedule import (
+    Aggregate,
+    Schedule,
+    Step,
+    Traffic,
+    Transfer,
+    touched,
+)
+from inaproto_controller.simulate.schedules.tencent import tencent
+from tests.schedule_run import RankTensor, run_schedule
 from tests.unit.exact_reference import NUMPY
 from tests.unit.schedule_orders import block_plans
 

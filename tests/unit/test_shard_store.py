@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.clocks import FOREVER, Clocks, WorkerId
-from inaproto.core.push_pull.types import RootRecord, RootSnapshot
-from inaproto.daemon.overlay.durable_log import Found
-from inaproto.daemon.overlay.models_file import Shard, models_of
-from inaproto.daemon.overlay.shard_store import Stored, stored
-from inaproto.daemon.overlay.word_records import Told, change_of, state_of
+from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
+from inaproto.core.models.events import RootRecord, RootSnapshot
+from inaproto.daemon.models.store.durable_log import Found
+from inaproto.daemon.models.store.shard_store import Stored, stored
+from inaproto.daemon.models.word_records import Told, change_of, state_of
+from inaproto.daemon.settings.models_file import Shard, models_of
 from inaproto.errors import ConfigError
 from inaproto.wire.array_frames import Frame, FrameDecoder, encode_frame
 from inaproto.wire.control_messages import encode_message

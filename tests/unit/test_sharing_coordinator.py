@@ -6,11 +6,8 @@ import itertools
 
 import pytest
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
-from inaproto.core.sharing_participant import HANDLERS as SEAT_HANDLERS
-from inaproto.core.sharing_participant import Phase as SeatPhase
-from inaproto.core.sharing_rounds import HANDLERS, Phase
-from inaproto.core.sharing_types import (
+from inaproto.core.sharing.coordinator import SharingCoordinator
+from inaproto.core.sharing.events import (
     Closing,
     CoordinatorLost,
     JobDrained,
@@ -29,7 +26,7 @@ from inaproto.core.sharing_types import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing_words import (
+from inaproto.core.sharing.messages import (
     Abort,
     Ask,
     AskPeer,
@@ -43,6 +40,9 @@ from inaproto.core.sharing_words import (
     TellPeerDecision,
     Vote,
 )
+from inaproto.core.sharing.participant import HANDLERS as SEAT_HANDLERS
+from inaproto.core.sharing.participant import Phase as SeatPhase
+from inaproto.core.sharing.rounds import HANDLERS, Phase
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
 from tests.paper.sharing_group import Group

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inaproto.core.sharing_patience import Patience
-from inaproto.core.sharing_types import (
+from inaproto.core.sharing.events import (
     FromSeat,
     JobBarred,
     JobDrained,
@@ -21,7 +20,8 @@ from inaproto.core.sharing_types import (
     TurnRevoked,
     TurnWanted,
 )
-from inaproto.core.sharing_words import Commit, Done, Drained, EndTurn, Prepare, Refusal, Rule, Seat, Vote
+from inaproto.core.sharing.messages import Commit, Done, Drained, EndTurn, Prepare, Refusal, Rule, Seat, Vote
+from inaproto.core.sharing.patience import Patience
 from inaproto.errors import LocalMisuse
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
 from tests.paper.sharing_group import Group

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.communication_pattern import Pattern
-from inaproto.core.sharing_types import TurnView
-from inaproto.core.sharing_words import Turn
+from inaproto.core.sharing.communication_pattern import Pattern
+from inaproto.core.sharing.events import TurnView
+from inaproto.core.sharing.messages import Turn
 from inaproto.units import Epoch, JobId, OpIndex
-from inaproto_controller.sharing_planner import UNMEASURED_OPERATIONS, Place, SeatNews, TurnPlanner
+from inaproto_controller.service.turns.planner import UNMEASURED_OPERATIONS, Place, SeatNews, TurnPlanner
 
 A, B = JobId("A"), JobId("B")
 PATTERN = Pattern((10_000_000,) * 4, (50_000_000, 55_000_000, 60_000_000, 65_000_000), 70_000_000)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core import sharing_words as words
-from inaproto.core.sharing_types import SharingRecord, TurnRecord
-from inaproto.daemon.sharing_records import (
+from inaproto.core.sharing import messages as words
+from inaproto.core.sharing.events import SharingRecord, TurnRecord
+from inaproto.daemon.host.sharing_records import (
     answer_message,
     answer_of,
     order_message,
@@ -22,7 +22,13 @@ from inaproto.errors import ConfigError
 from inaproto.units import Epoch, JobId, OpIndex
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, decode_message, encode_message
-from inaproto_controller.sharing_store import Floor, decode_floor, decode_record, encode_floor, encode_record
+from inaproto_controller.service.turns.store import (
+    Floor,
+    decode_floor,
+    decode_record,
+    encode_floor,
+    encode_record,
+)
 
 NAMES = st.text(min_size=1, max_size=20)
 NUMBERS = st.integers(0, 1 << 60)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
-from inaproto.core.sharing_types import Persist, Persisted, SharingConfig, SharingRecord, TurnRecord, Woke
-from inaproto.core.sharing_words import EndTurn, Seat, Turn
+from inaproto.core.sharing.coordinator import SharingCoordinator
+from inaproto.core.sharing.events import Persist, Persisted, SharingConfig, SharingRecord, TurnRecord, Woke
+from inaproto.core.sharing.messages import EndTurn, Seat, Turn
 from inaproto.units import Epoch, Instant, JobId, OpIndex
 
 SEAT = Seat(JobId("A"), "h0")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.slot_ledger import (
+from inaproto.core.migration.ledger import (
     CapacityTold,
     ControllerArrived,
     FromController,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import (
+from inaproto.core.switch.accelerator import (
     AcceleratorConfig,
     Action,
     InstallRing,
@@ -14,8 +14,8 @@ from inaproto.core.accelerator import (
     RingFault,
     RingRefused,
 )
-from inaproto.core.aggregator import bytes_needed
-from inaproto.core.ring_spec import PoolSpec
+from inaproto.core.switch.aggregator import bytes_needed
+from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.errors import Blame, LocalMisuse
 from tests.unit.pooled_rings import POOL, pool_of, pooled_ring, two_rings
 from tests.unit.switched_ring import MTU, NOW, SwitchedRing, block, by_port, emitted, others, ring_of

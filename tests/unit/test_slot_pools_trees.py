@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.accelerator import RingFault
-from inaproto.core.aggregation_tree import TreeSwitch
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import RingFault
 from inaproto.wire.tree_note import NoteKind
 from tests.unit.pooled_rings import pool_at, two_trees
 from tests.unit.switched_tree import Carried, SwitchedTree, data_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.slot_ledger import (
+from inaproto.core.migration.ledger import (
     FromController,
     Lease,
     NotHeld,
@@ -18,7 +18,7 @@ from inaproto.core.slot_ledger import (
     SlotRequest,
     SlotsChanged,
 )
-from inaproto.daemon.slot_records import (
+from inaproto.daemon.switch.slot_records import (
     ledger_event,
     order_message,
     renew_message,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.push_pull.tuning import StalenessTuning
-from inaproto.daemon.overlay.staleness_choice import CHANGE_PPM_MAX, LOOK_CLOCKS, StalenessChoice, change_ppm
+from inaproto.core.models.tuning import StalenessTuning
+from inaproto.daemon.models.staleness_choice import CHANGE_PPM_MAX, LOOK_CLOCKS, StalenessChoice, change_ppm
 from inaproto.units import MS, Instant
 
 TUNING = StalenessTuning(staleness_max=4)

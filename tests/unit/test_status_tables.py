@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from inaproto.daemon.status import Report
-from inaproto.daemon.status_tables import show_report
+from inaproto.daemon.observe.status import Report
+from inaproto.daemon.observe.status_tables import show_report
 
 RING = {
     "job": "train",

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import pytest
 
-from inaproto.core.aggregation_tree import VIRTUAL_QP_BASE, SwitchAddress, VirtualConnection
-from inaproto.core.aggregator import HEADER_BYTES, LAST, LAST_IMM, ONLY, ONLY_IMM, LastPacket
-from inaproto.core.translation import (
+from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE, SwitchAddress, VirtualConnection
+from inaproto.core.switch.aggregator import HEADER_BYTES, LAST, LAST_IMM, ONLY, ONLY_IMM, LastPacket
+from inaproto.core.switch.tree.translation import (
     VIRTUAL_UDP_PORT,
     MessageHeaders,
     base_header,

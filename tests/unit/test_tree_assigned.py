@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import RoomMade
-from inaproto.core.tree_control import NO_WAY, SWITCH_LOST, TRUNK_LOST, TreeControl
-from inaproto.core.tree_control_types import (
+from inaproto.core.rendezvous.events import RoomMade
+from inaproto.core.rendezvous.fabric.control import NO_WAY, SWITCH_LOST, TRUNK_LOST, TreeControl
+from inaproto.core.rendezvous.fabric.events import (
     Admit,
     FabricSwitch,
     Faulted,
@@ -30,7 +28,9 @@ from inaproto.core.tree_control_types import (
     TreeControlConfig,
     TrunkSaid,
 )
-from inaproto.core.tree_shapes import plan_of, roles_of
+from inaproto.core.rendezvous.fabric.shapes import plan_of, roles_of
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, PortId, S
 from tests.unit.test_tree_control import RING, Controlled, ip, spec, start, switch

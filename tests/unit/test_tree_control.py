@@ -8,12 +8,10 @@ from typing import get_args
 
 import pytest
 
-from inaproto.core.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
-from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch
-from inaproto.core.rendezvous_types import Send, SessionId
-from inaproto.core.ring_spec import FlowSpec, RingSpec
-from inaproto.core.tree_control import HANDLERS, SWITCH_LOST, Phase, TreeControl
-from inaproto.core.tree_control_types import (
+from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch
+from inaproto.core.rendezvous.events import Send, SessionId
+from inaproto.core.rendezvous.fabric.control import HANDLERS, SWITCH_LOST, Phase, TreeControl
+from inaproto.core.rendezvous.fabric.events import (
     Admit,
     FabricSwitch,
     Faulted,
@@ -34,7 +32,9 @@ from inaproto.core.tree_control_types import (
     TreeEvent,
     TreeView,
 )
-from inaproto.core.tree_shapes import roles_of, tree_of
+from inaproto.core.rendezvous.fabric.shapes import roles_of, tree_of
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, PortId, S
 from inaproto.wire.control_messages import Start

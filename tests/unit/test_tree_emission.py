@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from inaproto.core.accelerator import PortDown, PortUp
-from inaproto.core.aggregation_tree import TreeSwitch
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import PortDown, PortUp
 from inaproto.wire.tree_note import NoteKind, TreeNote
 from tests.unit.switched_ring import NOW, SwitchedRing, by_port, mac
 from tests.unit.switched_tree import Carried, SwitchedTree, data_of

@@ -6,22 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.slot_ledger import (
-    FromController,
-    Lease,
-    Order,
-    Outcome,
-    SlotAnswer,
-    SlotFreed,
-    SlotLedger,
-    SlotLedgerConfig,
-    SlotRequest,
-    SlotsChanged,
-    ToController,
-)
-from inaproto.core.tree_migration import TreeMigration
-from inaproto.core.tree_migration_jobs import TABLE, Fact, stay
-from inaproto.core.tree_migration_types import (
+from inaproto.core.migration.coordinator import TreeMigration
+from inaproto.core.migration.events import (
     Deposed,
     DrainJob,
     FromSwitch,
@@ -41,6 +27,20 @@ from inaproto.core.tree_migration_types import (
     Tree,
     TreeStands,
     Woke,
+)
+from inaproto.core.migration.jobs import TABLE, Fact, stay
+from inaproto.core.migration.ledger import (
+    FromController,
+    Lease,
+    Order,
+    Outcome,
+    SlotAnswer,
+    SlotFreed,
+    SlotLedger,
+    SlotLedgerConfig,
+    SlotRequest,
+    SlotsChanged,
+    ToController,
 )
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, Instant, S

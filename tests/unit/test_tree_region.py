@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.aggregator import LAST, ONLY_IMM, LastPacket
-from inaproto.core.packet_memory import PayloadPool
-from inaproto.core.translation import base_header
-from inaproto.core.tree_region import Shape, TreeRegion
+from inaproto.core.switch.aggregator import LAST, ONLY_IMM, LastPacket
+from inaproto.core.switch.packet_memory import PayloadPool
+from inaproto.core.switch.tree.region import Shape, TreeRegion
+from inaproto.core.switch.tree.translation import base_header
 from inaproto.wire.crc import crc32
 from inaproto.wire.ina_header import Dtype
 from inaproto.wire.roce import Opcode, RocePacket

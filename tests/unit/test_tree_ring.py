@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import PortDown, PortUp
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.aggregator import AggregatorArray
-from inaproto.core.lookup_table import LookupTable
-from inaproto.core.translation import base_header, inward
-from inaproto.core.tree_ring import TreeFlow, TreeRing, install_tree
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.accelerator import PortDown, PortUp
+from inaproto.core.switch.aggregator import AggregatorArray
+from inaproto.core.switch.lookup_table import LookupTable
+from inaproto.core.switch.tree.ring import TreeFlow, TreeRing, install_tree
+from inaproto.core.switch.tree.translation import base_header, inward
 from inaproto.errors import InvariantBroken
 from inaproto.units import PortId
 from tests.unit.switched_ring import NOW, mac, ring_of

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.accelerator import FramesArrived, InstallRing, PortDown, PortUp, RemoveRing, RingRefused
-from inaproto.core.aggregation_tree import VIRTUAL_QP_BASE, TreeSwitch
-from inaproto.core.translation import base_header, packet_header, share_of, start_psn
+from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE, TreeSwitch
+from inaproto.core.switch.accelerator import (
+    FramesArrived,
+    InstallRing,
+    PortDown,
+    PortUp,
+    RemoveRing,
+    RingRefused,
+)
+from inaproto.core.switch.tree.translation import base_header, packet_header, share_of, start_psn
 from inaproto.errors import Blame
 from inaproto.units import PortId
 from inaproto.wire.crc import crc32

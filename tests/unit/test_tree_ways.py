@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.accelerator import InstallRing, RingFault, RingRefused
-from inaproto.core.rendezvous_types import RoomMade
-from inaproto.core.tree_control import NO_WAY
-from inaproto.core.tree_control_types import (
+from inaproto.core.rendezvous.events import RoomMade
+from inaproto.core.rendezvous.fabric.control import NO_WAY
+from inaproto.core.rendezvous.fabric.events import (
     Admit,
     Installed,
     Order,
@@ -23,6 +22,7 @@ from inaproto.core.tree_control_types import (
     TreeView,
     TrunkSaid,
 )
+from inaproto.core.switch.accelerator import InstallRing, RingFault, RingRefused
 from inaproto.units import Instant, S
 from tests.unit.test_tree_control import RING, Controlled, fabric, spec, start
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.accelerator import InstallRing, RingFault
-from inaproto.core.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
-from inaproto.core.rendezvous_types import Send, SessionId
-from inaproto.core.tree_control import SWITCH_LOST
-from inaproto.core.tree_control_types import (
+from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch, compose_roles
+from inaproto.core.rendezvous.events import Send, SessionId
+from inaproto.core.rendezvous.fabric.control import SWITCH_LOST
+from inaproto.core.rendezvous.fabric.events import (
     FabricSwitch,
     Order,
     RingWanted,
@@ -20,7 +19,8 @@ from inaproto.core.tree_control_types import (
     Tell,
     TreeControlConfig,
 )
-from inaproto.core.tree_shapes import plan_of
+from inaproto.core.rendezvous.fabric.shapes import plan_of
+from inaproto.core.switch.accelerator import InstallRing, RingFault
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.client_messages import Ok
 from inaproto.wire.control_messages import Start

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import trio
 from trio.testing import MockClock
 
-from inaproto.core.sharing_words import Commit, Decision, Prepare, Rule, Seat, Turn, Version
-from inaproto.core.two_paths import BASE, INA, Binding, Wait
-from inaproto.daemon.sharing_records import order_message
-from inaproto.daemon.turn_seats import JobSeat, TurnSeats
+from inaproto.core.host.engines.two_paths import BASE, INA, Binding, Wait
+from inaproto.core.sharing.messages import Commit, Decision, Prepare, Rule, Seat, Turn, Version
+from inaproto.daemon.host.sharing_records import order_message
+from inaproto.daemon.host.turn_seats import JobSeat, TurnSeats
 from inaproto.units import MS, Epoch, Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.sharing_messages import (
@@ -362,7 +362,7 @@ async def test_a_new_ring_counts_on_though_nobody_asked_for_what_went_by_the_bas
 async def test_a_host_of_many_jobs_tells_its_controller_no_more_than_that_takes(
     autojump_clock: MockClock,
 ) -> None:
-    """Whoever sends more is cut off (:data:`inaproto_controller.agents.LIMITS`)."""
+    """Whoever sends more is cut off (:data:`inaproto_controller.service.agents.LIMITS`)."""
     heard: list[Message] = []
     seats = TurnSeats("h0", clock=lambda: Instant(int(trio.current_time() * S)), random_bits=lambda bits: 7)
     seats.connected(heard.append)

@@ -4,25 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.accumulators import Accumulators, RotatedAccumulators
-from inaproto.core.operation_queue import OperationQueue
-from inaproto.core.operations import (
-    Fail,
-    OperationDone,
-    OperationFailed,
-    PostMessage,
-    ResultArrived,
-    RingBroken,
-    RingConfig,
-    RingEvent,
-    SendCompleted,
-    Stalled,
-    Submit,
-    Woke,
-)
-from inaproto.core.recovery import Recovery
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.two_paths import (
+from inaproto.core.host.engines.two_paths import (
     BASE,
     INA,
     Binder,
@@ -36,6 +18,24 @@ from inaproto.core.two_paths import (
     Wait,
     always,
 )
+from inaproto.core.host.operation_queue import OperationQueue
+from inaproto.core.host.operations import (
+    Fail,
+    OperationDone,
+    OperationFailed,
+    PostMessage,
+    ResultArrived,
+    RingBroken,
+    RingConfig,
+    RingEvent,
+    SendCompleted,
+    Stalled,
+    Submit,
+    Woke,
+)
+from inaproto.core.host.recovery import Recovery
+from inaproto.core.plan.accumulators import Accumulators, RotatedAccumulators
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Epoch, Instant, OpIndex, RingId
 from inaproto.wire.host_header import Kind

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from inaproto import parts
-from inaproto.daemon.config import load_host_settings
+from inaproto.daemon.settings.config import load_host_settings
 from inaproto.errors import ConfigError, Unsupported
 from inaproto.ports import Adapter, NicCapabilities, Status
 from inaproto_adapters import nics_command

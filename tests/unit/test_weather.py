@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.errors import ConfigError
-from inaproto.sim.streams import named_bits
-from inaproto.sim.weather import UNCOVERED, DelayLine, Weather, WeatherStream
+from inaproto.faults.streams import named_bits
+from inaproto.faults.weather import UNCOVERED, DelayLine, Weather, WeatherStream
 from inaproto.units import MS, US, Frames, Instant, S
 from inaproto.wire.icrc import seal, verify
 

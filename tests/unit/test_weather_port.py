@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from inaproto.errors import LocalMisuse
+from inaproto.faults.weather import Weather
 from inaproto.ports import Adapter, FramePort, PortClosed
-from inaproto.sim.weather import Weather
 from inaproto.units import MS, Frames, S
 from inaproto_adapters.frames import open_frame_pair
 from inaproto_adapters.memory import WEATHER, Link, WeatherPort, open_memory_pair

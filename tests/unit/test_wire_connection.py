@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.sim.announcement import announcement
+from inaproto.faults.announcement import announcement
 from inaproto.wire.connection import contradicts_itself, is_plainly_other, lenient_connection
 from inaproto.wire.roce import Bth, Opcode, RocePacket
 

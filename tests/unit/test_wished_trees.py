@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeWished
-from inaproto.daemon.tree_records import TOLD_SWITCHES_MAX, wish_messages
-from inaproto.daemon.wished_trees import WishedTrees
+from inaproto.core.rendezvous.events import TreeWished
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX, wish_messages
+from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
 from inaproto.wire.tree_messages import TreeWishes

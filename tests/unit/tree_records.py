@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inaproto.core.aggregation_tree import TreeSwitch
-from inaproto.core.translation import base_header, packet_header, share_of
+from inaproto.core.plan.aggregation_tree import TreeSwitch
+from inaproto.core.switch.tree.translation import base_header, packet_header, share_of
 from inaproto.errors import Blame
 from inaproto.wire.crc import crc32
 from inaproto.wire.ina_header import InaHeader

@@ -15,11 +15,21 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.accumulators import Accumulators
-from inaproto.core.hosts_engine import Combine, Place, PostSlot
-from inaproto.core.neutral import neutral_bytes
-from inaproto.core.operation_queue import FROM_THE_START, OperationQueue, Source
-from inaproto.core.operations import (
+from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
+from inaproto.core.host.engines.two_paths import (
+    BASE,
+    INA,
+    Binding,
+    Bound,
+    BoundPath,
+    Drained,
+    OnPath,
+    TwoPaths,
+    TwoPathsAction,
+    Wait,
+)
+from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue, Source
+from inaproto.core.host.operations import (
     Operation,
     OperationDone,
     PostKept,
@@ -32,20 +42,10 @@ from inaproto.core.operations import (
     TakeResult,
     Woke,
 )
-from inaproto.core.recovery import Recovery, decide
-from inaproto.core.reduction_plan import ReductionPlan
-from inaproto.core.two_paths import (
-    BASE,
-    INA,
-    Binding,
-    Bound,
-    BoundPath,
-    Drained,
-    OnPath,
-    TwoPaths,
-    TwoPathsAction,
-    Wait,
-)
+from inaproto.core.host.recovery import Recovery, decide
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.core.plan.neutral import neutral_bytes
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.units import Epoch, Instant, OpIndex, Rank, RingId
 from inaproto.wire.ina_header import FLAG_RESULT, INA_HEADER_BYTES, Dtype, InaHeader, Op
 from tests.unit.ideal_job import Held, Message

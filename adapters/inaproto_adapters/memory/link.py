@@ -23,9 +23,9 @@ import numpy as np
 import trio
 
 from inaproto.errors import ConfigError, LocalMisuse
+from inaproto.faults.streams import Seed
+from inaproto.faults.weather import DelayLine, Weather, WeatherStream
 from inaproto.ports import FramePortCapabilities, PortClosed, PortCounters
-from inaproto.sim.streams import Seed
-from inaproto.sim.weather import DelayLine, Weather, WeatherStream
 from inaproto.units import FRAME_BYTES_MAX, Frames, Instant, S
 
 _HEADER_BYTES: Final = 14

@@ -19,8 +19,8 @@ from typing import Final, Generic, Protocol, TypeVar
 import trio
 
 from inaproto.errors import ConfigError, FabricError
+from inaproto.faults.streams import Seed
 from inaproto.ports import PortClosed
-from inaproto.sim.streams import Seed
 from inaproto_adapters.memory.link import Link, MemoryFramePort, open_memory_pair
 from inaproto_adapters.memory.stream import MemoryStream, Observer, StreamTiming, open_stream_pair
 

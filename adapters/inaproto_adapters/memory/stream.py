@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from inaproto.errors import ConfigError
-from inaproto.sim.streams import Seed, named_bits
+from inaproto.faults.streams import Seed, named_bits
 from inaproto.units import Instant
 from inaproto_adapters.memory.link import current_instant, park_until
 

@@ -18,9 +18,9 @@ from typing import Final
 
 import trio
 
+from inaproto.faults.streams import Seed
+from inaproto.faults.weather import DelayLine, Weather, WeatherStream
 from inaproto.ports import FramePort, FramePortCapabilities, PortClosed, PortCounters
-from inaproto.sim.streams import Seed
-from inaproto.sim.weather import DelayLine, Weather, WeatherStream
 from inaproto.units import Frames, Instant, S
 from inaproto_adapters.memory.link import current_instant, park_until
 

@@ -27,8 +27,8 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.reduce import reduce_into
-from inaproto.core.reduction_plan import PlanList, ReductionPlan
+from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import TensorMismatch
 from inaproto.wire.ina_header import Dtype, Op
 from inaproto_adapters.shm.layout import SLOTS, Bytes, Cut, Layout

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import ConfigError, JobError, JoinRefused, OperationTimeout, RankLost
 from inaproto.units import UNIX_PATH_BYTES_MAX
 from inaproto_adapters.shm.barrier import Descriptors

@@ -22,7 +22,7 @@ import trio
 from numpy.typing import NDArray
 
 from inaproto.client.arrays import check_array, check_out, wire_dtype, wire_op
-from inaproto.core.reduction_plan import ReductionPlan
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import JobError, LocalMisuse, TensorMismatch, Unsupported
 from inaproto.wire.ina_header import Op, signature
 from inaproto_adapters.shm.barrier import Barrier

@@ -1,7 +1,7 @@
 """A userspace RoCEv2 NIC without I/O: frames and time in, frames and completions out.
 
 The engine owns registered memory and the queue pairs, and moves payload between frames and memory;
-what a connection does is decided by ``inaproto.core.rc_requester`` and ``rc_responder``. It is the RDMA
+what a connection does is decided by ``inaproto.core.rdma.requester`` and ``rc_responder``. It is the RDMA
 endpoint that NetReduce's transparency (§3.2) is about, so it behaves as a kernel's RoCE stack does
 (``specs/softroce-bench.md`` §4): wrong ICRC dropped silently, UDP source port folded from the two QP
 numbers, an IP identification that grows with every packet sent, retransmissions included.
@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from inaproto.core.rc_requester import (
+from inaproto.core.rdma.reliable_connection import Outcome
+from inaproto.core.rdma.requester import (
     AckArrived,
     Closing,
     Complete,
@@ -32,7 +33,7 @@ from inaproto.core.rc_requester import (
     TimerExpired,
     Transmit,
 )
-from inaproto.core.rc_responder import (
+from inaproto.core.rdma.responder import (
     Deliver,
     PacketArrived,
     Place,
@@ -45,7 +46,6 @@ from inaproto.core.rc_responder import (
     RunArrived,
     append_reply,
 )
-from inaproto.core.rc_types import Outcome
 from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
 from inaproto.ports import (
     Completion,

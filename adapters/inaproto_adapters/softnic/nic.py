@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import trio
 
-from inaproto.core.rc_types import MTUS
+from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.errors import LocalMisuse, Unsupported
 from inaproto.ports import (
     Completion,

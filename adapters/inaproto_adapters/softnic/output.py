@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inaproto.core.rc_requester import Transmit
+from inaproto.core.rdma.requester import Transmit
 from inaproto.units import Frames
 from inaproto.wire.roce import Opcode
 from inaproto_adapters.softnic.counters import NicCounters

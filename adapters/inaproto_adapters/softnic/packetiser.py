@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.rc_requester import Transmit
+from inaproto.core.rdma.requester import Transmit
 from inaproto.units import Frames
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.roce import Opcode

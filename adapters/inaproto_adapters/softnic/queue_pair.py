@@ -6,9 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from inaproto.core.rc_requester import RcRequester, RequesterConfig
-from inaproto.core.rc_responder import PostReceive, RcResponder, Reply, ResponderConfig
-from inaproto.core.rc_types import MTUS
+from inaproto.core.rdma.reliable_connection import MTUS
+from inaproto.core.rdma.requester import RcRequester, RequesterConfig
+from inaproto.core.rdma.responder import PostReceive, RcResponder, Reply, ResponderConfig
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.ports import QpAddress, QpAttributes
 from inaproto.units import PSN_MASK, Instant

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from inaproto.core.rc_types import MTUS, TIMEOUT_EXPONENT_MAX
+from inaproto.core.rdma.reliable_connection import MTUS, TIMEOUT_EXPONENT_MAX
 from inaproto.errors import FabricError, InvariantBroken, LocalMisuse
 from inaproto.ports import Completion, CompletionKind, QpAddress, QpAttributes, Status
 from inaproto_adapters.verbs.library import verbs

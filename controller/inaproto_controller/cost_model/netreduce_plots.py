@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from inaproto_controller.cost_model.netreduce import ALGORITHMS
 from inaproto_controller.cost_model.netreduce_simulation import Simulation
 from inaproto_controller.cost_model.netreduce_sweeps import MS, Sweep, sweeps
-from inaproto_controller.plot_look import LOOK
+from inaproto_controller.pictures.plot_look import LOOK
 
 FIGURE_7: Final = "netreduce-figure-7.svg"
 HEADLINE: Final = "netreduce-ring-against-network.svg"

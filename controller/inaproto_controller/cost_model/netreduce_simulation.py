@@ -1,6 +1,7 @@
 """NetReduce's algorithms timed on a simulated network, beside what the cost model says of them.
 
-The schedules are those that hosts run; the network is that of ``inaproto.sim.timed``. Each is timed twice:
+The schedules are those that hosts run; the network is that of ``inaproto_controller.simulate.timed``. Each is
+timed twice:
 
 - *staged*: a stage begins when the one before has ended everywhere. This is what appendix A adds up.
 - *overlapped*: a segment goes on as soon as it is there, which is what a schedule asks for and no more.
@@ -14,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from inaproto.core.schedule import Schedule
-from inaproto.core.schedules.parallel import parallel_netreduce, parallel_ring
-from inaproto.core.schedules.ring import ring
-from inaproto.core.schedules.tencent import tencent
-from inaproto.sim.timed.network import Network, stages
-from inaproto.sim.timed.timing import time_schedule
 from inaproto_controller.cost_model.netreduce import ALGORITHMS, Cluster, Number
 from inaproto_controller.cost_model.netreduce_sweeps import GB, INTER, SIZE, US, sweeps
+from inaproto_controller.simulate.schedules.parallel import parallel_netreduce, parallel_ring
+from inaproto_controller.simulate.schedules.ring import ring
+from inaproto_controller.simulate.schedules.schedule import Schedule
+from inaproto_controller.simulate.schedules.tencent import tencent
+from inaproto_controller.simulate.timed.network import Network, stages
+from inaproto_controller.simulate.timed.timing import time_schedule
 
 SEGMENT_BYTES: Final = 500_000
 ELEMENT_BYTES: Final = 4

@@ -17,9 +17,9 @@ from random import Random
 from typing import Any, Final
 
 from inaproto.errors import ConfigError
-from inaproto_controller.input_file import read_bounded
-from inaproto_controller.model import measured_names
-from inaproto_controller.requests import Request
+from inaproto_controller.cluster.input_file import read_bounded
+from inaproto_controller.cluster.model import measured_names
+from inaproto_controller.cluster.requests import Request
 
 FIELDS: Final = ("arrival_seconds", "model", "hosts", "steps")
 BYTES_MAX: Final = 1 << 28

@@ -1,9 +1,9 @@
 """A cluster over time: requests queue for hosts, jobs get trees, share them, and train (MINA, section V-A).
 
 Between two changes of who has which hosts and trees nothing is decided but who uses INA for an operation:
-that is the kernel's (:mod:`~inaproto_controller.simulate.kernel`). Here is what happens at a change: jobs
-end, the head of the queue is placed while it fits, trees are built, and jobs whose trees exclude each other
-form groups.
+that is the kernel's (:mod:`~inaproto_controller.planning.trial.kernel`). Here is what happens at a change:
+jobs end, the head of the queue is placed while it fits, trees are built, and jobs whose trees exclude each
+other form groups.
 
 Departure from the paper: a change of a tree costs what section V-D measured, if :class:`Migration` says so.
 The job goes on without INA meanwhile; who needs the links that it gives up waits for their release.
@@ -22,13 +22,13 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.sharing_policy import Policy
 from inaproto.errors import ConfigError
-from inaproto_controller.model import measured
-from inaproto_controller.placement.simple import Hosts
-from inaproto_controller.requests import Request
-from inaproto_controller.simulate import kernel
-from inaproto_controller.simulate.arrays import Kinds, make_log
+from inaproto_controller.cluster.model import measured
+from inaproto_controller.cluster.requests import Request
+from inaproto_controller.planning.placement.simple import Hosts
+from inaproto_controller.planning.trial import kernel
+from inaproto_controller.planning.trial.arrays import Kinds, make_log
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.failures import FailureEvent, Part, checked
 from inaproto_controller.simulate.held_trees import HeldTrees
 from inaproto_controller.simulate.jobs import Jobs, RunningJob

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto_controller.compiled import jit
+from inaproto_controller.cluster.compiled import jit
 
 Ints = NDArray[np.int64]
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inaproto_controller.network import Network
+from inaproto_controller.cluster.network import Network
+from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob
+from inaproto_controller.planning.trial.kernel import Ints
 from inaproto_controller.simulate.jobs import Jobs, RunningJob
-from inaproto_controller.simulate.kernel import Ints
 from inaproto_controller.simulate.rivals import Rivals
 from inaproto_controller.simulate.setting import Migration
 from inaproto_controller.simulate.turns import Blocks, Counted, count_shared
-from inaproto_controller.trees.builder import TreeBuilder, TreeJob
 
 
 class _Release(NamedTuple):

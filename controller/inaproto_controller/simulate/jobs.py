@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.step_times import StepTimes
-from inaproto_controller.placement.simple import Hosts
-from inaproto_controller.requests import Request
-from inaproto_controller.simulate import kernel
-from inaproto_controller.simulate.arrays import Kinds, grown, make_slots
-from inaproto_controller.simulate.kernel import Ints
-from inaproto_controller.trees.builder import TreeJob
+from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.requests import Request
+from inaproto_controller.planning.placement.simple import Hosts
+from inaproto_controller.planning.trees.builder import TreeJob
+from inaproto_controller.planning.trial import kernel
+from inaproto_controller.planning.trial.arrays import Kinds, grown, make_slots
+from inaproto_controller.planning.trial.kernel import Ints
 
 _ROOM: Final = 64
 

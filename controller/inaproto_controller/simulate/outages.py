@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto_controller.network import Network
+from inaproto_controller.cluster.network import Network
 from inaproto_controller.simulate.failures import FailureEvent, Part
 
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import ModelTrace, Speeds
+from inaproto.core.sharing.step_times import ModelTrace, Speeds
 from inaproto.errors import ConfigError
-from inaproto_controller.graph_network import GraphNetwork
-from inaproto_controller.model import CLUSTER
-from inaproto_controller.network import FatTreeNetwork, Network
-from inaproto_controller.placement.least_fragments import LeastFragments
-from inaproto_controller.placement.occupancy import Cluster, Occupancy
-from inaproto_controller.placement.simple import FirstFit, RandomFit
+from inaproto_controller.cluster.graph_network import GraphNetwork
+from inaproto_controller.cluster.model import CLUSTER
+from inaproto_controller.cluster.network import FatTreeNetwork, Network
+from inaproto_controller.cluster.topology import FatTree, Quota
+from inaproto_controller.planning.placement.least_fragments import LeastFragments
+from inaproto_controller.planning.placement.occupancy import Cluster, Occupancy
+from inaproto_controller.planning.placement.simple import FirstFit, RandomFit
+from inaproto_controller.planning.trees.builder import TreeBuilder
+from inaproto_controller.planning.trees.clique import HeaviestClique
+from inaproto_controller.planning.trees.exclusive import FirstFitL, FirstFitP, NoTrees
+from inaproto_controller.planning.trees.exclusive import RandomFit as RandomTree
+from inaproto_controller.planning.trees.merging import MergedGroups
+from inaproto_controller.planning.trees.rebuild_all import RebuildAll
+from inaproto_controller.planning.trees.sticky import StickyTrees
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.setting import FREE, Migration, Placement, Setting
-from inaproto_controller.topology import FatTree, Quota
-from inaproto_controller.trees.builder import TreeBuilder
-from inaproto_controller.trees.clique import HeaviestClique
-from inaproto_controller.trees.exclusive import FirstFitL, FirstFitP, NoTrees
-from inaproto_controller.trees.exclusive import RandomFit as RandomTree
-from inaproto_controller.trees.merging import MergedGroups
-from inaproto_controller.trees.rebuild_all import RebuildAll
-from inaproto_controller.trees.sticky import StickyTrees
 
 PLACEMENTS: Final[Mapping[str, Callable[[Cluster, int], Placement]]] = {
     "first": lambda cluster, seed: FirstFit(),

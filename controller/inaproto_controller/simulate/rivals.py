@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto_controller.compiled import jit_in_place
+from inaproto_controller.cluster.compiled import jit_in_place
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

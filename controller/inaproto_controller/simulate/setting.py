@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from inaproto.core.sharing_policy import Policy
-from inaproto.core.step_times import ModelTrace, Speeds
-from inaproto_controller.network import Network
-from inaproto_controller.placement.occupancy import Occupancy
-from inaproto_controller.placement.simple import Hosts
+from inaproto.core.sharing.step_times import ModelTrace, Speeds
+from inaproto_controller.cluster.network import Network
+from inaproto_controller.planning.placement.occupancy import Occupancy
+from inaproto_controller.planning.placement.simple import Hosts
+from inaproto_controller.planning.trees.builder import TreeBuilder
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.group_order import GroupOrder
-from inaproto_controller.trees.builder import TreeBuilder
 
 
 class Placement(Protocol):

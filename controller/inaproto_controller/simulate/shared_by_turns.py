@@ -1,9 +1,9 @@
 """Jobs that share one switch by turns: a sharing group alone, as live hosts and a live controller do it.
 
 As :mod:`inaproto_controller.simulate.shared_switch`, but INA changes hands by turns: what
-:func:`~inaproto.core.sharing_turns.next_turn` proposes stands a round trip after it was asked for, and a
-round trip after the turn before it has drained. An operation that begins outside a turn that stands goes
-without.
+:func:`~inaproto_controller.planning.turns.turns.next_turn` proposes stands a round trip after it was asked
+for, and a round trip after the turn before it has drained. An operation that begins outside a turn that
+stands goes without.
 
 :func:`better_rule` tries both rules on a group: once when it, or a pattern in it, changes.
 """
@@ -17,11 +17,18 @@ from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
 
-from inaproto.core.job_run import JobRun, Phase
-from inaproto.core.sharing_turns import JobFacts, Proposal, StandingTurn, TurnConfig, TurnRule, next_turn
-from inaproto.core.step_times import StepTimes
+from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import LocalMisuse
 from inaproto.units import JobId, OpIndex
+from inaproto_controller.planning.turns.job_run import JobRun, Phase
+from inaproto_controller.planning.turns.turns import (
+    JobFacts,
+    Proposal,
+    StandingTurn,
+    TurnConfig,
+    TurnRule,
+    next_turn,
+)
 from inaproto_controller.simulate.shared_switch import Shared
 
 TRIAL_STEPS: Final = 40

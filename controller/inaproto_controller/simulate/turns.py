@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from inaproto_controller.simulate.arrays import Kinds
+from inaproto_controller.planning.trial.arrays import Kinds
+from inaproto_controller.planning.trial.kernel import Bools, Floats, Ints, Slots, Turns
 from inaproto_controller.simulate.group_order import GroupOrder, components, listed
-from inaproto_controller.simulate.kernel import Bools, Floats, Ints, Slots, Turns
 from inaproto_controller.simulate.rivals import Rivals
 
 _MARGIN_S: Final = 1e-6

@@ -36,7 +36,7 @@ def _accelerator() -> click.Command:
 
 
 def _allreduce() -> click.Command:
-    from inaproto_hil.bench.allreduce import allreduce
+    from inaproto_hil.bench.allreduce.command import allreduce
 
     return allreduce
 

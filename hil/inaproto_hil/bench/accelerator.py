@@ -26,15 +26,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from inaproto.core.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
+from inaproto.core.switch.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
 from inaproto.option_types import write_report
 from inaproto.units import Frames, Instant, PortId
 from inaproto.wire.crc import CRC_IMPLEMENTATION
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.vector import RoceRun, decode_runs
-from inaproto_hil import environment
 from inaproto_hil.bench.naive import NaiveAccelerator
 from inaproto_hil.bench.traffic import Sender, host_mac, ring_spec
+from inaproto_hil.rigs import environment
 
 _NOW = Instant(0)
 

@@ -21,25 +21,31 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from inaproto.core.communication_pattern import PatternConfig, PatternWatch, Submitted, WaitBegan, WaitEnded
-from inaproto.core.sharing_participant import SharingParticipant
-from inaproto.core.sharing_policy import NextOperation, may_use
-from inaproto.core.sharing_types import (
+from inaproto.core.host.engines.two_paths import INA, Binding
+from inaproto.core.sharing.communication_pattern import (
+    PatternConfig,
+    PatternWatch,
+    Submitted,
+    WaitBegan,
+    WaitEnded,
+)
+from inaproto.core.sharing.events import (
     FromCoordinator,
     OperationEnded,
     OperationStarting,
     ParticipantConfig,
     StartOperation,
 )
-from inaproto.core.sharing_words import Commit, Decision, Path, Prepare, Rule, Seat, Turn, Version
-from inaproto.core.step_times import StepTimes
-from inaproto.core.two_paths import INA, Binding
-from inaproto.daemon.turn_seats import TurnSeats
+from inaproto.core.sharing.messages import Commit, Decision, Path, Prepare, Rule, Seat, Turn, Version
+from inaproto.core.sharing.participant import SharingParticipant
+from inaproto.core.sharing.step_times import StepTimes
+from inaproto.daemon.host.turn_seats import TurnSeats
 from inaproto.errors import InvariantBroken
 from inaproto.option_types import ReportFile, write_report
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
-from inaproto_controller.model import EVALUATED, SHARING, measured
-from inaproto_hil import environment
+from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.planning.turns.policy import NextOperation, may_use
+from inaproto_hil.rigs import environment
 
 GOAL_US: Final = 50.0
 """Of a decision, at most."""

@@ -30,10 +30,10 @@ from rich.table import Table
 import inaproto
 from inaproto.errors import InaprotoError
 from inaproto.option_types import ReportFile, write_report
-from inaproto_controller.job_client import ControllerUnreachable
-from inaproto_hil import environment
-from inaproto_hil.cluster import ClusterError
-from inaproto_hil.sharing_cluster import WAIT_S, SharingCluster
+from inaproto_controller.service.job_client import ControllerUnreachable
+from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.cluster import ClusterError
+from inaproto_hil.rigs.sharing_cluster import WAIT_S, SharingCluster
 
 VERSION: Final = 1
 INPUTS: Final = 8

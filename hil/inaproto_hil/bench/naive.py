@@ -1,4 +1,4 @@
-"""The per-packet accelerator: the rules of :mod:`inaproto.core.accelerator`, one packet at a time.
+"""The per-packet accelerator: the rules of :mod:`inaproto.core.switch.accelerator`, one packet at a time.
 
 A second implementation, written from the rules and not from the core: frames are ``bytes``, headers are
 taken apart with ``struct``, every ICRC is a whole zlib CRC, tables are dicts. It is the baseline of
@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import Blame
 from inaproto.wire.connection import lenient_connection
 from inaproto_hil.bench.naive_tables import (

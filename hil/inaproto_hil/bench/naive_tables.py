@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from inaproto.core.reduce import reduce_into
-from inaproto.core.ring_spec import RingSpec
+from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.wire.ina_header import Dtype, Op
 
 Position = tuple[int, int]

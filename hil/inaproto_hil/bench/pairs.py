@@ -1,7 +1,7 @@
 """``inaproto bench pairs``: what two jobs gain on one slot pool, live in virtual time, beside the simulator.
 
-See :mod:`inaproto_hil.shared_pool.pairs` for what is compared. What is undefined is ``null`` in the JSON and
-``-`` in the table.
+See :mod:`inaproto_hil.evaluation.shared_pool.pairs` for what is compared. What is undefined is ``null`` in
+the JSON and ``-`` in the table.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rich.progress import track
 from rich.table import Table
 
 from inaproto.option_types import ReportFile, write_report
-from inaproto_controller.model import EVALUATED
-from inaproto_hil.shared_pool.pairs import PAIRS, Pair, PairsConfig, measure
-from inaproto_hil.shared_pool.world import GroupRun
+from inaproto_controller.cluster.model import EVALUATED
+from inaproto_hil.evaluation.shared_pool.pairs import PAIRS, Pair, PairsConfig, measure
+from inaproto_hil.evaluation.shared_pool.world import GroupRun
 
 
 def _pair(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[Pair, ...]:
@@ -77,7 +77,7 @@ def pairs_bench(
 
     def played(pair: Pair, run: GroupRun) -> None:
         if timeline is not None:
-            from inaproto_hil.shared_pool.timeline import draw_timeline
+            from inaproto_hil.evaluation.shared_pool.timeline import draw_timeline
 
             timeline.mkdir(parents=True, exist_ok=True)
             draw_timeline(

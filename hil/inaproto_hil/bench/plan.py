@@ -10,7 +10,7 @@ round plans once each way, one after the other; a row is the median over rounds.
 Which of the ratios the goal is about is the first one, and each says of itself whether it comes to as much.
 
 Each tree is executed, too: in the simulated world its links carry frames, which are counted; in a model of
-its own its adders limit the rate, which is measured (``inaproto_controller.paring.execution``).
+its own its adders limit the rate, which is measured (``inaproto_controller.simulate.paring_execution``).
 
 With ``--masks`` further requests, drawn from seeds, are planned by all modes: fast mode beside the proved
 optimum.
@@ -34,14 +34,14 @@ from rich.table import Table
 
 from inaproto.errors import Infeasible, InvariantBroken
 from inaproto.option_types import ReportFile, write_report
-from inaproto_controller.paring.comparison import Compared, comparisons
-from inaproto_controller.paring.execution import Unfolded, carry, go
-from inaproto_controller.paring.fast import plan_fast
-from inaproto_controller.paring.fat_tree_names import fat_tree_network
-from inaproto_controller.paring.flow_spiders import FlowSpiders
-from inaproto_controller.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
-from inaproto_controller.paring.printed import plan_printed
-from inaproto_hil import environment
+from inaproto_controller.planning.paring.comparison import Compared, comparisons
+from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network
+from inaproto_controller.planning.paring.model import PlacedTree, ProgrammableNetwork, Task, measure
+from inaproto_controller.planning.paring.slots.fast import plan_fast
+from inaproto_controller.planning.paring.spiders.flows import FlowSpiders
+from inaproto_controller.planning.paring.spiders.printed import plan_printed
+from inaproto_controller.simulate.paring_execution import Unfolded, carry, go
+from inaproto_hil.rigs import environment
 from inaproto_hil.soak.parts import make_nic
 
 VERSION: Final = 1

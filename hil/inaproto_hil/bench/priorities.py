@@ -1,8 +1,8 @@
 """``inaproto bench priorities``: models of different priority on links too slow for all of them (MLNet, 3.3).
 
 Real daemons: a parameter server and hosts, each in a network namespace with an access link of its own, shaped
-to one rate at both ends (:mod:`inaproto_hil.shaped_cluster`). On every host each model has a worker, which
-computes (it waits), pushes, and pulls at staleness 0. In a repetition, one after the other: the highest
+to one rate at both ends (:mod:`inaproto_hil.rigs.shaped_cluster`). On every host each model has a worker,
+which computes (it waits), pushes, and pulls at staleness 0. In a repetition, one after the other: the highest
 model alone; two models; all of them; and as many of one priority, which share the links as TCP does. These
 have the highest priority, too: such channels are never held short, so nothing of the rules touches them.
 
@@ -30,9 +30,9 @@ from rich.table import Table
 import inaproto
 from inaproto.errors import InaprotoError
 from inaproto.option_types import FiniteRange, ReportFile, write_report
-from inaproto_hil import environment
-from inaproto_hil.cluster import ClusterError, signals_as_interrupt
-from inaproto_hil.shaped_cluster import Link, ShapedModelsCluster, shaped_cluster
+from inaproto_hil.rigs import environment
+from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
+from inaproto_hil.rigs.shaped_cluster import Link, ShapedModelsCluster, shaped_cluster
 
 VERSION: Final = 1
 SLOWER_MAX: Final = 1.05

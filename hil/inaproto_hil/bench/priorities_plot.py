@@ -10,8 +10,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from inaproto_controller.looks import COLOURS, INK
-from inaproto_controller.plot_look import LOOK
+from inaproto_controller.pictures.looks import COLOURS, INK
+from inaproto_controller.pictures.plot_look import LOOK
 
 
 def drawing(report: Mapping[str, Any]) -> str:

@@ -21,13 +21,13 @@ from rich.progress import track
 from rich.table import Table
 
 from inaproto.errors import InvariantBroken
+from inaproto.faults.weather import Weather
 from inaproto.option_types import NumberRange, ReportFile, write_report
 from inaproto.sim.control.config import RULES, ControlConfig, Rule
 from inaproto.sim.control.drawing import draw_control
 from inaproto.sim.control.world import ControlResult, ControlWorld
-from inaproto.sim.weather import Weather
 from inaproto.units import MS
-from inaproto_hil import environment
+from inaproto_hil.rigs import environment
 
 T = TypeVar("T")
 

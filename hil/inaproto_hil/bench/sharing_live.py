@@ -19,11 +19,11 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from inaproto.core.sharing_types import Mark
+from inaproto.core.sharing.events import Mark
 from inaproto.sim.control.config import RULES, Rule
 from inaproto.units import MS
-from inaproto_hil.sharing_cluster import WAIT_S, SharingCluster
-from inaproto_hil.sharing_demo import LOOK_S, MODELS, Config, Job, Tally, controllers_word
+from inaproto_hil.demo.sharing import LOOK_S, MODELS, Config, Job, Tally, controllers_word
+from inaproto_hil.rigs.sharing_cluster import WAIT_S, SharingCluster
 
 JOBS: Final = MODELS[:3]
 HOSTS: Final = 4

@@ -25,16 +25,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from inaproto.core.sharing_policy import Policy
 from inaproto.option_types import ReportFile, write_report
-from inaproto_controller.compiled import IS_COMPILED
-from inaproto_controller.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.compiled import IS_COMPILED
+from inaproto_controller.cluster.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.topology import FatTree
+from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.group_order import GroupOrder
 from inaproto_controller.simulate.presets import make_setting
 from inaproto_controller.simulate.setting import FREE, Migration
-from inaproto_controller.topology import FatTree
-from inaproto_hil import environment
+from inaproto_hil.rigs import environment
 
 PAPER: Final = FatTree.of_degree(16)
 LARGE: Final = FatTree((16, 16, 32), (1, 16, 16))

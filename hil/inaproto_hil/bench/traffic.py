@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.ring_spec import FlowSpec, RingSpec
+from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.ina_header import FLAG_LAST, INA_HEADER_BYTES, Dtype, InaHeader, Op
 from inaproto.wire.vector import FlowTemplate

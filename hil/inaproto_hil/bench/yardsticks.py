@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 
 from inaproto.option_types import ReportFile, write_report
-from inaproto_controller.yardsticks.comparison import Instances, report
+from inaproto_hil.evaluation.yardsticks.comparison import Instances, report
 
 
 @click.command("yardsticks")

@@ -14,8 +14,8 @@ SEEDS: Final = range(6)
 
 def answers() -> dict[str, Any]:
     """The file that the worlds' code came from, and of each world its digest and broken rule, if any."""
-    from inaproto.sim import world
-    from inaproto.sim.kinds import FRAME_KINDS, draw_kind
+    from inaproto.sim.campaign.kinds import FRAME_KINDS, draw_kind
+    from inaproto.sim.frames import world
     from inaproto_hil.soak.parts import PRODUCT
 
     digests = {}

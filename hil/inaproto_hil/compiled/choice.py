@@ -107,6 +107,6 @@ def is_worth(seeds: int | None, minutes: float | None) -> bool:
 
 def require(folder: Path) -> None:
     """Raises ``InvariantBroken`` unless this process runs the compiled copy in ``folder``."""
-    file = importlib.import_module("inaproto.sim.world").__file__ or "nowhere"
+    file = importlib.import_module("inaproto.sim.frames.world").__file__ or "nowhere"
     if not Path(file).is_relative_to(folder) or file.endswith(".py"):
         raise InvariantBroken(f"a worker process for compiled worlds has its code from {file}")

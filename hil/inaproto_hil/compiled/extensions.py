@@ -23,16 +23,16 @@ from typing import Final
 from inaproto_hil.compiled.rewrite import rewrite
 
 ROOTS: Final = (
-    "inaproto.sim.world",
-    "inaproto.sim.kinds",
-    "inaproto.sim.marks",
+    "inaproto.sim.frames.world",
+    "inaproto.sim.campaign.kinds",
+    "inaproto.sim.campaign.marks",
     "inaproto_adapters.softnic.engine",
 )
 """Importing these imports all that runs in a world."""
 
 INTERPRETED: Final = {
     "inaproto.errors": "interpreted modules derive exceptions from its own",
-    "inaproto.sim.swarm": "reads its records from logs by their annotations, as pydantic does",
+    "inaproto.sim.frames.draw.swarm": "reads its records from logs by their annotations, as pydantic does",
     "inaproto.wire.capture_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.client_messages": "as inaproto.wire.control_messages",
     "inaproto.wire.control_fields": "reads annotations and their metadata at run time",

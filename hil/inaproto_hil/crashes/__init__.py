@@ -112,10 +112,10 @@ def _played(plan: Plan, store: str, out: Path | None) -> Findings:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from inaproto_hil.cluster import ClusterError, signals_as_interrupt
     from inaproto_hil.crashes import report  # noqa: F401  now: the source may be another one when it ends
     from inaproto_hil.crashes.campaign import run_campaign
-    from inaproto_hil.postgresql_server import running_postgresql
+    from inaproto_hil.rigs.cluster import ClusterError, signals_as_interrupt
+    from inaproto_hil.rigs.postgresql_server import running_postgresql
 
     console = Console(stderr=True, highlight=False)
     progress = Progress(

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable, JobClient
-from inaproto_hil.cluster import ClusterError
+from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
 from inaproto_hil.crashes import leftovers
 from inaproto_hil.crashes.clients import Clients
 from inaproto_hil.crashes.cluster import CrashCluster
@@ -28,7 +27,8 @@ from inaproto_hil.crashes.promises import Promises
 from inaproto_hil.crashes.strikes import Strikes
 from inaproto_hil.crashes.training import Training
 from inaproto_hil.crashes.witness import Witness
-from inaproto_hil.sharing_demo import Config, until
+from inaproto_hil.demo.sharing import Config, until
+from inaproto_hil.rigs.cluster import ClusterError
 
 STORMS: Final = 2
 TENANTS: Final = 1

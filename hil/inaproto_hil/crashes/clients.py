@@ -16,7 +16,7 @@ import trio
 
 import inaproto
 from inaproto.errors import InaprotoError
-from inaproto_controller.job_client import ControllerRefused, ControllerUnreachable
+from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable
 from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.promises import OVER, Promises
 

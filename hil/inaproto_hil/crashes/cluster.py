@@ -17,12 +17,12 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from inaproto.daemon.names import AGENTS_SOCKET, JOBS_SOCKET
-from inaproto_controller.job_client import JobClient
-from inaproto_controller.settings import STORE_FILE
-from inaproto_hil.cluster import Child
-from inaproto_hil.fabric_cluster import FabricCluster, FabricConfig
-from inaproto_hil.sharing_cluster import WAIT_S, cluster_file
+from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET
+from inaproto_controller.service.job_client import JobClient
+from inaproto_controller.service.settings import STORE_FILE
+from inaproto_hil.rigs.cluster import Child
+from inaproto_hil.rigs.fabric_cluster import FabricCluster, FabricConfig
+from inaproto_hil.rigs.sharing_cluster import WAIT_S, cluster_file
 
 DECOY: Final = "decoy"
 REPORT_MS: Final = 500

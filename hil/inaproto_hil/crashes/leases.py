@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from inaproto.core.sharing_types import ParticipantConfig, SharingConfig
-from inaproto.core.sharing_words import Seat
+from inaproto.core.sharing.events import ParticipantConfig, SharingConfig
+from inaproto.core.sharing.messages import Seat
 from inaproto.units import JobId, S
 
 SEAT_LEASE_S: Final = SharingConfig("").lease_ns / S

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import trio
 
 from inaproto.client.unix_stream import UnixStream, dial_unix
-from inaproto.daemon.unix_sockets import listen_unix
+from inaproto.daemon.net.unix_sockets import listen_unix
 from inaproto.errors import DecodeError
 from inaproto.ports import PortClosed
 from inaproto.wire.control import LENGTH_BYTES, decode_control

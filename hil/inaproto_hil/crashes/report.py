@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from inaproto_hil import environment
 from inaproto_hil.crashes.campaign import Findings, Phase
 from inaproto_hil.crashes.leases import SEAT_LEASE_S
 from inaproto_hil.crashes.moments import NOT_SEEN, Aim
 from inaproto_hil.crashes.stops import row
+from inaproto_hil.rigs import environment
 
 VERSION: Final = 2
 LONGEST: Final = 10

@@ -13,7 +13,7 @@ from inaproto import Communicator
 from inaproto.errors import InaprotoError
 from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.stops import Operations
-from inaproto_hil.sharing_demo import MODELS, Config, Job, Tally
+from inaproto_hil.demo.sharing import MODELS, Config, Job, Tally
 
 VISITOR: Final = MODELS[3]
 VISIT_STEPS: Final = (4, 12)

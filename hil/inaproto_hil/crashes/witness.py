@@ -15,7 +15,7 @@ and with nothing that a controller says of itself. It holds that over all lives 
 
 A seat is rid of its turn when it says so, when its host has the seat no more, when its ring has ended at
 another host, or when its host was without a controller for the lease: then it was given up, and the epoch of
-the next turn takes the slots from it (:mod:`inaproto.core.slot_pools`).
+the next turn takes the slots from it (:mod:`inaproto.core.switch.slot_pools`).
 """
 
 from __future__ import annotations

@@ -66,14 +66,14 @@ def _import_all() -> None:
     """Import, and run once, all that a controller needs, so that a fork starts warm."""
     with suppress(ImportError):
         import psycopg  # noqa: F401
-    from inaproto_controller import (  # noqa: F401
-        command,
-        daemon,
-        graph_file,
-        postgresql_store,
-        sqlite_store,
+    from inaproto_controller.cluster import graph_file
+    from inaproto_controller.planning.cluster_planner import ClusterPlanner, TreeWish
+    from inaproto_controller.service import (
+        command,  # noqa: F401
+        daemon,  # noqa: F401
     )
-    from inaproto_controller.cluster_planner import ClusterPlanner, TreeWish
+    from inaproto_controller.service.store import postgresql as postgresql_store  # noqa: F401
+    from inaproto_controller.service.store import sqlite as sqlite_store  # noqa: F401
 
     cluster = {
         "hosts": ["a", "b"],

@@ -195,7 +195,7 @@ def _explore(
     from rich.console import Console
 
     from inaproto.sim.explore.engine import Interrupted, TooManyStates
-    from inaproto.sim.explore.variants import ring_config
+    from inaproto.sim.explore.ring.variants import ring_config
     from inaproto_hil.explore.report import report_of, search, shortest, show
 
     try:

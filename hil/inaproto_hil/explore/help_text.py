@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Final
 
-from inaproto.sim.explore.variants import VARIANTS, Variant, ring_config
+from inaproto.sim.explore.ring.variants import VARIANTS, Variant, ring_config
 from inaproto_hil.explore.worlds import WORLDS
 
 _EXAMPLES: Final = """

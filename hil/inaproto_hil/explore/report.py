@@ -14,10 +14,10 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from inaproto.sim.explore import engine
-from inaproto.sim.explore.ring_config import RingWorldConfig
-from inaproto.sim.explore.ring_world import RingWorld
-from inaproto.sim.explore.variants import VARIANTS, notes, ring_world
-from inaproto_hil import environment
+from inaproto.sim.explore.ring.config import RingWorldConfig
+from inaproto.sim.explore.ring.variants import VARIANTS, notes, ring_world
+from inaproto.sim.explore.ring.world import RingWorld
+from inaproto_hil.rigs import environment
 
 VERSION: Final = 1
 

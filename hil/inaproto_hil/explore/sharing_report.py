@@ -14,10 +14,10 @@ from rich.table import Table
 
 from inaproto.errors import ConfigError
 from inaproto.sim.explore import engine
-from inaproto.sim.explore.sharing_config import RANGES, SharingWorldConfig
-from inaproto.sim.explore.sharing_variants import SHARING_VARIANTS, sharing_config
-from inaproto.sim.explore.sharing_world import SharingWorld
-from inaproto_hil import environment
+from inaproto.sim.explore.sharing.config import RANGES, SharingWorldConfig
+from inaproto.sim.explore.sharing.variants import SHARING_VARIANTS, sharing_config
+from inaproto.sim.explore.sharing.world import SharingWorld
+from inaproto_hil.rigs import environment
 
 VERSION: Final = 1
 BOTH_RULES: Final = ("by-index", "equal-index")

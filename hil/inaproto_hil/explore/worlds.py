@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from inaproto.errors import ConfigError
-from inaproto.sim.explore import engine, migration_variants
-from inaproto.sim.explore.migration_config import FAULTS, SCENARIOS
-from inaproto.sim.explore.overlay_config import RANGES, TREES, OverlayWorldConfig
-from inaproto.sim.explore.overlay_world import OverlayExplored
-from inaproto_hil import environment
+from inaproto.sim.explore import engine
+from inaproto.sim.explore.migration import variants as migration_variants
+from inaproto.sim.explore.migration.config import FAULTS, SCENARIOS
+from inaproto.sim.explore.models.config import RANGES, TREES, OverlayWorldConfig
+from inaproto.sim.explore.models.world import OverlayExplored
 from inaproto_hil.explore.report import VERSION, memory_mib, print_run, watched
+from inaproto_hil.rigs import environment
 
 
 @dataclass(frozen=True, slots=True)

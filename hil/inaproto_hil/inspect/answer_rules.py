@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from inaproto.core.rc_types import SyndromeKind, syndrome_kind
+from inaproto.core.rdma.reliable_connection import SyndromeKind, syndrome_kind
 from inaproto.units import PSN_MASK, psn_distance
 from inaproto.wire.pcapng import Direction
 from inaproto_hil.inspect.findings import ACK_BEYOND, MSN, NAK, REFUSED, Books, Broken

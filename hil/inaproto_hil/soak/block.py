@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inaproto.sim.control.log import ControlLog
-from inaproto.sim.control.log import say_failure as say_control_failure
-from inaproto.sim.control.shrink import shrink_control
+from inaproto.sim.campaign.failure import say_failure
+from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind, draw_kind
+from inaproto.sim.campaign.sequence_diagram import draw
+from inaproto.sim.campaign.word_log import ControlLog
+from inaproto.sim.campaign.word_log import say_failure as say_control_failure
+from inaproto.sim.campaign.word_shrink import shrink_control
+from inaproto.sim.campaign.word_worlds import draw_words, world_of
 from inaproto.sim.control.world import ControlWorld
-from inaproto.sim.failure import say_failure
-from inaproto.sim.kinds import WORD_KINDS, WorldKind, draw_kind
-from inaproto.sim.log import Log, Program
-from inaproto.sim.overlay.world import OverlayWorld
-from inaproto.sim.sequence_diagram import draw
-from inaproto.sim.shrink import Shrunk, shrink
-from inaproto.sim.word_worlds import draw_words, world_of
-from inaproto.sim.world import Violation, World
+from inaproto.sim.frames.runs.log import Log, Program
+from inaproto.sim.frames.runs.shrink import Shrunk, shrink
+from inaproto.sim.frames.world import Violation, World
+from inaproto.sim.models.world import OverlayWorld
 from inaproto_hil.soak.parts import PRODUCT, installed
 from inaproto_hil.soak.tally import Tally
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from inaproto.errors import ConfigError
 from inaproto.option_types import number_range
-from inaproto.sim.kinds import WorldKind
+from inaproto.sim.campaign.kinds import WorldKind
 from inaproto.task_engines import Engine, WorkerDied
 from inaproto_hil.compiled.choice import NO_CHOICE, Code
 from inaproto_hil.soak.block import Block, run_block

@@ -18,20 +18,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inaproto.errors import ConfigError, InaprotoError
-from inaproto.sim.control.log import ControlLog, is_control_log, read_control_log, replay_control
+from inaproto.sim.campaign.failure import of_kind
+from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind, draw_kind
+from inaproto.sim.campaign.marks import declared_of
+from inaproto.sim.campaign.sequence_diagram import draw
+from inaproto.sim.campaign.word_log import ControlLog, is_control_log, read_control_log, replay_control
+from inaproto.sim.campaign.word_worlds import WordsResult, draw_words, kind_of_words, world_of
 from inaproto.sim.control.summary import control_rows
 from inaproto.sim.control.world import ControlResult
-from inaproto.sim.failure import of_kind
-from inaproto.sim.kinds import WORD_KINDS, WorldKind, draw_kind
-from inaproto.sim.log import read_log
-from inaproto.sim.marks import declared_of
-from inaproto.sim.overlay.summary import overlay_rows
-from inaproto.sim.recorder import say_time
-from inaproto.sim.replay import replay as run_again
-from inaproto.sim.sequence_diagram import draw
-from inaproto.sim.swarm import summary
-from inaproto.sim.word_worlds import WordsResult, draw_words, kind_of_words, world_of
-from inaproto.sim.world import WorldResult
+from inaproto.sim.frames.draw.swarm import summary
+from inaproto.sim.frames.recorder import say_time
+from inaproto.sim.frames.runs.log import read_log
+from inaproto.sim.frames.runs.replay import replay as run_again
+from inaproto.sim.frames.world import WorldResult
+from inaproto.sim.models.summary import overlay_rows
 from inaproto.task_engines import Local
 from inaproto_hil.compiled.choice import Code, choose, is_worth
 from inaproto_hil.compiled.engine import open_engine_for

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from inaproto.errors import ConfigError
-from inaproto.sim.log import Program
-from inaproto.sim.nic import NicEngine
-from inaproto.sim.replay import Parts
+from inaproto.sim.frames.nic import NicEngine
+from inaproto.sim.frames.runs.log import Program
+from inaproto.sim.frames.runs.replay import Parts
 from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
-from inaproto_hil.environment import describe
+from inaproto_hil.rigs.environment import describe
 
 
 def make_nic(mac: bytes, ip: bytes, first_qpn: int) -> NicEngine:

@@ -13,9 +13,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from inaproto.sim.kinds import WORD_KINDS, WorldKind
-from inaproto.sim.marks import declared_of
-from inaproto.sim.swarm import FaultKind
+from inaproto.sim.campaign.kinds import WORD_KINDS, WorldKind
+from inaproto.sim.campaign.marks import declared_of
+from inaproto.sim.frames.draw.swarm import FaultKind
 from inaproto_hil.soak.tally import Tally, bin_start
 
 _BLUE = "#1f5fbf"

@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from inaproto.sim.failure import of_kind
-from inaproto.sim.kinds import WorldKind
-from inaproto.sim.marks import declared_of, meaning_of
-from inaproto.sim.recorder import say_time
-from inaproto.sim.rules import rules_of
-from inaproto_hil.environment import describe
+from inaproto.sim.campaign.failure import of_kind
+from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.marks import declared_of, meaning_of
+from inaproto.sim.campaign.rules import rules_of
+from inaproto.sim.frames.recorder import say_time
+from inaproto_hil.rigs.environment import describe
 from inaproto_hil.soak.block import Told
 from inaproto_hil.soak.campaign import Campaign, write_whole
 from inaproto_hil.soak.plots import pictures

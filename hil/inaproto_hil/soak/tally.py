@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from inaproto.sim.marks import seen_in
-from inaproto.sim.word_worlds import WordsResult
-from inaproto.sim.world import WorldResult
+from inaproto.sim.campaign.marks import seen_in
+from inaproto.sim.campaign.word_worlds import WordsResult
+from inaproto.sim.frames.world import WorldResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from inaproto.sim.kinds import WorldKind
-from inaproto.sim.marks import declared_of, seeds_min_of
+from inaproto.sim.campaign.kinds import WorldKind
+from inaproto.sim.campaign.marks import declared_of, seeds_min_of
 from inaproto_hil.soak.campaign import TIME_IS_UP, Campaign
 from inaproto_hil.soak.stop import EXIT_STOPPED
 

@@ -12,11 +12,11 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from inaproto.core.rc_types import MTUS
+from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.errors import InaprotoError
 from inaproto.option_types import ReportFile
 from inaproto_hil.bench.report import parse_size
-from inaproto_hil.environment import describe
+from inaproto_hil.rigs.environment import describe
 from inaproto_hil.softroce.guest import guest_failure_alone
 from inaproto_hil.softroce.image import Image, open_image
 from inaproto_hil.softroce.network import HOSTS_MAX

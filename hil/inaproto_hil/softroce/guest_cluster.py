@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from inaproto.daemon.names import CONTROL_SOCKET
-from inaproto_hil.cluster import ClusterConfig, LocalCluster
+from inaproto.daemon.net.names import CONTROL_SOCKET
+from inaproto_hil.rigs.cluster import ClusterConfig, LocalCluster
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
 
 

@@ -21,10 +21,10 @@ import numpy as np
 import trio
 
 import inaproto
-from inaproto.daemon.config import load_host_settings
-from inaproto.daemon.host import run_host
+from inaproto.daemon.host.daemon import run_host
+from inaproto.daemon.settings.config import load_host_settings
 from inaproto.ports import load_adapter
-from inaproto_hil.bench.allreduce_worker import differing
+from inaproto_hil.bench.allreduce.worker import differing
 from inaproto_hil.bench.pattern import DTYPES, Pattern, reference
 from inaproto_hil.softroce.network import CONTROL_GATEWAY
 from inaproto_hil.softroce.relay import serve_unix

@@ -14,9 +14,9 @@ from typing import Any
 
 import trio
 
-from inaproto.daemon.config import load_switch_settings
-from inaproto.daemon.switch import run_switch
-from inaproto.daemon.switch_ports import WrapPort
+from inaproto.daemon.settings.config import load_switch_settings
+from inaproto.daemon.switch.daemon import run_switch
+from inaproto.daemon.switch.ports import WrapPort
 from inaproto.ports import load_adapter
 from inaproto_hil.softroce.guest import GuestFailed, boot
 from inaproto_hil.softroce.image import Image

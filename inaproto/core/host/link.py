@@ -7,10 +7,10 @@ holds the INA header of a message from its posting until its send is complete. A
 payload that is not the tensor's: what the chain has added up so far, or what a ring that takes over from
 another repeats; a message has the slot of its header, or one that its engine names.
 
-In a tree of hosts (:mod:`inaproto.core.overlay_engine`) a :class:`TreeLink` has a queue pair for the parent
-and one for each host from which it gathers, each for both ways, and for each an area of ``window`` receive
-slots, written by the host at its other end: that of the first is for results. Slot numbers are those of
-messages, of which one half is of results and the other of what goes up: two of them are one slot.
+In a tree of hosts (:mod:`inaproto.core.host.engines.host_tree`) a :class:`TreeLink` has a queue pair for the
+parent and one for each host from which it gathers, each for both ways, and for each an area of ``window``
+receive slots, written by the host at its other end: that of the first is for results. Slot numbers are those
+of messages, of which one half is of results and the other of what goes up: two of them are one slot.
 
 NIC and memory are handed in: daemons and simulated hosts share this module.
 
@@ -24,7 +24,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from inaproto.core.overlay_engine import UP
+from inaproto.core.host.engines.host_tree import UP
 from inaproto.core.verbs import MemoryRegion, QpAddress, QpAttributes, Segment, Verbs
 from inaproto.errors import LocalMisuse
 from inaproto.wire.control_messages import IntoAddress, OutAddress

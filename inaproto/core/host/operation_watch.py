@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from inaproto.core.ring_engine import Overdue
+from inaproto.core.host.engines.in_network import Overdue
 from inaproto.units import MS, Instant, S
 from inaproto.wire.control_messages import JobStatus
 

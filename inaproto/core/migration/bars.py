@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.core.rendezvous.events import TreeState, TreeWished
+from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.units import Instant
 
 REMEMBERED: Final = 4

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.core.tree_migration_types import JobView, Migration, Phase
+from inaproto.core.migration.events import JobView, Migration, Phase
+from inaproto.core.rendezvous.events import TreeState, TreeWished
 
 INSTALLING: Final = "installing"
 """Its slots are there; its switches get the ring."""

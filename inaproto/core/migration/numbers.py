@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from inaproto.core.fabric_tree import FabricTree
-from inaproto.core.tree_migration_types import MigrationRecord
+from inaproto.core.migration.events import MigrationRecord
+from inaproto.core.rendezvous.fabric_tree import FabricTree
 
 
 class StoredTrees(NamedTuple):

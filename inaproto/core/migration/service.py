@@ -1,10 +1,10 @@
 """On which tree the ring of each job on the path ``shared`` is, and how it moves (MINA section IV-A).
 
 The root of the fabric reports where jobs are; a planner says where they should be, when it is asked;
-:class:`~inaproto.core.tree_migration.TreeMigration` brings it about, with its record on disk before anything
-is said: a job drains, all slots of its old tree are given back, those of the new one are acquired. What it
-says goes two ways: to the switches, as requests for slots, and to the root, as the whole of what is wished,
-level-triggered. A job that is to be nowhere has no turn meanwhile.
+:class:`~inaproto.core.migration.coordinator.TreeMigration` brings it about, with its record on disk before
+anything is said: a job drains, all slots of its old tree are given back, those of the new one are acquired.
+What it says goes two ways: to the switches, as requests for slots, and to the root, as the whole of what is
+wished, level-triggered. A job that is to be nowhere has no turn meanwhile.
 
 What is wished of jobs before this leader came stays so until the coordinator knows what the switches hold: a
 list that lacks what is yet to be found would stop jobs for nothing.
@@ -23,6 +23,28 @@ from collections.abc import Mapping
 from typing import Final, assert_never
 
 from inaproto.core.migration.bars import Bars
+from inaproto.core.migration.coordinator import TreeMigration
+from inaproto.core.migration.events import (
+    Deposed,
+    DrainJob,
+    FromSwitch,
+    JobDrained,
+    JobEnded,
+    MigrationEvent,
+    MigrationRecord,
+    MigrationView,
+    Persist,
+    Phase,
+    PlanStands,
+    PlanWanted,
+    SwitchLost,
+    ToSwitch,
+    Tree,
+    TreeStands,
+)
+from inaproto.core.migration.events import Persisted as RecordPersisted
+from inaproto.core.migration.events import Woke as MigrationWoke
+from inaproto.core.migration.ledger import SlotAnswer
 from inaproto.core.migration.moves import Move, Moves
 from inaproto.core.migration.numbers import NOTHING_STORED, StoredTrees, TreeNumbers, numbers_in
 from inaproto.core.migration.service_events import (
@@ -53,29 +75,7 @@ from inaproto.core.migration.service_events import (
     Woke,
 )
 from inaproto.core.migration.wanted_roots import WantedRoots
-from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.core.slot_ledger import SlotAnswer
-from inaproto.core.tree_migration import TreeMigration
-from inaproto.core.tree_migration_types import (
-    Deposed,
-    DrainJob,
-    FromSwitch,
-    JobDrained,
-    JobEnded,
-    MigrationEvent,
-    MigrationRecord,
-    MigrationView,
-    Persist,
-    Phase,
-    PlanStands,
-    PlanWanted,
-    SwitchLost,
-    ToSwitch,
-    Tree,
-    TreeStands,
-)
-from inaproto.core.tree_migration_types import Persisted as RecordPersisted
-from inaproto.core.tree_migration_types import Woke as MigrationWoke
+from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, S
 

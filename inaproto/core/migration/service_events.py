@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from inaproto.core.fabric_tree import FabricTree
+from inaproto.core.migration.events import MigrationConfig, MigrationView, ToSwitch
+from inaproto.core.migration.ledger import SlotAnswer, SlotsChanged
 from inaproto.core.migration.moves import Move, MovePhase
 from inaproto.core.migration.numbers import StoredTrees
-from inaproto.core.rendezvous_types import TreeState, TreeWished
-from inaproto.core.slot_ledger import SlotAnswer, SlotsChanged
-from inaproto.core.tree_migration_types import MigrationConfig, MigrationView, ToSwitch
+from inaproto.core.rendezvous.events import TreeState, TreeWished
+from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, S
 

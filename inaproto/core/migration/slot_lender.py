@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inaproto.core.slot_ledger import (
+from inaproto.core.migration.ledger import (
     LedgerAction,
     LedgerEvent,
     LedgerView,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from inaproto.core.rendezvous_types import TreeState, TreeWished
+from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.units import Instant
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from inaproto.errors import ConfigError
-from inaproto.sim.weather import Weather
+from inaproto.faults.weather import Weather
 from inaproto.units import MS, US, S
 
 NO_TREE: Final = -1
@@ -123,13 +123,13 @@ class ControlConfig:
     lease_ns: int = 20 * MS
     retry_ns: int = 2 * MS
     objections_max: int | None = 3
-    """See :class:`~inaproto.core.sharing_types.SharingConfig`."""
+    """See :class:`~inaproto.core.sharing.events.SharingConfig`."""
     slot_lease_ns: int = 200 * MS
     heartbeat_ns: int = 10 * MS
     silent_ns: int = 150 * MS
     """Without a word for so long, a host is taken for dead."""
     mute_ns: int = -1
-    """For which a seat may owe an answer, see :class:`~inaproto.core.sharing_types.PatienceConfig`; -1: for
+    """For which a seat may owe an answer, see :class:`~inaproto.core.sharing.events.PatienceConfig`; -1: for
     ever."""
     failed_max: int = 8
     stuck_ns: int = -1

@@ -18,10 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from inaproto.core.sharing_words import Seat
-from inaproto.core.slot_ledger import Lease, Order, SlotAnswer, SlotsChanged
-from inaproto.core.tree_migration import TreeMigration
-from inaproto.core.tree_migration_types import (
+from inaproto.core.migration.coordinator import TreeMigration
+from inaproto.core.migration.events import (
     Deposed,
     DrainJob,
     FromSwitch,
@@ -40,8 +38,9 @@ from inaproto.core.tree_migration_types import (
     TreeStands,
     Woke,
 )
+from inaproto.core.migration.ledger import Lease, Order, SlotAnswer, SlotsChanged
+from inaproto.core.sharing.messages import Seat
 from inaproto.errors import Blame
-from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.config import NO_TREE, ControlJob
 from inaproto.sim.control.group import Group
 from inaproto.sim.control.job_state import JobPhase, JobState, boots_of
@@ -55,6 +54,7 @@ from inaproto.sim.control.words import (
     SeatSays,
     SeatSeen,
 )
+from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.units import JobId
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.faults.streams import Draws, Seed
+from inaproto.faults.weather import Weather
 from inaproto.sim.control.config import (
     NO_TREE,
     RULES,
@@ -18,8 +20,6 @@ from inaproto.sim.control.config import (
     FaultKind,
     PlanStep,
 )
-from inaproto.sim.streams import Draws, Seed
-from inaproto.sim.weather import Weather
 from inaproto.units import MS, US
 
 MOMENTS: Final = (

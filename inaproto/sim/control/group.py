@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from inaproto.core.sharing_coordinator import SharingCoordinator
-from inaproto.core.sharing_rounds import Phase
-from inaproto.core.sharing_types import (
+from inaproto.core.migration.ledger import Lease
+from inaproto.core.sharing.coordinator import SharingCoordinator
+from inaproto.core.sharing.events import (
     FromSeat,
     JobBarred,
     JobDrained,
@@ -31,12 +31,12 @@ from inaproto.core.sharing_types import (
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing_words import AT_ONCE, Rule, Seat, SeatMessage
-from inaproto.core.slot_ledger import Lease
+from inaproto.core.sharing.messages import AT_ONCE, Rule, Seat, SeatMessage
+from inaproto.core.sharing.rounds import Phase
 from inaproto.errors import Blame
-from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.node import Timer
 from inaproto.sim.control.words import ToSeat
+from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.units import Epoch, JobId, OpIndex
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.sharing_words import PeerMessage, Seat, SeatMessage
-from inaproto.core.slot_ledger import NotHeld, Renew, Renewed
+from inaproto.core.migration.ledger import NotHeld, Renew, Renewed
+from inaproto.core.sharing.messages import PeerMessage, Seat, SeatMessage
 from inaproto.sim.control.node import Node
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.words import (

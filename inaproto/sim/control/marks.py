@@ -1,6 +1,6 @@
 """What must happen now and then in control worlds; a campaign that never meets one tests too little.
 
-Only what several seeds of 1000 show is declared (:mod:`inaproto.sim.marks`).
+Only what several seeds of 1000 show is declared (:mod:`inaproto.sim.campaign.marks`).
 """
 
 from __future__ import annotations

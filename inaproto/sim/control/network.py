@@ -2,8 +2,8 @@
 
 A message that arrives at a node that is down is lost; one that arrives at the next incarnation of its
 receiver is taken in, as a datagram would be: the cores have terms and versions for that. Each direction
-between two nodes has a stream of fates of its own (:mod:`inaproto.sim.fates`), so that a log can replay a
-run.
+between two nodes has a stream of fates of its own (:mod:`inaproto.sim.kernel.fates`), so that a log can
+replay a run.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.sim.fates import DrawnFates, Fate, FateSource, LinkFates, RecordedFates
-from inaproto.sim.streams import Draws
-from inaproto.sim.weather import Weather
+from inaproto.faults.streams import Draws
+from inaproto.faults.weather import Weather
+from inaproto.sim.kernel.fates import DrawnFates, Fate, FateSource, LinkFates, RecordedFates
 
 if TYPE_CHECKING:
     from inaproto.sim.control.node import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.sim.checkers.checker import Violated
-from inaproto.sim.streams import Draws
+from inaproto.faults.streams import Draws
+from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.units import Instant, S
 
 if TYPE_CHECKING:

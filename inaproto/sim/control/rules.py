@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Final
 
-from inaproto.sim.control.checkers import all_checkers
+from inaproto.sim.control.checkers.checkers import all_checkers
 
 RULES: Final[dict[str, str]] = {
     **{checker.name: (inspect.getdoc(type(checker)) or "").rstrip(".") for checker in all_checkers()},

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 from zlib import crc32
 
-from inaproto.core.sharing_participant import SharingParticipant
-from inaproto.core.sharing_types import (
+from inaproto.core.migration.ledger import Lease
+from inaproto.core.sharing.events import (
     CoordinatorLost,
     Differs,
     FromCoordinator,
@@ -31,15 +31,15 @@ from inaproto.core.sharing_types import (
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing_words import CoordinatorMessage, Path, PeerMessage, Seat, Vote
-from inaproto.core.slot_ledger import Lease
+from inaproto.core.sharing.messages import CoordinatorMessage, Path, PeerMessage, Seat, Vote
+from inaproto.core.sharing.participant import SharingParticipant
 from inaproto.errors import Blame
-from inaproto.sim.checkers.checker import Violated
+from inaproto.faults.streams import Draws
 from inaproto.sim.control.config import ControlJob
 from inaproto.sim.control.node import Timer
 from inaproto.sim.control.trunk import Part
 from inaproto.sim.control.words import SeatPhase
-from inaproto.sim.streams import Draws
+from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.units import JobId, OpIndex
 
 if TYPE_CHECKING:

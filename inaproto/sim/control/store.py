@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from inaproto.sim.streams import Draws
+from inaproto.faults.streams import Draws
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-from inaproto.core.slot_ledger import (
+from inaproto.core.migration.ledger import (
     ControllerArrived,
     FromController,
     Lease,
@@ -25,10 +25,10 @@ from inaproto.core.slot_ledger import (
     ToHost,
 )
 from inaproto.errors import Blame
-from inaproto.sim.checkers.checker import Violated
 from inaproto.sim.control.node import Node, Timer
 from inaproto.sim.control.pool import Pool
 from inaproto.sim.control.words import ControllerIsHere
+from inaproto.sim.frames.checkers.checker import Violated
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from inaproto.sim.streams import Draws
+from inaproto.faults.streams import Draws
 from inaproto.units import MS, US
 
 if TYPE_CHECKING:
-    from inaproto.core.slot_ledger import Lease
+    from inaproto.core.migration.ledger import Lease
     from inaproto.sim.control.pool import Unit
     from inaproto.sim.control.seat import SimSeat
     from inaproto.sim.control.world import ControlWorld

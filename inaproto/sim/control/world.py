@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.core.sharing_types import Mark
-from inaproto.core.sharing_words import Path, Seat, Version
-from inaproto.core.slot_ledger import Lease
-from inaproto.sim.agenda import Agenda
-from inaproto.sim.checkers.checker import Violated
-from inaproto.sim.control.checker import ControlChecker
-from inaproto.sim.control.checkers import all_checkers
+from inaproto.core.migration.ledger import Lease
+from inaproto.core.sharing.events import Mark
+from inaproto.core.sharing.messages import Path, Seat, Version
+from inaproto.faults.weather import Weather
+from inaproto.sim.control.checkers.checker import ControlChecker
+from inaproto.sim.control.checkers.checkers import all_checkers
 from inaproto.sim.control.config import ControlConfig, ControlJob
 from inaproto.sim.control.controller import Controller
 from inaproto.sim.control.faults import Faults
@@ -33,13 +32,14 @@ from inaproto.sim.control.seat import Membership, SimJob, SimSeat
 from inaproto.sim.control.store import Store
 from inaproto.sim.control.switch import ControlSwitch
 from inaproto.sim.control.trunk import Trunk
-from inaproto.sim.fates import Fate, LinkFates
-from inaproto.sim.weather import Weather
-from inaproto.sim.world import Violation
+from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.frames.world import Violation
+from inaproto.sim.kernel.agenda import Agenda
+from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.units import MS
 
 if TYPE_CHECKING:
-    from inaproto.sim.control.log import ControlRecorder
+    from inaproto.sim.campaign.word_log import ControlRecorder
 
 _SAMPLE_EVENTS: Final = 32
 _DIGEST_BYTES: Final = 1 << 16

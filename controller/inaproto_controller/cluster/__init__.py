@@ -1,0 +1,1 @@
+"""What a cluster is: hosts, switches, links, jobs and their requests."""

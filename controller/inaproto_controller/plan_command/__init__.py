@@ -1,0 +1,1 @@
+"""``inaproto plan``: plans for people and for programs."""

@@ -1,0 +1,1 @@
+"""Where jobs run, which trees they get, and whose turn it is."""

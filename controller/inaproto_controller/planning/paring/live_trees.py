@@ -1,0 +1,285 @@
+"""Trees that PARING plans for the jobs of a live cluster, as switches of its fabric can have them.
+
+A job's hosts are known when its ring is to be laid, so of PARING's joint question the tree is left (section
+IV-C.1: its workers are fixed). What differs from the planner's world:
+
+- *The parameter server is a switch* that sums: in-network reduction has no server, its root sums and sends
+  the results down. Each switch that could be the root is planned for as if a server with its capacity stood
+  beside it, over one link that is none: it is taken off the count of links again. A software switch at a
+  server, which has one link, is the paper's parameter server.
+- *One part for each switch, one way up*: see ``one_way_up``. The tree of the best root is taken: of highest
+  rate, then of fewest links, then the nearest to the hosts.
+- *In order*: when its switches have no turn for it, a job's hosts sum as a chain, and get the same bytes. So
+  trees that do not add its hosts in the order of their ranks are no answer; the best root may depend on it.
+- *What is free*: a switch without a slot, or that is away, adds nothing up; of the capacity of others that is
+  free which no other job's tree takes: rate times load of each of its switches, when its tree was planned.
+
+Capacities are those of the cluster file. Whatever has no answer is ``Infeasible``, with what proves it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX
+from inaproto.errors import Infeasible
+from inaproto_controller.cluster.graph_topology import UNREACHABLE, GraphLink, GraphTopology
+from inaproto_controller.planning.paring.model import (
+    ZERO,
+    Capacity,
+    Node,
+    PlacedTree,
+    ProgrammableNetwork,
+    Task,
+)
+from inaproto_controller.planning.paring.one_way_up import Folded, folded
+from inaproto_controller.planning.paring.planner import Fixed, plan
+
+ROOTS_MAX: Final = 12
+"""That are planned for: those nearest to the hosts."""
+NO_ROOT: Final = "no switch that reaches all hosts has a slot and capacity left"
+SEVERAL_HOMES: Final = "a host with several links: the fabric knows it at one switch"
+STRANGE: Final = "a host that the cluster file has not, or fewer than two"
+REFUSED: Final = "the fabric has refused the tree"
+OUT_OF_ORDER: Final = "its tree does not add the hosts in the order of their ranks"
+TOO_LARGE: Final = "a tree of more switches than a message can say"
+
+Link = tuple[str, str]
+"""Two nodes, by name, in the direction of the root."""
+
+
+@dataclass(frozen=True)
+class LiveTree:
+    tree: FabricTree
+    adders: tuple[str, ...]
+    """Switches that add up for it, sorted: where it needs slots."""
+    rate: Fraction
+    """Gbit/s that each host sends, when all switches have what it takes."""
+    loads: Mapping[str, int]
+    """Gradients that each of them adds up."""
+    gradients: Mapping[Link, int]
+    """By link towards the root: gradients that it carries in one iteration."""
+
+    @property
+    def links(self) -> int:
+        """Each as often as it carries a gradient."""
+        return sum(self.gradients.values())
+
+    @property
+    def held(self) -> dict[str, Fraction]:
+        """Of the capacities of its switches, Gbit/s."""
+        return {name: self.rate * load for name, load in self.loads.items()}
+
+    def document(self) -> dict[str, Any]:
+        """For people and their programs."""
+        return {
+            "root": self.tree.root,
+            "rate_gbit_s": str(self.rate),
+            "links": self.links,
+            "loads": dict(self.loads),
+            "passing": list(self.tree.passing),
+        }
+
+
+class LiveTrees:
+    """``capacities``: Gbit/s that switches add up, by name; others add nothing. ``rate_cap``: that a host
+    sends at most."""
+
+    def __init__(
+        self, topology: GraphTopology, capacities: Mapping[str, Capacity], rate_cap: Fraction
+    ) -> None:
+        self.capacities: Final[Mapping[str, Capacity]] = {
+            switch.name: capacities[switch.name]
+            for switch in topology.switches
+            if switch.aggregates and capacities.get(switch.name, ZERO) != 0
+        }
+        self.rate_cap: Final = rate_cap
+        self._given = topology
+        self._hosts = {name: number for number, name in enumerate(topology.host_names)}
+        self._topology = _with_servers(topology, tuple(self.capacities))
+        self._number = {self._topology.name(node): node for node in range(self._topology.nodes)}
+
+    def free(self, others: Iterable[LiveTree], without: Collection[str] = ()) -> dict[str, Capacity]:
+        """What trees leave of the capacities; ``without``: switches that cannot be had now."""
+        held: dict[str, Fraction] = {}
+        for one in others:
+            for name, rate in one.held.items():
+                held[name] = held.get(name, ZERO) + rate
+        left: dict[str, Capacity] = {}
+        for name, capacity in self.capacities.items():
+            if name in without:
+                left[name] = ZERO
+            else:
+                left[name] = None if capacity is None else max(ZERO, capacity - held.get(name, ZERO))
+        return left
+
+    def planned(
+        self,
+        hosts: Sequence[str],
+        free: Mapping[str, Capacity],
+        root: str = "",
+        barred: Collection[FabricTree] = (),
+    ) -> LiveTree | Infeasible:
+        """``hosts``: by rank; ``free``: as the method of that name says it; ``root``: where a person wants
+        it, if anywhere; ``barred``: trees that are no answer."""
+        numbers = sorted({self._hosts[host] for host in hosts if host in self._hosts})
+        if len(numbers) < 2 or len(numbers) < len(set(hosts)):
+            return Infeasible(STRANGE, {"hosts": len(set(hosts)), "known": len(numbers)})
+        torn = next((one for one in numbers if len(self._given.homes[one]) > 1), None)
+        if torn is not None:
+            return Infeasible(SEVERAL_HOMES, {"host": self._given.name(torn)})
+        best: LiveTree | None = None
+        roots = self._roots(numbers, free, root)
+        refusal = Infeasible(NO_ROOT, {"switches": len(free), "with capacity": _some(free)})
+        for name in roots:
+            found = self._rooted(name, numbers, free)
+            if isinstance(found, Infeasible):
+                refusal = found
+            elif found.tree in barred:
+                refusal = Infeasible(REFUSED, {"root": name})
+            elif not self._is_in_order(found.tree, hosts):
+                refusal = Infeasible(OUT_OF_ORDER, {"root": name})
+            elif best is None or (found.rate, -found.links) > (best.rate, -best.links):
+                best = found
+        return refusal if best is None else best
+
+    def of(self, tree: FabricTree, hosts: Sequence[str], free: Mapping[str, Capacity]) -> LiveTree:
+        """A tree that a job has, whoever planned it: at the rate that ``free`` gives it."""
+        above, passing = dict(tree.above), set(tree.passing)
+        adds = {name for name in (tree.root, *above) if name in self.capacities and name not in passing}
+        gradients: Counter[Link] = Counter()
+        loads: Counter[str] = Counter()
+        senders: list[tuple[str, str]] = []
+        for host in hosts:
+            home = self._given.name(self._given.hosts + self._given.homes[self._hosts[host]][0])
+            gradients[host, home] += 1
+            senders.append((home, host))
+        sums: dict[str, None] = {}
+        while senders:
+            at, _ = senders.pop()
+            while at not in adds and at in above:
+                gradients[at, above[at]] += 1
+                at = above[at]
+            loads[at] += 1
+            if at in above and at not in sums:
+                sums[at] = None
+                gradients[at, above[at]] += 1
+                senders.append((above[at], at))
+        rates = [self.rate_cap]
+        for name, load in loads.items():
+            capacity = free.get(name, ZERO)
+            rates += [] if capacity is None else [capacity / load]
+        ordered = dict(sorted(loads.items()))
+        return LiveTree(tree, tuple(sorted(adds)), min(rates), ordered, dict(sorted(gradients.items())))
+
+    # -- one root
+
+    def _roots(self, hosts: Sequence[Node], free: Mapping[str, Capacity], wanted: str) -> list[str]:
+        away: list[tuple[int, int, str]] = []
+        for number, switch in enumerate(self._given.switches):
+            if free.get(switch.name, ZERO) == 0 or wanted not in ("", switch.name):
+                continue
+            distances = [int(self._given.all_distances[number, host]) for host in hosts]
+            if max(distances) < UNREACHABLE:
+                away.append((sum(distances), number, switch.name))
+        return [name for _, _, name in sorted(away)[:ROOTS_MAX]]
+
+    def _rooted(
+        self, root: str, hosts: Sequence[Node], free: Mapping[str, Capacity]
+    ) -> LiveTree | Infeasible:
+        topology, number = self._topology, self._number
+        ps = number[_server(root)]
+        capacities: list[Capacity] = [ZERO] * topology.nodes
+        for name, capacity in free.items():
+            capacities[number[name]] = capacity
+        capacities[number[root]], capacities[ps] = ZERO, free[root]
+        network = ProgrammableNetwork(topology, tuple(capacities))
+        workers = tuple(number[self._given.name(host)] for host in hosts)
+        task = Task(len(workers), 1, self.rate_cap)
+        found = plan(network, task, fixed=Fixed(ps, workers), is_coarse=True)
+        if isinstance(found, Infeasible):
+            return found
+        return self._named(root, folded(network, task, found.tree), ps)
+
+    def _named(self, root: str, shape: Folded, ps: Node) -> LiveTree | Infeasible:
+        name = self._topology.name
+        above = {one: over for one, over in shape.above.items() if over != ps}
+        if len(above) > TOLD_SWITCHES_MAX:
+            return Infeasible(TOO_LARGE, {"switches": len(above), "at most": TOLD_SWITCHES_MAX})
+        tree = FabricTree(
+            root,
+            tuple(sorted((name(one), name(over)) for one, over in above.items())),
+            tuple(sorted(name(one) for one in shape.passing if one in above)),
+        )
+        loads = {name(one): load for one, load in shape.measures.loads.items() if one != ps}
+        loads[root] = shape.measures.loads[ps]
+        return LiveTree(
+            tree,
+            tuple(sorted(loads)),
+            shape.measures.rate,
+            dict(sorted(loads.items())),
+            self._carried(shape.tree, shape.above, ps),
+        )
+
+    def _carried(self, tree: PlacedTree, above: Mapping[Node, Node], ps: Node) -> dict[Link, int]:
+        """Without the link to the server, which there is not."""
+        name, found = self._topology.name, Counter[Link]()
+        for start, end in tree.parents.items():
+            node = start
+            while node != end:
+                after = self._home(node) if node not in above else above[node]
+                if after != ps:
+                    found[name(node), name(after)] += 1
+                node = after
+        return dict(sorted(found.items()))
+
+    def _is_in_order(self, tree: FabricTree, hosts: Sequence[str]) -> bool:
+        """As switches add: what comes to each in the order of the lowest rank of each part."""
+        above, parts = dict(tree.above), dict[str, list[list[int]]]()
+        for rank, host in enumerate(hosts):
+            home = self._given.name(self._given.hosts + self._given.homes[self._hosts[host]][0])
+            parts.setdefault(home, []).append([rank])
+        below = Counter(above.values())
+        ready = [name for name in (tree.root, *above) if not below[name]]
+        while ready:
+            name = ready.pop()
+            own = [rank for part in sorted(parts.get(name, ()), key=min) for rank in part]
+            if name == tree.root:
+                return own == list(range(len(hosts)))
+            parts.setdefault(above[name], []).append(own)
+            below[above[name]] -= 1
+            if not below[above[name]]:
+                ready.append(above[name])
+        return False
+
+    def _home(self, host: Node) -> Node:
+        return self._topology.hosts + self._topology.homes[host][0]
+
+
+def _some(free: Mapping[str, Capacity]) -> int:
+    return sum(capacity != 0 for capacity in free.values())
+
+
+def _server(switch: str) -> str:
+    """A name that no node has: those of hosts and switches have no spaces."""
+    return f"server at {switch}"
+
+
+def _with_servers(topology: GraphTopology, roots: Sequence[str]) -> GraphTopology:
+    """With a server at each of these switches, behind the hosts."""
+    hosts, added = topology.hosts, len(roots)
+    at = {switch.name: hosts + added + number for number, switch in enumerate(topology.switches)}
+
+    def moved(node: Node) -> Node:
+        return node if node < hosts else node + added
+
+    links = [GraphLink(moved(link.one), moved(link.other), link.jobs) for link in topology.links]
+    links += [GraphLink(hosts + number, at[root]) for number, root in enumerate(roots)]
+    return GraphTopology(
+        (*topology.host_names, *map(_server, roots)), topology.switches, tuple(links), topology.may_be_apart
+    )

@@ -1,0 +1,1 @@
+"""Trees at the highest rate, slot by slot: greedy, local search, integer program."""

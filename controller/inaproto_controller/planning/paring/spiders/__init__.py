@@ -1,0 +1,1 @@
+"""PARING's printed algorithm: trees that grow by spiders."""

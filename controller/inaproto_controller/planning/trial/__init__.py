@@ -1,0 +1,1 @@
+"""A job-level simulation of one decision, fast enough to plan with."""

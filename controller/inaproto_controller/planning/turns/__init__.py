@@ -1,0 +1,1 @@
+"""Whose turn is next on a pool, and what turns do to training steps (MINA section III-D)."""

@@ -1,0 +1,379 @@
+"""Sessions of host daemons and switches: what they report, and what they are told to hold.
+
+Both directions tell all of it, level-triggered (:mod:`inaproto.wire.controller_messages`); so there is
+nothing to remember of a session but the last report. Invariants: bytes of a stranger end at most their own
+connection, with an ``Error`` that says why; an agent has one session; only a leader has any.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple
+
+import trio
+
+from inaproto.ca.identity import Identity
+from inaproto.core.rendezvous.rules import job_name
+from inaproto.daemon.net.accepting import take_each
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.session_rules import (
+    MESSAGE_FLOOD,
+    Allowance,
+    SessionLimits,
+    for_people,
+    identity_of,
+    refusal_of,
+)
+from inaproto.errors import DecodeError, LocalMisuse
+from inaproto.ports import ByteStream, StreamListener
+from inaproto.wire.control_messages import Error, Message, Ping, Pong
+from inaproto.wire.controller_messages import (
+    AgentHello,
+    AgentReport,
+    AgentRole,
+    AgentWelcome,
+    AgentWishes,
+    GrantRecord,
+    SlotRecord,
+)
+from inaproto.wire.sharing_messages import FromHost, SharingSeats
+from inaproto.wire.slot_messages import SlotHint, SlotReport
+from inaproto.wire.tree_messages import TreeReport
+from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
+from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
+from inaproto_controller.service.trees.service import TreeService
+from inaproto_controller.service.turns.service import SharingService
+
+log = logging.getLogger("inaproto.controller")
+
+HELLO_S: Final = 5.0
+NOT_LEADER: Final = "not_leader"
+AGENT_REFUSED: Final = "agent_refused"
+BAD_MESSAGE: Final = "bad_message"
+SESSION_OVER: Final = "session_over"
+LIMITS: Final = SessionLimits(messages_per_s=5000.0)
+"""Hosts tell where their jobs are up to 4000 times a second (:mod:`inaproto.daemon.host.turn_seats`)."""
+SharingSend = Callable[[str, Message], None]
+"""What takes a message to a host."""
+
+
+@dataclass(slots=True)
+class _Session:
+    stream: ControlStream
+    name: str
+    boot_id: str
+    report: AgentReport | None = None
+    told: tuple[GrantRecord, ...] | None = None
+    """In this session, last."""
+    told_revision: int = 0
+
+
+class Agents:
+    """``roles``: by name, who may come in. ``changed`` is called when something new was observed."""
+
+    def __init__(
+        self,
+        roles: Mapping[str, AgentRole],
+        *,
+        lease_s: float,
+        report_s: float,
+        sessions_max: int,
+        changed: Callable[[], None],
+        sharing: Callable[[SharingSend], SharingService] | None = None,
+        trees: Callable[[SharingSend, SharingService], TreeService | None] | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._roles = roles
+        self._lease_s = lease_s
+        self._report_s = report_s
+        self._sessions_max = sessions_max
+        self._changed = changed
+        self._wall_clock = wall_clock
+        self._connections = 0
+        self._sessions: dict[str, _Session] = {}
+        self._heard: dict[str, float] = {}
+        self._term = 0
+        self._desired = Desired()
+        self._hosts_of: dict[str, frozenset[str]] = {}
+        """Of jobs that are placed, by name."""
+        self._led_since = 0.0
+        make = sharing or partial(SharingService, lease_s=lease_s)
+        self.sharing = make(self._send)
+        self.trees = None if trees is None else trees(self._send, self.sharing)
+
+    # -- leading
+
+    def lead(self, term: int, desired: Desired) -> None:
+        """Nothing is known of anybody yet."""
+        self._term = term
+        self._know(desired)
+        self._led_since = trio.current_time()
+        self._heard.clear()
+
+    def follow(self) -> None:
+        """This controller leads no more."""
+        self._term = 0
+        sessions = list(self._sessions.values())
+        self._sessions.clear()  # their tasks end later, and what they have reported is of a term that is over
+        for session in sessions:
+            session.stream.close("this controller does not lead any more")
+
+    def wish(self, desired: Desired) -> None:
+        """This has been committed: tell those whom it concerns."""
+        self._know(desired)
+        wishes = _wishes(desired)
+        for name, session in list(self._sessions.items()):
+            if session.report is not None:
+                self._tell_news(session, wishes.get(name, _NOTHING), session.told_revision)
+
+    def _know(self, desired: Desired) -> None:
+        self._desired = desired
+        self._hosts_of = {job.spec.name: frozenset(job.hosts) for job in desired.live() if job.hosts}
+
+    def _send(self, agent: str, message: Message) -> None:
+        """Lost where there is no session of it, or one that has ended."""
+        session = self._sessions.get(agent)
+        if session is not None:
+            _say(session, message)
+
+    # -- what is observed
+
+    def observed(self) -> Observed:
+        now = trio.current_time()
+        return Observed({name: self._agent(name, now) for name in self._roles})
+
+    def _agent(self, name: str, now: float) -> Agent:
+        session = self._sessions.get(name)
+        if session is not None and session.report is not None:
+            report = session.report
+            holds = {one.grant: Hold(Phase(one.phase), for_people(one.reason)) for one in report.holds}
+            return Agent(Presence.UP, report.revision, holds)
+        silent = now - self._heard.get(name, self._led_since)
+        return Agent(Presence.GONE if silent > self._lease_s else Presence.UNKNOWN)
+
+    # -- sessions
+
+    async def accept_sessions(self, listener: StreamListener) -> None:
+        """Serve every connection until ``listener`` is closed."""
+        async with trio.open_nursery() as nursery:
+            await take_each(listener, lambda one: nursery.start_soon(self._serve, one), log, "agent")
+
+    async def _serve(self, connection: ByteStream) -> None:
+        stream = ControlStream(connection)
+        identity = identity_of(connection)
+        if not identity.is_local:
+            stream.limit_input(LIMITS.hello_bytes_max)
+        self._connections += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.run)
+                try:
+                    await self._converse(stream, identity)
+                except (DecodeError, LocalMisuse) as error:
+                    _refuse(
+                        stream, BAD_MESSAGE, f"not a message of an agent: {error}; the connection is closed"
+                    )
+                except EndOfChannel:
+                    pass
+                nursery.cancel_scope.cancel()
+        finally:
+            self._connections -= 1
+            stream.close()
+
+    async def _converse(self, stream: ControlStream, identity: Identity) -> None:
+        hello = await self._hello(stream, identity)
+        if hello is None:
+            return
+        stream.limit_input(math.inf)
+        session = self._sessions[hello.agent] = _Session(stream, hello.agent, hello.boot_id)
+        self._heard[hello.agent] = trio.current_time()
+        reason, certified_s = "it said what is no message", math.inf
+        allowance = Allowance(LIMITS.messages_burst, LIMITS.messages_per_s, trio.current_time())
+        try:
+            stream.send_nowait(self._welcome(hello))
+            if hello.role == "host":
+                self.sharing.arrived(hello.agent)
+            while True:
+                certified_s = self._seconds_left(identity)
+                with trio.fail_after(max(0.0, min(certified_s, self._lease_s))):
+                    message = await stream.receive()
+                now = self._heard[hello.agent] = trio.current_time()
+                if not identity.is_local and not allowance.take(now):
+                    reason = "it sends more messages than anybody needs"
+                    _refuse(stream, MESSAGE_FLOOD, f"{reason}; the connection is closed")
+                    return
+                if isinstance(message, AgentReport):
+                    self._reported(session, message)
+                elif hello.role == "host" and isinstance(message, SharingSeats | FromHost):
+                    self._shares(session, message)
+                elif hello.role == "switch" and isinstance(message, SlotReport | SlotHint | TreeReport):
+                    self._lends(session, message)
+                elif not isinstance(message, Ping | Pong):
+                    raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
+        except trio.TooSlowError:
+            reason = f"nothing was heard of it for {self._lease_s:g} s"
+            if certified_s < self._lease_s:
+                reason = "its certificate has run out"
+            _refuse(stream, SESSION_OVER, f"{reason}; the connection is closed")
+        except EndOfChannel as end:
+            reason = end.reason
+        finally:
+            if self._sessions.get(hello.agent) is session:
+                del self._sessions[hello.agent]
+                if hello.role == "host":
+                    self.sharing.departed(hello.agent)
+                elif self.trees is not None:
+                    self.trees.departed(hello.agent)
+                log.info("%s %s: %s", hello.role, hello.agent, reason)
+                self._changed()
+
+    def _welcome(self, hello: AgentHello) -> AgentWelcome:
+        report_ms, trees = round(self._report_s * 1000), self.trees
+        if trees is None or hello.role != "switch":
+            return AgentWelcome(term=self._term, report_ms=report_ms)
+        slots, reports = trees.slots(hello.agent), trees.hears_trees_of(hello.agent)
+        return AgentWelcome(term=self._term, report_ms=report_ms, slots=slots, trees=reports)
+
+    def _seconds_left(self, identity: Identity) -> float:
+        """Until the certificate of an agent runs out, and its session with it."""
+        return math.inf if identity.expires_s is None else identity.expires_s - self._wall_clock()
+
+    async def _hello(self, stream: ControlStream, identity: Identity) -> AgentHello | None:
+        with trio.move_on_after(HELLO_S):
+            hello = await stream.receive()
+            refusal = refusal_of(identity, hello)
+            if not refusal and isinstance(hello, AgentHello):
+                refusal = self._refusal(hello)
+            if self._term == 0:
+                _refuse(stream, NOT_LEADER, "this controller does not lead; another one does")
+            elif refusal:
+                log.warning("%s", refusal)
+                _refuse(stream, AGENT_REFUSED, refusal)
+            elif not isinstance(hello, AgentHello):
+                _refuse(stream, BAD_MESSAGE, f"an agent says hello first, not {hello.TYPE!r}")
+            else:
+                return hello
+        return None
+
+    def _refusal(self, hello: AgentHello) -> str:
+        role = self._roles.get(hello.agent)
+        if self._connections > self._sessions_max:
+            return f"the controller serves {self._sessions_max} connections, its limit"
+        if role != hello.role:
+            known = "has none of that name" if role is None else f"says that it is a {role}"
+            return f"{hello.role} {hello.agent!r}: the cluster file {known}"
+        old = self._sessions.get(hello.agent)
+        if old is not None and old.boot_id != hello.boot_id and not old.stream.peer_is_gone():
+            return f"{hello.role} {hello.agent!r} is connected already; give each a name of its own"
+        if old is not None:
+            old.stream.close("replaced")
+            del self._sessions[hello.agent]
+        return ""
+
+    def _shares(self, session: _Session, message: SharingSeats | FromHost) -> None:
+        if self._sessions.get(session.name) is not session:
+            return
+        if isinstance(message, SharingSeats):
+            own = tuple(hold for hold in message.seats if self._may_sit(session.name, hold.job))
+            message = replace(message, seats=own)
+        self.sharing.heard(session.name, message)
+
+    def _may_sit(self, host: str, job: str) -> bool:
+        """Of jobs that were submitted, those that are placed on it (protocol.md, section 8)."""
+        hosts = self._hosts_of.get(job_name(job).job)
+        return hosts is None or host in hosts
+
+    def _lends(self, session: _Session, message: SlotReport | SlotHint | TreeReport) -> None:
+        if self._sessions.get(session.name) is session and self.trees is not None:
+            self.trees.heard(session.name, message)
+
+    def _reported(self, session: _Session, report: AgentReport) -> None:
+        if self._sessions.get(session.name) is not session:
+            return  # what it said before it was replaced has come too late
+        is_news = report != session.report
+        session.report = report
+        wishes = _wishes(self._desired, session.name).get(session.name, _NOTHING)
+        if not self._tell_news(session, wishes, report.revision):
+            session.stream.send_nowait(Pong())
+        if is_news:
+            self._changed()
+
+    def _tell_news(self, session: _Session, wishes: _Wishes, known: int) -> bool:
+        """``known``: revision up to which the agent has heard all. Whether there was something to tell."""
+        is_news = wishes.grants != session.told or known < max(session.told_revision, wishes.since)
+        if is_news:
+            self._tell(session, wishes.grants)
+        return is_news
+
+    def _tell(self, session: _Session, wishes: tuple[GrantRecord, ...]) -> None:
+        """To a session that may have ended meanwhile: its own task hears of that."""
+        if _say(session, AgentWishes(term=self._term, revision=self._desired.revision, grants=wishes)):
+            session.told, session.told_revision = wishes, self._desired.revision
+
+
+def _say(session: _Session, message: Message) -> bool:
+    """Whether it is on its way. What no message can carry concerns one agent, not the controller."""
+    try:
+        session.stream.send_nowait(message)
+    except EndOfChannel:
+        return False
+    except LocalMisuse as error:
+        log.error("%s is not told what concerns it: %s", session.name, error)
+        return False
+    return True
+
+
+def _refuse(stream: ControlStream, code: str, text: str) -> None:
+    try:
+        stream.send_nowait(Error(code=code, message=text))
+    except EndOfChannel:
+        return
+
+
+class _Wishes(NamedTuple):
+    grants: tuple[GrantRecord, ...]
+    since: int
+    """Revision from which on they leave out what has been released and is not freed."""
+
+
+_NOTHING: Final = _Wishes((), 0)
+
+
+def _wishes(desired: Desired, only: str = "") -> dict[str, _Wishes]:
+    """By agent."""
+    found: dict[str, _Wishes] = {}
+    for grant in desired.grants.values():
+        if only and grant.agent != only:
+            continue
+        grants, since = found.get(grant.agent, _NOTHING)
+        if grant.released is None:
+            found[grant.agent] = _Wishes((*grants, _record(desired, grant)), since)
+        else:
+            found[grant.agent] = _Wishes(grants, max(since, grant.released))
+    return found
+
+
+def _record(desired: Desired, grant: Grant) -> GrantRecord:
+    job = desired.jobs[grant.job]
+    spec = job.spec
+    switches: Sequence[str] = ()
+    if job.tree is not None:
+        switches = (job.tree.root, *(name for name in job.tree.switches if name != job.tree.root))
+    is_seats = grant.kind is GrantKind.SEATS
+    return GrantRecord(
+        grant=grant.number,
+        job=job.number,
+        name=spec.name,
+        kind=grant.kind.value,
+        slots=tuple(SlotRecord(port=slot.port, number=slot.number) for slot in grant.slots),
+        first_rank=job.hosts.index(grant.agent) * spec.ranks_per_host if is_seats else 0,
+        ranks=spec.ranks_per_host if is_seats else 0,
+        size=spec.hosts * spec.ranks_per_host,
+        token_hash=job.token_hash,
+        switches=tuple(switches),
+    )

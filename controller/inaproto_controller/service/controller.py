@@ -1,0 +1,447 @@
+"""The controller: leads if it can, takes jobs in, and makes what is promised and what is seen agree.
+
+All that it knows of promises is in the store; what it has in memory is what it last committed. Nobody hears
+of a change that is not on disk. So it may be killed at any instant: the next one, or this one started anew,
+goes on from the store and from what its agents report.
+
+Invariants: one commit at a time; memory is that of the store as long as this controller leads; whatever goes
+wrong with the store ends its leadership, after which it tries to lead again and reads everything anew.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any, Final, TypeVar
+
+import trio
+
+from inaproto.core.rendezvous.tokens import TokenIssuer, hash_of
+from inaproto.errors import InaprotoError, InvariantBroken, LocalMisuse
+from inaproto_controller.cluster.desired import Change, Desired, Job, JobSpec, JobState, SetJob, applied
+from inaproto_controller.cluster.graph_topology import GraphTopology
+from inaproto_controller.planning.cluster_planner import ClusterPlanner
+from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.live_history import LiveHistory
+from inaproto_controller.service.plan import plan
+from inaproto_controller.service.store.records import Store, StoreLost
+from inaproto_controller.service.tokens import RECORD, IssuedTokens, new_secret
+from inaproto_controller.service.trees.service import TreeService
+
+log = logging.getLogger("inaproto.controller")
+
+T = TypeVar("T")
+
+LOOK_S: Final = 1.0
+"""Everything is looked at so often, if nothing happens; leadership, too, is made sure of."""
+HISTORY_S: Final = 1.0
+"""A controller that is killed forgets as much of what people see of the past, and of nothing else."""
+HISTORY_ROWS: Final = 64
+"""That are written at once. For so long a promise may have to wait."""
+LEAD_RETRY_S: Final = 0.25
+JOBS_MAX: Final = 4096
+"""That are not over."""
+TOKEN_DAYS: Final = 365
+
+
+class NotLeading(InaprotoError):
+    """Another controller leads, or none does now. What was asked for may or may not have been done."""
+
+
+class JobRefused(InaprotoError):
+    """The job as asked for can never be taken."""
+
+
+class NameTaken(InaprotoError):
+    """A job of that name is there, and is not the one that was submitted."""
+
+
+class QueueFull(InaprotoError):
+    """Too many jobs are waiting."""
+
+
+class NoSuchJob(InaprotoError):
+    """The message has those that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    job: Job
+    token: str = field(repr=False)
+    is_new: bool
+    """False: the same was submitted before."""
+
+
+class Controller:
+    def __init__(
+        self,
+        store: Store,
+        planner: ClusterPlanner,
+        agents: Callable[[Callable[[], None]], Agents],
+        *,
+        jobs_max: int = JOBS_MAX,
+        job_secret: TokenIssuer | None = None,
+        token_days: int = TOKEN_DAYS,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``agents``: makes the sessions, given what to call when something was observed.
+
+        ``job_secret``: the deployment's; without one the store has one of its own.
+        """
+        self._job_secret = job_secret
+        self._token_days = token_days
+        self._store = store
+        self._planner = planner
+        self._jobs_max = jobs_max
+        self._wall_clock = wall_clock
+        self.history = LiveHistory(wall_clock)
+        self._started = trio.current_time()
+        self.agents = agents(self._look_soon)
+        self.agents.sharing.acted = self.history.acted
+        if self.agents.trees is not None:
+            self.agents.trees.migrates = self.history.migrates
+        self._desired = Desired()
+        self.term = 0
+        """0 while it does not lead."""
+        self._led_until: float | None = None
+        """What is known of jobs and agents is of then, where it does not lead; None: nothing is."""
+        self.records: dict[str, bytes] = {}
+        """Of protocol cores, by owner, as they are on disk."""
+        self.problem = "it has just been started"
+        """Why it does not lead."""
+        self._one_commit = trio.Lock()
+        self._store_calls = trio.CapacityLimiter(1)
+        self._look = trio.Event()
+        self._lost = trio.Event()
+        self._news = trio.Event()
+        self._fault: InvariantBroken | None = None
+
+    # -- leading
+
+    async def run(self) -> None:
+        """Until cancelled. Raises ``ConfigError`` for a store that can never be used."""
+        try:
+            await self._lead_again_and_again()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._keep_history()
+                async with self._one_commit:
+                    self._follow("this controller is stopped")
+                    await self._call(self._store.resign)
+
+    async def _lead_again_and_again(self) -> None:
+        while True:
+            if await self._lead():
+                await self._while_leading()
+            await trio.sleep(LEAD_RETRY_S)
+
+    async def _call(self, call: Callable[..., T], *given: Any) -> T:
+        """Of the store, in a thread; what was begun is waited for, and its answer is had, come what may."""
+        return await trio.to_thread.run_sync(call, *given, limiter=self._store_calls)
+
+    async def _lead(self) -> bool:
+        async with self._one_commit:
+            try:
+                found = await self._call(self._store.lead)
+                if found is None:
+                    self._wait("another controller leads")
+                    return False
+                self._desired = await self._call(self._store.load)
+                self.records = dict(await self._call(self._store.records))
+                self._tokens = IssuedTokens(await self._issuer(), self._token_days)
+                events = await self._call(self._store.events)
+            except StoreLost as error:
+                await self._call(self._store.resign)
+                self._wait(str(error))
+                return False
+            self.term, self.problem = found.term, ""
+            self._lost = trio.Event()
+            self.history.led(found.term, events, self._desired)
+            self.agents.lead(found.term, self._desired)
+            self.agents.sharing.lead(self.records, self._keep_record)
+            if self.agents.trees is not None:
+                self.agents.trees.lead(found.term, self.records, self._keep_record)
+        log.info("leads, term %d: %d jobs that are not over", found.term, len(self._desired.live()))
+        self._look_soon()
+        return True
+
+    async def _issuer(self) -> TokenIssuer:
+        """Of a pair of controllers, each makes the tokens that the other makes. Raises ``StoreLost``."""
+        kept = self.records.pop(RECORD, None)
+        if self._job_secret is not None:
+            return self._job_secret
+        if kept is None:
+            kept = new_secret()
+            await self._call(self._store.put_record, RECORD, kept)
+        return TokenIssuer([kept])
+
+    def _wait(self, why: str) -> None:
+        log.log(logging.DEBUG if why == self.problem else logging.WARNING, "does not lead: %s", why)
+        self.problem = why
+
+    def _follow(self, why: str) -> None:
+        if self.term:
+            log.warning("term %d is over: %s", self.term, why)
+            self._led_until = trio.current_time()
+        self.term, self.problem = 0, why
+        self.agents.follow()
+        self._lost.set()
+        self._tell_watchers()
+
+    async def _while_leading(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_looking)
+            nursery.start_soon(self._keep_sure)
+            nursery.start_soon(self._keep_keeping_history)
+            nursery.start_soon(self.agents.sharing.run)
+            if self.agents.trees is not None:
+                nursery.start_soon(self.agents.trees.run)
+            await self._lost.wait()
+            if self._fault is not None:  # whoever asked has been told that it failed
+                raise self._fault
+            nursery.cancel_scope.cancel()
+        await self._call(self._store.resign)
+
+    async def _keep_sure(self) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            try:
+                async with self._one_commit:
+                    await self._call(self._store.verify)
+            except StoreLost as error:
+                self._follow(str(error))
+                return
+
+    async def _keep_keeping_history(self) -> None:
+        while self.term:
+            await trio.sleep(HISTORY_S)
+            await self._keep_history()
+
+    async def _keep_history(self) -> None:
+        """What has happened since the last time goes to the store, behind what is promised: a few rows at a
+        time, and in between whatever waits to be promised."""
+        while True:
+            async with self._one_commit:
+                unsaved = self.history.unsaved(HISTORY_ROWS) if self.term else None
+                if unsaved is None or not (unsaved.rows or unsaved.gone):
+                    return
+                try:
+                    await self._call(self._store.keep_events, unsaved.rows, unsaved.gone)
+                except StoreLost as error:
+                    self._follow(str(error))
+
+    async def _keep_looking(self) -> None:
+        while True:
+            with trio.move_on_after(LOOK_S):
+                await self._look.wait()
+            self._look = trio.Event()
+            try:
+                await self._change(
+                    lambda desired: (plan(desired, self.agents.observed(), self._planner), None)
+                )
+            except NotLeading:
+                return
+
+    def _look_soon(self) -> None:
+        self._look.set()
+
+    # -- commits
+
+    async def _change(self, of: Callable[[Desired], tuple[Sequence[Change], T]]) -> T:
+        """Raises ``NotLeading``; then it is not known whether it was done."""
+        async with self._one_commit:
+            self._require_leading()
+            changes, answer = of(self._desired)
+            if changes:
+                try:
+                    after = applied(self._desired, changes)
+                    await self._call(self._store.commit, tuple(changes), after)
+                except InvariantBroken as error:
+                    self._fault = error
+                    self._lost.set()
+                    raise
+                except StoreLost as error:
+                    self._follow(str(error))
+                    raise NotLeading(f"the store failed: {error}; ask again") from None
+                self.history.committed(self._desired, after)
+                self._desired = after
+                self.agents.wish(after)
+                self._tell_watchers()
+        return answer
+
+    async def put_record(self, owner: str, body: bytes | None) -> None:
+        """Of a protocol core (:mod:`inaproto_controller.service.core_runner`); on disk when this returns.
+
+        Raises ``NotLeading``; then it is not known whether it was done.
+        """
+        async with self._one_commit:
+            self._require_leading()
+            try:
+                await self._call(self._store.put_record, owner, body)
+            except StoreLost as error:
+                self._follow(str(error))
+                raise NotLeading(f"the store failed: {error}") from None
+            if body is None:
+                self.records.pop(owner, None)
+            else:
+                self.records[owner] = body
+
+    async def _keep_record(self, owner: str, body: bytes | None) -> None:
+        """As :meth:`put_record`; where that cannot be it does not return, for all that waits is over."""
+        try:
+            await self.put_record(owner, body)
+        except NotLeading:
+            await trio.sleep_forever()
+
+    def _require_leading(self) -> None:
+        if not self.term:
+            raise NotLeading(f"this controller does not lead: {self.problem}")
+
+    def _tell_watchers(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    # -- jobs
+
+    async def submit(self, spec: JobSpec, submission: str) -> Submitted:
+        """On disk when this returns. The same again, by who knows ``submission``, is the same job.
+
+        Raises ``JobRefused``, ``NameTaken``, ``QueueFull``, ``NotLeading``.
+        """
+        hosts = self._planner.topology.hosts
+        if spec.hosts > hosts:
+            raise JobRefused(f"job {spec.name!r}: wants {spec.hosts} hosts, the cluster has {hosts}")
+        submission_hash = hash_of(submission)
+
+        def change(desired: Desired) -> tuple[Sequence[Change], Submitted]:
+            old = desired.named(spec.name)
+            if (
+                old is not None
+                and old.spec == spec
+                and hmac.compare_digest(old.submission_hash, submission_hash)
+            ):
+                return (), Submitted(old, self._token(self._tokens.of, old), is_new=False)
+            if old is not None and old.state.is_live:
+                raise NameTaken(f"job {spec.name!r}: one of that name is {old.state}; choose another name")
+            if len(desired.live()) >= self._jobs_max:
+                raise QueueFull(f"job {spec.name!r}: {self._jobs_max} jobs are there, its limit; later")
+            asked = Job(
+                number=desired.next_job,
+                spec=spec,
+                submission_hash=submission_hash,
+                submitted_at=self._wall_clock(),
+            )
+            job = self._token(self._tokens.admitted, asked)
+            return (SetJob(job),), Submitted(job, self._tokens.of(job), is_new=True)
+
+        found = await self._change(change)
+        self._look_soon()
+        return replace(found, job=self._desired.jobs.get(found.job.number, found.job))
+
+    def _token(self, make: Callable[[Job], T], job: Job) -> T:
+        """Raises ``JobRefused``."""
+        try:
+            return make(job)
+        except LocalMisuse as error:
+            raise JobRefused(f"job {job.spec.name!r}: {error}") from None
+
+    async def cancel(self, name: str) -> Job:
+        """On disk when this returns; a job that is over stays as it is.
+
+        Raises ``NoSuchJob``, ``NotLeading``.
+        """
+
+        def change(desired: Desired) -> tuple[Sequence[Change], int]:
+            job = self._named(desired, name)
+            if not job.state.is_live:
+                return (), job.number
+            return (SetJob(replace(job, state=JobState.CANCELLED, why="by request")),), job.number
+
+        number = await self._change(change)
+        self._look_soon()
+        return self._desired.jobs[number]
+
+    def job(self, name: str) -> Job:
+        """Raises ``NoSuchJob``, ``NotLeading``."""
+        self._require_leading()
+        return self._named(self._desired, name)
+
+    def jobs(self, *, live: bool) -> list[Job]:
+        """In order of submission; ``live``: only those that are not over. Raises ``NotLeading``."""
+        self._require_leading()
+        found = self._desired.jobs
+        return self._desired.live() if live else [found[number] for number in sorted(found)]
+
+    async def job_after(self, name: str, revision: int, wait_s: float) -> Job:
+        """The job once it is newer than ``revision``, or as it is after ``wait_s`` seconds.
+
+        Raises ``NoSuchJob``, ``NotLeading``.
+        """
+        with trio.move_on_after(wait_s):
+            while self.job(name).revision <= revision:
+                await self._news.wait()
+        return self.job(name)
+
+    def _named(self, desired: Desired, name: str) -> Job:
+        job = desired.named(name)
+        if job is None:
+            some = ", ".join(one.spec.name for one in desired.live()[:10])
+            raise NoSuchJob(f"no job {name!r}; there are: {some or 'none'}")
+        return job
+
+    # -- status
+
+    @property
+    def topology(self) -> GraphTopology:
+        return self._planner.topology
+
+    def trees(self) -> TreeService:
+        """What moves the trees of jobs on the path ``shared``. Raises ``NotLeading``."""
+        self._require_leading()
+        if self.agents.trees is None:
+            raise NotLeading("this controller moves no trees")
+        return self.agents.trees
+
+    def sharing(self) -> list[dict[str, Any]]:
+        """Of each pool that jobs share by turns. Raises ``NotLeading``."""
+        self._require_leading()
+        return self.agents.sharing.status()
+
+    def _age_s(self) -> float | None:
+        """Of what is known of jobs and agents; None: nothing is."""
+        if self.term:
+            return 0.0
+        return None if self._led_until is None else round(trio.current_time() - self._led_until, 3)
+
+    def status(self) -> dict[str, Any]:
+        """For people and their programs; fields may be added. ``as_of_s``: how old what follows it is."""
+        observed = self.agents.observed()
+        counts: Mapping[str, int] = {
+            state.value: sum(job.state is state for job in self._desired.jobs.values()) for state in JobState
+        }
+        placement = self._planner.no_fragments
+        return {
+            "role": "controller",
+            "version": version("inaproto"),
+            "uptime_s": round(trio.current_time() - self._started, 3),
+            "leads": bool(self.term),
+            "term": self.term,
+            "problem": self.problem,
+            "as_of_s": self._age_s(),
+            "revision": self._desired.revision,
+            "jobs": counts,
+            "grants": len(self._desired.grants),
+            "grants_to_be_freed": sum(one.released is not None for one in self._desired.grants.values()),
+            "placement": f"first fit: {placement}" if placement else "least fragments",
+            "sharing": self.agents.sharing.status(),
+            "trees": {} if self.agents.trees is None else self.agents.trees.status(),
+            "agents": {
+                name: {"presence": agent.presence.value, "revision": agent.applied, "holds": len(agent.holds)}
+                for name, agent in sorted(observed.agents.items())
+            },
+            "history": self.history.status(),
+        }

@@ -1,0 +1,184 @@
+"""The controller daemon: the controller, its agents' socket, and the job API, in one Trio program."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+
+from inaproto.ca.identity import Role
+from inaproto.core.sharing.events import SharingConfig
+from inaproto.core.sharing.messages import Rule
+from inaproto.daemon.net.control_address import Holder, credentials_of, parse_listen
+from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
+from inaproto.daemon.net.unix_sockets import BoundSocket, listen_unix, make_run_directory
+from inaproto.daemon.switch.job_secret import tokens_of
+from inaproto.errors import ConfigError
+from inaproto.wire.controller_messages import AgentRole
+from inaproto_controller.cluster import graph_file
+from inaproto_controller.planning.cluster_planner import ClusterPlanner
+from inaproto_controller.planning.fabric_trees import FabricTrees
+from inaproto_controller.service.agents import Agents
+from inaproto_controller.service.api import BODY_BYTES_MAX, application
+from inaproto_controller.service.controller import Controller
+from inaproto_controller.service.settings import ControllerSettings
+from inaproto_controller.service.store.records import open_store
+from inaproto_controller.service.trees.service import TreeService
+from inaproto_controller.service.turns.service import SharingService
+
+if TYPE_CHECKING:
+    from inaproto_controller.planning.paring.live_trees import LiveTrees
+
+log = logging.getLogger("inaproto.controller")
+http_log = logging.getLogger("inaproto.controller.http")
+
+NAME_BYTES_MAX: Final = 128
+"""Of hosts and switches, in messages."""
+DRAIN_S: Final = 1.0
+"""Answers under way have so long when it ends."""
+
+
+async def run_controller(
+    settings: ControllerSettings, *, stop: trio.Event, announce: Callable[[str], None]
+) -> None:
+    """Until ``stop``. Raises ``ConfigError``, and ``InvariantBroken`` for a fault of ours."""
+    planner = ClusterPlanner(graph_file.read(settings.cluster))
+    roles = _roles(planner)
+    if planner.no_fragments:
+        log.warning("hosts are placed as they are free: %s", planner.no_fragments)
+    make_run_directory(settings.dir, "controller")
+    store = open_store(settings.store_or_default)
+    job_secret = tokens_of(settings.job_secret)
+
+    sharing = partial(
+        SharingService,
+        lease_s=settings.lease_ms / 1000,
+        roots=[switch.name for switch in planner.topology.switches],
+        config=SharingConfig("", rule=Rule(settings.sharing_rule)),
+    )
+
+    fabric = FabricTrees(planner.topology, share_max=settings.share_max)
+    live = _live_trees(settings)
+
+    def make_agents(changed: Callable[[], None]) -> Agents:
+        return Agents(
+            roles,
+            lease_s=settings.lease_ms / 1000,
+            report_s=settings.report_ms / 1000,
+            sessions_max=2 * len(roles) + 64,
+            changed=changed,
+            sharing=sharing,
+            trees=lambda send, sharing: TreeService(
+                send, sharing, fabric, root=settings.fabric_root, live=live
+            ),
+        )
+
+    controller = Controller(
+        store,
+        planner,
+        make_agents,
+        jobs_max=settings.jobs_max,
+        job_secret=job_secret,
+        token_days=settings.token_days,
+    )
+    with ExitStack() as stack:
+        agents = await listen_unix(settings.agents_path, "agents' socket")
+        stack.callback(agents.close)
+        jobs = await listen_unix(settings.jobs_path, "jobs' socket")
+        stack.callback(jobs.close)
+        machines = await _listen_to_machines(settings)
+        if machines is not None:
+            stack.callback(machines.close)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(controller.run)
+            nursery.start_soon(controller.agents.accept_sessions, agents)
+            if machines is not None:
+                nursery.start_soon(machines.run)
+                nursery.start_soon(controller.agents.accept_sessions, machines)
+            api_ended = trio.Event()
+            await nursery.start(partial(_serve_api, controller, settings, jobs, stop, api_ended))
+            by_tls = "" if machines is None else f" control={machines.address}"
+            if settings.metrics:
+                from inaproto.daemon.net.metrics_server import serve_metrics
+                from inaproto_controller.service.metrics import controller_metrics
+
+                await nursery.start(serve_metrics, settings.metrics, controller_metrics, controller.status)
+            announce(f"ready controller jobs={settings.jobs_path} agents={settings.agents_path}{by_tls}")
+            await stop.wait()
+            await api_ended.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _listen_to_machines(settings: ControllerSettings) -> TlsListener | None:
+    """Raises ``ConfigError``."""
+    if not settings.agents_listen:
+        return None
+    endpoint = parse_listen(settings.agents_listen)
+    holder = Holder(Role.CONTROLLER, settings.name, settings.tls, settings.dir)
+    return await listen_tls(endpoint.host, endpoint.port, credentials_of(endpoint, holder))
+
+
+async def _serve_api(
+    controller: Controller,
+    settings: ControllerSettings,
+    jobs: BoundSocket,
+    stop: trio.Event,
+    ended: trio.Event,
+    *,
+    task_status: trio.TaskStatus[object],
+) -> None:
+    config = Config()
+    config.bind = [f"fd://{os.dup(jobs.sock.fileno())}", *([settings.tcp] if settings.tcp else [])]
+    http_log.setLevel(logging.WARNING)
+    config.errorlog = http_log
+    config.h11_max_incomplete_size = BODY_BYTES_MAX
+    config.keep_alive_timeout = 75
+    config.graceful_timeout = DRAIN_S
+    config.include_server_header = False
+    try:
+        await serve(
+            cast("Any", application(controller)),  # Starlette's own type says less of a scope
+            config,
+            shutdown_trigger=stop.wait,
+            task_status=task_status,
+        )
+    except OSError as error:
+        raise ConfigError(f"tcp: cannot listen at {settings.tcp}: {error.strerror or error}") from None
+    finally:
+        ended.set()
+
+
+def _live_trees(settings: ControllerSettings) -> LiveTrees | None:
+    """Raises ``ConfigError``."""
+    if settings.trees != "paring":
+        return None
+    from inaproto_controller.planning.paring.exact_numbers import parse_exact
+    from inaproto_controller.planning.paring.live_trees import LiveTrees
+    from inaproto_controller.planning.paring.network_file import read_network
+
+    rate_cap = parse_exact(settings.host_gbit_s)
+    network = read_network(settings.cluster, server=Fraction(0))
+    names = map(network.topology.name, range(network.topology.nodes))
+    live = LiveTrees(
+        network.topology, dict(zip(names, network.capacities, strict=True)), rate_cap or Fraction(0)
+    )
+    if not live.capacities:
+        log.warning("no switch of the cluster file has both jobs and a capacity: PARING will plan no tree")
+    return live
+
+
+def _roles(planner: ClusterPlanner) -> dict[str, AgentRole]:
+    roles: dict[str, AgentRole] = dict.fromkeys(sorted(planner.hosts), "host")
+    roles |= dict.fromkeys(sorted(planner.summing), "switch")
+    for name in roles:
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(f"cluster: the name {name[:40]}... is longer than {NAME_BYTES_MAX} bytes")
+    return roles

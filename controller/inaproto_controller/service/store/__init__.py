@@ -1,0 +1,1 @@
+"""Where promises are kept: SQLite, or PostgreSQL for a pair of controllers."""

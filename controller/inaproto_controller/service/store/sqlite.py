@@ -1,0 +1,119 @@
+"""The store in a file: SQLite with a write-ahead log, synced at each commit."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from inaproto.errors import ConfigError, InvariantBroken
+from inaproto_controller.service.store.led import LedStore, Session
+from inaproto_controller.service.store.records import Leadership, Row, StoreLost
+
+_BUSY_S: Final = 5.0
+"""Only a person at ``sqlite3`` can be in the way."""
+_PASSING: Final = frozenset(
+    (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+)
+"""Of a file that can be used, only not now."""
+
+
+class SqliteStore(LedStore["_Sqlite"]):
+    """``path``: of the database; its directory must be there."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self._lock = -1
+
+    def lead(self) -> Leadership | None:
+        self.resign()
+        if not self._take_lock():
+            return None
+        try:
+            return self._begin(_Sqlite(self.path), f"store {self.path}")
+        except BaseException:
+            self.resign()
+            raise
+
+    def _take_lock(self) -> bool:
+        path = self.path.with_name(self.path.name + ".lock")
+        try:
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"store {self.path}: cannot open {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.resign()
+            return False
+        return True
+
+    def resign(self) -> None:
+        self._end()
+        if self._lock >= 0:
+            os.close(self._lock)  # and with it the lock
+            self._lock = -1
+
+
+class _Sqlite(Session):
+    begin = "BEGIN IMMEDIATE"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        umask = os.umask(0o077)  # hashes of tokens are in it
+        try:
+            # Of one thread at a time, but not always the same.
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+                    self._connection.execute(f"PRAGMA {pragma}")
+            except BaseException:
+                self._connection.close()
+                raise
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF in _PASSING:
+                raise StoreLost(f"store {path}: {error}") from None
+            raise ConfigError(
+                f"store {path}: {error}; name a file that is or can be a SQLite database"
+            ) from None
+        finally:
+            os.umask(umask)
+
+    def has_tables(self) -> bool:
+        """Raises ``ConfigError`` for a database of something else."""
+        names = {name for (name,) in self.run("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if names and "control" not in names:
+            raise ConfigError(f"store {self._path}: is a database of something else; name another file")
+        return bool(names)
+
+    def run(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        with self._asked(sql):
+            return self._connection.execute(sql, values).fetchall()
+
+    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        with self._asked(sql):
+            self._connection.executemany(sql, rows)
+
+    @contextmanager
+    def _asked(self, sql: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError) as error:
+            raise InvariantBroken(f"store {self._path}: {error}: {sql}") from None
+        except sqlite3.Error as error:
+            raise StoreLost(f"store {self._path}: {error}") from None
+
+    def roll_back(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.rollback()
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.close()

@@ -1,0 +1,1 @@
+"""Tree migration at the controller."""

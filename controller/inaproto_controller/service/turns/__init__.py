@@ -1,0 +1,1 @@
+"""Sharing groups at the controller."""

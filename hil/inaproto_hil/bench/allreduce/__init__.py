@@ -1,0 +1,1 @@
+"""``inaproto bench allreduce``: all-reduces through daemons or in the deterministic world."""

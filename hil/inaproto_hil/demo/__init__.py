@@ -1,0 +1,1 @@
+"""``inaproto demo``: its acts."""

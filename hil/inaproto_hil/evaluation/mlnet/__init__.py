@@ -1,0 +1,1 @@
+"""The evaluation of MLNet's paper, computed anew."""

@@ -1,0 +1,1 @@
+"""Installations on this machine that tests, benches and demos run on."""

@@ -1,0 +1,1 @@
+"""One engine for each path that an all-reduce can go by."""

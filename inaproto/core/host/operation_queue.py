@@ -1,0 +1,343 @@
+"""All-reduces of one rank, whatever path carries them: their order, their clock, their end.
+
+What outlives a ring of queue pairs is here: the operations that wait, how many results the rank has taken,
+when the running operation last made progress, and which message is the next. All ranks cut an operation into
+the same messages, so a message has one *serial*, counted from the job's start, on every path.
+
+Invariants: operations run in the order of submission, one at a time (MINA section IV-C), and end once, as
+done or as failed; after a failure all of them fail with its words. Results are taken in serial order; the
+last N of them, N being the window, are ``kept`` for ranks that lack them when a ring ends
+(:mod:`inaproto.core.host.recovery`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from inaproto.core.host.operations import (
+    Fail,
+    Operation,
+    OperationDone,
+    OperationFailed,
+    Overdue,
+    PostKept,
+    PostMessage,
+    PostNeutral,
+    RingBroken,
+    RingConfig,
+    Stalled,
+    TakeResult,
+)
+from inaproto.core.host.recovery import Recovery
+from inaproto.errors import Blame, FabricLost, InvariantBroken, LocalMisuse
+from inaproto.units import Instant, MsgId, OpIndex, RingId
+
+ADVICE: Final = "start it again, and report this if it comes back"
+FROM_THE_START: Final = Recovery(progress=0, donor=0)
+
+
+class KeptResult(NamedTuple):
+    """Result ``serial`` of the job: ``nbytes`` behind the header in receive slot ``slot`` of ``ring_id``.
+
+    Whoever gives that slot's memory up first copies what lies in it.
+    """
+
+    serial: int
+    operation: Operation
+    is_last: bool
+    """Of its operation."""
+    offset: int
+    nbytes: int
+    ring_id: RingId
+    slot: int
+
+
+class Source(Enum):
+    """What a rank contributes to a message."""
+
+    OWN = "own"
+    """Its part of the tensor."""
+    KEPT = "kept"
+    """The result, which it has kept from an earlier ring."""
+    NEUTRAL = "neutral"
+    """Elements that change no reduction: the result exists, and the donor contributes it."""
+
+
+class Part(NamedTuple):
+    """One message: ``nbytes`` of ``operation``'s tensor from ``offset`` on."""
+
+    operation: Operation
+    offset: int
+    nbytes: int
+    is_last: bool
+    """Of its operation."""
+    source: Source
+    is_new: bool
+    """Whether this rank lacks the result."""
+
+    def post(self, msg_id: MsgId, slot: int, header: bytes) -> PostMessage:
+        """The order to send it, the header by way of header slot ``slot``."""
+        kind = _POST[self.source]
+        return kind(msg_id, slot, header, self.operation.index, self.offset, self.nbytes)
+
+
+_POST: Final = {Source.OWN: PostMessage, Source.KEPT: PostKept, Source.NEUTRAL: PostNeutral}
+
+
+@dataclass(frozen=True, slots=True)
+class RingView:
+    operations_submitted: int
+    operations_done: int
+    operations_failed: int
+    operations_queued: int
+    """Submitted and not ended, the running one included."""
+    running: Operation | None
+    messages: int
+    """Of the running operation."""
+    results: int
+    """Of the running operation, here already."""
+    since: Instant
+    """When the running operation last made progress."""
+    bytes_reduced: int
+    messages_sent: int
+    messages_received: int
+    unacknowledged: int
+    stalls: int
+    failure: Fail | None
+
+    @staticmethod
+    def of(operations: OperationQueue, *, sent: int, received: int, unacknowledged: int) -> RingView:
+        """The operations', with the counts of one ring's messages."""
+        return RingView(
+            operations_submitted=operations.submitted,
+            operations_done=operations.done,
+            operations_failed=operations.failed,
+            operations_queued=len(operations),
+            running=operations.running,
+            messages=operations.messages,
+            results=operations.results,
+            since=operations.since,
+            bytes_reduced=operations.bytes_reduced,
+            messages_sent=sent,
+            messages_received=received,
+            unacknowledged=unacknowledged,
+            stalls=operations.stalls,
+            failure=operations.failure,
+        )
+
+
+class OperationQueue:
+    """The operations of one rank; see the module for its invariants.
+
+    ``running``, ``messages``, ``results``, ``progress`` and ``failure`` are for reading: the running
+    operation, its messages, how many of their results have been taken, the same of the whole job, and why
+    all operations fail.
+    """
+
+    def __init__(self, config: RingConfig) -> None:
+        self.tensor_bytes = config.tensor_bytes
+        self.ring_size = config.ring_size
+        self.window_messages = config.window_messages
+        self.running: Operation | None = None
+        self.messages = 0
+        self.results = 0
+        self.progress = 0
+        self.failure: Fail | None = None
+        self.kept: deque[KeptResult] = deque(maxlen=config.window_messages)
+        self.submitted = 0
+        self.done = 0
+        self.failed = 0
+        self.bytes_reduced = 0
+        self.stalls = 0
+        self.since = Instant(0)
+        self._stall_ns = config.stall_ns
+        self._timeout_ns = config.timeout_ns
+        self._operations_max = config.operations_max
+        self._waiting: deque[Operation] = deque()
+        self._started = Instant(0)
+        self._reported = Instant(0)
+        self._is_overdue = False
+        self._sent = 0
+        """Messages of the running operation, on the present ring."""
+        self._again: deque[KeptResult] = deque()
+        """Results of earlier rings whose messages are to be sent before all others."""
+        self._again_source = Source.NEUTRAL
+        self._neutral = 0
+        """Messages of the running operation to which this rank adds nothing: their results exist."""
+
+    def __len__(self) -> int:
+        """Operations submitted and not ended, the running one included."""
+        return len(self._waiting) + (self.running is not None)
+
+    @property
+    def started(self) -> int:
+        """Operations that have started, hence the index of the one that starts next."""
+        return self.submitted - len(self._waiting)
+
+    @property
+    def next_index(self) -> OpIndex | None:
+        """Of the operation that starts when none runs."""
+        return self._waiting[0].index if self._waiting else None
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When the running operation will have stalled (again), or be overdue."""
+        if self.running is None:
+            return None
+        stalled = Instant(self._reported + self._stall_ns)
+        overdue = self._overdue_at
+        return stalled if overdue is None or stalled < overdue else overdue
+
+    @property
+    def _overdue_at(self) -> Instant | None:
+        if self._timeout_ns == 0 or self._is_overdue:
+            return None
+        return Instant(self._started + self._timeout_ns)
+
+    def submit(self, operation: Operation) -> list[OperationFailed]:
+        """Put it behind all others. Raises ``LocalMisuse`` for what cannot be submitted."""
+        if operation.index != self.submitted:
+            raise LocalMisuse(f"operation {operation.index} where {self.submitted} is next")
+        if operation.nbytes < 0 or operation.nbytes % operation.dtype.itemsize:
+            raise LocalMisuse(f"{operation.nbytes} bytes are not whole {operation.dtype.name} elements")
+        if len(self._waiting) >= self._operations_max:
+            raise LocalMisuse(f"{len(self._waiting)} operations wait already; wait for one of them first")
+        self.submitted += 1
+        if self.failure is not None:
+            self.failed += 1
+            return [OperationFailed(operation.index, self.failure.code, self.failure.message)]
+        self._waiting.append(operation)
+        return []
+
+    def start_next(self, now: Instant) -> list[OperationDone]:
+        """Let the next operation run, if none does. A rank that is alone has done all of them by that."""
+        ended: list[OperationDone] = []
+        while self.running is None and self._waiting:
+            operation = self._waiting.popleft()
+            if self.ring_size == 1:
+                ended.append(self.end(operation))
+                continue
+            self.running = operation
+            self.messages = max(1, -(-operation.nbytes // self.tensor_bytes))
+            self.results = self._sent = 0
+            self._started = self.since = self._reported = now
+            self._is_overdue = False
+        return ended
+
+    def resume(self, config: RingConfig, recovery: Recovery) -> None:
+        """The next message is the first that the ranks go through again; see
+        :mod:`inaproto.core.host.recovery`.
+
+        Raises ``LocalMisuse`` for a ring on which these operations cannot go on, or not from there.
+        """
+        self.check_ring(config)
+        rank, first = config.rank, max(0, recovery.progress - self.window_messages)
+        is_donor = rank == recovery.donor
+        if not (recovery.progress if is_donor else first) <= self.progress <= recovery.progress:
+            raise LocalMisuse(f"rank {rank} has {self.progress} results and cannot take part in {recovery}")
+        self._again = deque(kept for kept in self.kept if kept.serial >= first)
+        self._again_source = Source.KEPT if is_donor else Source.NEUTRAL
+        self._neutral = recovery.progress - self.progress
+        self._sent = self.results
+
+    def check_ring(self, config: RingConfig) -> None:
+        """Raises ``LocalMisuse`` for a ring on which these operations would be cut into other messages."""
+        asked = (config.ring_size, config.tensor_bytes, config.window_messages)
+        have = (self.ring_size, self.tensor_bytes, self.window_messages)
+        if asked != have:
+            raise LocalMisuse(
+                f"ring {config.ring_id} has (ranks, tensor bytes of a message, window) {asked}, "
+                f"the operations that are to go on have {have}"
+            )
+
+    @property
+    def unsent(self) -> int:
+        """Messages that can be sent before the running operation has ended."""
+        return len(self._again) + (0 if self.running is None else self.messages - self._sent)
+
+    def next_part(self) -> Part:
+        """The next message; it counts as sent."""
+        if self._again:
+            kept = self._again.popleft()
+            return Part(
+                kept.operation, kept.offset, kept.nbytes, kept.is_last, self._again_source, is_new=False
+            )
+        operation = self.running
+        if operation is None:
+            raise InvariantBroken("a message belongs to no operation")
+        offset, nbytes = self.part(self._sent)
+        self._sent += 1
+        source = Source.OWN
+        if self._neutral:
+            self._neutral -= 1
+            source = Source.NEUTRAL
+        return Part(operation, offset, nbytes, self._sent == self.messages, source, is_new=True)
+
+    def part(self, message: int) -> tuple[int, int]:
+        """(offset, bytes) of the running operation's message number ``message``."""
+        if self.running is None:
+            raise InvariantBroken("a message belongs to no operation")
+        offset = message * self.tensor_bytes
+        return offset, min(self.tensor_bytes, self.running.nbytes - offset)
+
+    def take(self, ring_id: RingId, slot: int, now: Instant) -> TakeResult:
+        """The next result lies in receive slot ``slot`` of that ring: take it."""
+        operation = self.running
+        if operation is None:
+            raise InvariantBroken("a result belongs to no operation")
+        offset, nbytes = self.part(self.results)
+        self.results += 1
+        is_last = self.results == self.messages
+        self.kept.append(KeptResult(self.progress, operation, is_last, offset, nbytes, ring_id, slot))
+        self.progress += 1
+        self.since = self._reported = now
+        return TakeResult(slot, operation.index, offset, nbytes)
+
+    def end(self, operation: Operation) -> OperationDone:
+        """All its results have been taken."""
+        self.running = None
+        self.done += 1
+        self.bytes_reduced += operation.nbytes
+        return OperationDone(operation.index)
+
+    def woke(self, now: Instant) -> list[Stalled | Overdue]:
+        """What the clock says of the running operation."""
+        operation = self.running
+        if operation is None:
+            return []
+        actions: list[Stalled | Overdue] = []
+        if now >= self._reported + self._stall_ns:
+            self._reported = now
+            self.stalls += 1
+            actions.append(Stalled(operation, now - self.since, self.messages, self.results))
+        overdue_at = self._overdue_at
+        if overdue_at is not None and now >= overdue_at:
+            self._is_overdue = True
+            actions.append(Overdue(operation, now - self._started, self.messages, self.results))
+        return actions
+
+    def fail(self, failure: Fail) -> list[OperationFailed]:
+        """End all operations, once."""
+        if self.failure is not None:
+            return []
+        self.failure = failure
+        ended = [*self._waiting] if self.running is None else [self.running, *self._waiting]
+        self.running = None
+        self._waiting.clear()
+        self.failed += len(ended)
+        return [OperationFailed(operation.index, failure.code, failure.message) for operation in ended]
+
+    def break_ring(
+        self, config: RingConfig, blame: Blame, advice: str = ADVICE, code: str = FabricLost.code
+    ) -> list[Blame | OperationFailed | RingBroken]:
+        """A wrong message came in on that ring: say so; unless they outlive it, all operations fail."""
+        if self.failure is not None:
+            return [blame]
+        message = f"rank {config.rank} of ring {config.ring_id} got a wrong message ({blame}); "
+        if config.outlived and code == FabricLost.code:
+            return [blame, RingBroken(code, message + "the ring cannot go on")]
+        message += f"the job cannot go on: {advice}"
+        return [blame, *self.fail(Fail(code, message)), RingBroken(code, message)]

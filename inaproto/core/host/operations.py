@@ -1,0 +1,184 @@
+"""What the engines of a rank are told, what they order, and how a ring is configured.
+
+An engine (:mod:`inaproto.core.host.engines.in_network`, :mod:`inaproto.core.host.engines.chain`,
+:mod:`inaproto.core.host.engines.ring`) moves messages of all-reduces over one ring of queue pairs. Its
+events are facts, its actions orders; neither holds tensor bytes, both name slots and offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from inaproto.errors import LocalMisuse
+from inaproto.units import MS, Epoch, MsgId, OpIndex, Rank, RingId
+from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingConfig:
+    ring_id: RingId
+    epoch: Epoch
+    key: int
+    """Secret of the ring, in every header."""
+    rank: Rank
+    ring_size: int
+    mtu: int = 1024
+    message_packets: int = 170
+    window_messages: int = 2
+    stall_ns: int = 1000 * MS
+    """An operation without progress for this long is reported, and again after each such time."""
+    timeout_ns: int = 0
+    """An operation that has not ended this long after its start is overdue; 0: never."""
+    operations_max: int = 4096
+    """Operations submitted and not ended."""
+    id_bits: int = 32
+    outlived: bool = False
+    """Operations may go on by another ring: a ring that breaks halts and fails none of them."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.ring_size < 1 << 16:
+            raise LocalMisuse(f"rank {self.rank} in a ring of {self.ring_size}")
+        if self.mtu not in (256, 512, 1024, 2048, 4096):
+            raise LocalMisuse(f"mtu {self.mtu} is not a RoCE path MTU (256, 512, 1024, 2048 or 4096)")
+        if not 0 < self.message_packets < 1 << 16:
+            raise LocalMisuse(f"message_packets {self.message_packets} does not fit the header's 16 bits")
+
+    @property
+    def message_bytes(self) -> int:
+        """A full message, its header included: the size of a slot."""
+        return self.message_packets * self.mtu
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Tensor bytes of a full message; a multiple of 8, so no element is cut in two."""
+        return self.message_bytes - INA_HEADER_BYTES
+
+    @property
+    def slots(self) -> int:
+        return 2 * self.window_messages
+
+    @property
+    def predecessor(self) -> int:
+        return (self.rank - 1) % self.ring_size
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    index: OpIndex
+    """Serial in the job, from 0; each rank numbers its own calls, so equal numbers belong together."""
+    dtype: Dtype
+    op: Op
+    nbytes: int
+    signature: int
+
+
+# --- what happens to an engine
+
+
+class Submit(NamedTuple):
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class ResultArrived:
+    """A message arrived whole in the receive slot ``imm mod 2N``."""
+
+    imm: int
+    nbytes: int
+    header: bytes
+    """Its first 40 bytes, fewer if it has fewer."""
+
+
+class SendCompleted(NamedTuple):
+    msg_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End every operation, and every later one, with this error."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The deadline may have passed."""
+
+
+RingEvent = Submit | ResultArrived | SendCompleted | Fail | Woke
+
+# --- what an engine orders
+
+
+class PostMessage(NamedTuple):
+    """Write ``header`` into header slot ``slot``, then post header and tensor bytes as one message."""
+
+    msg_id: MsgId
+    slot: int
+    header: bytes
+    op_index: OpIndex
+    offset: int
+    nbytes: int
+
+
+class PostKept(PostMessage):
+    """A ``PostMessage`` with other bytes: those of the kept result of this part of this operation."""
+
+    __slots__ = ()
+
+
+class PostNeutral(PostMessage):
+    """A ``PostMessage`` with other bytes: neutral elements (:mod:`inaproto.core.plan.neutral`)."""
+
+    __slots__ = ()
+
+
+class TakeResult(NamedTuple):
+    """Copy the ``nbytes`` behind the header in receive slot ``slot`` into the operation's buffer."""
+
+    slot: int
+    op_index: OpIndex
+    offset: int
+    nbytes: int
+
+
+class OperationDone(NamedTuple):
+    op_index: OpIndex
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFailed:
+    op_index: OpIndex
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The running operation made no progress for ``for_ns``: ask the switch whom it waits for."""
+
+    operation: Operation
+    for_ns: int
+    messages: int
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The running operation started ``for_ns`` ago, longer than it may take. Said once."""
+
+    operation: Operation
+    for_ns: int
+    messages: int
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingBroken:
+    """This rank found its ring unusable; its operations have failed with the same words, or will go on by
+    another ring if they may (``RingConfig.outlived``)."""
+
+    code: str
+    message: str

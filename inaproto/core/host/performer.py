@@ -1,0 +1,200 @@
+"""How the orders of an engine are carried out: what is sent, combined, copied and kept.
+
+Tensor bytes of a rank that is alone on its host go out straight from its tensors. Those of several are added
+when their message is posted (:mod:`inaproto.core.host.local_reduction`; NetReduce section 3.4), so one copy
+leaves the host, and a result is copied into the tensors of all of them, at once: before it is here all inputs
+are intact. What is no tensor goes by way of staging slots: those sums, sums that hosts have not completed,
+results that another ring has kept, neutral elements (:mod:`inaproto.core.plan.neutral`). Whoever has the
+slots and the tensors says what they are: daemons and the simulated world share this module.
+
+Invariant: the last N results of the job, N being the window, are in the receive slots of its ring or, since
+that ring has ended, in ``kept``; on a ring on which messages overtake each other, those that another rank may
+lack (:mod:`inaproto.core.host.engines.ring`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar, assert_never
+
+import numpy as np
+
+from inaproto.core.host.engines.hosts import Combine, Place, PostSlot
+from inaproto.core.host.local_reduction import reduce_parts
+from inaproto.core.host.operation_queue import KeptResult, Source
+from inaproto.core.host.operations import Operation, PostKept, PostMessage, PostNeutral, TakeResult
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.core.plan.neutral import neutral_bytes
+from inaproto.errors import InvariantBroken
+from inaproto.wire.ina_header import Dtype, Op
+
+PayloadT = TypeVar("PayloadT")
+InT_contra = TypeVar("InT_contra", contravariant=True)
+OutT_co = TypeVar("OutT_co", covariant=True)
+
+
+class Slots(Protocol[InT_contra]):
+    """A host's memory on one ring, and its way to the successor."""
+
+    def result(self, slot: int, nbytes: int) -> memoryview:
+        """The ``nbytes`` behind the header in receive slot ``slot``."""
+
+    def staged(self, slot: int, nbytes: int) -> memoryview:
+        """Of staging slot ``slot``, to be written."""
+
+    def post_message(self, msg_id: int, slot: int, header: bytes, payload: InT_contra) -> None:
+        """Send ``header``, kept in header slot ``slot``, and ``payload``, which is not copied."""
+
+    def post_staged(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
+        """Send ``nbytes`` of staging slot ``at`` as a message."""
+
+    def post_received(self, msg_id: int, slot: int, header: bytes, at: int, nbytes: int) -> None:
+        """Send ``nbytes`` of receive slot ``at`` on as a message."""
+
+
+class Tensors(Protocol[OutT_co]):
+    """Of the operations that have not ended, of all ranks on the host."""
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+
+    def views(self, op_index: int, offset: int, nbytes: int) -> Sequence[memoryview]:
+        """The same bytes of the tensor of each rank, in rank order; to be read and written."""
+
+    def payload(self, op_index: int, offset: int, nbytes: int) -> OutT_co:
+        """Those of a rank that is alone, for ``Slots.post_message``."""
+
+
+class KeptResults:
+    """Results whose receive slots are gone, by operation and offset."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[int, int], bytes] = {}
+        self._gone: list[int] = []
+        """Rings that went while the one beside them stayed, since rings last ended."""
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def keep(
+        self,
+        results: Iterable[KeptResult],
+        link: Slots[PayloadT],
+        since: int,
+        beside: Mapping[int, Slots[PayloadT]] | None = None,
+    ) -> None:
+        """A ring ends that began at progress ``since``: ``results`` are those to be kept.
+
+        Those from ``since`` on are in the slots of its ``link``, or of that of another ring, which stood
+        ``beside`` it and is there by its id. Ids do not tell other rings apart here: a switch that has
+        restarted may use them again.
+        """
+        others = beside or {}
+        self._bytes = {
+            (kept.operation.index, kept.offset): (
+                bytes(others.get(kept.ring_id, link).result(kept.slot, kept.nbytes))
+                if kept.serial >= since and kept.ring_id not in self._gone
+                else self.get(kept.operation.index, kept.offset)
+            )
+            for kept in results
+        }
+        self._gone.clear()
+
+    def keep_of(self, ring_id: int, results: Iterable[KeptResult], link: Slots[PayloadT]) -> None:
+        """That ring goes, the one beside it stays: copy what lies in the slots of the ``link`` that goes."""
+        self._gone.append(ring_id)
+        before, self._bytes = self._bytes, {}
+        for kept in results:
+            key = kept.operation.index, kept.offset
+            if kept.ring_id == ring_id:
+                self._bytes[key] = bytes(link.result(kept.slot, kept.nbytes))
+            elif key in before:
+                self._bytes[key] = before[key]
+
+    def get(self, op_index: int, offset: int) -> bytes:
+        try:
+            return self._bytes[op_index, offset]
+        except KeyError:
+            raise InvariantBroken(f"result at {offset} of all-reduce {op_index} was not kept") from None
+
+
+class RingOrders(Generic[PayloadT]):
+    """Of one host on one ring."""
+
+    def __init__(self, link: Slots[PayloadT], kept: KeptResults, tensors: Tensors[PayloadT]) -> None:
+        self._link = link
+        self._kept = kept
+        self._tensors = tensors
+
+    def post(self, action: PostMessage) -> None:
+        """Send a message of an operation."""
+        link, nbytes = self._link, action.nbytes
+        match action:
+            case PostKept():
+                link.staged(action.slot, nbytes)[:] = self._kept.get(action.op_index, action.offset)
+                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
+            case PostNeutral():
+                link.staged(action.slot, nbytes)[:] = neutral_bytes(*_called(action), nbytes)
+                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
+            case _ if self._tensors.ranks == 1:
+                payload = self._tensors.payload(action.op_index, action.offset, nbytes)
+                link.post_message(action.msg_id, action.slot, action.header, payload)
+            case _:
+                parts = self._tensors.views(action.op_index, action.offset, nbytes)
+                reduce_parts(*_called(action), parts, link.staged(action.slot, nbytes))
+                link.post_staged(action.msg_id, action.slot, action.header, action.slot, nbytes)
+
+    def post_slot(self, action: PostSlot) -> None:
+        """Send what a slot holds."""
+        msg_id, slot, header, place, at, nbytes = action
+        post = self._link.post_staged if place is Place.STAGED else self._link.post_received
+        post(msg_id, slot, header, at, nbytes)
+
+    def combine(self, action: Combine, accumulators: Accumulators, position: int) -> None:
+        """Add the part of the host at ``position`` to what has come."""
+        operation, link = action.operation, self._link
+        own = self.contribution(action.source, operation, action.offset, action.nbytes)
+        staged = action.place is Place.STAGED
+        out = link.staged(action.out, action.goes) if staged else link.result(action.out, action.goes)
+        accumulators.combine(
+            position,
+            operation.dtype,
+            operation.op,
+            np.frombuffer(link.result(action.slot, action.came), np.uint8),
+            np.frombuffer(own, np.uint8),
+            np.frombuffer(out, np.uint8),
+        )
+
+    def contribution(
+        self, source: Source, operation: Operation, offset: int, nbytes: int
+    ) -> bytes | memoryview:
+        """What this host adds to a message: ``nbytes`` from ``offset`` on."""
+        match source:
+            case Source.OWN:
+                return self._own(operation, offset, nbytes)
+            case Source.KEPT:
+                return self._kept.get(operation.index, offset)
+            case Source.NEUTRAL:
+                return neutral_bytes(operation.dtype, operation.op, nbytes)
+            case _:
+                assert_never(source)
+
+    def _own(self, operation: Operation, offset: int, nbytes: int) -> memoryview:
+        parts = self._tensors.views(operation.index, offset, nbytes)
+        if len(parts) == 1:
+            return parts[0]
+        total = memoryview(bytearray(nbytes))
+        reduce_parts(operation.dtype, operation.op, parts, total)
+        return total
+
+    def take(self, action: TakeResult) -> None:
+        """Copy a result to where its operation's tensors are."""
+        result = self._link.result(action.slot, action.nbytes)
+        for view in self._tensors.views(action.op_index, action.offset, action.nbytes):
+            view[:] = result
+
+
+def _called(action: PostMessage) -> tuple[Dtype, Op]:
+    """As the header says, of either kind."""
+    return Dtype(action.header[5]), Op(action.header[6])

@@ -1,0 +1,1 @@
+"""Trees of a model: their shape, and how one follows another."""

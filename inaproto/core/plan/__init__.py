@@ -1,0 +1,1 @@
+"""Exact sums: which elements are added in which order, and where they are rounded."""

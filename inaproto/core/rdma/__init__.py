@@ -1,0 +1,1 @@
+"""RoCE reliable connections: requester and responder of a queue pair."""

@@ -1,0 +1,489 @@
+"""RC requester: packets, PSNs, window, acknowledgements, go-back-N and retries of one queue pair.
+
+NetReduce §3.2 ("Reliability", "Connection Preservation") relies on reliable connections as they are:
+a lost packet or result comes again by go-back-N. This core decides *what* is sent *when*; it holds no
+payload. A message of ``n`` bytes takes ``ceil(n / mtu)`` packets with PSNs contiguous over messages.
+
+Sequence numbers are unbounded integers inside and become PSNs (``psn_mask`` wide) only in actions and
+when an acknowledgement is placed, so the wrap is exact at any width.
+
+ACK groups. A message is cut into groups of at most ``ack_every`` packets; the last packet of a group
+asks for an ACK, and a group is sent only when all of it fits in the window. Hence the last packet
+before the window closes always asks for an ACK, a resent packet carries the AckReq of its original,
+and the window never degrades into single packets.
+
+Go-back-N. NAK(k) acknowledges all before k and goes back to k; a timeout goes back to the first
+unacknowledged packet; both resend everything from there, as the window allows. One gap may bring
+several NAKs of one PSN: duplicates in the network, or an accelerator and the receiver both. A NAK that
+acknowledges nothing new is therefore ignored while the last go-back to that PSN is younger than half
+the smoothed round trip, since no answer to the resent packets can be back by then. Later it is taken
+for an answer to them (the head was lost again) and honoured. Before a first round trip has been
+measured, one retransmission timer takes the place of that half. So NAKs cause at most two go-backs per
+round trip, however many come; a wrong estimate costs time, never correctness, and the timer stands
+behind it all.
+
+Window. What a go-back costs is what the window let out. So each go-back halves the window, not below
+one ACK group, and each window's worth of acknowledged packets lets it grow by one group, up to
+``outstanding_packets_max``. At a loss rate of 3 % this takes four fifths of the retransmissions away.
+
+Invariants:
+1. ``una <= cursor <= sent <= posted`` and ``sent - una <= outstanding_packets_max < (psn_mask+1)/2``;
+   between steps ``cursor < sent`` only while the window or an RNR wait holds a resend back.
+2. The last packet of ``[una, cursor)`` has asked for an ACK, and so has the one before ``sent``.
+3. Messages end once each, in the order of posting; with SUCCESS only when every packet is acknowledged.
+4. A deadline is armed exactly while packets are outstanding (unless ``timeout`` is 0) or an RNR wait runs.
+5. A packet is sent at most ``1 + retry_count`` times without progress (``retry_count`` 7: no limit).
+
+Departures. The retransmission timer doubles with every timeout up to ``retransmit_ns_max``, where
+hardware repeats it: an accelerator holds packets until the last rank has sent, and waiting ranks
+should not fill the switch with repeats. From the third timeout in a row the timers of several requesters
+also differ (``spread``): in lock step they would overrun one queue again and again, and the same packets be
+lost each time (phase effects: Floyd and Jacobson, 1992). Soft-RoCE ignores a second NAK until an ACK made
+progress, and its window is a constant; hardware paces by congestion notifications, which nothing here emits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, assert_never
+
+from inaproto.core.rdma.reliable_connection import (
+    FATAL_NAKS,
+    MESSAGE_BYTES_MAX,
+    RETRY_FOREVER,
+    RNR_TIMER_NS,
+    TIMEOUT_EXPONENT_MAX,
+    TIMEOUT_UNIT_NS,
+    Outcome,
+    SyndromeKind,
+    packets_of,
+    syndrome_kind,
+)
+from inaproto.errors import Blame, ConfigError, LocalMisuse
+from inaproto.units import PSN_MASK, Instant, S
+from inaproto.wire.crc import crc32
+
+SPREAD_DOUBLINGS: Final = 3
+"""From so many timeouts in a row on, timers are spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterConfig:
+    initial_psn: int
+    mtu: int = 1024
+    outstanding_packets_max: int = 512
+    """Widest window in PSNs; Soft-RoCE has 129."""
+    messages_max: int = 1024
+    """Depth of the send queue."""
+    ack_every: int = 64
+    timeout: int = 14
+    """The first retransmission timer is 4.096 us * 2**timeout; 0 disables it."""
+    retry_count: int = RETRY_FOREVER
+    rnr_retry: int = RETRY_FOREVER
+    backoff_doublings_max: int = 6
+    retransmit_ns_max: int = S
+    """Bound of the doubled timer; a longer first timer is kept as it is."""
+    spread: int = 0
+    """Number of its own, 32 bits, from which follows how much sooner a timer expires that was doubled
+    ``SPREAD_DOUBLINGS`` times or more: by up to a quarter. 0: not at all."""
+    psn_mask: int = PSN_MASK
+
+    def __post_init__(self) -> None:
+        limits = (
+            ("initial_psn", 0, self.psn_mask),
+            ("mtu", 1, 4096),
+            ("outstanding_packets_max", 1, self.psn_mask >> 1),
+            ("messages_max", 1, 1 << 20),
+            ("ack_every", 1, self.psn_mask),
+            ("timeout", 0, TIMEOUT_EXPONENT_MAX),
+            ("retry_count", 0, RETRY_FOREVER),
+            ("rnr_retry", 0, RETRY_FOREVER),
+            ("backoff_doublings_max", 0, 31),
+            ("spread", 0, 0xFFFF_FFFF),
+        )
+        for name, least, most in limits:
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} must be {least} to {most}, not {getattr(self, name)}")
+
+
+class PostWrite(NamedTuple):
+    """Send ``nbytes`` as one RDMA WRITE, with immediate unless ``imm`` is None."""
+
+    wr_id: int
+    nbytes: int
+    remote_va: int
+    rkey: int
+    imm: int | None
+
+
+class AckArrived(NamedTuple):
+    """An acknowledge packet with a valid ICRC came back: its PSN and AETH."""
+
+    psn: int
+    syndrome: int
+    msn: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerExpired:
+    """The deadline may have passed; too early a call does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The queue pair goes away: everything still held is flushed."""
+
+
+RequesterEvent = PostWrite | AckArrived | TimerExpired | Closing
+
+
+class Message(NamedTuple):
+    """A posted write with its place in the sequence space."""
+
+    write: PostWrite
+    serial: int
+    first_seq: int
+    packets: int
+
+
+class Transmit(NamedTuple):
+    """Send ``count`` packets of a message from packet ``first_packet`` on, the first with ``psn``."""
+
+    message: Message
+    first_packet: int
+    count: int  # type: ignore[assignment]  # of packets; a tuple's own ``count`` means nothing here
+    psn: int
+    ack_packets: range
+    """Packets of the message, within those to send, that carry AckReq (besides a last packet)."""
+
+    @property
+    def ends_message(self) -> bool:
+        """The message's last packet is among them; it carries AckReq too."""
+        return self.first_packet + self.count == self.message.packets
+
+
+class Complete(NamedTuple):
+    """A work request ended. ``message`` is None if it was refused because the queue pair had failed."""
+
+    wr_id: int
+    outcome: Outcome
+    message: Message | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The queue pair went to its error state; the completions that belong to it precede this."""
+
+    outcome: Outcome
+
+
+RequesterAction = Transmit | Complete | Failed | Blame
+
+
+class RequesterState(Enum):
+    READY = "ready"
+    ERROR = "error"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class RequesterCounters:
+    packets: int = 0
+    retransmits: int = 0
+    timeouts: int = 0
+    naks: int = 0
+    naks_ignored: int = 0
+    rnr_naks: int = 0
+    acks_ignored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequesterView:
+    state: RequesterState
+    una_psn: int
+    next_psn: int
+    outstanding: int
+    window: int
+    messages: int
+    retries: int
+    rnr_waiting: bool
+    round_trip_ns: int | None
+
+
+class RcRequester:
+    """The state machine; see the module's text for its rules and invariants."""
+
+    def __init__(self, config: RequesterConfig) -> None:
+        self.config: Final = config
+        self.counters: Final = RequesterCounters()
+        self._ack_every = min(config.ack_every, config.outstanding_packets_max)
+        self._window = config.outstanding_packets_max
+        self._window_credit = 0  # packets acknowledged towards the window's next growth
+        self._state = RequesterState.READY
+        self._messages: deque[Message] = deque()
+        self._serial = 0
+        self._una = 0  # first unacknowledged
+        self._cursor = 0  # next to send
+        self._cursor_index = 0  # its message in the queue
+        self._sent = 0  # one past the highest ever sent
+        self._posted = 0  # one past the last packet of the last message
+        self._retries = 0
+        self._rnr_retries = 0
+        self._doublings = 0
+        self._timer: Instant | None = None
+        self._rnr_until: Instant | None = None
+        self._went_back: tuple[int, Instant] | None = None  # to which sequence number, when
+        self._timing: tuple[int, Instant] | None = None  # packet whose round trip is being measured
+        self._round_trip_ns: int | None = None
+
+    @property
+    def deadline(self) -> Instant | None:
+        return self._timer if self._rnr_until is None else self._rnr_until
+
+    @property
+    def next_serial(self) -> int:
+        """What the next write that is accepted will have as ``Message.serial``."""
+        return self._serial
+
+    def view(self) -> RequesterView:
+        return RequesterView(
+            state=self._state,
+            una_psn=self._psn(self._una),
+            next_psn=self._psn(self._cursor),
+            outstanding=self._sent - self._una,
+            window=self._window,
+            messages=len(self._messages),
+            retries=self._retries,
+            rnr_waiting=self._rnr_until is not None,
+            round_trip_ns=self._round_trip_ns,
+        )
+
+    def step(self, event: RequesterEvent, now: Instant) -> list[RequesterAction]:
+        """Raises ``LocalMisuse`` for a write that can never be sent or does not fit the send queue."""
+        match event:
+            case PostWrite():
+                return self._post(event, now)
+            case AckArrived():
+                return self._ack_arrived(event, now)
+            case TimerExpired():
+                return self._timer_expired(now)
+            case Closing():
+                return self._close()
+            case _:
+                assert_never(event)
+
+    # ---- events ----------------------------------------------------------------------------------
+
+    def _post(self, write: PostWrite, now: Instant) -> list[RequesterAction]:
+        if not 0 <= write.nbytes <= MESSAGE_BYTES_MAX:
+            raise LocalMisuse(f"a write of {write.nbytes} bytes: RC messages have 0 to {MESSAGE_BYTES_MAX}")
+        if self._state is RequesterState.CLOSED:
+            raise LocalMisuse("write posted to a closed queue pair")
+        if self._state is RequesterState.ERROR:
+            return [Complete(write.wr_id, Outcome.FLUSHED, None)]
+        if len(self._messages) >= self.config.messages_max:
+            raise LocalMisuse(f"send queue full: {self.config.messages_max} writes are not completed yet")
+        message = Message(write, self._serial, self._posted, packets_of(write.nbytes, self.config.mtu))
+        self._serial += 1
+        self._posted += message.packets
+        self._messages.append(message)
+        return self._transmit(now)
+
+    def _ack_arrived(self, ack: AckArrived, now: Instant) -> list[RequesterAction]:
+        offset = (ack.psn - self._psn(self._una)) & self.config.psn_mask
+        kind = syndrome_kind(ack.syndrome)
+        if kind is SyndromeKind.RESERVED:
+            self.counters.acks_ignored += 1
+            return [Blame("responder", "reserved AETH syndrome", f"0x{ack.syndrome:02x} at PSN {ack.psn}")]
+        if self._state is not RequesterState.READY or offset >= self._sent - self._una:
+            self.counters.acks_ignored += 1
+            return []
+        seq = self._una + offset
+        match kind:
+            case SyndromeKind.ACK:
+                return self._acknowledge(seq + 1, now) + self._transmit(now)
+            case SyndromeKind.SEQUENCE:
+                return self._sequence_nak(seq, now)
+            case SyndromeKind.RNR:
+                return self._rnr_nak(seq, ack.syndrome & 0x1F, now)
+            case SyndromeKind.FATAL:
+                self.counters.naks += 1
+                return self._acknowledge(seq, now) + self._fail(FATAL_NAKS[ack.syndrome])
+            case _:
+                assert_never(kind)
+
+    def _timer_expired(self, now: Instant) -> list[RequesterAction]:
+        if self.deadline is None or now < self.deadline:
+            return []
+        if self._rnr_until is not None:
+            self._rnr_until = None
+            return self._transmit(now)
+        self.counters.timeouts += 1
+        self._doublings = min(self._doublings + 1, self.config.backoff_doublings_max)
+        return self._retry(now)
+
+    def _close(self) -> list[RequesterAction]:
+        actions = self._flush()
+        self._state = RequesterState.CLOSED
+        return actions
+
+    # ---- acknowledgement -------------------------------------------------------------------------
+
+    def _acknowledge(self, seq: int, now: Instant) -> list[RequesterAction]:
+        """All packets before ``seq`` have arrived."""
+        if seq == self._una:
+            return []
+        self._grow_window(seq - self._una)
+        self._una = seq
+        if self._timing is not None and self._timing[0] < seq:
+            self._measure(now - self._timing[1])
+            self._timing = None
+        done: list[RequesterAction] = []
+        while self._messages and self._messages[0].first_seq + self._messages[0].packets <= seq:
+            message = self._messages.popleft()
+            self._cursor_index -= 1
+            done.append(Complete(message.write.wr_id, Outcome.SUCCESS, message))
+        if self._cursor < seq:
+            self._to_una()
+        self._retries = self._rnr_retries = self._doublings = 0
+        self._rnr_until = None
+        self._timer = None
+        self._arm(now)
+        return done
+
+    def _grow_window(self, acknowledged: int) -> None:
+        self._window_credit += acknowledged
+        if self._window_credit >= self._window:
+            self._window_credit = 0
+            self._window = min(self._window + self._ack_every, self.config.outstanding_packets_max)
+
+    def _measure(self, sample_ns: int) -> None:
+        before = self._round_trip_ns
+        self._round_trip_ns = sample_ns if before is None else before + (sample_ns - before) // 8
+
+    def _sequence_nak(self, seq: int, now: Instant) -> list[RequesterAction]:
+        self.counters.naks += 1
+        done = self._acknowledge(seq, now)
+        if self._rnr_until is not None or self._answers_old_round(now):
+            self.counters.naks_ignored += 1
+            return done
+        return done + self._retry(now)
+
+    def _answers_old_round(self, now: Instant) -> bool:
+        """No progress since a go-back to this very PSN that is too young to have been answered."""
+        if self._went_back is None or self._went_back[0] != self._una:
+            return False
+        too_young = self._retransmit_ns() if self._round_trip_ns is None else self._round_trip_ns // 2
+        return too_young is None or now - self._went_back[1] < too_young
+
+    def _rnr_nak(self, seq: int, timer_code: int, now: Instant) -> list[RequesterAction]:
+        self.counters.rnr_naks += 1
+        done = self._acknowledge(seq, now)
+        if self._rnr_until is not None:
+            return done
+        if self.config.rnr_retry != RETRY_FOREVER:
+            if self._rnr_retries >= self.config.rnr_retry:
+                return done + self._fail(Outcome.RNR_RETRY_EXCEEDED)
+            self._rnr_retries += 1
+        self._to_una()
+        self._timing = None
+        self._timer = None
+        self._rnr_until = Instant(now + RNR_TIMER_NS[timer_code])
+        return done
+
+    # ---- sending ---------------------------------------------------------------------------------
+
+    def _retry(self, now: Instant) -> list[RequesterAction]:
+        if self.config.retry_count != RETRY_FOREVER:
+            if self._retries >= self.config.retry_count:
+                return self._fail(Outcome.RETRY_EXCEEDED)
+            self._retries += 1
+        self._window = max(self._window // 2, self._ack_every)
+        self._window_credit = 0
+        self._to_una()
+        self._timing = None
+        self._timer = None
+        self._went_back = (self._una, now)
+        return self._transmit(now)
+
+    def _to_una(self) -> None:
+        """Whole messages before ``una`` have left the queue, so ``una`` lies in the first one."""
+        self._cursor = self._una
+        self._cursor_index = 0
+
+    def _transmit(self, now: Instant) -> list[RequesterAction]:
+        """Send whole ACK groups as far as the window reaches."""
+        if self._rnr_until is not None:
+            return []
+        if self._cursor_index >= len(self._messages):  # what most acknowledgements find
+            self._arm(now)
+            return []
+        actions: list[RequesterAction] = []
+        begin = self._cursor
+        limit = self._una + self._window
+        every = self._ack_every
+        while self._cursor_index < len(self._messages):
+            message = self._messages[self._cursor_index]
+            first = self._cursor - message.first_seq
+            room = limit - message.first_seq
+            end = message.packets if room >= message.packets else room // every * every
+            if end <= first:
+                break
+            acks = range((first // every + 1) * every - 1, end, every)
+            actions.append(Transmit(message, first, end - first, self._psn(self._cursor), acks))
+            self._cursor = message.first_seq + end
+            if end < message.packets:
+                break
+            self._cursor_index += 1
+        self._account(begin, now)
+        self._arm(now)
+        return actions
+
+    def _account(self, begin: int, now: Instant) -> None:
+        self.counters.packets += self._cursor - begin
+        self.counters.retransmits += max(0, min(self._cursor, self._sent) - begin)
+        if self._cursor > self._sent:
+            self._sent = self._cursor
+            if self._timing is None:
+                self._timing = (self._sent - 1, now)
+
+    def _arm(self, now: Instant) -> None:
+        """Arm the timer if packets are outstanding and it does not run yet."""
+        if self._timer is None and self._una < self._sent and self._rnr_until is None:
+            wait = self._retransmit_ns()
+            self._timer = None if wait is None else Instant(now + wait)
+
+    def _retransmit_ns(self) -> int | None:
+        if self.config.timeout == 0:
+            return None
+        first = TIMEOUT_UNIT_NS << self.config.timeout
+        wait = min(first << self._doublings, self.config.retransmit_ns_max)
+        if self.config.spread and self._doublings >= SPREAD_DOUBLINGS:
+            drawn = crc32(self.config.spread.to_bytes(4, "big") + self.counters.timeouts.to_bytes(8, "big"))
+            wait -= (wait >> 10) * (drawn & 0xFF)
+        return max(first, wait)
+
+    def _psn(self, seq: int) -> int:
+        return (self.config.initial_psn + seq) & self.config.psn_mask
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def _fail(self, outcome: Outcome) -> list[RequesterAction]:
+        head = self._messages.popleft()
+        actions: list[RequesterAction] = [Complete(head.write.wr_id, outcome, head)]
+        actions += self._flush()
+        self._state = RequesterState.ERROR
+        actions.append(Failed(outcome))
+        return actions
+
+    def _flush(self) -> list[RequesterAction]:
+        flushed: list[RequesterAction] = [
+            Complete(message.write.wr_id, Outcome.FLUSHED, message) for message in self._messages
+        ]
+        self._messages.clear()
+        self._una = self._cursor = self._sent = self._posted
+        self._cursor_index = 0
+        self._timer = self._rnr_until = self._timing = self._went_back = None
+        return flushed

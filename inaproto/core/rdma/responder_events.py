@@ -1,0 +1,163 @@
+"""Configuration, events, actions and counters of the RC responder (:mod:`inaproto.core.rdma.responder`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.rdma.reliable_connection import ACK, RNR_TIMER_NS, Outcome
+from inaproto.errors import Blame, ConfigError
+from inaproto.units import PSN_MASK
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderConfig:
+    initial_psn: int
+    """First PSN that the peer sends."""
+    mtu: int = 1024
+    receives_max: int = 1024
+    rnr_timer: int = 12
+    """Code of the wait that an RNR NAK asks for; 12 is 0.64 ms."""
+    psn_mask: int = PSN_MASK
+
+    def __post_init__(self) -> None:
+        limits = (
+            ("initial_psn", 0, self.psn_mask),
+            ("mtu", 1, 4096),
+            ("receives_max", 1, 1 << 20),
+            ("rnr_timer", 0, len(RNR_TIMER_NS) - 1),
+        )
+        for name, least, most in limits:
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} must be {least} to {most}, not {getattr(self, name)}")
+
+
+class PostReceive(NamedTuple):
+    wr_id: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunArrived:
+    """Packets of one opcode, payload length and extension headers, in arrival order, ICRC verified."""
+
+    opcode: int
+    psn: NDArray[np.int64]
+    """int64, shape (n,)."""
+    ack_request: NDArray[np.bool_]
+    payload_bytes: int
+    """Of each packet, without pad."""
+    reth: tuple[int, int, int] | None
+    """(virtual address, rkey, DMA length)"""
+    imm: int | None
+    permitted: bool
+    """The peer may write where this run starts (its RETH, or ``place_at``) up to the message's end."""
+
+
+class PacketArrived(NamedTuple):
+    """A packet that arrived alone: a run of one, without arrays (see :class:`RunArrived`)."""
+
+    opcode: int
+    psn: int
+    ack_request: bool
+    payload_bytes: int
+    reth: tuple[int, int, int] | None
+    imm: int | None
+    permitted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderClosing:
+    """The queue pair goes away: posted receives are flushed."""
+
+
+ResponderEvent = PostReceive | RunArrived | PacketArrived | ResponderClosing
+
+
+class MessageInProgress(NamedTuple):
+    """Where the next packet of a started message goes."""
+
+    va: int
+    rkey: int
+    remaining: int
+    nbytes: int
+    """Of the whole message."""
+
+
+class Place(NamedTuple):
+    """Copy the payloads of ``rows`` rows of the run, from ``first_row`` on, to ``va`` and following."""
+
+    va: int
+    rkey: int
+    first_row: int
+    rows: int
+
+
+class Deliver(NamedTuple):
+    """A message with immediate is whole; it consumed the receive ``wr_id``."""
+
+    wr_id: int
+    imm: int
+    nbytes: int
+
+
+class Reply(NamedTuple):
+    """Send an acknowledge packet."""
+
+    psn: int
+    syndrome: int
+    msn: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveFlushed:
+    wr_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderFailed:
+    """The queue pair must go to its error state; the flushed receives and the fatal NAK precede this."""
+
+    outcome: Outcome
+
+
+ResponderAction = Place | Deliver | Reply | ReceiveFlushed | ResponderFailed | Blame
+
+
+class ResponderState(Enum):
+    READY = "ready"
+    ERROR = "error"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class ResponderCounters:
+    packets: int = 0
+    """Placed, each PSN once."""
+    messages: int = 0
+    duplicates: int = 0
+    out_of_sequence: int = 0
+    naks: int = 0
+    rnr_naks: int = 0
+    ignored: int = 0
+    """Arrived after the queue pair had failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponderView:
+    state: ResponderState
+    expected_psn: int
+    msn: int
+    receives: int
+    silent: bool
+    in_progress: MessageInProgress | None
+
+
+def append_reply(replies: list[Reply], reply: Reply) -> None:
+    """Add the newest reply of a queue pair to those not sent yet; it makes an ACK just before it needless."""
+    if replies and replies[-1].syndrome == ACK:
+        replies.pop()
+    replies.append(reply)

@@ -1,0 +1,391 @@
+"""Events, actions and views of :mod:`inaproto.core.rendezvous.rendezvous`.
+
+What the accelerator says of a ring is an event here, and what it is told of a ring an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NewType
+
+from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.path_costs import IN_DEGREE_DEFAULT, LinkFigures
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.switch.ring_spec import PoolSpec, RingSpec
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import PSN_BITS, S
+from inaproto.wire.control_messages import (
+    Broken,
+    Error,
+    Gone,
+    Halted,
+    Hello,
+    Left,
+    Member,
+    Message,
+    OpStarted,
+    Ready,
+    Regroup,
+)
+from inaproto.wire.ina_messages import InaParked
+
+SessionId = NewType("SessionId", int)
+"""One connection of a host daemon; never used twice."""
+
+
+PlanOn = Callable[[tuple[bytes, ...], FabricTree], ReductionPlan | None]
+"""As ``PlanOf``, where the ring is on that tree."""
+
+
+ShapeOn = Callable[[tuple[bytes, ...], FabricTree | None], Hashable]
+"""What a ring of those hosts is on a tree, None being the fabric's own: equal where it is the same. Pure."""
+
+
+PlanOf = Callable[[tuple[bytes, ...]], ReductionPlan | None]
+"""The plan over a ring's positions, from the IP address of the host at each; None: all in order. Pure."""
+
+
+def flat_plan(hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> None:
+    """All hosts are summed at one switch."""
+
+
+def itself(hosts: tuple[bytes, ...], tree: FabricTree | None) -> FabricTree | None:
+    """Each tree is another."""
+    return tree
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousConfig:
+    """Raises ``LocalMisuse`` if rings that it allows do not fit in the PSN space."""
+
+    jobs_max: int = 64
+    """Jobs at once, and so rings."""
+    ranks_max: int = 64
+    """Ranks of a job."""
+    ranks_per_host_max: int = 64
+    mtu_max: int = 4096
+    ring_packets_max: int = 1 << 20
+    """2 x window x packets a message: the slots of a ring in the accelerator; half the PSNs at most."""
+    epoch: int = 1
+    first_ring_id: int = 1
+    boot_id: str = ""
+    """As hosts hear it in ``Welcome``."""
+    recover_ns: int = 0
+    """How long a job whose ring has ended waits for its ranks to go on; 0: it fails at once."""
+    park_ns: int = 10 * S
+    """How long hosts may take to park a ring; then its generation ends. 0, or no ``recover_ns``: for ever."""
+    regroupings_max: int = 64
+    """Elastic jobs whose survivors regroup, at once."""
+    plan_of: PlanOf = flat_plan
+    """What every path of a job follows, so that all give the same bytes."""
+    plan_on: PlanOn = flat_plan
+    shape_on: ShapeOn = itself
+    links: LinkFigures | None = None
+    """By which the hosts' path is chosen; None: a chain where one can follow the plan, else an overlay."""
+    switch_rate_bps: int = 0
+    """With measured links: at which switches add up what each host sends; 0: as fast as the links are."""
+    tensor_bytes: int = 1 << 20
+    """For which it is chosen."""
+    in_degree: int = IN_DEGREE_DEFAULT
+    """Bound of overlays whose costs are not known."""
+    root: str = ""
+    """Of the fabric's own tree: rings on trees with that root have ``pool``, others one for each root."""
+    pool: PoolSpec | None = None
+    """Whose slots the rings of jobs on the path ``shared`` have by turns; None: each has slots of its own."""
+
+    def __post_init__(self) -> None:
+        if self.ring_packets_max > 1 << (PSN_BITS - 1):
+            raise LocalMisuse(
+                f"ring_packets_max is {self.ring_packets_max}; half the PSN space holds {1 << (PSN_BITS - 1)}"
+            )
+
+
+# --- events
+
+
+@dataclass(frozen=True, slots=True)
+class HostArrived:
+    session: SessionId
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    session: SessionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAsked:
+    """A host asks for a seat for one of its processes."""
+
+    session: SessionId
+    message: Member
+    ring_key: int
+    """Random 64 bits; the key of the ring if this member completes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReady:
+    session: SessionId
+    message: Ready
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    session: SessionId
+    message: Left
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGone:
+    session: SessionId
+    message: Gone
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStalled:
+    session: SessionId
+    message: OpStarted
+
+
+@dataclass(frozen=True, slots=True)
+class MemberBroken:
+    session: SessionId
+    message: Broken
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHalted:
+    session: SessionId
+    message: Halted
+    ring_key: int
+    """Random 64 bits; the key of the next ring if this member completes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberParked:
+    """Nothing is on its way at that host on the ring that it was asked to park."""
+
+    session: SessionId
+    message: InaParked
+
+
+@dataclass(frozen=True, slots=True)
+class RingStands:
+    """All switches have that ring, and its hosts were told."""
+
+    ring_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRegroups:
+    """A survivor of an elastic job goes on."""
+
+    session: SessionId
+    message: Regroup
+
+
+@dataclass(frozen=True, slots=True)
+class TreeWished:
+    """Where the ring through the switches of a job on the path ``shared`` is to stand."""
+
+    job: str
+    epoch: int
+    """Of the wish: what is reported of the job's tree says which one it follows. Greater than 0."""
+    tree: FabricTree | None
+    """None: nowhere, all goes by the base ring."""
+    anew: bool = False
+    """Also if that tree adds in another order: then the generation of the job's rings ends, and the next one
+    begins there. Else it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreesWished:
+    """All wishes there are, instead of those before. What is wished of jobs that are not here waits for them.
+
+    A job of which nothing is wished, or nothing more, keeps the ring that it has; its next ones take the
+    fabric's own tree.
+    """
+
+    wishes: tuple[TreeWished, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoomMade:
+    """The switches may take rings now that they have refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The deadline may have passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShuttingDown:
+    """The switch ends; whoever has a ring is told."""
+
+    reason: str
+
+
+MemberEvent = (
+    MemberReady | MemberLeft | MemberGone | MemberBroken | MemberHalted | MemberParked | OperationStalled
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMeasured:
+    """Between two hosts."""
+
+    hosts: tuple[str, str]
+    latency_ns: int
+    rate_bps: int
+
+
+RendezvousEvent = (
+    HostArrived
+    | LinkMeasured
+    | SessionEnded
+    | MemberAsked
+    | MemberEvent
+    | MemberRegroups
+    | RingFault
+    | RingRefused
+    | RingStands
+    | TreesWished
+    | RoomMade
+    | Woke
+    | ShuttingDown
+)
+
+
+# --- actions
+
+
+@dataclass(frozen=True, slots=True)
+class WelcomeHost:
+    """Answer its hello."""
+
+    session: SessionId
+    hello_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseHost:
+    """Send ``error`` and end the session."""
+
+    session: SessionId
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    session: SessionId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something an operator wants to read in the log."""
+
+    text: str
+    is_problem: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WantRing:
+    """``InstallRing`` on that tree of the fabric."""
+
+    spec: RingSpec
+    tree: FabricTree
+
+
+RendezvousAction = WelcomeHost | RefuseHost | Send | InstallRing | WantRing | RemoveRing | Noted | Blame
+"""To be performed in order: ``InstallRing`` comes before the members of the ring hear of it."""
+
+
+# --- views
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    rank: int
+    host: str
+    pid: int
+    state: str
+    """``here``, ``ready``, ``left``, or ``away``: its host has lost its connection."""
+    stalled_in: int | None
+    """Operation that the rank last reported to be stuck in."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    name: str
+    phase: str
+    size: int
+    ring_id: int
+    """0 while joining."""
+    ranks: tuple[RankView, ...]
+    missing: tuple[int, ...]
+    plan: str = ""
+    """How it is summed: nested lists of ranks, a list for each host of several; empty while joining."""
+    path: str = "switch"
+    """``switch``; ``shared``: the hosts or the switches, each operation by one of them; or ``chain``,
+    ``overlay`` or ``ring``: the hosts sum themselves, for the reason ``fallback``."""
+    fallback: str = ""
+    recoveries: int = 0
+    """Rings of this job that ended, with another after them."""
+    last_recovery: str = ""
+    """Why the last of them ended."""
+    exact_plan: bool = True
+    """It is summed as ``plan`` says: not on the path ``ring``."""
+    ina_ring_id: int = 0
+    """On the path ``shared``: the ring through the switches that stands beside the other; else 0."""
+    costs: str = ""
+    """What its path is predicted to take, against others that it may take; empty: nobody knows."""
+    links: str = ""
+    """What that is computed from: figures of links, ``configured`` or ``measured``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegroupingView:
+    """Of a job that has lost a rank, while its survivors find each other."""
+
+    name: str
+    next_name: str
+    """Of the job that they join next; empty until it is decided who does."""
+    phase: str
+    came: tuple[int, ...]
+    awaited: tuple[int, ...]
+
+
+TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
+"""``parking``: its hosts have been asked to end what they do there; ``parked``: no switch has it;
+``moving``: switches get it; ``refused``: one has not taken it, or has lost it, and the base ring has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeState:
+    """Of a job on the path ``shared``, on two hosts or more: where its ring through the switches is."""
+
+    job: str
+    hosts: tuple[str, ...]
+    """By position."""
+    epoch: int
+    """Of the wish that it follows; 0: none, it is on the fabric's own tree."""
+    phase: TreePhase
+    pool: str = ""
+    """Whose slots it has by turns there; empty while it has none."""
+    reason: str = ""
+    """Why it is refused; or whom a ring that parks waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RendezvousView:
+    hosts: tuple[str, ...]
+    jobs: tuple[JobView, ...]
+    counters: Mapping[str, int]
+    regroupings: tuple[RegroupingView, ...] = ()
+    trees: tuple[TreeState, ...] = ()

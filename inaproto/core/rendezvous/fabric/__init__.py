@@ -1,0 +1,1 @@
+"""Rings over several switches: which switch is told what."""

@@ -1,0 +1,1 @@
+"""Jobs take turns at scarce switch memory, agreed by two-phase commit (MINA sections III-D and IV-B)."""

@@ -1,0 +1,62 @@
+"""What the seats of a job tell each other while they do not hear from the coordinator (ours, protocol.md 6).
+
+A seat that has voted asks the others what was decided; who knows answers at once, who has voted itself as
+soon as it knows. A seat that starts an operation by the fallback, for it is in doubt, says so with its
+question: whoever has yet to start that operation does the same, and whoever runs it in a turn reports it, for
+no seat can end it on its own path.
+
+Invariants: a question is answered once; what a peer runs is believed of one operation, the one that is next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inaproto.core.sharing.events import TellPeer
+from inaproto.core.sharing.messages import AskPeer, Decision, Prepare, Seat, TellPeerDecision, Version
+from inaproto.units import OpIndex
+
+
+@dataclass(slots=True)
+class PeerWords:
+    """Of one seat."""
+
+    seat: Seat
+    _askers: dict[Seat, None] = field(default_factory=dict)
+    """Peers of the round that is voted on, to whom its outcome is owed."""
+    _fell_back: OpIndex | None = None
+    """Not started here, and by the fallback at a peer."""
+
+    def ask(self, round_: Prepare | None, fell_back: OpIndex | None = None) -> list[TellPeer]:
+        """All that vote in it; ``fell_back`` is told those of the job alone."""
+        if round_ is None:
+            return []
+        others = [
+            one
+            for one in round_.peers
+            if one != self.seat and (fell_back is None or one.job == self.seat.job)
+        ]
+        return [TellPeer(one, AskPeer(one, self.seat, round_.version, fell_back)) for one in others]
+
+    def answer(self, to: Seat, version: Version, decision: Decision | None) -> TellPeer:
+        return TellPeer(to, TellPeerDecision(to, self.seat, version, decision))
+
+    def owe(self, to: Seat, round_: Prepare | None) -> None:
+        """It has asked too early."""
+        if round_ is not None and to in round_.peers:
+            self._askers[to] = None
+
+    def pay(self, version: Version, decision: Decision | None) -> list[TellPeer]:
+        """That version is decided."""
+        askers, self._askers = self._askers, {}
+        return [self.answer(one, version, decision) for one in askers]
+
+    def told_of(self, index: OpIndex) -> None:
+        self._fell_back = index
+
+    def runs(self, index: OpIndex) -> bool:
+        """Whether a peer has said so of this operation, which starts now."""
+        is_so = index == self._fell_back
+        if self._fell_back is not None and self._fell_back <= index:
+            self._fell_back = None
+        return is_so

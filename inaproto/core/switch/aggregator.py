@@ -1,0 +1,513 @@
+"""The aggregator array of one ring (NetReduce section 3.1 and 3.2).
+
+``2N`` regions of ``L`` slots; message ``m`` lives in region ``m mod 2N``, packet ``psn - psn0`` of it
+in that slot. A slot keeps every rank's header and payload, the bitmap of ranks that arrived, and
+once the bitmap is full the result: overwriting and computing again changes nothing, so aggregation is
+idempotent and no retransmission is told apart from a first arrival.
+
+Freeing is by *tenant*: a region belongs to one message; the first packet of message ``m`` takes it
+over from ``m - 2N``, which nobody can need any more (a rank sends ``m`` only once it has the result of
+``m - N``, which takes that every rank sent ``m - N``, hence has the result of ``m - 2N``). Packets older
+than the tenant are dropped. The paper's rule, read literally, loses results or admits stale bits:
+``tests/paper/test_netreduce_3_2_freeing.py`` shows each reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.switch.lookup_table import Rows
+from inaproto.core.switch.packet_memory import OutputArena, PayloadBuffer, PayloadPool
+from inaproto.core.switch.ring_spec import RingSpec
+from inaproto.wire.crc import crc32
+from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, InaHeader
+from inaproto.wire.vector import RoceRun
+
+FIRST: Final = 0x06
+MIDDLE: Final = 0x07
+LAST: Final = 0x08
+LAST_IMM: Final = 0x09
+ONLY: Final = 0x0A
+ONLY_IMM: Final = 0x0B
+DATA_OPCODES: Final = frozenset({FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM})
+OPENING_OPCODES: Final = frozenset({FIRST, ONLY, ONLY_IMM})
+LAST_OPCODES: Final = frozenset({LAST, LAST_IMM})
+ONLY_OPCODES: Final = frozenset({ONLY, ONLY_IMM})
+HEADER_BYTES: Final = {FIRST: 70, MIDDLE: 54, LAST: 54, LAST_IMM: 58, ONLY: 70, ONLY_IMM: 74}
+"""Ethernet header to the last extension header, by opcode."""
+
+_HEADER_BYTES_MAX: Final = 76
+_CUT_BYTES: Final = 200
+"""What one memoryview of a row takes."""
+_FIRST_HEADER_BYTES: Final = HEADER_BYTES[FIRST]
+_MIDDLE_HEADER_BYTES: Final = HEADER_BYTES[MIDDLE]
+
+
+class LastPacket(NamedTuple):
+    """Layout of a message's last packet, which may be short: equal on all ranks, or nothing is summed."""
+
+    opcode: int
+    header_bytes: int
+    payload_bytes: int
+    pad: int
+
+
+def without_rank(header: bytes) -> bytes:
+    """An encoded INA header less its rank: equal on all ranks for one message."""
+    return header[:24] + header[26:]
+
+
+def packet_fault(run: RoceRun, offsets: Rows, packets: int, mtu: int) -> str | None:
+    """Why packets with ``run``'s opcode and length cannot stand at ``offsets`` of a message, if so."""
+    low, high = (
+        (offsets.start, offsets.stop - 1)
+        if isinstance(offsets, slice)
+        else (int(offsets.min()), int(offsets.max()))
+    )
+    if run.opcode == MIDDLE:
+        right = low >= 1 and high <= packets - 2
+    elif run.opcode == FIRST:
+        right = low == high == 0 and packets > 1
+    elif run.opcode in (LAST, LAST_IMM):
+        right = low == high == packets - 1 and packets > 1
+    else:
+        right = low == high == 0 and packets == 1
+    if not right:
+        return f"opcode {run.opcode:#04x} at packets {low} to {high} of {packets}"
+    if run.opcode in (FIRST, MIDDLE) and run.payload_bytes != mtu:
+        return f"{run.payload_bytes} payload bytes in a packet that is not the last; the MTU is {mtu}"
+    if run.pad != -run.payload_bytes % 4:
+        return f"{run.pad} pad bytes behind {run.payload_bytes}"
+    if not 0 < run.payload_bytes <= mtu:
+        return f"{run.payload_bytes} payload bytes; the MTU is {mtu}"
+    return None
+
+
+class Region:
+    """The slots of one message. Shapes: W ranks, L packets, P payload bytes.
+
+    The arrays serve vectors of packets. The flat views of the same memory serve single packets, for which
+    indexing an array costs more than what is done with it.
+    """
+
+    __slots__ = (
+        "_done_bytes",
+        "_header_bytes",
+        "_seen_bytes",
+        "_share_words",
+        "_stored_from",
+        "_stored_to",
+        "agreed",
+        "done",
+        "finished_last",
+        "header",
+        "ina",
+        "ina_bytes",
+        "last",
+        "missing",
+        "packets",
+        "payload",
+        "pending",
+        "pool",
+        "result",
+        "result_crc",
+        "result_cuts",
+        "seen",
+        "serial",
+        "share",
+        "silent",
+        "top",
+    )
+
+    def __init__(self, ranks: int, packets_max: int, mtu: int, pool: PayloadPool) -> None:
+        self.pool = pool
+        self.serial = -1
+        self.packets = 0
+        self.silent: set[int] = set()
+        """Ranks that have sent nothing of this message yet: as long as there is one, nothing is full."""
+        self.ina: InaHeader | None = None
+        self.agreed = b""
+        """The INA header of the rank that came first, less the rank: what all must send."""
+        self.last: LastPacket | None = None
+        self._seen_bytes = bytearray(ranks * packets_max)
+        self.seen = np.frombuffer(self._seen_bytes, np.bool_).reshape(ranks, packets_max)
+        self._done_bytes = bytearray(packets_max)
+        self.done = np.frombuffer(self._done_bytes, np.bool_)
+        self.header: NDArray[np.uint8] = np.empty((ranks, packets_max, _HEADER_BYTES_MAX), np.uint8)
+        self.share: NDArray[np.uint32] = np.empty((ranks, packets_max), np.uint32)
+        self._header_bytes = self.header.reshape(-1).data
+        self._share_words = self.share.reshape(-1).data
+        self._stored_from, self._stored_to = packets_max, 0
+        """Slots that got packets since ``finish`` was asked: only they can have become full."""
+        self.payload: PayloadBuffer | None = None
+        self.pending = 0
+        """Packets without a result; the payload buffer is held as long as there are any."""
+        self.missing = 0
+        """Slots and ranks without a packet: bits of the bitmaps that are not set."""
+        self.top = [0] * ranks
+        """For each rank, the offset behind the last one stored: from there on nothing has come."""
+        self.finished_last = -1
+        self.ina_bytes: NDArray[np.uint8] = np.empty((ranks, INA_HEADER_BYTES), np.uint8)
+        self.result: NDArray[np.uint8] = np.empty((packets_max, mtu), np.uint8)
+        self.result_cuts = [memoryview(row) for row in self.result]
+        self.result_crc: NDArray[np.uint32] = np.empty(packets_max, np.uint32)
+
+    @property
+    def final(self) -> NDArray[np.bool_]:
+        """Slots that hold the ring's result: where one switch does all, those that are done. bool (L,)."""
+        return self.done
+
+    def take_over(self, serial: int, ina: InaHeader, header: bytes | None = None) -> None:
+        """Become the region of another message; ``ina`` (encoded: ``header``) is the one that came first."""
+        self.serial = serial
+        self.ina = ina
+        self.agreed = without_rank(ina.encode() if header is None else header)
+        self.packets = ina.msg_len
+        self.last = None
+        self.silent = set(range(len(self.seen)))
+        self.pending = ina.msg_len
+        self.missing = ina.msg_len * len(self.seen)
+        self.top = [0] * len(self.seen)
+        self._stored_from, self._stored_to = len(self.done), 0
+        if self.payload is None:
+            self.payload = self.pool.take()
+        self.seen[:] = False
+        self.done[:] = False
+
+    def serve(self, spec: RingSpec) -> None:
+        """Be of that ring from now on, whose region it could have been from the start."""
+
+    def forget(self) -> None:
+        """Belong to no message: what it held, the kept results too, is no more."""
+        self.serial = -1
+        self.ina = self.last = None
+        self.agreed = b""
+        if self.payload is not None:
+            self.pool.give_back(self.payload)
+            self.payload = None
+
+    def store_fresh(
+        self,
+        rank: int,
+        offsets: slice,
+        payload: NDArray[np.uint8],
+        headers: NDArray[np.uint8],
+        share: NDArray[np.uint32],
+        icrc: NDArray[np.uint32],
+    ) -> int | None:
+        """Keep and check whole-MTU middle packets in slots that this rank has not filled yet.
+
+        They are checked where they were copied to, which is quicker than in the receive buffer; those
+        with a wrong ICRC are as if they had never come. Returns how many are right, or None, with
+        nothing changed, if a slot was filled before (a wrong packet must not overwrite a right one).
+        """
+        if self.payload is None or (offsets.start < self.top[rank] and self.seen[rank, offsets].any()):
+            return None
+        self.payload.array[rank, offsets] = payload
+        cuts = self.payload.cuts[rank][offsets]
+        found = np.fromiter(map(crc32, cuts), np.uint32, len(cuts))
+        found ^= share
+        intact = found == icrc
+        self.header[rank, offsets, :_MIDDLE_HEADER_BYTES] = headers[:, :_MIDDLE_HEADER_BYTES]
+        self.share[rank, offsets] = share
+        self.seen[rank, offsets] = intact
+        self._note(rank, right := int(np.count_nonzero(intact)), offsets.start, offsets.stop)
+        return right
+
+    def store_single(self, rank: int, offset: int, header: bytes, tail: memoryview, share: int) -> bool:
+        """Keep one packet, checked already; False, with nothing changed, if the slot was filled before."""
+        slot = rank * len(self.done) + offset
+        if self.payload is None or self._seen_bytes[slot]:
+            return False
+        at = slot * _HEADER_BYTES_MAX
+        self._header_bytes[at : at + len(header)] = header
+        self.payload.cuts[rank][offset][: len(tail)] = tail
+        self._share_words[slot] = share
+        self._seen_bytes[slot] = 1
+        self._note(rank, 1, offset, offset + 1)
+        return True
+
+    def keep_header(self, rank: int, header: NDArray[np.uint8]) -> None:
+        """The rank's own INA header, uint8 (40,), as its result will carry it: marked as a result."""
+        self.ina_bytes[rank] = header
+        self.ina_bytes[rank, FLAGS_OFFSET] |= FLAG_RESULT
+
+    def _note(self, rank: int, packets: int, low: int, past: int) -> None:
+        """Account for ``packets`` of ``rank`` in slots that were empty, from ``low`` to before ``past``."""
+        self.missing -= packets
+        self.silent.discard(rank)
+        self.top[rank] = max(self.top[rank], past)
+        self._stored_to = max(self._stored_to, past)
+        self._stored_from = min(self._stored_from, low)
+
+    def store(self, rank: int, run: RoceRun, rows: Rows, offsets: Rows) -> NDArray[np.bool_] | None:
+        """Keep packets of ``rank``; returns which of them were already done, bool (n,), or None if none.
+
+        Headers are always those of the latest packet (a resend has another IP id and AckReq); the
+        payload of a finished slot is not touched, its inputs no longer matter.
+        """
+        width = run.header_bytes
+        self.header[rank, offsets, :width] = run.frames[rows, :width]
+        self.share[rank, offsets] = run.header_crc[rows]
+        tail = run.tail
+        length = tail.shape[1]
+        if run.opcode in OPENING_OPCODES:
+            self.keep_header(rank, tail[rows][-1, :INA_HEADER_BYTES])
+        done: NDArray[np.bool_] = self.done[offsets]
+        if self.payload is None:
+            return done
+        before = int(np.count_nonzero(self.seen[rank]))
+        low, past = (
+            (offsets.start, offsets.stop)
+            if isinstance(offsets, slice)
+            else (int(offsets.min()), int(offsets.max()) + 1)
+        )
+        if self.pending == self.packets or not done.any():
+            self.payload.array[rank, offsets, :length] = tail[rows]
+            self.seen[rank, offsets] = True
+            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
+            return None
+        if not done.all():
+            fresh = np.flatnonzero(~done)
+            at = (
+                np.arange(offsets.start, offsets.stop)[fresh]
+                if isinstance(offsets, slice)
+                else offsets[fresh]
+            )
+            self.payload.array[rank, at, :length] = tail[rows][fresh]
+            self.seen[rank, at] = True
+            self._note(rank, int(np.count_nonzero(self.seen[rank])) - before, low, past)
+        return done
+
+    def finish(self) -> int:
+        """Compute the results of all slots that became full; returns how many.
+
+        The offset of the last of them is in ``finished_last``. A slot becomes full by a packet stored
+        into it, so only those stored into since the last call are looked at.
+        """
+        low, past = self._stored_from, self._stored_to
+        self._stored_from, self._stored_to = len(self.done), 0
+        if self.silent or self.payload is None or low >= past:
+            return 0
+        packets = self.packets
+        if self.missing == 0 and self.pending == packets:
+            ready, spans = packets, [(0, packets)]
+        elif past - low == 1:  # one packet came: what arrays would cost is more than all the rest
+            if self._done_bytes[low] or 0 in self._seen_bytes[low :: len(self.done)]:
+                return 0
+            ready, spans = 1, [(low, past)]
+        else:
+            full: NDArray[np.bool_] = np.logical_and.reduce(self.seen[:, low:past], axis=0)
+            full &= ~self.done[low:past]
+            ready = int(np.count_nonzero(full))
+            spans = [(low + begin, low + end) for begin, end in spans_of(full)]
+        assert self.ina is not None, "an open region has the header that opened it"
+        array = self.payload.array
+        for a, b in spans:
+            # Whole rows, though the last packet may be short: what lies behind its end is not sent.
+            inputs = list(array[:, a]) if b - a == 1 else [rank[a:b] for rank in array]
+            reduce_into(
+                self.ina.dtype, self.ina.op, inputs, self.result[a] if b - a == 1 else self.result[a:b]
+            )
+            self._checksum(a, b)
+            self.done[a:b] = True
+            self.finished_last = b - 1
+        self.pending -= ready
+        if self.pending == 0:
+            self.pool.give_back(self.payload)
+            self.payload = None
+        return ready
+
+    def _checksum(self, begin: int, end: int) -> None:
+        whole = min(end, self.packets - 1)
+        if begin == whole - 1:
+            self.result_crc[begin] = crc32(self.result_cuts[begin])
+        elif begin < whole:
+            self.result_crc[begin:whole] = np.fromiter(
+                map(crc32, self.result_cuts[begin:whole]), np.uint32, whole - begin
+            )
+        if end == self.packets:
+            assert self.last is not None, "a full last slot has a layout"
+            tail = self.last.payload_bytes + self.last.pad
+            self.result[end - 1, self.last.payload_bytes : tail] = 0
+            self.result_crc[end - 1] = crc32(self.result_cuts[end - 1][:tail])
+
+    def done_until(self, begin: int) -> int:
+        """The first slot from ``begin`` on that has no result yet; the message's length if there is none."""
+        end = self._done_bytes.find(0, begin, self.packets)
+        return self.packets if end < 0 else end
+
+    def packets_out(self, ranks: slice, begin: int, end: int, arena: OutputArena) -> list[NDArray[np.uint8]]:
+        """Result packets ``begin`` to ``end - 1`` under the headers of ``ranks``, sealed.
+
+        Returns uint8 blocks (ranks, n, frame_bytes) in packet order, one for each frame length.
+        """
+        blocks = []
+        if begin == 0:
+            blocks.append(self._packet(ranks, 0))
+        low, high = max(begin, 1), min(end, self.packets - 1)
+        if high - low == 1:
+            blocks.append(self._packet(ranks, low))
+        elif low < high:
+            blocks.append(self._middles(ranks, low, high, arena))
+        if end == self.packets > 1:
+            blocks.append(self._packet(ranks, end - 1))
+        return blocks
+
+    def _packet(self, ranks: slice, at: int) -> NDArray[np.uint8]:
+        """One packet of each rank, uint8 (ranks, 1, frame_bytes), put together from bytes.
+
+        For so few, arrays would cost twice as much.
+        """
+        if at == self.packets - 1:
+            assert self.last is not None, "a finished last packet has a layout"
+            width, tail = self.last.header_bytes, self.last.payload_bytes + self.last.pad
+        else:
+            width, tail = (_MIDDLE_HEADER_BYTES if at else _FIRST_HEADER_BYTES), self.result.shape[1]
+        body = self.result_cuts[at][:tail]
+        crc = int(self.result_crc[at])
+        parts: list[bytes | memoryview] = []
+        for rank in range(ranks.start, ranks.stop):
+            slot = rank * len(self.done) + at
+            begin = slot * _HEADER_BYTES_MAX
+            parts.append(self._header_bytes[begin : begin + width])
+            if at == 0:
+                # The INA header is the sender's own: it was never summed, only marked.
+                ina = self.ina_bytes[rank].tobytes()
+                parts.append(ina)
+                crc = crc32(body[INA_HEADER_BYTES:], crc32(ina))
+            parts.append(body if at else body[INA_HEADER_BYTES:])
+            parts.append((self._share_words[slot] ^ crc).to_bytes(4, "little"))
+        shape = (ranks.stop - ranks.start, 1, width + tail + 4)
+        return np.ndarray(shape, np.uint8, bytearray().join(parts))
+
+    def _middles(self, ranks: slice, begin: int, end: int, arena: OutputArena) -> NDArray[np.uint8]:
+        width, tail = _MIDDLE_HEADER_BYTES, self.result.shape[1]
+        headers = self.header[ranks, begin:end, :width]
+        out = arena.take(len(headers), end - begin, width + tail + 4)
+        out[:, :, :width] = headers
+        out[:, :, width : width + tail] = self.result[begin:end]
+        icrc = self.share[ranks, begin:end] ^ self.result_crc[begin:end]
+        out[:, :, width + tail :].view("<u4")[:, :, 0] = icrc
+        return out
+
+
+def spans_of(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Maximal runs of true values, as (begin, end)."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def bytes_needed(spec: RingSpec) -> int:
+    """Memory that a ring's aggregator array takes."""
+    per_rank = spec.mtu + _CUT_BYTES + _HEADER_BYTES_MAX + 4 + 1
+    per_packet = spec.mtu + _CUT_BYTES + 4 + 1
+    role = spec.role
+    if role is None:
+        return spec.regions * spec.message_packets * (spec.size * per_rank + per_packet)
+    if not role.inputs:  # it steers
+        return 0
+    per_packet += (len(role.learns) + len(role.children) + 1) * (_HEADER_BYTES_MAX + 4 + 1) + 2
+    return spec.regions * spec.message_packets * (len(role.inputs) * (per_rank + 1) + per_packet)
+
+
+class AggregatorArray:
+    """Regions of one ring, and the frontier: the first packet whose result has not been emitted yet."""
+
+    def __init__(self, spec: RingSpec) -> None:
+        self.spec = spec
+        self._none: Sequence[Region] = () if spec.pool is None else self._no_regions()
+        """What a ring of a pool has while it is not its turn: one that no message is ever in."""
+        self.regions: Sequence[Region] = self._none or self.new_regions()
+        self.first_serial = self.next_serial = spec.first_message
+        """Messages before it had their results elsewhere: what still comes of them is stale."""
+        self.next_offset = 0
+        self.done_high = -1
+        """Highest finished position (see :class:`~inaproto.core.switch.lookup_table.Flow`)."""
+
+    @property
+    def shape(self) -> Hashable:
+        """Rings with equal ones can use the same regions, one after the other."""
+        return (self.spec.size, self.spec.message_packets, self.spec.mtu, self.spec.regions)
+
+    def new_regions(self) -> Sequence[Region]:
+        spec = self.spec
+        pool = PayloadPool(spec.size, spec.message_packets, spec.mtu)
+        return [Region(spec.size, spec.message_packets, spec.mtu, pool) for _ in range(spec.regions)]
+
+    def _no_regions(self) -> Sequence[Region]:
+        return [Region(1, 1, 8, PayloadPool(1, 1, 8))]
+
+    def occupy(self, regions: Sequence[Region]) -> None:
+        """It is the ring's turn: use these, which hold nothing. The frontier is where the last turn ended."""
+        for region in regions:
+            region.serve(self.spec)
+        self.regions = regions
+
+    def vacate(self) -> Sequence[Region]:
+        """The turn is over: forget all messages and give the regions up."""
+        regions, self.regions = self.regions, self._none
+        for region in regions:
+            region.forget()
+        return regions
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether every message that began has all its results."""
+        return self.next_offset == 0 and all(region.serial < self.next_serial for region in self.regions)
+
+    @property
+    def frontier(self) -> int:
+        return self.next_serial * self.spec.message_packets + self.next_offset
+
+    def serial_of(self, msg_id: int) -> int:
+        """Unwrap a ``msg_id``: the serial nearest to the frontier that has these bits."""
+        span = 1 << self.spec.msg_id_bits
+        half = span >> 1
+        return self.next_serial + ((msg_id - self.next_serial + half) % span) - half
+
+    def region_of(self, serial: int) -> Region:
+        return self.regions[serial % len(self.regions)]
+
+    def advance(self) -> list[tuple[Region, int, int]]:
+        """Move the frontier over finished packets; returns what it passed, (region, begin, end) in order."""
+        passed = []
+        while True:
+            region = self.region_of(self.next_serial)
+            begin = self.next_offset
+            if region.serial != self.next_serial:
+                break
+            end = region.done_until(begin)
+            if end > begin:
+                passed.append((region, begin, end))
+                self.next_offset = end
+            if end < region.packets:
+                break
+            self.next_serial += 1
+            self.next_offset = 0
+        return passed
+
+    def after(self, position: int) -> int:
+        """The position that follows in PSN order; ``position`` must be one that the array holds."""
+        serial, offset = divmod(position, self.spec.message_packets)
+        last = offset + 1 == self.region_of(serial).packets
+        return (serial + 1) * self.spec.message_packets if last else position + 1
+
+    def spans_from(self, begin: int, end: int) -> list[tuple[Region, int, int]]:
+        """Regions and offsets of the positions ``begin`` to ``end - 1`` that the array still holds."""
+        length = self.spec.message_packets
+        found = []
+        for serial in range(begin // length, (end - 1) // length + 1):
+            region = self.region_of(serial)
+            if region.serial != serial:
+                continue
+            low = max(begin - serial * length, 0)
+            high = min(end - serial * length, region.packets)
+            if low < high:
+                found.append((region, low, high))
+        return found

@@ -1,0 +1,120 @@
+"""What the accelerator sends: results in PSN order, replays from kept results, one result past a gap.
+
+The rules are those of :mod:`inaproto.core.switch.accelerator`; frames are built in the arena, which the next
+step uses again.
+"""
+
+from __future__ import annotations
+
+from inaproto.core.switch.aggregator import Region
+from inaproto.core.switch.bridge import Bridge
+from inaproto.core.switch.events import Action, Counters, EmitFrames, RingState
+from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.packet_memory import OutputArena
+from inaproto.units import Frames, PortId
+
+
+class Emission:
+    def __init__(
+        self, bridge: Bridge, counters: Counters, *, output_bytes_max: int, fill_packets_max: int
+    ) -> None:
+        self._bridge = bridge
+        self._counters = counters
+        self._arena = OutputArena(output_bytes_max)
+        self._fill_packets_max = fill_packets_max
+
+    def begin_step(self) -> None:
+        """Frames of the step before are void from here on."""
+        self._arena.reset()
+
+    def replay(self, ring: RingState, flow: Flow, low: int, high: int, actions: list[Action]) -> None:
+        """Answer a resend of positions ``low`` to ``high`` from kept results, up to the frontier.
+
+        A short hole before it, since the resend in progress, is filled in PSN order.
+        """
+        array = ring.array
+        frontier = flow.emitted(array.frontier)
+        begin = low
+        if flow.replay_next is not None and flow.replay_next < low:
+            hole = array.spans_from(flow.replay_next, low)
+            if sum(past - first for _, first, past in hole) <= self._fill_packets_max:
+                begin = flow.replay_next
+        rank = flow.row
+        emitted = 0
+        end = min(high + 1, frontier)
+        for region, first, past in array.spans_from(begin, end) if begin < end else ():
+            emitted += past - first
+            for block in region.packets_out(slice(rank, rank + 1), first, past, self._arena):
+                self._emit(flow, block[0], actions)
+        following = array.after(high)
+        flow.replay_next = following if following < frontier else None
+        self._counters.replayed += emitted
+        self._counters.replay_filled += emitted - max(0, end - low)
+
+    def advance(self, ring: RingState, actions: list[Action]) -> None:
+        array = ring.array
+        finished = False
+        for serial, touched in ring.dirty.items():
+            if touched.serial == serial and touched.finish():
+                finished = True
+                position = serial * ring.spec.message_packets + touched.finished_last
+                array.done_high = max(array.done_high, position)
+        ring.dirty.clear()
+        if finished:  # nothing else moves the frontier
+            self._results(ring, array.advance(), actions)
+        if array.done_high >= array.frontier:
+            self._signal_gaps(ring, actions)
+
+    def _results(self, ring: RingState, passed: list[tuple[Region, int, int]], actions: list[Action]) -> None:
+        """Send results that the frontier passed, on every flow."""
+        if not passed:
+            return
+        everyone = slice(0, ring.spec.size)
+        egress = [self._bridge.egress(flow.dst_mac, flow.ingress) for flow in ring.flows]
+        for region, begin, end in passed:
+            self._counters.results_out += (end - begin) * ring.spec.size
+            for block in region.packets_out(everyone, begin, end, self._arena):
+                for ports, frames in zip(egress, block, strict=True):
+                    for port in ports:
+                        actions.append(EmitFrames(PortId(port), frames))  # noqa: PERF401  the hot loop
+
+    def _signal_gaps(self, ring: RingState, actions: list[Action]) -> None:
+        """Results are finished beyond the frontier: let each flow with a hole of its own know, once.
+
+        Not while its sender is before the hole: it went back, and brings what is missing unasked.
+        """
+        array = ring.array
+        length = ring.spec.message_packets
+        for flow in ring.delivered:
+            rank = flow.row
+            hole: int | None = None
+            for serial in range(array.next_serial, array.done_high // length + 1):
+                region = array.region_of(serial)
+                if region.serial != serial:  # nobody's first packet came
+                    hole = serial * length if hole is None else hole
+                    continue
+                begin = array.next_offset if serial == array.next_serial else 0
+                if hole is None:
+                    missing = ~region.seen[rank, begin : region.packets]
+                    if not missing.any():
+                        continue
+                    begin += int(missing.argmax())
+                    hole = serial * length + begin
+                if flow.reached < hole:
+                    break
+                done = region.final[begin : region.packets]
+                if done.any():
+                    if flow.gap_signalled != hole:
+                        self._signal_gap(flow, region, begin + int(done.argmax()), actions)
+                        flow.gap_signalled = hole
+                    break
+
+    def _signal_gap(self, flow: Flow, region: Region, at: int, actions: list[Action]) -> None:
+        self._counters.gaps_signalled += 1
+        rank = flow.row
+        for block in region.packets_out(slice(rank, rank + 1), at, at + 1, self._arena):
+            self._emit(flow, block[0], actions)
+
+    def _emit(self, flow: Flow, frames: Frames, actions: list[Action]) -> None:
+        egress = self._bridge.egress(flow.dst_mac, flow.barred_port)
+        actions.extend(EmitFrames(PortId(port), frames) for port in egress)

@@ -1,0 +1,195 @@
+"""Events, actions, counters and per-ring state of the accelerator
+(:mod:`inaproto.core.switch.accelerator`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final, NamedTuple
+
+from inaproto.core.switch.aggregator import AggregatorArray, Region
+from inaproto.core.switch.lookup_table import Flow
+from inaproto.core.switch.ring_spec import NO_TURN, RingSpec
+from inaproto.errors import Blame
+from inaproto.units import Frames, PortId, S
+
+TURN_LOST: Final = "turn lost"
+"""Rule of a fault: another ring of its pool took its slots while messages were in them. No rank disagrees."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorConfig:
+    rings_max: int = 64
+    memory_bytes_max: int = 1 << 30
+    """All aggregator arrays together; a pool counts once for each ring that it takes at once."""
+    output_bytes_max: int = 64 << 20
+    """Packets of one step that are kept in reused memory."""
+    addresses_max: int = 4096
+    replay_fill_packets_max: int = 32
+    """Longest hole in a resend that is filled from kept results."""
+    retired_ns: int = 60 * S
+    """How long nothing passes on the connections of a removed ring."""
+    retired_max: int = 65_536
+    """Connections of removed rings that are remembered."""
+    ring_ports: frozenset[PortId] = frozenset()
+    """Of trunks for rings alone: nothing else comes in or goes out there."""
+    ports_up: frozenset[PortId] = frozenset()
+    """Of all trunks to switches above: packets of a rank never come from there, nor do its results leave."""
+
+
+class FramesArrived(NamedTuple):
+    """Blocks of frames in arrival order, as a port received them at once."""
+
+    port: PortId
+    blocks: Sequence[Frames]
+
+
+@dataclass(frozen=True, slots=True)
+class PortUp:
+    port: PortId
+
+
+@dataclass(frozen=True, slots=True)
+class PortDown:
+    port: PortId
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRing:
+    spec: RingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRing:
+    ring_id: int
+
+
+Event = FramesArrived | PortUp | PortDown | InstallRing | RemoveRing
+
+
+class EmitFrames(NamedTuple):
+    """Send ``frames`` on ``port``.
+
+    They are views of the frames that arrived or of memory that the accelerator uses again: copy them
+    before the next step.
+    """
+
+    port: PortId
+    frames: Frames
+
+
+@dataclass(frozen=True, slots=True)
+class RingFault:
+    """The ring cannot go on: ``rank`` disagrees with the others. ``rule`` is a stable short name."""
+
+    ring_id: int
+    rank: int
+    rule: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingRefused:
+    """The ring was not installed; it gets no acceleration here."""
+
+    ring_id: int
+    reason: str
+    until_room: bool = False
+    """Trying again is of no use before it is said that there is room."""
+
+
+Action = EmitFrames | Blame | RingFault | RingRefused
+
+
+@dataclass(slots=True)
+class Counters:
+    """Monotonic; in packets unless named otherwise."""
+
+    aggregated_in: int = 0
+    results_out: int = 0
+    replayed: int = 0
+    replay_filled: int = 0
+    gaps_signalled: int = 0
+    bridged: int = 0
+    sums_up: int = 0
+    """To the switch above, for the first time. All down to ``links_down`` is of rings that span switches."""
+    sums_up_again: int = 0
+    results_in: int = 0
+    """From the switch above."""
+    results_down: int = 0
+    """To the switches below, for the first time, each counted."""
+    results_down_again: int = 0
+    notes_in: int = 0
+    notes_out: int = 0
+    steered: int = 0
+    """Sent unchanged towards the switch that sums."""
+    strange_addresses: int = 0
+    """Taken for their key, though their Ethernet address was not that of their rank."""
+    links_down: int = 0
+    """Packets for a switch whose port is down: not sent."""
+    pool_takeovers: int = 0
+    """Turns that began."""
+    pool_conflicts: int = 0
+    """Rings that were stopped because their turn was taken while messages were unfinished."""
+    stale_turns: int = 0
+    """Packets and notes of turns that are over."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """By rule."""
+
+    def drop(self, rule: str, packets: int) -> None:
+        self.dropped[rule] = self.dropped.get(rule, 0) + packets
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool at one switch; ``holders`` and ``epochs`` are of each of its ``capacity`` places."""
+
+    rings: tuple[int, ...]
+    capacity: int
+    memory_bytes: int
+    holders: tuple[int | None, ...]
+    """Rings whose slots they are; None: nobody's."""
+    epochs: tuple[int, ...]
+    """The highest turns seen; -1: none yet."""
+    takeovers: int
+    conflicts: int
+    stale: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorView:
+    rings: dict[int, dict[str, int | bool]]
+    counters: Counters
+    memory_bytes: int
+    connections: int
+    pools: dict[str, PoolView] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class RingState:
+    """A ring that is installed."""
+
+    spec: RingSpec
+    array: AggregatorArray
+    flows: list[Flow]
+    failed: bool = False
+    dirty: dict[int, Region] = field(default_factory=dict)
+    """Regions that got packets in this step, by serial."""
+    epoch: int = field(init=False)
+    """That of its INA headers: its own, or that of its turn."""
+
+    def __post_init__(self) -> None:
+        self.epoch = self.spec.epoch if self.spec.pool is None else NO_TURN
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether a turn may end here: nothing has begun that is not finished."""
+        return self.array.is_between_messages
+
+    @property
+    def delivered(self) -> Sequence[Flow]:
+        """Connections whose packets come in here, and whose results leave here."""
+        return self.flows

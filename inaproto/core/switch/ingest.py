@@ -1,0 +1,444 @@
+"""What the accelerator takes in: packets of registered connections, checked, placed and stored.
+
+The general way handles every mix of packets. Two quick ways in front of it take what a lossless
+stream consists of, and hand over whatever is not exactly that, with nothing changed: the middle
+packets of a message in one vector, recognised by the flow's header template, and single packets,
+decoded without building arrays. The tests hold all three to the same results
+(``tests/property/test_accelerator_against_reference.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.switch.aggregator import (
+    DATA_OPCODES,
+    FIRST,
+    LAST_OPCODES,
+    MIDDLE,
+    ONLY_OPCODES,
+    OPENING_OPCODES,
+    LastPacket,
+    Region,
+    packet_fault,
+    without_rank,
+)
+from inaproto.core.switch.emission import Emission
+from inaproto.core.switch.events import TURN_LOST, Action, Counters, RingFault, RingState
+from inaproto.core.switch.lookup_table import Flow, LookupTable, MessageEntry, Rows
+from inaproto.core.switch.ring_spec import RingSpec
+from inaproto.core.switch.slot_pools import Refusal, SlotPools
+from inaproto.errors import Blame, DecodeError
+from inaproto.units import Frames, PortId
+from inaproto.wire.icrc import ICRC_BYTES
+from inaproto.wire.ina_header import INA_HEADER_BYTES, InaHeader
+from inaproto.wire.packet import Packet
+from inaproto.wire.run_template import RunTemplate
+from inaproto.wire.vector import BTH_END, RoceRun
+
+_CONNECTION: Final = slice(26, 50)
+"""Columns from the IP addresses to the destination QP: all that tells flows and lengths apart."""
+
+
+class Ingest:
+    def __init__(
+        self,
+        table: LookupTable,
+        rings: Mapping[int, RingState],
+        emission: Emission,
+        counters: Counters,
+        pools: SlotPools,
+    ) -> None:
+        self._table = table
+        self._rings = rings
+        self._emission = emission
+        self._counters = counters
+        self._pools = pools
+        self._templates: dict[bytes, tuple[Flow, RunTemplate]] = {}
+        """Of the middle packets of each flow, by what identifies a connection in its headers."""
+
+    def forget(self, flow: Flow) -> None:
+        """The flow's ring is removed."""
+        self._templates = {key: known for key, known in self._templates.items() if known[0] is not flow}
+
+    def middles(self, port: PortId, frames: Frames) -> Flow | None:
+        """Consecutive middle packets of a known flow, none of which came before; None if anything differs."""
+        known = self._templates.get(frames[0, _CONNECTION].tobytes()) if frames.shape[1] > BTH_END else None
+        if known is None:
+            return None
+        flow, template = known
+        ring = self._rings[flow.ring_id]
+        matched = template.match(frames)
+        if matched is None or ring.failed or flow.replay_next is not None:
+            return None
+        if flow.ingress != port:
+            return None
+        psn, share, headers = matched
+        found = flow.find(psn)
+        if found is None:
+            return None
+        entry, offset = found
+        region = ring.array.region_of(entry.serial)
+        past = offset + len(frames)
+        if region.serial != entry.serial or offset < 1 or past > region.packets - 1:
+            return None
+        right = region.store_fresh(
+            flow.row,
+            slice(offset, past),
+            frames[:, BTH_END:-ICRC_BYTES],
+            headers,
+            share,
+            frames[:, -ICRC_BYTES:].view("<u4")[:, 0],
+        )
+        if right is None:
+            return None
+        self._counters.aggregated_in += right
+        if right < len(frames):
+            self._counters.drop("wrong ICRC", len(frames) - right)
+            if not right:
+                return flow
+            past = offset + 1 + int(np.flatnonzero(region.seen[flow.row, offset:past])[-1])
+        flow.reached = region.serial * ring.spec.message_packets + past - 1
+        ring.dirty[region.serial] = region
+        return flow
+
+    def single(self, port: PortId, packet: Packet) -> Flow | None:
+        """One packet that its rank has not sent before, with nothing to object to; else None."""
+        flow, opcode = self._table.get(packet.src_ip, packet.dst_ip, packet.dest_qp), packet.opcode
+        if flow is None or opcode not in DATA_OPCODES or flow.replay_next is not None:
+            return None
+        ring = self._rings[flow.ring_id]
+        if ring.failed or not packet.payload_bytes or (flow.ingress != port and not flow.may_come(port)):
+            return None
+        share = packet.header_share()
+        if share is None:
+            return None
+        psn, src_mac = packet.psn & flow.psn_mask, packet.src_mac
+        if opcode not in OPENING_OPCODES:
+            if not flow.is_at(port, src_mac):
+                return None
+        elif not self._opens(ring, flow, psn, bytes(packet.payload()[:INA_HEADER_BYTES])):
+            return None
+        found = flow.find(psn)
+        if found is None:
+            return None
+        entry, offset = found
+        serial = entry.serial
+        rank = flow.row
+        region = ring.array.region_of(serial)
+        if region.serial != serial or not self._fits(ring, region, offset, packet):
+            return None
+        data, header_bytes = packet.data, packet.header_bytes
+        if not region.store_single(rank, offset, data[:header_bytes], packet.tail, share):
+            return None
+        if offset == 0:
+            region.keep_header(rank, np.frombuffer(data, np.uint8, INA_HEADER_BYTES, header_bytes))
+        self._counters.aggregated_in += 1
+        flow.settle(port, src_mac, packet.dst_mac)
+        if flow.src_mac != src_mac:
+            self._counters.strange_addresses += 1
+        flow.reached = serial * ring.spec.message_packets + offset
+        ring.dirty[serial] = region
+        return flow
+
+    @staticmethod
+    def _opens(ring: RingState, flow: Flow, psn: int, header: bytes) -> bool:
+        """Take a first packet that opens its message, or agrees in every byte with the one that did.
+
+        False leaves it to the general way.
+        """
+        if len(header) < INA_HEADER_BYTES or int.from_bytes(header[24:26], "big") != flow.spec.rank:
+            return False
+        array = ring.array
+        serial = array.serial_of(int.from_bytes(header[20:24], "big"))
+        region = array.region_of(serial)
+        if serial < array.first_serial:
+            return False
+        if region.serial == serial:
+            if without_rank(header) != region.agreed:
+                return False
+        elif region.serial < serial < array.next_serial + ring.spec.window_messages:
+            try:
+                ina = InaHeader.decode(header)
+            except DecodeError:
+                return False
+            if foreign_field(ina, ring.spec, ring.epoch, flow.spec.rank):
+                return False
+            if ina.msg_len > ring.spec.message_packets:
+                return False
+            if ina.is_result:
+                return False
+            region.take_over(serial, ina, header)
+        else:
+            return False
+        return flow.open_message(MessageEntry(serial, psn, region.packets))
+
+    @staticmethod
+    def _fits(ring: RingState, region: Region, offset: int, packet: Packet) -> bool:
+        """Whether a packet's layout is right at ``offset``; the first last one sets that of the others."""
+        if offset < region.packets - 1:
+            whole = packet.payload_bytes == ring.spec.mtu and not packet.pad
+            return whole and packet.opcode == (FIRST if offset == 0 else MIDDLE)
+        layout = LastPacket(packet.opcode, packet.header_bytes, packet.payload_bytes, packet.pad)
+        if region.last is not None:
+            return layout == region.last
+        if region.ina is None or packet.payload_bytes % region.ina.dtype.itemsize:
+            return False
+        expected = ONLY_OPCODES if offset == 0 else LAST_OPCODES
+        if packet.opcode not in expected or packet.payload_bytes > ring.spec.mtu:
+            return False
+        if packet.pad != -packet.payload_bytes % 4:
+            return False
+        region.last = layout
+        return True
+
+    def general(self, ring: RingState, flow: Flow, port: PortId, run: RoceRun, actions: list[Action]) -> None:
+        """Any packets of a registered connection."""
+        if ring.failed:
+            self._counters.drop("ring failed", len(run.frames))
+            return
+        if not run.intact():
+            right = run.verify()
+            self._counters.drop("wrong ICRC", int(len(right) - right.sum()))
+            if not right.any():
+                return
+            run = run.select(right)
+        if run.opcode not in DATA_OPCODES:
+            self._refuse(run, "not an RDMA WRITE", f"opcode {run.opcode:#04x}", actions, len(run.frames))
+            return
+        if run.opcode in OPENING_OPCODES:
+            opened = [self._open(ring, flow, run, row, actions) for row in range(len(run.frames))]
+            if _has_failed(ring):
+                self._drop_failed(sum(opened))
+                return
+            if not any(opened):
+                return
+            if not all(opened):
+                run = run.select(np.array(opened))
+            flow.settle(port, run.src_mac, run.dst_mac)
+            if flow.src_mac != run.src_mac:
+                self._counters.strange_addresses += len(run.frames)
+        elif flow.is_at(port, run.src_mac):
+            flow.settle(port, run.src_mac, run.dst_mac)
+        else:
+            evidence = f"port {port}, address {run.src_mac.hex(':')}"
+            self._refuse(run, "not from where its rank is", evidence, actions, len(run.frames))
+            return
+        placed = 0
+        for entry, rows, offsets in flow.locate(run.psn):
+            region = ring.array.region_of(entry.serial)
+            count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
+            placed += count
+            if region.serial != entry.serial:
+                self._counters.drop("older than the tenant", count)
+            elif _has_failed(ring) or not self._layout_holds(ring, flow, run, region, offsets, actions):
+                self._counters.drop("layout", count)
+            else:
+                self._store(ring, flow, region, run, rows, offsets, actions)
+        if placed < len(run.frames):
+            self._counters.drop("first packet of the message not seen", len(run.frames) - placed)
+        elif run.opcode == MIDDLE and not ring.failed:
+            self._remember(flow, run)
+
+    def _remember(self, flow: Flow, run: RoceRun) -> None:
+        """Make the headers of right middle packets the flow's template; one for each flow."""
+        key = run.frames[0, _CONNECTION].tobytes()
+        whole = run.frames.shape[1] == run.header_bytes + run.payload_bytes + ICRC_BYTES
+        known = self._templates.get(key)
+        if whole and (known is None or known[1].src_mac != run.src_mac or known[1].dst_mac != run.dst_mac):
+            self.forget(flow)
+            self._templates[key] = (flow, RunTemplate(run))
+
+    def _open(self, ring: RingState, flow: Flow, run: RoceRun, row: int, actions: list[Action]) -> bool:
+        """Take a message's first packet into the table and its region; False if it is dropped."""
+        if ring.failed:  # by a packet before it in this run
+            self._drop_failed(1)
+            return False
+        rank = flow.spec.rank
+        try:
+            header = run.payload()[row, :INA_HEADER_BYTES].tobytes()
+            ina = InaHeader.decode(header)
+        except DecodeError as error:
+            return self._refuse(run, "no INA header", str(error), actions)
+        if ina.is_result:
+            return self._refuse(run, "no INA header", "a result, where a rank's own payload must be", actions)
+        spec = ring.spec
+        foreign = foreign_field(ina, spec, ring.epoch if spec.pool is None else ina.epoch, rank)
+        if foreign:
+            return self._refuse(run, *foreign, actions)
+        if ina.msg_len > spec.message_packets:
+            evidence = f"{ina.msg_len} packets, at most {spec.message_packets}"
+            return self._refuse(run, "message too long", evidence, actions)
+        array = ring.array
+        serial = array.serial_of(ina.msg_id)
+        if ina.epoch != ring.epoch:
+            refusal = self.begin_turn(ring, ina.epoch, serial, actions)
+            if refusal is not None and refusal.evidence:
+                return self._refuse(run, refusal.rule, refusal.evidence, actions)
+            if refusal is not None:
+                self._counters.drop(refusal.rule, 1)
+                return False
+        region = array.region_of(serial)
+        if serial < max(region.serial, array.first_serial):
+            self._counters.drop("older than the tenant", 1)
+            return False
+        if serial >= array.next_serial + spec.window_messages:
+            evidence = f"message {ina.msg_id}, {serial - array.next_serial} past the first unfinished one"
+            return self._refuse(run, "window passed", evidence, actions)
+        if serial == region.serial and region.ina is not None:
+            difference = _disagreement(region.ina, ina)
+            if difference:
+                self._counters.drop("operations differ", 1)
+                self._fault(ring, rank, "operations differ", difference, actions)
+                return False
+        elif serial != region.serial:
+            region.take_over(serial, ina, header)
+        entry = MessageEntry(serial, int(run.psn[row]), ina.msg_len)
+        if not flow.open_message(entry):
+            return self._refuse(run, "message has another PSN", f"message {ina.msg_id}", actions)
+        return True
+
+    def begin_turn(self, ring: RingState, epoch: int, serial: int, actions: list[Action]) -> Refusal | None:
+        """Let a ring of a pool have its turn ``epoch``, of which a message came; or say why it has none."""
+        refusal = self._pools.refusal(ring, epoch, serial)
+        if refusal is not None:
+            return refusal
+        for loser in self._pools.take(ring, epoch):
+            pool = "" if loser.spec.pool is None else f" of pool {loser.spec.pool.name}"
+            evidence = f"ring {ring.spec.ring_id} has turn {epoch}{pool}, and messages were unfinished"
+            self._fault(loser, loser.flows[0].spec.rank, TURN_LOST, evidence, actions)
+        return Refusal("ring failed") if ring.failed else None
+
+    def is_stale(self, ring: RingState, epoch: int) -> bool:
+        """Whether what came of a ring of a pool is of a turn that is over."""
+        return self._pools.is_stale(ring, epoch)
+
+    def _layout_holds(
+        self, ring: RingState, flow: Flow, run: RoceRun, region: Region, offsets: Rows, actions: list[Action]
+    ) -> bool:
+        """Whether the packets have the layout that all ranks must share at these offsets."""
+        spec = ring.spec
+        fault = packet_fault(run, offsets, region.packets, spec.mtu)
+        if fault is not None:
+            self._fault(ring, flow.spec.rank, "packet layout", fault, actions)
+            return False
+        assert region.ina is not None, "an open region has the header that opened it"
+        itemsize = region.ina.dtype.itemsize
+        if run.payload_bytes % itemsize:
+            evidence = f"{run.payload_bytes} bytes are no whole number of {region.ina.dtype.name} elements"
+            self._fault(ring, flow.spec.rank, "packet layout", evidence, actions)
+            return False
+        high = offsets.stop - 1 if isinstance(offsets, slice) else int(offsets.max())
+        if high < region.packets - 1:
+            return True
+        last = LastPacket(run.opcode, run.header_bytes, run.payload_bytes, run.pad)
+        if region.last is None:
+            region.last = last
+        elif region.last != last:
+            evidence = (
+                f"last packet of operation {region.ina.op_index} has {last.payload_bytes} bytes, "
+                f"another rank's {region.last.payload_bytes}"
+            )
+            self._fault(ring, flow.spec.rank, "operations differ", evidence, actions)
+            return False
+        return True
+
+    def _store(
+        self,
+        ring: RingState,
+        flow: Flow,
+        region: Region,
+        run: RoceRun,
+        rows: Rows,
+        offsets: Rows,
+        actions: list[Action],
+    ) -> None:
+        count = offsets.stop - offsets.start if isinstance(offsets, slice) else len(offsets)
+        self._counters.aggregated_in += count
+        finished = region.store(flow.row, run, rows, offsets)
+        base = region.serial * ring.spec.message_packets
+        flow.reached = base + (offsets.stop - 1 if isinstance(offsets, slice) else int(offsets[-1]))
+        if finished is not None or flow.replay_next is not None:
+            spans = [(offsets.start, offsets.stop)] if isinstance(offsets, slice) else consecutive(offsets)
+            for begin, past in spans:
+                self._emission.replay(ring, flow, base + begin, base + past - 1, actions)
+        if finished is None or not finished.all():
+            ring.dirty[region.serial] = region
+
+    def _drop_failed(self, packets: int) -> None:
+        if packets:
+            self._counters.drop("ring failed", packets)
+
+    # -- refusals ------------------------------------------------------------------------------
+
+    def _refuse(
+        self, run: RoceRun, rule: str, evidence: str, actions: list[Action], packets: int = 1
+    ) -> bool:
+        self._counters.drop(rule, packets)
+        actions.append(Blame(peer_of(run), rule, evidence))
+        return False
+
+    def _fault(self, ring: RingState, rank: int, rule: str, evidence: str, actions: list[Action]) -> None:
+        if not ring.failed:
+            ring.failed = True
+            actions.append(RingFault(ring.spec.ring_id, rank, rule, evidence))
+
+
+def _has_failed(ring: RingState) -> bool:
+    """``ring.failed``, asked again: a packet of this very run may have faulted the ring."""
+    return ring.failed
+
+
+def consecutive(offsets: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Maximal runs of offsets that rise by ones, in the order given, as (begin, end)."""
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(offsets, breaks)]
+
+
+def foreign_field(ina: InaHeader, spec: RingSpec, epoch: int, rank: int) -> tuple[str, str] | None:
+    """(rule, evidence) for the first field of a header that is not that of its ring, turn and rank."""
+    if (ina.ring_id, ina.key, ina.epoch, ina.rank, ina.ring_size) == (
+        spec.ring_id,
+        spec.key,
+        epoch,
+        rank,
+        spec.size,
+    ):
+        return None
+    who = f"ring {spec.ring_id}, rank {rank}"
+    for rule, got, expected in (
+        ("wrong ring", ina.ring_id, spec.ring_id),
+        ("wrong key", ina.key, spec.key),
+        ("wrong epoch", ina.epoch, epoch),
+        ("wrong rank", ina.rank, rank),
+    ):
+        if got != expected:
+            # A key is a secret: say that it is wrong, not what it is.
+            return rule, who if rule == "wrong key" else f"{who}: {got}, expected {expected}"
+    return "wrong ring size", f"{who}: {ina.ring_size}, expected {spec.size}"
+
+
+def peer_of(run: RoceRun) -> str:
+    source = ".".join(str(byte) for byte in run.src_ip)
+    return f"{source} to queue pair {run.dest_qp}"
+
+
+def _disagreement(first: InaHeader, other: InaHeader) -> str:
+    """How two ranks' headers of one message differ where they must agree; empty if they do not."""
+    fields = ("op_index", "dtype", "op", "msg_len", "flags", "signature")
+    if all(getattr(first, name) == getattr(other, name) for name in fields):
+        return ""
+
+    def describe(header: InaHeader) -> str:
+        ends = " (its last)" if header.flags else ""
+        return (
+            f"rank {header.rank} sent operation {header.op_index} {header.op.name.lower()} of "
+            f"{header.dtype.name.lower()}, {header.msg_len} packets{ends}, "
+            f"digest of type, operation and shape {header.signature:#06x}"
+        )
+
+    return f"{describe(other)}; {describe(first)}"

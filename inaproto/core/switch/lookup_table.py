@@ -1,0 +1,189 @@
+"""Connection lookup table: which message a packet without INA header belongs to (NetReduce section 3.2).
+
+A connection ``(source IP, destination IP, destination QP)`` maps to its ring and rank and to the
+last ``2N`` messages of its flow, each with the PSN of its first packet. A packet is placed by PSN.
+
+Invariants: the PSN ranges of the remembered messages are disjoint; a packet whose message's first
+packet was lost lies in none of them and is dropped, go-back-N brings it again.
+
+Departure: the paper keeps one message per connection. With more than one message in flight a
+go-back-N resend that starts inside message k, after the first packet of k+1 has passed, could then
+never be placed (``tests/paper/test_netreduce_3_2_lookup.py`` shows it), hence ``2N``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inaproto.core.switch.ring_spec import FlowSpec
+from inaproto.units import PortId
+
+Rows = slice | NDArray[np.intp]
+"""Rows of a run, or offsets in a message: a slice where they are consecutive, else int indices."""
+
+
+class MessageEntry(NamedTuple):
+    """A message of one flow. ``serial`` is its ``msg_id`` unwrapped, counted from the ring's start."""
+
+    serial: int
+    psn0: int
+    packets: int
+
+
+NOWHERE: Final = -1
+"""No port."""
+
+
+@dataclass(slots=True)
+class Flow:
+    """State of one connection: the table's entry, and what emission in PSN order needs.
+
+    Positions are ``serial * message_packets + offset``, so they order all packets of the ring.
+    """
+
+    spec: FlowSpec
+    ring_id: int
+    psn_mask: int
+    entries: list[MessageEntry | None]
+    gap_signalled: int = -1
+    """Position of the gap for which a later result was let through; once per gap."""
+    reached: int = -1
+    """Position of its latest packet: a sender that goes back has everything behind it still to send."""
+    replay_next: int | None = None
+    """Position that continues the replay in progress, if one is."""
+    src_mac: bytes = b""
+    dst_mac: bytes = b""
+    """Those of ``spec``; where it has none, of the last packet."""
+    ingress: int = NOWHERE
+    """Port of the last first packet, whose key was right: where the rank is."""
+    untold: frozenset[PortId] = field(default=frozenset(), repr=False)
+    """Ports by which its packets may come without saying where ordinary traffic finds its host."""
+    latest: int = field(default=0, repr=False)
+    """Index of the entry that was hit last: the next packet most likely hits it too."""
+
+    @property
+    def row(self) -> int:
+        """Of its packets, and of its results, in every region."""
+        return self.spec.rank
+
+    @property
+    def barred_port(self) -> int:
+        """Port on which its results never leave."""
+        return self.ingress
+
+    def may_come(self, port: int) -> bool:
+        """Whether its packets can ever come there."""
+        return True
+
+    def emitted(self, frontier: int) -> int:
+        """The position up to which its results were sent; ``frontier`` is that of the ring."""
+        return frontier
+
+    def is_at(self, port: int, src_mac: bytes) -> bool:
+        """Whether packets without a key may come from there; at any port while the rank's is not known.
+
+        An address counts that the control plane knows, none that packets brought: no ICRC covers it, and a
+        damaged one would shut the rank out.
+        """
+        return self.ingress in (NOWHERE, port) and src_mac == (self.spec.src_mac or src_mac)
+
+    def settle(self, port: int, src_mac: bytes, dst_mac: bytes) -> None:
+        """The rank is there, as a packet says that is its own."""
+        self.ingress = port
+        if not self.spec.src_mac:
+            self.src_mac, self.dst_mac = src_mac, dst_mac
+
+    def open_message(self, entry: MessageEntry) -> bool:
+        """Remember a message by its first packet. False when its serial is known with another PSN."""
+        index = entry.serial % len(self.entries)
+        present = self.entries[index]
+        if present is not None and present.serial == entry.serial and present != entry:
+            return False
+        self.entries[index] = entry
+        self.latest = index
+        return True
+
+    def forget_messages(self) -> None:
+        """Their slots are another ring's: what still comes of them belongs nowhere."""
+        self.entries = [None] * len(self.entries)
+        self.replay_next = None
+
+    def locate(self, psns: NDArray[np.int64]) -> Iterator[tuple[MessageEntry, Rows, Rows]]:
+        """Place packets by PSN: int64 (n,) -> (message, rows, offsets in the message).
+
+        Rows that belong to no remembered message are in no answer, all others in one.
+        """
+        n = len(psns)
+        first = int(psns[0])
+        entry = self.entries[self.latest]
+        if entry is None or (first - entry.psn0) & self.psn_mask >= entry.packets:
+            entry = self._find(first)
+        if entry is not None:
+            offset = (first - entry.psn0) & self.psn_mask
+            if offset + n <= entry.packets and (n == 1 or self._consecutive(psns)):
+                yield entry, slice(0, n), slice(offset, offset + n)
+                return
+        found = []
+        left = np.ones(n, np.bool_)  # ranges overlap where a sender breaks the rules: each row goes to one
+        for candidate in self.entries:
+            if candidate is None:
+                continue
+            offsets = (psns - candidate.psn0) & self.psn_mask
+            rows = np.flatnonzero(left & (offsets < candidate.packets))
+            if len(rows):
+                left[rows] = False
+                found.append((candidate, rows, offsets[rows]))
+        yield from sorted(found, key=lambda answer: int(answer[1][0]))  # as they arrived
+
+    def find(self, psn: int) -> tuple[MessageEntry, int] | None:
+        """Place one packet: (message, offset)."""
+        entry = self.entries[self.latest]
+        if entry is None or (psn - entry.psn0) & self.psn_mask >= entry.packets:
+            entry = self._find(psn)
+        return None if entry is None else (entry, (psn - entry.psn0) & self.psn_mask)
+
+    def _consecutive(self, psns: NDArray[np.int64]) -> bool:
+        span = int(psns[-1] - psns[0])
+        if span == len(psns) - 1:  # no wrap in between: strictly rising by that much is rising by ones
+            return bool((psns[1:] > psns[:-1]).all())
+        return bool((((psns[1:] - psns[:-1]) & self.psn_mask) == 1).all())
+
+    def _find(self, psn: int) -> MessageEntry | None:
+        for index, entry in enumerate(self.entries):
+            if entry is not None and (psn - entry.psn0) & self.psn_mask < entry.packets:
+                self.latest = index
+                return entry
+        return None
+
+
+class LookupTable:
+    """All connections of all rings."""
+
+    def __init__(self) -> None:
+        self._flows: dict[tuple[bytes, bytes, int], Flow] = {}
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    def add(self, spec: FlowSpec, *, ring_id: int, messages: int, psn_mask: int) -> Flow:
+        flow = Flow(spec, ring_id, psn_mask, [None] * messages, src_mac=spec.src_mac, dst_mac=spec.dst_mac)
+        self._flows[spec.connection] = flow
+        return flow
+
+    def put(self, flow: Flow) -> None:
+        """Register a connection that has its state already."""
+        self._flows[flow.spec.connection] = flow
+
+    def __contains__(self, connection: tuple[bytes, bytes, int]) -> bool:
+        return connection in self._flows
+
+    def get(self, src_ip: bytes, dst_ip: bytes, dest_qp: int) -> Flow | None:
+        return self._flows.get((src_ip, dst_ip, dest_qp))
+
+    def remove(self, spec: FlowSpec) -> None:
+        self._flows.pop(spec.connection, None)

@@ -1,0 +1,1 @@
+"""Captures of what crosses a switch's ports."""

@@ -1,0 +1,318 @@
+"""The host daemon: training processes on one side, a NIC and the switch on the other.
+
+It listens at one UNIX socket for training processes, keeps one fabric (control channel and NIC, see
+:mod:`inaproto.daemon.host.attachment`) towards the switch, and carries the ranks of any number of jobs.
+
+Invariants: start order does not matter, a process that joins while there is no switch waits for it;
+when the switch goes away, the ranks of running jobs wait for it, a bounded time, and the daemon tries to
+reach it until it ends; when the daemon is cancelled, switch and processes are told so and the socket is
+removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import trio
+
+from inaproto.ca.identity import Role
+from inaproto.daemon.host.attachment import Fabric, now
+from inaproto.daemon.host.opening import HelloRefused, NoFabric, OpenNic, open_fabric
+from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.seats import HostSeats
+from inaproto.daemon.host.session import ClientSession
+from inaproto.daemon.host.totals import HostTotals
+from inaproto.daemon.host.turn_seats import TurnSeats
+from inaproto.daemon.host.turns import TurnsOf, no_turns
+from inaproto.daemon.models.channels.queue_pairs import QueuePairs
+from inaproto.daemon.models.host_models import HostModels, host_models
+from inaproto.daemon.models.seat import ModelSeat
+from inaproto.daemon.net.accepting import take_each
+from inaproto.daemon.net.control_address import Door, Holder, TlsDoor, door_of, doors_of
+from inaproto.daemon.net.control_stream import ControlStream
+from inaproto.daemon.net.controller_link import ControllerLink
+from inaproto.daemon.net.unix_sockets import UNIX
+from inaproto.daemon.settings.config import HostSettings
+from inaproto.errors import ConfigError, JobError
+from inaproto.ports import ByteStream, RandomBits, StreamListener, StreamNetwork
+from inaproto.units import US, S
+from inaproto.wire.control_messages import error_message
+from inaproto.wire.sharing_messages import PeerWord
+
+CLIENTS_MAX = 1024
+RETRY_FIRST_S = 0.05
+RETRY_LAST_S = 1.0
+HELLO_REFUSALS_MAX = 5
+"""A host that restarts may meet its own last connection; one refused this often is configured wrongly."""
+
+log = logging.getLogger("inaproto.host")
+
+
+async def run_host(
+    settings: HostSettings,
+    *,
+    open_nic: OpenNic,
+    network: StreamNetwork = UNIX,
+    random_bits: RandomBits = secrets.randbits,
+    turns_of: TurnsOf = no_turns,
+    queue_pairs: QueuePairs | None = None,
+    task_status: trio.TaskStatus[HostDaemon] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled. ``open_nic`` makes the NIC whose port is at the path that the switch names.
+
+    Started (``task_status``) when training processes can connect. Raises ``ConfigError`` when the socket
+    cannot be made, or when switch and host are configured so that they can never work together.
+    ``turns_of`` says of a job on the path ``shared`` when it has the switches, where the settings name no
+    controller that does. ``queue_pairs``: by which words and arrays of models go. ``network`` and
+    ``random_bits`` are for worlds other than the field (``tests/daemon/memory_cluster.py``).
+    """
+    holder = Holder(Role.HOST, settings.name, settings.tls, settings.dir)
+    door = door_of(settings.control, settings.control_path, network, holder)
+    controllers = doors_of(settings.controller, network, holder)
+    listening = await network.listen(settings.listen_path, "listen: host daemon socket")
+    daemon = HostDaemon(settings, open_nic, listening, door, controllers, random_bits, turns_of, queue_pairs)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(daemon.serve_fabrics)
+            nursery.start_soon(daemon.watch_away)
+            nursery.start_soon(daemon.accept)
+            nursery.start_soon(daemon.controller.run)
+            nursery.start_soon(daemon.keep_turns)
+            if daemon.models is not None:
+                await nursery.start(daemon.models.run)
+            if settings.metrics:
+                from inaproto.daemon.net.metrics_server import serve_metrics
+                from inaproto.daemon.observe.metrics import host_metrics
+
+                await nursery.start(serve_metrics, settings.metrics, host_metrics, daemon.status)
+            task_status.started(daemon)
+            log.info("host %s listens at %s", settings.name, settings.listen_path)
+    finally:
+        listening.close()
+        daemon.close_away()
+
+
+class HostDaemon:
+    """Made by :func:`run_host`."""
+
+    def __init__(
+        self,
+        settings: HostSettings,
+        open_nic: OpenNic,
+        listening: StreamListener,
+        door: Door,
+        controllers: Sequence[Door],
+        random_bits: RandomBits,
+        turns_of: TurnsOf,
+        queue_pairs: QueuePairs | None = None,
+    ) -> None:
+        self._settings = settings
+        self._open_nic = open_nic
+        self._listening = listening
+        self._door = door
+        self._random_bits = random_bits
+        self._totals = HostTotals()
+        self._instance = f"{random_bits(64):016x}"
+        self._turn_seats = TurnSeats(
+            settings.name, clock=now, random_bits=random_bits, tell_peer=self._tell_peer
+        )
+        self._turns_of = self._turn_seats if settings.controller else turns_of
+        self._sessions: dict[ClientSession, None] = {}
+        self._fabric: Fabric | None = None
+        self._switch_error = "not tried yet"
+        self._fabrics = 0
+        self._away: list[HostRing] = []
+        """Rings that wait for the switch in the middle of their jobs; the processes may have ended."""
+        self._away_changed = trio.Event()
+        self._began = trio.current_time()
+        self.models: HostModels | None = None
+        """Of push and pull, where there is a models file."""
+        if settings.models is not None:
+            self.models = host_models(
+                settings.models, settings.name, settings.models_tls, settings.dir, queue_pairs
+            )
+        self.seats = HostSeats(self._cut_off, self._seats_changed)
+        self.controller = ControllerLink(
+            "host",
+            settings.name,
+            self.seats,
+            controllers,
+            sharing=self._turn_seats,
+            boot_id=self._instance,
+        )
+
+    @property
+    def fabric(self) -> Fabric | None:
+        """None while there is no switch; also from the end of one fabric on, while its NIC closes."""
+        fabric = self._fabric
+        return None if fabric is None or fabric.has_ended else fabric
+
+    @property
+    def model_seats(self) -> Mapping[str, ModelSeat]:
+        return {} if self.models is None else self.models.seats
+
+    def status(self) -> dict[str, Any]:
+        """For ``inaproto status`` and for processes that ask what they wait for."""
+        settings, fabric = self._settings, self.fabric
+        record: dict[str, Any] = {
+            "role": "host",
+            "name": settings.name,
+            "version": version("inaproto"),
+            "pid": os.getpid(),
+            "uptime_s": trio.current_time() - self._began,
+            "ip": settings.ip,
+            "mtu": settings.mtu,
+            "window_messages": settings.window_messages,
+            "message_packets": settings.message_packets,
+            "transport_timeout": settings.transport_timeout,
+            "clients": len(self._sessions),
+            "switch": {
+                "path": str(self._door),
+                "connected": fabric is not None,
+                "boot_id": fabric.welcome.boot_id if fabric else "",
+                "connections": self._fabrics,
+                "error": "" if fabric else self._fabric.lost if self._fabric else self._switch_error,
+            },
+            "controller": self.controller.status()
+            | {"grants": len(self.seats.holds()), "turns": self._turn_seats.status()},
+            "totals": self._totals.status(),
+            "rings": [],
+            "models": [] if self.models is None else self.models.status(),
+            "models_link": None if self.models is None else self.models.link_status(),
+            "models_nic": None if self.models is None else self.models.nic_status(),
+            "nic": {},
+        }
+        if isinstance(self._door, TlsDoor):
+            record["credentials"] = self._door.credentials.status()
+        return record | (fabric.status() if fabric else {})
+
+    # --- training processes
+
+    async def accept(self) -> None:
+        """Take connections of training processes, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            take = partial(self._admit, nursery)
+            await take_each(self._listening, take, log, "connection of a process")
+
+    def _admit(self, nursery: trio.Nursery, connection: ByteStream) -> None:
+        stream = ControlStream(connection)
+        if len(self._sessions) >= CLIENTS_MAX:
+            text = f"host {self._settings.name} serves {CLIENTS_MAX} connections, its limit; close some"
+            with contextlib.suppress(Exception):
+                stream.send_nowait(error_message(JobError(text)))
+            stream.close()
+        else:
+            nursery.start_soon(self._serve, ClientSession(stream, self))
+
+    async def _serve(self, session: ClientSession) -> None:
+        self._sessions[session] = None
+        try:
+            await session.run()
+        finally:
+            del self._sessions[session]
+
+    def _seats_changed(self) -> None:
+        self.controller.changed()
+
+    def _cut_off(self, job: str, ranks: range, why: str) -> None:
+        for session in list(self._sessions):
+            session.cut_off(job, ranks, why)
+
+    async def keep_turns(self) -> None:
+        """Of jobs on the path ``shared``, if a controller was named that gives them, until cancelled."""
+        if self._settings.controller:
+            await self._turn_seats.run()
+
+    def _tell_peer(self, word: PeerWord) -> None:
+        if self.fabric is not None:
+            self.fabric.tell_peer(word)
+
+    # --- the switch
+
+    async def serve_fabrics(self) -> None:
+        """Keep a connection to the switch, until cancelled."""
+        retry_s = RETRY_FIRST_S
+        refusals = 0
+        while True:
+            try:
+                fabric = await open_fabric(
+                    self._settings,
+                    self._open_nic,
+                    door=self._door,
+                    random_bits=self._random_bits,
+                    instance=self._instance,
+                    turns_of=self._turns_of,
+                    totals=self._totals,
+                    heard_of_peer=self._turn_seats.heard_of_peer,
+                )
+            except NoFabric as why:
+                refusals = refusals + 1 if isinstance(why, HelloRefused) else 0
+                if refusals >= HELLO_REFUSALS_MAX and not self._fabrics:
+                    raise ConfigError(f"name, ip or mac: {why}") from None
+                self._note_switch(str(why))
+            else:
+                retry_s = RETRY_FIRST_S
+                refusals = 0
+                log.info(
+                    "host %s is connected to the switch at %s",
+                    self._settings.name,
+                    self._door,
+                )
+                self._note_switch(await self._use(fabric))
+            await trio.sleep(retry_s)
+            retry_s = min(2 * retry_s, RETRY_LAST_S)
+
+    async def watch_away(self) -> None:
+        """Let ranks that wait for the switch know when they have waited long enough, until cancelled."""
+        while True:
+            found = [at for ring in self._away if ring.is_away and (at := ring.deadline) is not None]
+            if not found:
+                self._away_changed = trio.Event()
+                await self._away_changed.wait()
+                continue
+            with trio.move_on_at((min(found) + US) / S):  # past the deadline for sure, in floats
+                self._away_changed = trio.Event()
+                await self._away_changed.wait()
+            for ring in list(self._away):
+                if ring.is_away:
+                    ring.woke()
+
+    async def end(self) -> None:
+        """In order, before it is cancelled: what workers of models have finished is taken to the servers, for
+        which it waits for a while."""
+        if self.models is not None:
+            await self.models.end()
+
+    def close_away(self) -> None:
+        """The daemon ends: give back what ranks without a process hold."""
+        for ring in self._away:
+            ring.close()
+
+    def _note_switch(self, error: str) -> None:
+        if error != self._switch_error:
+            log.warning("host %s has no switch, and goes on trying: %s", self._settings.name, error)
+        self._switch_error = error
+
+    async def _use(self, fabric: Fabric) -> str:
+        """Serve ``fabric`` until it ends; returns why it did."""
+        self._fabric = fabric
+        self._fabrics += 1
+        away, self._away = self._away, []
+        for ring in away:
+            if ring.is_away or ring.last_words:
+                fabric.rejoin(ring)
+        for session in list(self._sessions):
+            session.fabric_is_up(fabric)
+        try:
+            return await fabric.run()
+        finally:
+            self._fabric = None
+            self._away += fabric.rings_away()
+            self._away_changed.set()

@@ -1,0 +1,141 @@
+"""One rank of a job on its host: the training process, its shared memory, the all-reduces that it has called.
+
+It belongs to the ring of its host (:mod:`inaproto.daemon.host.ring`), which carries its operations out.
+
+Invariants: a rank ends once, and gives its memory back then. One that has left in good order keeps it until
+its ring ends: the transport may still have to repeat what a neighbour lacks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from inaproto.core.host.operations import Operation
+from inaproto.daemon.host.ring_orders import Tensor
+from inaproto.daemon.net.shared_buffers import SharedBuffer, check_request
+from inaproto.errors import JobError
+from inaproto.ports import Nic
+from inaproto.units import Instant
+from inaproto.wire.client_messages import AllReduce, DonePath, Join
+from inaproto.wire.control_messages import Gone, Regrouped
+
+if TYPE_CHECKING:
+    from inaproto.daemon.host.ring import HostRing
+
+REASON_CHARACTERS_MAX = 1000
+
+
+class Owner(Protocol):
+    """Whoever speaks to the training process."""
+
+    def joined(self, ring_id: int, operations_max: int) -> None: ...
+    def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None: ...
+    def rank_failed(self, error: JobError) -> None:
+        """And with it every operation that has not ended."""
+
+    def rank_closed(self) -> None: ...
+    def regrouped(self, message: Regrouped) -> None:
+        """Who goes on after a rank was lost."""
+
+    def regroup_refused(self, error: JobError) -> None: ...
+    def announce_again(self) -> None: ...
+    def process_is_gone(self) -> bool:
+        """Whether the process has closed its connection, even if what it sent before is not read yet."""
+
+
+class LocalRank:
+    """A rank from its ``Join`` to its end; ``host`` is the name of its host."""
+
+    def __init__(self, join: Join, owner: Owner, host: str) -> None:
+        self.join = join
+        self.owner = owner
+        self.ring: HostRing | None = None
+        self.segments: dict[int, SharedBuffer] = {}
+        self.tensors: dict[int, Tensor] = {}
+        """Of the all-reduces that it has called and that have not ended."""
+        self.left_after: int | None = None
+        """All-reduces that it called before it left; None while it is in the job."""
+        self.has_ended = False
+        self._host = host
+        self._called = 0
+
+    def __str__(self) -> str:
+        return f"rank {self.number} of job {self.join.job!r} (pid {self.join.pid})"
+
+    @property
+    def number(self) -> int:
+        """Its rank in the job."""
+        return self.join.rank
+
+    @property
+    def place(self) -> str:
+        """As the switch names it."""
+        return f"rank {self.number} ({self._host}, pid {self.join.pid})"
+
+    @property
+    def has_left(self) -> bool:
+        return self.left_after is not None
+
+    def call(self, request: AllReduce, now: Instant, operations_max: int) -> Operation:
+        """Take its next all-reduce. Raises ``JobError`` for what no client library asks."""
+        buffer = self.segments.get(request.segment)
+        operation = check_request(request, buffer)
+        if request.op_index != self._called:
+            raise JobError(f"{self}: all_reduce {request.op_index} where {self._called} is next")
+        if len(self.tensors) >= operations_max:
+            raise JobError(f"{self}: {len(self.tensors)} all-reduces wait already; wait for one of them")
+        if buffer is not None:
+            self.tensors[request.op_index] = Tensor(operation, buffer, request.offset, now)
+        self._called += 1
+        return operation
+
+    def done(self, op_index: int, path: DonePath, now: Instant) -> None:
+        """Its tensor holds the result."""
+        self.owner.operation_done(op_index, path, now - self.tensors.pop(op_index).since)
+
+    def leave(self) -> None:
+        """It has all its results and calls no more."""
+        self.left_after = self._called
+
+    def gone_message(self, reason: str) -> Gone:
+        """That it is lost to its job."""
+        return Gone(job=self.join.job, rank=self.number, reason=reason[:REASON_CHARACTERS_MAX])
+
+    # --- memory
+
+    def register(self, nic: Nic) -> None:
+        """Its memory, with the NIC of the host's next fabric. Raises ``LocalMisuse`` when that is full."""
+        for buffer in self.segments.values():
+            buffer.register(nic)
+
+    def deregister(self) -> None:
+        for buffer in self.segments.values():
+            buffer.deregister()
+
+    def end(self) -> None:
+        """Give its memory back."""
+        self.has_ended = True
+        for buffer in self.segments.values():
+            buffer.close()
+        self.segments.clear()
+        self.tensors.clear()
+
+    def fail(self, error: JobError) -> None:
+        """Its job has failed, or it is not taken into it."""
+        self.end()
+        if self.has_left:
+            self.owner.rank_closed()
+        else:
+            self.owner.rank_failed(error)
+
+    def status(self) -> dict[str, Any]:
+        """For ``inaproto status``."""
+        return {
+            "rank": self.number,
+            "pid": self.join.pid,
+            "called": self._called,
+            "waiting": len(self.tensors),
+            "left": self.has_left,
+            "segments": len(self.segments),
+            "segment_bytes": sum(buffer.nbytes for buffer in self.segments.values()),
+        }

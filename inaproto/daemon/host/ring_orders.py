@@ -1,0 +1,49 @@
+"""Where the tensors of a host's operations are: in the shared memory of its training processes.
+
+:class:`~inaproto.core.host.performer.RingOrders` carries out the orders of the host's engine on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from inaproto.core.host.operations import Operation
+from inaproto.daemon.net.shared_buffers import SharedBuffer
+from inaproto.ports import Segment
+from inaproto.units import Instant
+
+
+@dataclass(slots=True)
+class Tensor:
+    """Of an operation that has not ended: ``offset`` into the client's memory."""
+
+    operation: Operation
+    buffer: SharedBuffer
+    offset: int
+    since: Instant
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """``nbytes`` from ``offset`` on."""
+        at = self.offset + offset
+        return self.buffer.view[at : at + nbytes]
+
+
+class ClientTensors:
+    """By index of the operation, of each of a host's ranks in rank order."""
+
+    def __init__(self, tensors: Sequence[Mapping[int, Tensor]]) -> None:
+        self._tensors = tensors
+
+    @property
+    def ranks(self) -> int:
+        return len(self._tensors)
+
+    def views(self, op_index: int, offset: int, nbytes: int) -> list[memoryview]:
+        return [tensors[op_index].view(offset, nbytes) for tensors in self._tensors]
+
+    def payload(self, op_index: int, offset: int, nbytes: int) -> Segment:
+        (tensors,) = self._tensors
+        tensor = tensors[op_index]
+        region = tensor.buffer.region
+        return Segment(region.key, region.va + tensor.offset + offset, nbytes)

@@ -1,0 +1,310 @@
+"""One connection of a training process to its host daemon: from bytes of a stranger to a rank.
+
+Invariants: a process can harm only its own connection: what is no message, or asks for what no
+client library asks, is answered by an ``Error`` that says why, and the connection is closed. A
+connection that ends without ``Leave`` means that the process is gone, and its rank is lost to its job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import trio
+
+from inaproto.core.rendezvous.rules import job_name
+from inaproto.daemon.host.attachment import Fabric
+from inaproto.daemon.host.local_rank import LocalRank
+from inaproto.daemon.host.ring import HostRing
+from inaproto.daemon.host.seats import HostSeats
+from inaproto.daemon.models.seat import ModelSeat
+from inaproto.daemon.models.session import ModelSession
+from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.session_rules import for_people
+from inaproto.daemon.net.shared_buffers import map_buffer
+from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
+from inaproto.wire.client_messages import AllReduce, Buffer, Done, DonePath, Join, Joined, Leave, Ok
+from inaproto.wire.control_messages import (
+    Message,
+    Regroup,
+    Regrouped,
+    Status,
+    StatusReply,
+    encode_message,
+    error_message,
+)
+from inaproto.wire.push_pull_messages import ModelClock, ModelJoin, ModelLeave, ModelPull, ModelSave
+
+SEGMENTS_MAX = 256
+"""Segments of one process: each takes one of the NIC's memory regions."""
+SEGMENTS_OF_HOST_MAX = 3072
+"""Of all processes; the rest of the NIC's regions (softnic: 4096) is for the rings of processes that join."""
+
+log = logging.getLogger("inaproto.host")
+
+
+class Daemon(Protocol):
+    """What a session needs of the daemon that it belongs to."""
+
+    @property
+    def fabric(self) -> Fabric | None: ...
+    @property
+    def seats(self) -> HostSeats: ...
+    @property
+    def model_seats(self) -> Mapping[str, ModelSeat]: ...
+    def status(self) -> dict[str, Any]: ...
+
+
+class ClientSession:
+    """Serves one connection; see the module."""
+
+    def __init__(self, stream: ControlStream, daemon: Daemon) -> None:
+        self._stream = stream
+        self._daemon = daemon
+        self._pid = stream.peer_pid()
+        self._join: Join | None = None
+        self._rank: LocalRank | None = None
+        self._leave_id: int | None = None
+        self._seat: tuple[str, int] | None = None
+        """Job and rank, once its ring has stood."""
+        self._regroup: Regroup | None = None
+        """Asked, and not answered yet."""
+        self._model: ModelSession | None = None
+        """Of a process that is no rank but a worker of a model."""
+
+    def __str__(self) -> str:
+        return f"process {self._pid}" + (f" ({self._rank})" if self._rank else "")
+
+    async def run(self) -> None:
+        """Serve until the process leaves, ends or breaks the rules."""
+        reason = ""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._stream.run)
+                reason = await self._serve()
+                nursery.cancel_scope.cancel()
+        finally:
+            if not reason:
+                reason = "its host daemon was stopped"
+                text = f"the host daemon of process {self._pid} was stopped; start it and join again"
+                self._send(error_message(DaemonUnreachable(text)))
+            if self._rank is not None and self._rank.ring is not None:
+                self._process_ended(self._rank, self._rank.ring, reason)
+            if self._model is not None:
+                self._model.close()
+            self._stream.close()
+            if self._seat is not None:
+                failure = reason if self._leave_id is None else ""
+                self._daemon.seats.left(*self._seat, failure=failure)
+
+    def cut_off(self, job: str, ranks: range, why: str) -> None:
+        """If it is of these."""
+        if self._seat is not None and job_name(self._seat[0]) == (job, False) and self._seat[1] in ranks:
+            self._stream.close(self._refuse(JobError(f"job {job}: {why}")))
+
+    async def _serve(self) -> str:
+        """Returns why the connection has ended."""
+        while True:
+            try:
+                message = await self._stream.receive()
+                if isinstance(message, Leave) and message.reason:
+                    return f"process {self._pid} has given up: {for_people(message.reason)}"
+                self._handle(message)
+            except EndOfChannel as end:
+                return f"process {self._pid} ended without leaving (its connection was {end.reason})"
+            except DecodeError as error:
+                return self._refuse(JobError(f"no valid message: {error}; use the inaproto client"))
+            except JobError as error:
+                return self._refuse(error)
+
+    def _refuse(self, error: JobError, of: int = 0) -> str:
+        log.warning("%s is cut off: %s", self, error)
+        self._send(error_message(error, of=of))
+        return f"process {self._pid} was cut off: {error}"
+
+    def _send(self, message: Message) -> None:
+        with contextlib.suppress(EndOfChannel):  # then receive() sees it too
+            self._stream.send_nowait(message)
+
+    # --- requests
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case AllReduce():
+                self._all_reduce(message)
+            case Buffer():
+                self._buffer(message)
+            case Join():
+                self._asked_to_join(message)
+            case Leave():
+                self._leave(message)
+            case Regroup():
+                self._asked_to_regroup(message)
+            case Status(id=id):
+                self._report(id)
+            case ModelJoin():
+                self._asked_for_model(message)
+            case ModelClock() | ModelPull() | ModelSave() | ModelLeave():
+                if self._model is None:
+                    raise JobError(f"{message.TYPE} before a model_join")
+                self._model.handle(message)
+            case _:
+                raise JobError(f"a host daemon does not take messages of type {message.TYPE!r}")
+
+    def _asked_for_model(self, join: ModelJoin) -> None:
+        if self._join is not None or self._model is not None:
+            raise JobError("a second join on one connection; connect again for another model")
+        try:
+            self._model = ModelSession(join, self._daemon.model_seats, self._send, self._stream.peer_is_gone)
+        except JoinRefused as error:
+            self._send(error_message(error, of=join.id))
+
+    def _asked_to_join(self, join: Join) -> None:
+        if self._join is not None or self._leave_id is not None or self._model is not None:
+            raise JobError("a second join on one connection; connect again for another rank")
+        if join.rank >= join.size:
+            text = f"there is no rank {join.rank} in a job of {join.size}; ranks are 0 to {join.size - 1}"
+            return self._send(error_message(JoinRefused(text), of=join.id))
+        # The kernel's word for the process, where it has one (0: it is in another PID namespace).
+        self._join = join if not self._pid else replace(join, pid=self._pid)
+        fabric = self._daemon.fabric
+        if fabric is not None:
+            self.fabric_is_up(fabric)
+        return None
+
+    def fabric_is_up(self, fabric: Fabric) -> None:
+        """Go on with what waited for the switch: a join, or the question who goes on without a lost rank."""
+        if self._regroup is not None and self._rank is not None:
+            fabric.regroup(self._rank, self, self._regroup.operations_done)
+        if self._join is None or self._rank is not None:
+            return
+        try:
+            self._require_seat(self._join)
+            self._rank = fabric.join(self._join, self)
+        except JoinRefused as error:
+            self._join = None
+            self._send(error_message(error, of=0))
+
+    def _require_seat(self, join: Join) -> None:
+        """Raises ``JoinRefused``."""
+        refusal = self._daemon.seats.refusal_of(join.job, join.rank, join.key)
+        if refusal:
+            raise JoinRefused(f"rank {join.rank} (pid {join.pid}) cannot join job {join.job!r}: {refusal}")
+
+    def _buffer(self, message: Buffer) -> None:
+        descriptor = self._stream.take_descriptor()
+        if descriptor is None:
+            raise JobError(f"segment {message.segment}: no descriptor came with the message")
+        if self._model is not None:
+            self._model.buffer(message, descriptor)
+            return
+        rank = self._rank
+        if rank is None or message.segment in rank.segments or len(rank.segments) >= SEGMENTS_MAX:
+            os.close(descriptor)
+            raise JobError(
+                f"segment {message.segment}: comes before joining, twice, or is one more than {SEGMENTS_MAX}"
+            )
+        fabric = self._daemon.fabric
+        if fabric is not None and fabric.segments >= SEGMENTS_OF_HOST_MAX:
+            os.close(descriptor)
+            raise JobError(
+                f"segment {message.segment}: the processes of this host have {fabric.segments} segments, its "
+                "limit; use fewer, larger buffers"
+            )
+        if rank.has_ended or rank.ring is None:
+            os.close(descriptor)  # the process will read that its job has failed
+        else:
+            rank.segments[message.segment] = map_buffer(
+                descriptor, segment=message.segment, nbytes=message.nbytes, nic=rank.ring.nic
+            )
+        self._send(Ok(id=message.id))
+
+    def _report(self, id: int) -> None:
+        reply = StatusReply(id=id, body=self._daemon.status())
+        try:
+            encode_message(reply)
+        except LocalMisuse as error:  # thousands of rings do not fit in one message
+            self._send(error_message(JobError(f"the status does not fit in a message: {error}"), of=id))
+        else:
+            self._send(reply)
+
+    def _leave(self, message: Leave) -> None:
+        """Confirmed when the job is over, so that its name can be used again; the process need not wait."""
+        self._leave_id = message.id
+        self._join = None
+        rank = self._rank
+        if rank is not None and rank.ring is not None:
+            rank.ring.leave(rank)
+        if rank is None or rank.has_ended:
+            self.rank_closed()
+
+    def _all_reduce(self, message: AllReduce) -> None:
+        rank, fabric = self._rank, self._daemon.fabric
+        if rank is None:
+            raise JobError(f"all_reduce {message.op_index} before joining a job")
+        if rank.ring is not None and not rank.has_ended:  # else it will read that its job has failed
+            rank.ring.submit(rank, message)
+            if fabric is not None:
+                fabric.submitted()
+
+    def _asked_to_regroup(self, message: Regroup) -> None:
+        rank, fabric = self._rank, self._daemon.fabric
+        if rank is None or not rank.has_ended or rank.has_left or self._regroup is not None:
+            raise JobError("a regroup of a rank whose job has not failed, or a second one")
+        self._regroup = message
+        if fabric is not None:
+            fabric.regroup(rank, self, message.operations_done)
+
+    def _process_ended(self, rank: LocalRank, ring: HostRing, reason: str) -> None:
+        fabric, had_failed = self._daemon.fabric, rank.has_ended
+        ring.gone(rank, reason)
+        if had_failed and fabric is not None:
+            fabric.gone_after_end(rank, self, reason)
+
+    # --- what the rank's ring tells (Owner)
+
+    def joined(self, ring_id: int, operations_max: int) -> None:
+        if self._join is not None:
+            join = self._join
+            self._seat = join.job, join.rank
+            self._daemon.seats.joined(*self._seat, join.key)
+            self._send(
+                Joined(
+                    id=join.id,
+                    ring_id=ring_id,
+                    rank=join.rank,
+                    size=join.size,
+                    operations_max=operations_max,
+                    segments_max=SEGMENTS_MAX,
+                )
+            )
+
+    def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None:
+        self._send(Done(op_index=op_index, path=path, ns=duration_ns))
+
+    def rank_failed(self, error: JobError) -> None:
+        self._send(error_message(error))
+
+    def rank_closed(self) -> None:
+        if self._leave_id is not None:
+            self._send(Ok(id=self._leave_id))
+
+    def regrouped(self, message: Regrouped) -> None:
+        if self._regroup is not None:
+            self._send(replace(message, id=self._regroup.id))
+            self._regroup = None
+
+    def regroup_refused(self, error: JobError) -> None:
+        if self._regroup is not None:
+            self._send(error_message(error, of=self._regroup.id))
+            self._regroup = None
+
+    def process_is_gone(self) -> bool:
+        return self._stream.peer_is_gone()
+
+    def announce_again(self) -> None:
+        self._rank = None

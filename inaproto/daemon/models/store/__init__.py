@@ -1,0 +1,1 @@
+"""A shard of a model on disk."""

@@ -1,0 +1,1 @@
+"""Streams, sockets, TLS and control messages: what all daemons speak through."""

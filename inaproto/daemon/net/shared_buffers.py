@@ -1,0 +1,131 @@
+"""Shared memory that a training process hands to its host daemon: memfd segments, checked and mapped.
+
+The tensor never goes through the socket: the client puts it into a memfd, passes the descriptor
+(SCM_RIGHTS), and both sides map it. The NIC reads messages straight from it, results are copied
+straight into it.
+
+Invariants: nothing that a client does to its descriptor can kill the daemon. Touching a page behind
+the end of a file raises SIGBUS, so a segment must be sealed against shrinking, be long enough, and
+consist of ordinary pages (huge pages are reserved at fault time, and a failed reservation is SIGBUS
+too). All bounds are checked before a buffer is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import mmap
+import os
+from dataclasses import dataclass
+
+from inaproto.core.host.engines.in_network import Operation
+from inaproto.errors import FabricError, JobError, LocalMisuse
+from inaproto.ports import MemoryRegion, Nic
+from inaproto.units import OpIndex
+from inaproto.wire.client_messages import AllReduce
+from inaproto.wire.ina_header import Dtype, Op, signature
+
+SEGMENT_BYTES_MAX = 1 << 40
+_SEALS_ALLOWED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@dataclass(slots=True)
+class SharedBuffer:
+    """A mapped segment; ``region`` is how the NIC knows it."""
+
+    segment: int
+    nbytes: int
+    memory: mmap.mmap
+    view: memoryview
+    nic: Nic | None
+    """None while it is registered with none."""
+    region: MemoryRegion
+
+    def register(self, nic: Nic) -> None:
+        """With the NIC of the host's next fabric. Raises ``LocalMisuse`` when that is full."""
+        self.region = nic.register_memory(self.view.toreadonly())
+        self.nic = nic
+
+    def deregister(self) -> None:
+        if self.nic is not None:
+            self.nic.deregister_memory(self.region)
+            self.nic = None
+
+    def close(self) -> None:
+        """Forget the segment; its memory goes when nobody maps it any more."""
+        self.deregister()
+        # Where the NIC still holds a view (BufferError), the mapping ends with that view.
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            self.memory.close()
+
+
+def map_buffer(descriptor: int, *, segment: int, nbytes: int, nic: Nic) -> SharedBuffer:
+    """Check, map and register ``nbytes`` of a client's memfd; closes the descriptor.
+
+    Raises ``JobError`` that says what is wrong with the descriptor.
+    """
+    memory = map_memory(descriptor, segment=segment, nbytes=nbytes)
+    view = memoryview(memory)
+    try:
+        region = nic.register_memory(view.toreadonly())  # peers write to receive slots only
+    except (LocalMisuse, FabricError) as error:
+        raise JobError(
+            f"segment {segment} cannot be registered: {error}; use fewer, larger buffers"
+        ) from None
+    return SharedBuffer(segment, nbytes, memory, view, nic, region)
+
+
+def map_memory(descriptor: int, *, segment: int, nbytes: int) -> mmap.mmap:
+    """Check and map a client's memfd, and close the descriptor. Raises ``JobError``."""
+    try:
+        _check(descriptor, segment, nbytes)
+        try:
+            return mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except (OSError, ValueError) as error:
+            raise JobError(f"segment {segment} of {nbytes} bytes cannot be mapped: {error}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _check(descriptor: int, segment: int, nbytes: int) -> None:
+    if not 0 < nbytes <= SEGMENT_BYTES_MAX:
+        raise JobError(f"segment {segment} of {nbytes} bytes; 1 to {SEGMENT_BYTES_MAX} are allowed")
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        raise JobError(f"segment {segment}: its descriptor is not a memfd; make it by memfd_create") from None
+    if not seals & fcntl.F_SEAL_SHRINK or seals & ~_SEALS_ALLOWED:
+        raise JobError(
+            f"segment {segment}: its memfd has the seals {seals:#x}; it must be sealed against shrinking "
+            "(F_SEAL_SHRINK) and be writable"
+        )
+    size = os.fstat(descriptor).st_size
+    if size < nbytes:
+        raise JobError(f"segment {segment}: its memfd has {size} bytes, the message says {nbytes}")
+    page = os.fstatvfs(descriptor).f_bsize
+    if page != mmap.PAGESIZE:
+        raise JobError(
+            f"segment {segment}: its memfd has pages of {page} bytes; only {mmap.PAGESIZE} are taken"
+        )
+
+
+def check_request(request: AllReduce, buffer: SharedBuffer | None) -> Operation:
+    """The operation that a client asks for. Raises ``JobError`` for what no client library asks."""
+    name = f"all_reduce {request.op_index}"
+    if buffer is None:
+        raise JobError(f"{name}: there is no segment {request.segment}")
+    end = request.offset + request.nbytes
+    if end > buffer.nbytes:
+        raise JobError(
+            f"{name}: bytes {request.offset} to {end} of segment {request.segment}, which has {buffer.nbytes}"
+        )
+    dtype, op = Dtype(request.dtype), Op(request.op)
+    nbytes = math.prod(request.shape) * dtype.itemsize
+    if nbytes != request.nbytes:
+        raise JobError(
+            f"{name}: shape {request.shape} of {dtype.name} has {nbytes} bytes, it says {request.nbytes}"
+        )
+    digest = signature(dtype, op, request.shape if request.whole is None else request.whole)
+    return Operation(OpIndex(request.op_index), dtype, op, nbytes, digest)

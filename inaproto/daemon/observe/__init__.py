@@ -1,0 +1,1 @@
+"""What daemons show of themselves: status, tables, metrics, logs."""

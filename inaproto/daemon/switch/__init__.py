@@ -1,0 +1,1 @@
+"""The switch daemon: ports, trunks, accelerator and control plane."""

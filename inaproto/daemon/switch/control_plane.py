@@ -1,0 +1,458 @@
+"""The control plane: hosts' and switches' sessions, the rendezvous and, in a fabric, the control of trees.
+
+It runs in the switch that is alone, or in the root of a fabric, and goes down with it. The rendezvous
+decides who belongs to which ring, :class:`~inaproto.core.rendezvous.fabric.control.TreeControl` which switch
+does what for it; where there is only one switch, the rendezvous' orders go straight to its accelerator.
+
+Invariants: the cores are stepped from synchronous code only, so no step sees another half done; what one
+core or the accelerator says to another goes through a queue and is never a call back into a running step. A
+host is welcome, and stays, only while the switch at which its NIC is has its ports open. One task keeps the
+deadlines of both cores.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, assert_never
+
+import trio
+
+from inaproto.core.rendezvous.events import (
+    LinkMeasured,
+    Noted,
+    RefuseHost,
+    RendezvousAction,
+    RendezvousConfig,
+    RendezvousEvent,
+    RingStands,
+    Send,
+    SessionEnded,
+    SessionId,
+    ShuttingDown,
+    TreeState,
+    TreesWished,
+    TreeWished,
+    WantRing,
+    WelcomeHost,
+    Woke,
+    flat_plan,
+    itself,
+)
+from inaproto.core.rendezvous.fabric.control import TreeControl
+from inaproto.core.rendezvous.fabric.events import (
+    Admit,
+    Faulted,
+    HostSeen,
+    Installed,
+    Order,
+    Refused,
+    Release,
+    RingGone,
+    RingWanted,
+    StartAsked,
+    SwitchArrived,
+    SwitchLost,
+    Tell,
+    TimePassed,
+    TreeAction,
+    TreeEvent,
+    TrunkSaid,
+)
+from inaproto.core.rendezvous.rendezvous import Rendezvous
+from inaproto.core.rendezvous.tree_moves import stands
+from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
+from inaproto.core.switch.ring_spec import SHARED_POOL, PoolSpec
+from inaproto.daemon.net.session_rules import Guard
+from inaproto.daemon.settings.config import SwitchSettings
+from inaproto.daemon.settings.fabric_file import Place
+from inaproto.daemon.switch.capture_desk import CaptureDesk
+from inaproto.daemon.switch.control_server import ControlServer
+from inaproto.daemon.switch.fabric_members import FabricMembers
+from inaproto.daemon.switch.link_probes import LinkProbes
+from inaproto.daemon.switch.ports import current_instant
+from inaproto.daemon.switch.ring_records import install_message
+from inaproto.errors import Blame
+from inaproto.ports import RandomBits
+from inaproto.units import MS, US, Instant, S
+from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Start, Welcome
+from inaproto.wire.ina_messages import InaStands
+from inaproto.wire.link_messages import LinkProbed, LinkProbeWord
+from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
+
+log = logging.getLogger("inaproto.switch")
+
+SESSIONS_SPARE = 32
+"""Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
+TRUNK_WAIT_S = 5.0
+"""How long a ring waits for a trunk where rings that end are not recovered (``recover_ms`` is 0)."""
+LINKS_SHOWN = 64
+"""The newest."""
+ControlEvent = RendezvousEvent | TreeEvent
+
+
+class ControlPlane:
+    """``order`` goes to this switch's own accelerator, and returns whether that did not refuse."""
+
+    def __init__(
+        self,
+        settings: SwitchSettings,
+        place: Place | None,
+        boot_id: str,
+        *,
+        order: Callable[[InstallRing | RemoveRing], bool],
+        blame: Callable[[Blame], None],
+        switch_lost: Callable[[str], None],
+        status: Callable[[], dict[str, Any]],
+        random_bits: RandomBits,
+        captures: CaptureDesk,
+        guard: Guard | None = None,
+    ) -> None:
+        self._settings = settings
+        self._place = place
+        self._boot_id = boot_id
+        self._order = order
+        self._refused: dict[int, None] = {}
+        """Of a switch alone: rings that it does not have, until the rendezvous gives them up."""
+        self._blame = blame
+        self._switch_lost = switch_lost
+        self._trees = None
+        if place is not None:
+            wait_ns = settings.recover_ms * MS or round(TRUNK_WAIT_S * S)
+            self._trees = TreeControl(replace(place.fabric.tree_config(), wait_ns=wait_ns))
+        trees = self._trees
+        self._rendezvous = Rendezvous(
+            RendezvousConfig(
+                jobs_max=settings.rings_max,
+                ranks_max=settings.ranks_max,
+                mtu_max=settings.mtu_max,
+                recover_ns=settings.recover_ms * MS,
+                boot_id=boot_id,
+                first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
+                plan_of=flat_plan if trees is None else trees.plan_of,
+                plan_on=flat_plan if trees is None else trees.plan_of,
+                shape_on=itself if trees is None else trees.shape_of,
+                root="" if place is None else place.fabric.root.name,
+                pool=PoolSpec(SHARED_POOL, settings.pool_rings),
+                links=settings.link_figures,
+                switch_rate_bps=settings.switch_mbps * 1_000_000,
+                tensor_bytes=settings.tensor_kib << 10,
+            )
+        )
+        self._switches: dict[str, SessionId] = {}
+        """Of the other switches that are connected; the root needs no session."""
+        self._probes = LinkProbes(
+            0 if settings.link_mbps else settings.link_probe_kib << 10, self._tell_probe, self._link_measured
+        )
+        self._members = None if place is None else FabricMembers(place)
+        self.trees_changed: Callable[[], None] = lambda: None
+        """Called when ``tree_states()`` may have changed."""
+        self._tree_states: tuple[TreeState, ...] = ()
+        self._deadline_changed = trio.Event()
+        self._events: deque[ControlEvent] = deque()
+        self._handling = False
+        self.server = ControlServer(
+            self.handle,
+            status,
+            desk=self,
+            sessions_max=settings.ports_max * (len(place.fabric.entries) if place else 1) + SESSIONS_SPARE,
+            random_bits=random_bits,
+            captures=captures,
+            guard=guard,
+        )
+
+    def handle(self, event: ControlEvent) -> None:
+        """Step the core that it is for and perform its actions, then the events that these caused."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        deadline = self._deadline
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._handling = False
+        if self._deadline != deadline:
+            self._deadline_changed.set()
+        states = self._rendezvous.tree_states()
+        if states != self._tree_states:
+            self._tree_states = states
+            self.trees_changed()
+
+    # --- trees of shared jobs
+
+    def wish_trees(self, wishes: tuple[TreeWished, ...]) -> None:
+        """All wishes that there are, instead of those before."""
+        self.handle(TreesWished(wishes))
+
+    def tree_states(self) -> tuple[TreeState, ...]:
+        """Where the rings of the jobs on the path ``shared`` are; without a job while it gathers."""
+        return self._tree_states
+
+    @property
+    def _deadline(self) -> Instant | None:
+        of_trees = None if self._trees is None else self._trees.deadline
+        return min((at for at in (self._rendezvous.deadline, of_trees) if at is not None), default=None)
+
+    def _step(self, event: ControlEvent) -> None:
+        now = current_instant()
+        if not isinstance(event, TreeEvent):
+            if isinstance(event, SessionEnded):
+                self._probes.session_ended(event.session)
+            for action in self._rendezvous.step(event, now):
+                self._perform(action)
+        elif self._trees is not None:
+            for order in self._trees.step(event, now):
+                self._perform_of_trees(order)
+
+    async def keep_deadlines(self) -> None:
+        """Wake the cores when a deadline has passed, until cancelled."""
+        while True:
+            self._deadline_changed = trio.Event()
+            deadline = self._deadline
+            # A microsecond more, so that the float clock is past the deadline for sure.
+            at = math.inf if deadline is None else (deadline + US) / S
+            with trio.move_on_at(at):
+                await self._deadline_changed.wait()
+            if deadline is not None and current_instant() >= deadline:
+                self.handle(Woke())
+                self.handle(TimePassed())
+
+    def shut_down(self, reason: str) -> None:
+        """Tell whoever has a ring."""
+        self.handle(ShuttingDown(reason))
+
+    def said_of_ring(self, said: RingFault | RingRefused) -> None:
+        """By this switch's own accelerator."""
+        if self._place is None:
+            self.handle(said)
+        else:
+            self.switch_said(self._place.name, said)
+
+    # --- orders of the cores
+
+    def _perform(self, action: RendezvousAction) -> None:
+        is_fabric = self._trees is not None
+        match action:
+            case Send(session, message):
+                if is_fabric and isinstance(message, Start | InaStands):
+                    self.handle(StartAsked(action))
+                elif not stands(message) or stands(message) not in self._refused:
+                    self._tell_host(session, message)
+            case WelcomeHost(session, hello_id):
+                self._welcome(session, hello_id)
+            case RefuseHost(session, error):
+                self.server.refuse(session, error)
+            case InstallRing(spec):
+                if is_fabric:
+                    self.handle(RingWanted(spec))
+                else:
+                    self._install(action)
+            case WantRing(spec, tree):
+                if is_fabric:
+                    self.handle(RingWanted(spec, tree))
+                else:
+                    self._install(InstallRing(spec))
+            case RemoveRing(ring_id):
+                if is_fabric:
+                    self.handle(RingGone(ring_id))
+                else:
+                    self._refused.pop(ring_id, None)
+                    self._order(action)
+            case Noted(text, is_problem):
+                log.log(logging.WARNING if is_problem else logging.INFO, "%s", text)
+            case Blame():
+                self._blame(action)
+            case _:
+                assert_never(action)
+
+    def _install(self, order: InstallRing) -> None:
+        """A switch alone: what it refuses the rendezvous hears when it has told hosts of the ring."""
+        self._refused.pop(order.spec.ring_id, None)
+        if not self._order(order):
+            self._refused[order.spec.ring_id] = None
+
+    def _tell_host(self, session: SessionId, message: Message) -> None:
+        self.server.send(session, message)
+        ring_id = stands(message)
+        if ring_id:
+            self.handle(RingStands(ring_id))
+
+    def _perform_of_trees(self, action: TreeAction) -> None:
+        match action:
+            case Order(switch, order):
+                self._to_switch(switch, order)
+            case Admit(switch):
+                self._tell_switch(switch, SwitchAdmit())
+            case Tell(event):
+                self.handle(event)
+            case Release(start):
+                self._tell_host(start.session, start.message)
+            case _:
+                assert_never(action)
+
+    def _to_switch(self, switch: str, order: InstallRing | RemoveRing) -> None:
+        if self._place is not None and switch == self._place.name:
+            if self._order(order) and isinstance(order, InstallRing):
+                self.handle(Installed(switch, order.spec.ring_id))
+        elif isinstance(order, InstallRing):
+            self._tell_switch(switch, install_message(order.spec))
+        else:
+            self._tell_switch(switch, RingRemove(ring_id=order.ring_id))
+
+    def _tell_switch(self, switch: str, message: Message) -> None:
+        session = self._switches.get(switch)
+        if session is not None:
+            self.server.order(session, message)
+
+    # --- hosts
+
+    def is_in_job(self, session: SessionId, job: str) -> bool:
+        """Whether the host of that session has ranks of it."""
+        return self._rendezvous.is_in_job(session, job)
+
+    def refusal_of(self, hello: Hello) -> Error | None:
+        """Why a host cannot be welcome now, before the rendezvous hears of it."""
+        name, place = hello.switch, self._place
+        if place is None or (name and name not in place.fabric.by_name):
+            if not name and place is None:
+                return None
+            known = "this switch is alone" if place is None else ", ".join(place.fabric.by_name)
+            text = f"host {hello.host!r}: there is no switch {name!r} to be at ({known})"
+            return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
+        if name and Place(place.fabric, name).is_further_root:
+            text = f"host {hello.host!r}: {name} is a further root, at which no host can be; choose a leaf"
+            return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
+        own = [
+            entry.name for entry in place.fabric.entries if place.fabric.address(entry.name).ip == hello.ip
+        ]
+        if own:
+            text = f"host {hello.host!r}: its IP address is that of the virtual connections of {own[0]}"
+            return Error(code=SWITCH_UNKNOWN, message=text, of=hello.id)
+        members = self._members
+        if members is not None and not members.is_open(name or place.name):
+            why = "it is starting" if name in self._switches else "it has not been here yet"
+            if members.why_away(name) and name not in self._switches:
+                why = f"it is gone: {members.why_away(name)}"
+            text = f"host {hello.host!r} has to wait for its switch {name}: {why}"
+            return Error(code=SWITCH_AWAY, message=text, of=hello.id)
+        return None
+
+    def _welcome(self, session: SessionId, hello_id: int) -> None:
+        hello = self.server.hello_of(session)
+        settings, ports_path = self._settings, self._settings.ports_path
+        if self._place is not None and hello is not None:
+            switch = hello.switch or self._place.name
+            ports_path = self._place.fabric.by_name[switch].ports_path
+            self.handle(HostSeen(hello.ip, switch))
+        welcome = Welcome(
+            id=hello_id, boot_id=self._boot_id, port_path=str(ports_path), mtu_max=settings.mtu_max
+        )
+        self.server.send(session, welcome)
+        if hello is not None and hello.probes:
+            self._probes.host_arrived(session, hello.host, self._rendezvous.links, current_instant())
+
+    # --- other switches
+
+    def refusal_of_switch(self, hello: SwitchHello) -> str:
+        """Empty: it is welcome."""
+        reason = self._why_refused(hello)
+        if reason and self._members is not None:
+            self._members.refused(hello.switch, reason)
+        return reason
+
+    def _why_refused(self, hello: SwitchHello) -> str:
+        place, name = self._place, hello.switch
+        if place is None:
+            return "this switch is alone: it was started without a fabric file (--fabric)"
+        if hello.fabric != place.fabric.digest:
+            return (
+                f"switch {name!r} has another fabric file than {place.name}, the root; give all switches the "
+                "same one, and start anew those that have an old one"
+            )
+        if name == place.name or name not in place.fabric.by_name:
+            return f"switch {name!r} is not below {place.name} in the fabric"
+        if name in self._switches:
+            return f"another switch {name!r} is connected; give each switch daemon its own --name"
+        return ""
+
+    def switch_arrived(self, session: SessionId, hello: SwitchHello) -> None:
+        name = hello.switch
+        log.info("switch %s is here, boot %s", name, hello.boot_id)
+        self._switches[name] = session
+        if self._members is not None:
+            self._members.came(name)
+        self.server.send(session, SwitchWelcome(id=hello.id, boot_id=self._boot_id))
+        self.handle(SwitchArrived(name, is_trunk_up=False))
+
+    def switch_opened(self, switch: str) -> None:
+        if self._members is not None:
+            self._members.opened(switch)
+
+    def trunk_said(self, switch: str, above: str, error: str) -> None:
+        """``above``: empty if it is the one of the fabric's own tree."""
+        link = None if self._members is None else self._members.said_of_trunk(switch, above, error)
+        if link is not None:
+            self.handle(TrunkSaid(switch, error, link[1]))
+
+    def switch_said(self, switch: str, said: RingFault | RingRefused | Installed) -> None:
+        match said:
+            case RingFault():
+                self.handle(Faulted(switch, said))
+            case RingRefused():
+                self.handle(Refused(switch, said))
+            case Installed():
+                self.handle(said)
+            case _:
+                assert_never(said)
+
+    def switch_ended(self, switch: str, reason: str) -> None:
+        log.warning("switch %s is lost: %s", switch, reason)
+        del self._switches[switch]
+        if self._members is not None:
+            self._members.gone(switch, reason)
+        self._switch_lost(switch)
+        self.handle(SwitchLost(switch, reason))
+        self.server.end_hosts(switch, f"its switch {switch} is gone: {reason}")
+
+    # --- links of hosts
+
+    def probe_said(self, session: SessionId, message: LinkProbeWord | LinkProbed) -> None:
+        self._probes.said(session, message)
+
+    def _tell_probe(self, session: SessionId, message: Message) -> None:
+        self.server.send(session, message)
+
+    def _link_measured(self, hosts: tuple[str, str], latency_ns: int, rate_bps: int) -> None:
+        self.handle(LinkMeasured(hosts, latency_ns, rate_bps))
+
+    # --- status
+
+    def status(self) -> dict[str, Any]:
+        rendezvous = asdict(self._rendezvous.view())
+        found = {
+            "hosts": list(rendezvous["hosts"]),
+            "jobs": list(rendezvous["jobs"]),
+            "rendezvous": rendezvous["counters"],
+            "regroupings": list(rendezvous["regroupings"]),
+            "trees": list(rendezvous["trees"]),
+            "host_links": self._links_status(),
+        }
+        if self._trees is not None and self._members is not None:
+            found["fabric"] = self._members.status(self._trees.view())
+        return found
+
+    def _links_status(self) -> dict[str, Any]:
+        figures = self._settings.link_figures
+        return {
+            "configured": "" if figures is None else str(figures),
+            "measured": [
+                {"hosts": list(one.hosts), "latency_ns": one.latency_ns, "rate_bps": one.rate_bps}
+                for one in self._rendezvous.links.all()[-LINKS_SHOWN:]
+            ],
+            "not_measured": dict(self._probes.failed),
+        }

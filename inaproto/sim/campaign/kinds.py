@@ -1,0 +1,66 @@
+"""Kinds of worlds that a campaign can draw: by name, what draws them and which they are."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, assert_never
+
+from inaproto.errors import LocalMisuse
+from inaproto.faults.streams import Seed
+from inaproto.sim.frames.draw.machines import draw_machines
+from inaproto.sim.frames.draw.racks import draw_racks
+from inaproto.sim.frames.draw.recovering import draw_recovery
+from inaproto.sim.frames.draw.shared import draw_shared
+from inaproto.sim.frames.draw.swarm import WorldConfig, draw_world
+
+
+class WorldKind(StrEnum):
+    SINGLE = "single"
+    """One switch and all hosts at it."""
+    RACKS = "racks"
+    """Several switches; in most worlds jobs go on when a ring ends."""
+    RECOVERY = "recovery"
+    """One switch, where jobs go on when a ring ends."""
+    MACHINES = "machines"
+    """Hosts with several ranks of a job; one switch or several, with jobs that go on or not."""
+    SHARED = "shared"
+    """Jobs with two rings at once, each all-reduce by one of them; anything else as in the other worlds."""
+    CONTROL = "control"
+    """No frames: who may use the switches when (:mod:`inaproto.sim.control`)."""
+    OVERLAY = "overlay"
+    """No frames: push, pull and clock over trees of hosts (:mod:`inaproto.sim.models`)."""
+
+
+WORD_KINDS: Final = (WorldKind.CONTROL, WorldKind.OVERLAY)
+"""Those whose subject is what nodes say."""
+FRAME_KINDS: Final = tuple(kind for kind in WorldKind if kind not in WORD_KINDS)
+"""Those of hosts, links and switches that carry frames."""
+
+
+def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
+    """The world of ``seed``, of one of ``FRAME_KINDS``."""
+    match kind:
+        case WorldKind.SINGLE:
+            return draw_world(seed)
+        case WorldKind.RACKS:
+            return draw_racks(seed)
+        case WorldKind.RECOVERY:
+            return draw_recovery(seed)
+        case WorldKind.MACHINES:
+            return draw_machines(seed)
+        case WorldKind.SHARED:
+            return draw_shared(seed)
+        case WorldKind.CONTROL | WorldKind.OVERLAY:
+            raise LocalMisuse("draw_kind: worlds of frames; draw_words draws the others")
+        case _:
+            assert_never(kind)
+
+
+def kind_of(config: WorldConfig) -> WorldKind:
+    if any(job.path == "shared" for job in config.jobs):
+        return WorldKind.SHARED
+    if any(len(job.positions) < len(job.hosts) for job in config.jobs):
+        return WorldKind.MACHINES
+    if config.topology is not None:
+        return WorldKind.RACKS
+    return WorldKind.RECOVERY if config.recover_ns else WorldKind.SINGLE

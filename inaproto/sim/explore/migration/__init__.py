@@ -1,0 +1,1 @@
+"""The explored migration of trees (MINA section IV-A)."""

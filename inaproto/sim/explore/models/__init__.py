@@ -1,0 +1,1 @@
+"""The explored tree of hosts of a model (MLNet section 3)."""

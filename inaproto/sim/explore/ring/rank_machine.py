@@ -1,0 +1,75 @@
+"""One rank of the explored ring: the real ring engine, requester and responder, as a finite machine.
+
+Every step (a packet, a timer) is computed once by the real cores and then remembered: a machine is a table
+``(local state, event) -> (local state, packets sent)``, filled while the search goes on.
+
+What makes a local state is all that the cores hold, less what has no influence on any later step:
+
+- counters, and configurations, which never change;
+- absolute times. The ring engine's clock stands still (its deadlines only report stalls). In the requester,
+  time decides two things: when the timer may expire, which here is an event of its own; and whether a NAK
+  without progress comes too soon after a go-back to be an answer to it. There both answers are explored,
+  each as an event of its own, so round-trip estimate, its sample and the doubling of the timer are
+  overwritten with constants, and the times of timer and go-back are zero. A go-back to a PSN before the first
+  unacknowledged one can never be compared with it again: it is forgotten;
+- the credit towards a wider window, where one group is the whole window, which then never changes;
+- a receive slot's bytes once its result was taken: they are overwritten with zeros.
+
+Because these are overwritten in the state that the next step starts from, merging states is exact for the
+machine that is explored; ``tests/sim/test_explore_machines.py`` compares it, along random walks, with cores
+whose state is never touched.
+
+Abstractions: NIC and host daemon are one step, so a rank acts on a result at once (a slow daemon looks like
+packets that are longer on their way); receives are posted ahead, as the daemon does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inaproto.sim.explore.ring.config import RingWorldConfig
+from inaproto.sim.explore.ring.live_rank import LiveRank
+from inaproto.sim.explore.ring.packet_table import PacketTable, Sent
+
+
+class RankMachine:
+    """The table of one rank; states are numbers from 0."""
+
+    def __init__(self, config: RingWorldConfig, packets: PacketTable, rank: int) -> None:
+        self._live: list[LiveRank] = []
+        self._number: dict[tuple[Any, ...], int] = {}
+        self._steps: dict[tuple[int, int], tuple[int, Sent]] = {}
+        self.violations: dict[int, str] = {}
+        self.progress: list[tuple[int, int, int]] = []
+        self.done: list[bool] = []
+        self.armed: list[bool] = []
+        """Whether the retransmission timer runs."""
+        self._enter(LiveRank(config, packets, rank))
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def unacknowledged(self, state: int) -> tuple[tuple[int, int], ...]:
+        return self._live[state].unacknowledged
+
+    def step(self, state: int, event: int) -> tuple[int, Sent]:
+        known = self._steps.get((state, event))
+        if known is None:
+            live = self._live[state].fork()
+            sent = live.step(event)
+            known = self._steps[state, event] = self._enter(live), sent
+        return known
+
+    def _enter(self, live: LiveRank) -> int:
+        live.normalise()
+        fingerprint = live.fingerprint()
+        number = self._number.get(fingerprint)
+        if number is None:
+            number = self._number[fingerprint] = len(self._live)
+            self._live.append(live)
+            self.progress.append(live.progress)
+            self.done.append(live.is_done)
+            self.armed.append(live.requester.deadline is not None)
+            if live.violation is not None:
+                self.violations[number] = live.violation
+        return number

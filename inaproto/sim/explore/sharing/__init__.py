@@ -1,0 +1,1 @@
+"""The explored sharing group (MINA section IV-B)."""

@@ -1,0 +1,1 @@
+"""The world of frames: hosts, links, switches and jobs under weather."""

@@ -1,0 +1,59 @@
+"""Exactly once: every all-reduce that a rank called ends once, done or failed, and takes each byte once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inaproto.sim.frames.checkers.checker import Checker, Violated
+
+if TYPE_CHECKING:
+    from inaproto.sim.frames.host.rank import SimRank
+    from inaproto.sim.frames.world import World
+
+
+class ExactlyOnce(Checker):
+    name = "exactly once"
+
+    def begin(self, world: World) -> None:
+        self._running: dict[SimRank, dict[int, int]] = {}
+        """Operations that have not ended, with the bytes taken so far."""
+
+    def submitted(self, rank: SimRank, op_index: int) -> None:
+        operations = self._running.setdefault(rank, {})
+        if op_index in operations:
+            raise Violated(self.name, f"{rank} called all-reduce {op_index} twice")
+        operations[op_index] = 0
+
+    def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
+        operations = self._running.get(rank, {})
+        taken = operations.get(op_index)
+        if taken is None:
+            raise Violated(self.name, f"{rank} took a result of all-reduce {op_index}, which is not running")
+        if taken != offset:
+            raise Violated(
+                self.name, f"{rank}, all-reduce {op_index}: took byte {offset} where {taken} is next"
+            )
+        operations[op_index] = offset + nbytes
+
+    def done(self, rank: SimRank, op_index: int) -> None:
+        operations = self._running.get(rank, {})
+        if next(iter(operations), None) != op_index:
+            raise Violated(
+                self.name, f"{rank}: all-reduce {op_index} is done; running are {list(operations)}"
+            )
+        if operations.pop(op_index) != len(rank.tensor(op_index)):
+            raise Violated(self.name, f"{rank}: all-reduce {op_index} is done, but not all its bytes came")
+
+    def failed(self, rank: SimRank, op_index: int, code: str) -> None:
+        if self._running.get(rank, {}).pop(op_index, None) is None:
+            raise Violated(
+                self.name, f"{rank}: all-reduce {op_index} failed ({code}), but it was not running"
+            )
+
+    def died(self, rank: SimRank) -> None:
+        self._running.pop(rank, None)
+
+    def end(self, world: World) -> None:
+        for rank, operations in self._running.items():
+            if operations:
+                raise Violated(self.name, f"{rank} finished, but all-reduces {list(operations)} never ended")

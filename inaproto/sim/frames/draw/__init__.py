@@ -1,0 +1,1 @@
+"""Worlds of frames, drawn from seeds."""

@@ -1,0 +1,101 @@
+"""The training process of a simulated rank: it calls the job's all-reduces in order, and leaves.
+
+It thinks before each call. Where jobs go on when a ring ends, it also thinks before it leaves, and it calls
+and leaves whether its rank has a ring at that moment or not.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from inaproto.core.host.operations import Operation
+from inaproto.faults.streams import Draws
+from inaproto.units import MS, OpIndex
+
+if TYPE_CHECKING:
+    from inaproto.sim.frames.host.rank import SimRank
+
+
+class SimProcess:
+    """Of ``rank``, from its start to its end, and anew after that."""
+
+    def __init__(self, rank: SimRank) -> None:
+        job = rank.job
+        self._rank = rank
+        self._job = job
+        self._draws = Draws(rank.host.world.config.seed, f"rank/{job.name}/{rank.index}")
+        self.begin()
+
+    def begin(self) -> None:
+        """It has not called anything yet."""
+        self.called = 0
+        """All-reduces; the index of the next."""
+        self._is_thinking = False
+
+    def elements(self, op_index: int) -> int:
+        """What this rank calls operation ``op_index`` with."""
+        is_wrong = self._job.mismatch == (self._rank.index, op_index) and self.may_differ
+        return self._job.elements[op_index] + is_wrong
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether ranks of the job call different all-reduces in this life."""
+        rank = self._rank
+        return self._job.mismatch is not None and rank.host.world.is_first_ring(self._job, rank.life)
+
+    def think_of_joining(self) -> int:
+        """How long it takes to come up, in ns: processes of one host do so one by one."""
+        return self._draws.below(self._job.think_ns + MS)
+
+    def go_on(self) -> None:
+        """Call the next all-reduce after some thought, if there is one and few enough are running."""
+        rank, job = self._rank, self._job
+        if self._is_thinking or not rank.takes_calls:
+            return
+        if self.called == len(job.elements):
+            if not rank.running:
+                self._think_of_leaving()
+            return
+        if len(rank.running) >= job.depth:
+            return
+        think = self._draws.below(job.think_ns + 1)
+        if rank.index == job.slow_rank:
+            think += self._draws.below(job.slow_ns + 1)
+        self._is_thinking = True
+        rank.host.world.agenda.after(think, self._call_due, rank.life)
+
+    def _call_due(self, life: int) -> None:
+        if self._lives(life):
+            self._rank.host.when_awake(lambda: self._call() if self._lives(life) else None)
+
+    def _lives(self, life: int) -> bool:
+        return life == self._rank.life and self._rank.takes_calls
+
+    def _call(self) -> None:
+        self._is_thinking = False
+        rank, job, op_index = self._rank, self._job, self.called
+        world = rank.host.world
+        self.called += 1
+        elements = self.elements(op_index)
+        data = world.oracle(job).inputs(rank.life, rank.index, op_index, elements)
+        rank.tensor(op_index)[:] = data.tobytes()
+        signature = zlib.crc32(f"{job.dtype} {job.op} {elements}".encode()) & 0xFFFF
+        operation = Operation(OpIndex(op_index), job.dtype, job.op, data.nbytes, signature)
+        world.faults.called(*rank.ring.origin_of(op_index))
+        for hook in world.hooks.submitted:
+            hook(rank, op_index)
+        rank.call(operation)
+        self.go_on()
+
+    def _think_of_leaving(self) -> None:
+        rank = self._rank
+        if not rank.host.world.config.recover_ns:
+            rank.leave()
+            return
+        self._is_thinking = True
+        rank.host.world.agenda.after(self._draws.below(self._job.think_ns + MS), self._leave_due, rank.life)
+
+    def _leave_due(self, life: int) -> None:
+        if self._lives(life):
+            self._rank.host.when_awake(lambda: self._rank.leave() if self._lives(life) else None)

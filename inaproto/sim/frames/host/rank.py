@@ -1,0 +1,75 @@
+"""One rank of a simulated job: a training process on a host, its tensors, the all-reduces that it has called.
+
+It belongs to the ring of its host (:mod:`inaproto.sim.frames.host.ring`), which carries its operations out,
+as ``inaproto.daemon.host.local_rank`` does on real hosts. Whenever its job fails, it starts anew, with a new
+process (:mod:`inaproto.sim.frames.host.process`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inaproto.core.host.operations import Operation
+from inaproto.sim.frames.host.process import SimProcess
+from inaproto.sim.frames.host.ring_link import RankTensors
+
+if TYPE_CHECKING:
+    from inaproto.sim.frames.host.ring import HostRing
+
+
+class SimRank:
+    """Rank ``index`` of the job of ``ring``, from a start to an end, and anew after that."""
+
+    def __init__(self, ring: HostRing, index: int) -> None:
+        self.ring = ring
+        self.host = ring.host
+        self.job = ring.job
+        self.index = index
+        self.pid = 0
+        self.is_dead = False
+        """Its process died by itself, and has not been started again yet."""
+        self.told = ""
+        """Why its job failed the last time."""
+        self.process = SimProcess(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """What a new process has not done yet."""
+        self.has_joined = self.has_left = False
+        self.running: dict[int, Operation] = {}
+        """Called and not ended."""
+        self.operations_done = 0
+        self.tensors: RankTensors | None = None
+        self.process.begin()
+
+    def __str__(self) -> str:
+        return f"rank {self.index} of {self.job.name} on {self.host.name}"
+
+    @property
+    def place(self) -> str:
+        """As the switch names it."""
+        return f"rank {self.index} ({self.host.name}, pid {self.pid})"
+
+    @property
+    def life(self) -> int:
+        """The first ring since it started; 0: it has none yet."""
+        return self.ring.life
+
+    @property
+    def takes_calls(self) -> bool:
+        """The process calls all-reduces, whether its host has a ring now or not."""
+        return self.ring.has_started and not self.has_left
+
+    def tensor(self, op_index: int) -> memoryview:
+        """The tensor of an all-reduce: its input, and its result once it is done."""
+        assert self.tensors is not None
+        return self.tensors.whole[op_index]
+
+    def call(self, operation: Operation) -> None:
+        """The process calls an all-reduce."""
+        self.running[operation.index] = operation
+        self.ring.submit(self, operation)
+
+    def leave(self) -> None:
+        """The process has said that it is finished."""
+        self.ring.leave(self)

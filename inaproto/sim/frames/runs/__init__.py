@@ -1,0 +1,1 @@
+"""Runs of the world of frames: logged, replayed, shrunk, drawn as diagrams."""

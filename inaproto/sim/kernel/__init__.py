@@ -1,0 +1,1 @@
+"""Virtual time: what all deterministic worlds have in common."""
