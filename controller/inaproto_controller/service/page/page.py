@@ -73,7 +73,7 @@ class LivePage:
     def __init__(self, topology: GraphTopology) -> None:
         self._layout = ClusterLayout(topology)
         environment = Environment(
-            loader=PackageLoader("inaproto_controller", "live_page"),
+            loader=PackageLoader("inaproto_controller.service", "page"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
