@@ -2,7 +2,7 @@
 
 ``N * MsgLen * pktSize >= RTT * PortRate``, and at least 2; a power of two, as slots survive the wrap of
 ``msg_id`` only then. The NIC's timer has to be longer than the round trip and than what the slowest rank may
-be late, because the accelerator holds ACKs back until all have sent (protocol.md section 2).
+be late, because the accelerator holds ACKs back until all have sent (docs/protocol.md 4.1).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Framing and syntax of control messages: 4-byte big-endian length, then one msgpack map.
 
-Every message is ``{"v": 1, "type": str, "id": int, ...}`` (``protocol.md`` section 8). The bytes come
+Every message is ``{"v": 1, "type": str, "id": int, ...}`` (docs/protocol.md 10). The bytes come
 from strangers, so the decoder is strict and bounded: a length of at most 1 MiB, refused when its
 prefix arrives and not when it is full; at most 8 levels of nesting; only nil, booleans, integers,
 floats, UTF-8 text, bytes, arrays and maps with text keys, none of them twice. What the fields of a

@@ -5,7 +5,7 @@ pair, ``encode_message`` and ``decode_message``, goes between records and bytes.
 form alone: types, ranges, lengths. Whether rank 5 may join a job of 4 is for the rendezvous to say,
 with an answer that helps, not for a decoder.
 
-Rules (``protocol.md`` section 8): unknown fields are ignored; an unknown type becomes
+Rules (docs/protocol.md 10.2): unknown fields are ignored; an unknown type becomes
 ``UnknownMessage``, to be answered with an error; a missing field is a ``DecodeError`` that names it
 unless it has a default. ``id`` is a serial number of the sender; a reply carries the id of its request.
 

@@ -1,6 +1,6 @@
 """The INA header: 40 bytes at the head of each message's data (NetReduce section 3.1).
 
-It is the paper's ``InetTag`` header made exact (``protocol.md`` section 1). Only the first packet of
+It is the paper's ``InetTag`` header made exact (docs/protocol.md 3.5). Only the first packet of
 a message carries it; the accelerator learns from it where the packets that follow belong, and never
 sums it. All fields are big-endian::
 
@@ -11,14 +11,14 @@ sums it. All fields are big-endian::
 Invariants: a decoded header has a known dtype and operation, no unknown flag, ``rank < ring_size``
 and ``msg_len >= 1``. ``encode(decode(b)) == b`` for the 40 bytes of every header that decodes.
 
-Departures from the layout in ``protocol.md``:
+Additions to the paper's header, which has a magic, MsgID, MsgLen, Rank and RingID:
 
 - ``flags`` bit 0 is ``LAST``: the message ends its operation. The accelerator has to know where an
   operation ends, and a short ``msg_len`` does not say so when the tensor fills its last message.
 - ``flags`` bit 1 is ``RESULT``: set by the accelerator in what it emits, never by a sender. Without it a
   receiver could not tell the sum from a neighbour's raw gradient that merely passed (a plain switch on
   the path, a switch that restarted), and would return it without an error.
-- bytes 30-31, reserved there, carry ``signature``, a digest of (dtype, op, shape). The accelerator
+- bytes 30-31 carry ``signature``, a digest of (dtype, op, shape). The accelerator
   compares signature and ``LAST`` across ranks, so tensors that differ are found before any rank gets
   a result; without it equal byte counts with different shapes would be summed in silence.
 """

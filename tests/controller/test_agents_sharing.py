@@ -194,7 +194,7 @@ def placed(name: str, *hosts: str) -> Desired:
 
 
 async def test_a_host_has_no_seats_of_a_job_that_is_placed_on_others(runtime_dir: Path) -> None:
-    """protocol.md 8: a host may speak only for jobs placed on it. Its seat would keep the job from turns."""
+    """docs/protocol.md 15.2. A host speaks only for jobs placed on it, or its seat keeps them from turns."""
     async with controlled(runtime_dir, placed("train", "h0", "h1")) as its:
         first, second, stranger = [await its.host(name) for name in HOSTS]
         await stranger.has("train", "train~1", "own", hosts=2)

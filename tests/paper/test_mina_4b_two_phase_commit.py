@@ -1,6 +1,7 @@
 """MINA, section IV-B, "host coordination": who may use INA is agreed upon in two-phase commit.
 
-The seven steps of the paper's Figure 9, then where it is silent (protocol.md 6): termination, durability.
+The seven steps of the paper's Figure 9, then where it is silent (docs/protocol.md 15): termination,
+durability.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Priorities of models on a host's access link (MLNet section 3.3; mlnet.md 6).
+"""Priorities of models on a host's access link (MLNet section 3.3; docs/protocol.md 18.11).
 
 The link is a fluid one in virtual time: what transfers want of it in a millisecond is shared max-min, as TCP
 would, under the limits that the core under test has told them.
@@ -178,7 +178,7 @@ def test_section_3_3_of_four_models_none_starves_and_over_all_orders_the_median_
 
 
 def test_section_3_3_what_higher_classes_do_not_use_goes_to_the_next_all_the_way_down() -> None:
-    """Work-conserving (mlnet.md 6): two slow senders leave the third what they do not use."""
+    """Work-conserving (docs/protocol.md 18.11): two slow senders leave the third what they do not use."""
     models = [
         Model(3, 10**9, 1, 1, uplink=RATE // 4),
         Model(2, 10**9, 1, 1, uplink=RATE // 4),

@@ -1,4 +1,4 @@
-"""MLNet, section 3.2, fault tolerance; parameters and details are those of mlnet.md 5.
+"""MLNet, section 3.2, fault tolerance; parameters and details are those of docs/protocol.md 18.8.
 
 After every fault the model has every update once: the net checks every pull, and each test the end.
 """

@@ -1,7 +1,7 @@
 """MLNet, sections 3.1 and 3.2: push, pull and clock, aggregation up a tree and multicast down it.
 
-The rules that the paper leaves open are those of mlnet.md 1 to 3. The net and the weights that show which
-updates are in them are those of the property tests.
+The rules that the paper leaves open are those of docs/protocol.md 18.2 to 18.6. The net and the weights that
+show which updates are in them are those of the property tests.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def test_section_3_2_a_pull_that_the_cache_satisfies_costs_no_upstream_traffic()
 
 @pytest.mark.parametrize("s", [0, 1, 3])
 def test_section_3_2_a_push_goes_on_if_and_only_if_the_parent_is_not_within_the_threshold(s: int) -> None:
-    """mlnet.md 3: at common multiples of s + 1, so that delays do not add up over the levels."""
+    """docs/protocol.md 18.6: at common multiples of s + 1, so that delays do not add up over the levels."""
     for up in range(12):
         for sub in range(up, 12):
             if sub - up > s:
@@ -199,7 +199,7 @@ def test_section_3_2_a_node_withholds_what_its_parent_is_near_enough_to() -> Non
 
 
 def test_section_3_2_what_is_withheld_goes_up_before_a_pull_that_needs_it() -> None:
-    """mlnet.md 3: at s > 0; at s = 0 nothing is withheld."""
+    """docs/protocol.md 18.6: at s > 0; at s = 0 nothing is withheld."""
     net = tree(TWO_SIDES, 3)
     update_all(net, 3)
     assert net.words(Push) == 0
@@ -211,7 +211,7 @@ def test_section_3_2_what_is_withheld_goes_up_before_a_pull_that_needs_it() -> N
 
 
 def test_section_3_2_the_slowest_worker_never_waits() -> None:
-    """mlnet.md 3, liveness: of workers at any clocks within the bound, in a tree of height 3."""
+    """docs/protocol.md 18.6, liveness: of workers at any clocks within the bound, in a tree of height 3."""
     parents = {0: ROOT, 1: 0, 2: 1, 3: 1}
     for seed in range(20):
         draw = Random(seed)
@@ -274,7 +274,7 @@ def test_section_3_2_what_a_worker_has_pushed_since_its_last_clock_counts_when_i
 
 
 def test_a_worker_that_is_too_far_ahead_is_held_back_and_loses_nothing() -> None:
-    """mlnet.md 5 keeps logs until the root has merged: they must have a bound (ours)."""
+    """docs/protocol.md 18.2 keeps logs until the root has merged: they must have a bound (ours)."""
     net = tree(TWO_SIDES, 0, ahead_max=2)
     for _ in range(2):
         net.update(2)

@@ -77,7 +77,7 @@ RECEIVER_FAULTS: Final = (
     ),
     PlantedFault(
         "icrc_not_verified_by_nic",
-        "protocol.md 3, integrity",
+        "docs/protocol.md 3.3, integrity",
         "takes packets in without a look at their checksum",
         (
             Change(SoftNicEngine._packet, "if not packet.intact():", "if False:"),

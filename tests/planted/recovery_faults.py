@@ -22,9 +22,9 @@ from tests.planted.shapes import (
     two_rings,
 )
 
-RECOVERY: Final = "protocol.md section 5; inaproto.core.host.recovery"
-CHAIN: Final = "protocol.md section 5, chain; inaproto.core.plan.accumulators"
-RING: Final = "protocol.md section 5, ring; inaproto.core.host.engines.ring"
+RECOVERY: Final = "docs/protocol.md 13; inaproto.core.host.recovery"
+CHAIN: Final = "docs/protocol.md 9.2, chain; inaproto.core.plan.accumulators"
+RING: Final = "docs/protocol.md 9.4, ring; inaproto.core.host.engines.ring"
 TWO_RINGS: Final = "MINA IV-C; inaproto.core.host.engines.two_paths"
 
 RECOVERY_FAULTS: Final = (

@@ -17,7 +17,7 @@ from inaproto.core.sharing.wishes import Wishes
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
 
-_SLOTS: Final = "MINA IV-A; protocol.md 7"
+_SLOTS: Final = "MINA IV-A; docs/protocol.md 16"
 
 _FAULTS: Final = (
     PlantedFault(

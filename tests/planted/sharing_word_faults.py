@@ -11,7 +11,7 @@ from inaproto.core.sharing.standing_turns import StandingTurns
 from inaproto.core.sharing.wishes import Wishes
 from tests.planted.planting import Change, PlantedFault
 
-SHARING: Final = "MINA IV-B; protocol.md 6"
+SHARING: Final = "MINA IV-B; docs/protocol.md 15"
 _P: Final = SharingParticipant
 
 

@@ -27,11 +27,11 @@ from tests.planted.shapes import (
 LOOKUP: Final = "NetReduce 3.2, connection lookup table"
 FREEING: Final = "NetReduce 3.2, freeing"
 AGGREGATION: Final = "NetReduce 3.1, aggregation"
-ORDER: Final = "protocol.md 3, order"
-INTEGRITY: Final = "protocol.md 3, integrity"
+ORDER: Final = "docs/protocol.md 6.6, order"
+INTEGRITY: Final = "docs/protocol.md 6.8, integrity"
 KEPT: Final = "NetReduce 3.2, kept results"
 ARITHMETIC: Final = "docs/concepts.md, exactness"
-SWITCHING: Final = "protocol.md 3, everything else"
+SWITCHING: Final = "docs/protocol.md 6.11, everything else"
 
 _WHOLE_SLOT: Final = """\
 opened = flow.open_message(MessageEntry(serial, psn, region.packets))
@@ -218,7 +218,7 @@ SWITCH_FAULTS: Final = (
     ),
     PlantedFault(
         "ack_not_forwarded",
-        "protocol.md 3, everything else",
+        "docs/protocol.md 6.11, everything else",
         "counts every tenth frame that it switches and forgets to send it",
         (
             Change(
@@ -278,7 +278,7 @@ SWITCH_FAULTS: Final = (
     ),
     PlantedFault(
         "mismatch_not_detected",
-        "protocol.md 3, lookup: Blame",
+        "docs/protocol.md 6.3, operations that differ",
         "sums messages of one number whatever operations they belong to",
         (Change(ingest._disagreement, "if all(getattr", "if True or all(getattr"),),
         shape=with_mismatch,

@@ -1,4 +1,4 @@
-"""A link that fails is one failure: whoever finds another way up is neither lost nor removed (mlnet.md 5)."""
+"""One link that fails is one failure: who finds another way up is not lost (docs/protocol.md 18.8)."""
 
 from __future__ import annotations
 

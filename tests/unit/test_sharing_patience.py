@@ -1,4 +1,4 @@
-"""Seats that are there, and do not answer: nobody keeps a pool from all others for ever (protocol.md 6)."""
+"""Seats that are there and do not answer keep no pool from others for ever (docs/protocol.md 15.7)."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_all_packets_have_the_traffic_class_asked_for() -> None:
 
 
 def test_the_udp_source_port_is_that_of_linux() -> None:
-    """From the frames in specs/softroce-bench.md: queue pairs 17 and 17, 20 and 20."""
+    """As a kernel's RoCE stack makes them (docs/protocol.md 3.2): queue pairs 17 and 17, 20 and 20."""
     assert udp_source_port(17, 17) == 0xC121
     assert udp_source_port(20, 20) == 0xC190
     assert udp_source_port(0xFFFFFF, 0x123456) == udp_source_port(0x123456, 0xFFFFFF) >= 0xC000

@@ -1,7 +1,7 @@
 """Output towards an interface: a system call per frame, and a bounded queue for what the kernel cannot take.
 
 The kernel's own batches (``sendmmsg``, a transmit ring) were measured to gain 1.0 to 1.3 times, and were not
-worth their weight (data-path.md section 3.3).
+worth their weight.
 
 Invariants: frames leave in the order in which they came; each one leaves, waits, or is counted under a rule.
 """

@@ -1,4 +1,4 @@
-"""A frame port on a network interface: AF_PACKET (data-path.md section 3.2).
+"""A frame port on a network interface: AF_PACKET.
 
 The interface belongs to the port: it is set to promiscuous mode, receives what was sent by others only, and
 frames leave as they are given. What the kernel does to frames for its own stack is undone (VLAN tags that

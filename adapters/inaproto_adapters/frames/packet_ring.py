@@ -1,4 +1,4 @@
-"""The receive ring of a packet socket: TPACKET_V2, read as one numpy array (data-path.md section 3).
+"""The receive ring of a packet socket: TPACKET_V2, read as one numpy array.
 
 Each slot holds one frame at a fixed place behind its header, so a run of frames of one length is a strided
 view of the ring: no frame is copied and none costs a system call. TPACKET_V3 packs frames tighter, but holds

@@ -1,4 +1,4 @@
-"""A frame port over a connected UNIX stream socket (data-path.md section 8).
+"""A frame port over a connected UNIX stream socket (docs/protocol.md 3.9).
 
 A plain non-blocking socket: Trio is asked only when the kernel has nothing to give or take. One
 ``receive`` is one ``recv`` of everything that is there, up to the receive buffer.

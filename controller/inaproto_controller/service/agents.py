@@ -284,7 +284,7 @@ class Agents:
         self.sharing.heard(session.name, message)
 
     def _may_sit(self, host: str, job: str) -> bool:
-        """Of jobs that were submitted, those that are placed on it (protocol.md, section 8)."""
+        """Of jobs that were submitted, those that are placed on it (docs/protocol.md 15.2)."""
         hosts = self._hosts_of.get(job_name(job).job)
         return hosts is None or host in hosts
 

@@ -1,4 +1,4 @@
-"""Where a job goes on whose ring has ended (``protocol.md`` section 5).
+"""Where a job goes on whose ring has ended (docs/protocol.md 13.3).
 
 The ranks number their messages alike, from the job's start, and a rank's *progress* is how many results it
 has. A rank has result m only if every rank has sent m, hence has every result up to m - N. So nobody lacks

@@ -1,4 +1,4 @@
-"""Who may use a host's access link, and how fast: priorities of models (MLNet section 3.3; mlnet.md 6).
+"""Who may use a host's access link, and how fast: priorities of models (MLNet 3.3; docs/protocol.md 18.11).
 
 A host has one of these for each direction of its link: what comes in contends at a parameter server while
 gradients are pushed, what goes out while weights are pulled. A *transfer* is one message with a body; its

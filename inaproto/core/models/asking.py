@@ -1,4 +1,4 @@
-"""What a node has asked its parent by ``Attach``, and what it must ask yet (mlnet.md 5).
+"""What a node has asked its parent by ``Attach``, and what it must ask yet (docs/protocol.md 18.5).
 
 A child is answered with how far this node is with the child's workers; so it must know. It asks above first
 for workers that are new below it, and where the child knows the root to be further than is known here, since

@@ -1,4 +1,4 @@
-"""The weights that a node has at hand (MLNet section 3.2; mlnet.md 2).
+"""The weights that a node has at hand (MLNet section 3.2; docs/protocol.md 18.1).
 
 At s > 0 they are the last that came from above, plus all that this node has taken since or that was not in
 them; at s = 0 they are those of one clock, as the root made them.

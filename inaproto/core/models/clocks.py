@@ -1,4 +1,4 @@
-"""Clock vectors: how far each worker is (MLNet section 3.1; mlnet.md 1, 2).
+"""Clock vectors: how far each worker is (MLNet section 3.1; docs/protocol.md 18.1).
 
 The clock of a worker is the number of updates that it has finished; update ``t`` lies between its clocks
 ``t - 1`` and ``t``. A vector that says ``worker: t`` of weights says that they contain its updates 1 to t,

@@ -34,9 +34,9 @@ class ShardSpec:
     dtype: str
     """Type of what travels and is added; one of ``DTYPES``. Integers wrap."""
     staleness: int = 0
-    """s of the tree: what a node may withhold (mlnet.md 3). At 0 each clock is one window, added in the order
-    of the tree, and weights are those of a clock, bit for bit. A pull may ask for another staleness; with
-    less than this one it may wait until others have come to a multiple of s + 1."""
+    """s of the tree: what a node may withhold (docs/protocol.md 18.6). At 0 each clock is one window, added
+    in the order of the tree, and weights are those of a clock, bit for bit. A pull may ask for another
+    staleness; with less than this one it may wait until others have come to a multiple of s + 1."""
     fraction_bits: int | None = None
     """Fixed point: workers push and pull float64, which travels as integers of ``dtype``, times
     2**fraction_bits. Sums are then the same in whatever order they are made."""
@@ -63,7 +63,7 @@ class ShardSpec:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """mlnet.md 5. A ``heartbeat_ns`` of None: none are sent, and a peer is alive while it is connected."""
+    """docs/protocol.md 18.8. Without ``heartbeat_ns`` none are sent: a peer lives while it is connected."""
 
     heartbeat_ns: int | None = 1 * S
     dead_ns: int = 3 * S

@@ -1,6 +1,6 @@
 """Fixed point: reals as integers times 2**-bits, so that sums do not depend on the order of additions.
 
-Ours (mlnet.md is silent): what a tree of hosts sums after a failure it may sum in another order.
+Ours (MLNet is silent): what a tree of hosts sums after a failure it may sum in another order.
 """
 
 from __future__ import annotations

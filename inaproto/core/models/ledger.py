@@ -1,8 +1,8 @@
 """What a node has taken from below, what it has forwarded of it, and what it may have to send again.
 
-mlnet.md 2 and 5. Invariants: ``merged`` and ``forwarded`` have the same workers, those whose updates come
-through this node; ``merged`` is ``forwarded`` and the updates pending. The log has all pushes that the root
-may lack: a parent that took them can die before the root has them.
+docs/protocol.md 18.2. Invariants: ``merged`` and ``forwarded`` have the same workers, those whose updates
+come through this node; ``merged`` is ``forwarded`` and the updates pending. The log has all pushes that the
+root may lack: a parent that took them can die before the root has them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ledger:
     def forward(
         self, awaited: Iterable[WorkerId], *, is_flush: bool, is_held: bool, is_gone: IsGone
     ) -> list[Update]:
-        """What goes to the parent now (mlnet.md 3, push up): it counts as sent, and is in the log.
+        """What goes to the parent now (docs/protocol.md 18.6): it counts as sent, and is in the log.
 
         ``awaited``: the workers whose clocks make c_sub; what has come of others is not withheld.
         ``is_held``: a child is expected that has not come. ``is_gone``: the root has said so; of a worker

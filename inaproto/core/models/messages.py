@@ -1,4 +1,4 @@
-"""What the nodes of a tree of one model and shard tell each other (MLNet section 3.2; mlnet.md 2, 5).
+"""What the nodes of a tree of one model and shard tell each other (MLNet section 3.2; docs/protocol.md 18.5).
 
 A *child* speaks to its *parent*: ``Attach``, ``Push``, ``PullRequest``, ``Flush``, ``Heartbeat``, ``Detach``;
 the parent to its child: ``Attached``, ``Detached``, ``Weights``, ``Merged``, ``Mode``, ``Reshaped``,

@@ -241,7 +241,7 @@ class ShardNode:
         self._is_flush_due = self._is_flush_passed_on = not self._is_synchronous
 
     def _wanted(self, needed: int) -> list[NodeAction]:
-        """Somebody waits for weights of this model clock. mlnet.md 3, pull."""
+        """Somebody waits for weights of this model clock. docs/protocol.md 18.6."""
         if self._sub.cache is not None and self._sub.cache.is_legal(needed):
             return [Noted(Mark.FROM_CACHE)]
         self._is_flush_due = not self._is_synchronous
@@ -353,7 +353,7 @@ class ShardNode:
     # --- the parent
 
     def _attached(self, said: Attached, now: Instant) -> list[NodeAction]:
-        """mlnet.md 5: what the parent lacks is sent again; if it has a part of a sum, all is made anew."""
+        """docs/protocol.md 18.5. What the parent lacks goes again; a sum that it has in part is made anew."""
         sub, link = self._sub, self._link
         link.accepted()
         self._asked.clear()

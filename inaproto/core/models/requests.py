@@ -1,4 +1,4 @@
-"""How many pull requests wait at a parent, and which a node makes next (MLNet section 3.2; mlnet.md 3).
+"""How many pull requests wait at a parent, and which a node makes next (MLNet 3.2; docs/protocol.md 18.5).
 
 A request stays with the parent until the model's clock has come to it, though the process that wanted the
 weights may be gone. So that what it holds is bounded, a child has no more than ``requests_max`` there; they

@@ -1,4 +1,4 @@
-"""What a word must be, or its sender is blamed and nothing else happens (mlnet.md 2, 3, 5).
+"""What a word must be, or its sender is blamed and nothing else happens (docs/protocol.md 18.5).
 
 Whoever hears a word checks it here first, against what it knows: shapes, dtypes, clocks that can be, and what
 a neighbour that keeps to the protocol can have reason to say at that point. A word that breaks a rule changes

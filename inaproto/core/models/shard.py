@@ -1,4 +1,4 @@
-"""The root: a parameter server's shard of a model (MLNet sections 3.1 and 3.2; mlnet.md 1, 3, 5).
+"""The root: a parameter server's shard of a model (MLNet sections 3.1 and 3.2; docs/protocol.md 18).
 
 It has the weights and the vector of the workers' clocks, both durable: a push is taken, then made durable,
 and only then do weights and vector show it. One step is made durable at a time; what comes meanwhile makes

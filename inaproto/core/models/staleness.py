@@ -1,4 +1,4 @@
-"""The rules of bounded staleness, as functions of clocks (MLNet sections 3.1 and 3.2; mlnet.md 1, 3).
+"""The rules of bounded staleness, as functions of clocks (MLNet sections 3.1 and 3.2; docs/protocol.md 18.6).
 
 *Legal* weights for a worker at clock ``c`` that bears staleness ``s`` contain the updates 1 to ``c - s`` of
 every worker. A node *forwards* what it withholds when its subtree reaches a multiple of ``s + 1``: so it does

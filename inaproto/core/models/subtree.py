@@ -1,7 +1,8 @@
 """A node with all that is below it: its worker, its children, their sums, and the weights at hand.
 
-At s > 0 the cache has, of the workers below, exactly what the ledger has merged (invariant; mlnet.md 2): both
-take an update together. At s = 0 it has what the root had at one clock, and nothing is added to it.
+At s > 0 the cache has, of the workers below, exactly what the ledger has merged (invariant; docs/protocol.md
+18.2): both take an update together. At s = 0 it has what the root had at one clock, and nothing is added to
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums of updates, and what is inside a clock vector (mlnet.md 2, 5).
+"""Sums of updates, and what is inside a clock vector (docs/protocol.md 18.2).
 
 Invariant: an :class:`Update` is the sum of the updates ``before[w] + 1`` to ``after[w]`` of each worker in
 it, and is taken whole or not at all. So it is *inside* a vector that covers ``after``, it *goes on* from one

@@ -1,4 +1,4 @@
-"""The open accumulators that travel along a chain of ranks (protocol.md section 5, "chain").
+"""The open accumulators that travel along a chain of ranks (docs/protocol.md 9.2).
 
 A rank of the chain gets, for each list of the reduction plan that has begun and not ended, what has been
 added up in it so far: a *stack*, outermost list first. It adds its own input to the innermost list; a list

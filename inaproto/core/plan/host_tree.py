@@ -1,4 +1,4 @@
-"""A tree of hosts shaped like a reduction plan (protocol.md section 5, "overlay"; MLNet section 3.2).
+"""A tree of hosts shaped like a reduction plan (docs/protocol.md 9.3; MLNet section 3.2).
 
 Hosts alone sum as the accelerators of the plan's tree would. The values of a list of the plan are gathered by
 one of its ranks, its *head*, which adds them left to right; what a list gives is a value of the list around

@@ -2,8 +2,8 @@
 
 Shared by the requester (``rc_requester``) and the responder (``rc_responder``). NetReduce §3.2 keeps
 RC transport whole and puts only payload sums between its two ends, so these rules are those of the
-InfiniBand Architecture Specification, volume 1, chapter 9, as ``specs/softroce-bench.md`` §4 saw them
-on a wire.
+InfiniBand Architecture Specification, volume 1, chapter 9, as docs/protocol.md 4 has
+them.
 """
 
 from __future__ import annotations

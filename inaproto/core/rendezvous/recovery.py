@@ -1,4 +1,4 @@
-"""How a job goes on whose ring has ended by no fault of its ranks (``protocol.md`` section 5).
+"""How a job goes on whose ring has ended by no fault of its ranks (docs/protocol.md 13.4).
 
 A ring is one *generation* of a job: queue pairs, key, and a path on which it is summed. When it ends (a
 switch restarted, a queue pair failed, an accelerator refused or lost it, a host lost its connection for a

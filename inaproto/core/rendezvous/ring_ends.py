@@ -1,4 +1,4 @@
-"""Rings that end while their job goes on: halted, broken, away and back (``protocol.md`` section 5).
+"""Rings that end while their job goes on: halted, broken, away and back (docs/protocol.md 13).
 
 A ring that ends by no fault of its ranks does not end its job: it is HALTED until every host of it has said
 how far it is, and then CONNECTING again, on a path that :mod:`inaproto.core.rendezvous.recovery` chooses. All

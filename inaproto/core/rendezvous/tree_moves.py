@@ -1,4 +1,4 @@
-"""The ring through the switches of a job follows what is wished of it (MINA section IV-A, ``protocol.md`` 7).
+"""The ring through the switches of a job follows what is wished of it (MINA IV-A, docs/protocol.md 16.3).
 
 A controller wishes, for a job on the path ``shared``, the tree on which its INA ring is to stand, or none.
 The wish is followed under the running job: its hosts park the ring (no turn, nothing on its way), the

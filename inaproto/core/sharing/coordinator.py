@@ -14,10 +14,11 @@ round at a time. A round *grants* a turn, *ends* one, or does both:
   by the fallback: its peers, which start it on INA, are rescued, as all differences between seats are. No
   index that is named without locks can be one that nobody has started when the commit arrives.
 
-Where the paper is silent (protocol.md 6): a decision is persisted before the first ``Commit`` leaves; who
-asks about a round that is not in the log hears that it was aborted; commits are repeated until all seats are
-done, and no round begins before. A restarted coordinator takes a new term, durable before anything else, and
-repeats the last decision. One that lost its place may persist nothing any more: the store sees to that.
+Where the paper is silent (docs/protocol.md 15.3 to 15.9): a decision is persisted before the first ``Commit``
+leaves; who asks about a round that is not in the log hears that it was aborted; commits are repeated until
+all seats are done, and no round begins before. A restarted coordinator takes a new term, durable before
+anything else, and repeats the last decision. One that lost its place may persist nothing any more: the store
+sees to that.
 
 A turn is ended without a round (``EndTurn``) when its job lost or got a seat, when a seat has given it up,
 when no switch takes its packets any more, when its job pauses (``TurnRevoked``: it would come to no end), or,

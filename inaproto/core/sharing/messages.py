@@ -1,4 +1,4 @@
-"""Seats, turns, and the messages of sharing by two-phase commit (MINA section IV-B, protocol.md 6).
+"""Seats, turns, and the messages of sharing by two-phase commit (MINA section IV-B, docs/protocol.md 15).
 
 A *pool* is accelerator memory that the jobs of a sharing group use by turns; a *seat* is a job on a host; a
 *turn* is the right of one job to use the pool, for its operations ``[first, until)``, with an *epoch*, a

@@ -10,8 +10,8 @@ A seat that has voted is LOCKED under the rule ``equal-index``: no operation sta
 only VOTED: operations below its own vote plus the margin, or below the first that is wished for, which no
 decision can concern, start as before.
 After the lease it is IN_DOUBT: it asks the coordinator, then its peers too; operations that the decision
-may concern run on the fallback, never on INA. The paper has no such way out (protocol.md 6, ours). Who loses
-the connection to the coordinator asks its peers at once, and is in doubt soon after.
+may concern run on the fallback, never on INA. The paper has no such way out (docs/protocol.md 15.5, ours).
+Who loses the connection to the coordinator asks its peers at once, and is in doubt soon after.
 
 Invariants: an epoch below ``_floor`` is never used again. A version that was voted on, or promised to a peer
 never to be, is not voted on (again). ``Drained`` of an epoch is said only once no operation of it, or of an

@@ -1,6 +1,6 @@
 """How long a sharing group waits for a seat that says nothing: nobody may keep a pool from all others.
 
-Part of :mod:`inaproto.core.sharing.coordinator`; protocol.md 6 asks that no host holds the lock for ever, the
+Part of :mod:`inaproto.core.sharing.coordinator`; the rules are in docs/protocol.md 15.7. The
 paper is silent on seats that are connected and do not answer. A seat that is not heard of is lost in the end
 (its owner says so); but one may be heard of all the time, and never say what it owes: its program stands, or
 is of another version and cannot read what it is told, or connects again and again. Two things are counted:

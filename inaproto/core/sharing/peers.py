@@ -1,4 +1,4 @@
-"""What the seats of a job tell each other while they do not hear from the coordinator (ours, protocol.md 6).
+"""What seats of a job tell each other while they do not hear from the coordinator (docs/protocol.md 15.5).
 
 A seat that has voted asks the others what was decided; who knows answers at once, who has voted itself as
 soon as it knows. A seat that starts an operation by the fallback, for it is in doubt, says so with its

@@ -1,7 +1,6 @@
 """The links of a host in the rings of a job: made, connected, attached and given back.
 
-A ring has one link (:mod:`inaproto.daemon.host.ring_link`; of an overlay
-:mod:`inaproto.daemon.host.tree_link`). Where a job has two rings at once
+A ring has one link (:mod:`inaproto.daemon.host.ring_link`). Where a job has two rings at once
 (:mod:`inaproto.core.host.engines.two_paths`) there is a second one, for the ring through the switches; the
 base ring's is *the* link.
 """

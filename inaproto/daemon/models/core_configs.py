@@ -37,7 +37,7 @@ def pushes_max(shard: Shard) -> int:
 
 
 def patience_of(shard: Shard) -> Patience:
-    """MLNet's heartbeats; dead is who was silent for three of them (mlnet.md 5)."""
+    """MLNet's heartbeats; dead is who was silent for three of them (docs/protocol.md 18.8)."""
     period = shard.model.settings.heartbeat_ms * MS
     return Patience(heartbeat_ns=period, dead_ns=3 * period, return_ns=3 * period)
 

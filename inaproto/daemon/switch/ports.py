@@ -7,7 +7,7 @@ admitted no more.
 Invariants: what arrived is stepped and the results are queued on their ports before anything else is
 received or stepped, because emitted frames may be views of what arrived or of memory used again; a
 port that fails, or whose peer sends what no frame can be, ends alone. No task, channel or await per
-frame (data-path.md section 8).
+frame (docs/writing-a-core.md, "Vectors").
 """
 
 from __future__ import annotations

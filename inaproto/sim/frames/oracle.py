@@ -1,4 +1,4 @@
-"""What an all-reduce must give, by other formulas than those of the accelerator (protocol.md section 5).
+"""What an all-reduce must give, by other formulas than those of the accelerator (docs/protocol.md 8).
 
 Inputs are cut out of a pool of values that is drawn once for a job, so that a world costs steps and
 not random numbers; ring, rank and operation decide where the cut begins, so all of them differ. The

@@ -1,4 +1,4 @@
-"""What the simulator of MINA's authors answers and the paper prints: figures only; see SOURCE.md there."""
+"""Figures that the simulator of MINA's authors answers and the paper prints (tests/data/mina/SOURCE.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All-reduces of one rank along a chain of hosts, without an accelerator (protocol.md section 5, "chain").
+"""All-reduces of one rank along a chain of hosts, without an accelerator (docs/protocol.md 9.2).
 
 The connections are the ring's: each rank sends to its successor. Rank 0 starts a message with its own part;
 each rank combines what comes with its own and passes the *accumulators* on

@@ -1,4 +1,4 @@
-"""Messages that the hosts of a ring send each other where no accelerator adds (protocol.md section 5).
+"""Messages that the hosts of a ring send each other where no accelerator adds (docs/protocol.md 9.1).
 
 What the engines of such paths (:mod:`inaproto.core.host.engines.chain`,
 :mod:`inaproto.core.host.engines.ring`, :mod:`inaproto.core.host.engines.host_tree`) share: the numbers and

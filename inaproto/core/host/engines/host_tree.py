@@ -1,4 +1,4 @@
-"""All-reduces of one rank on a tree of hosts, without an accelerator (protocol.md section 5, "overlay").
+"""All-reduces of one rank on a tree of hosts, without an accelerator (docs/protocol.md 9.3).
 
 MLNet's trees (section 3.2) as a path of all-reduces: each rank gathers what its children send, adds its own
 part in the order of the plan (:mod:`inaproto.core.plan.host_tree`) and sends one payload up; the root has the

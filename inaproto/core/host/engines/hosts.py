@@ -1,4 +1,4 @@
-"""A rank of a ring whose hosts add up themselves, without an accelerator (protocol.md section 5).
+"""A rank of a ring whose hosts add up themselves, without an accelerator (docs/protocol.md 9).
 
 What the two such paths share, the chain (:mod:`inaproto.core.host.engines.chain`) and the ring
 (:mod:`inaproto.core.host.engines.ring`): a rank starts a message with its own part, or combines what

@@ -1,17 +1,16 @@
 """All-reduces of one rank by a bandwidth-optimal ring of hosts, without an accelerator.
 
-NetReduce's baseline, flat ring all-reduce (section 3.4, appendix A equation (1)); protocol.md section 5,
-"ring". It is the chain (:mod:`inaproto.core.host.engines.chain`) with its first rank moved on by one with "
-"every
-message: message m, of P ranks, begins at rank ``m mod P``; each rank in turn combines what comes with its own
-part and passes the *accumulators* on; the last, which is the first one's predecessor, has the *result*, which
-goes on, once more around, to the last but one. Of P messages each rank sends P-1 accumulators and P-1
-results: ``2 (P-1)/P`` of the tensor, all links alike (accumulators of half-precision sums are wider).
+NetReduce's baseline, flat ring all-reduce (section 3.4, appendix A equation (1)); docs/protocol.md 9.4. It is
+the chain (:mod:`inaproto.core.host.engines.chain`) with its first rank moved on by one with " "every message:
+message m, of P ranks, begins at rank ``m mod P``; each rank in turn combines what comes with its own part and
+passes the *accumulators* on; the last, which is the first one's predecessor, has the *result*, which goes on,
+once more around, to the last but one. Of P messages each rank sends P-1 accumulators and P-1 results: ``2
+(P-1)/P`` of the tensor, all links alike (accumulators of half-precision sums are wider).
 
 A message needs ``2 (P-1)`` hops and at most N messages are on their way: for all links to be busy, N has to
 be about that, more than on the other paths.
 
-Departure from protocol.md: falling back from or to this path redoes no operation. A message has one result,
+Falling back from or to this path redoes no operation (docs/protocol.md 9.4). A message has one result,
 by whatever path; what has a result keeps it, what has none is summed by the next path.
 
 Each message is summed in another order of the ranks, so the path follows no reduction plan. It has one result

@@ -1,4 +1,4 @@
-"""What coordinators and seats promise each other, checked by what they say and hear (protocol.md 6).
+"""What coordinators and seats promise each other, checked by what they say and hear (docs/protocol.md 15).
 
 Whoever breaks such a promise often goes unpunished: the harm shows only if something else befalls the world
 at the same time. So these checkers look at each word when it is said or heard, and keep accounts of their

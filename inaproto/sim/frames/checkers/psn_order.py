@@ -1,4 +1,4 @@
-"""On every flow results leave the switch that delivers them in PSN order (protocol.md section 3, "Order").
+"""On every flow results leave the switch that delivers them in PSN order (docs/protocol.md 6.6).
 
 New results follow one another without a hole; what left before may leave again. One exception: past a
 hole in what the flow's own sender sent, one later result may pass, once for each hole. A hole is another

@@ -122,7 +122,7 @@ class Topology:
         return FabricTree(self.switches[0].name, tuple(sorted(below)))
 
     def plan(self, hosts: Sequence[int], along: int = -1) -> Plan:
-        """The reduction plan of a job whose rank ``r`` is on ``hosts[r]`` (protocol.md, section 5).
+        """The reduction plan of a job whose rank ``r`` is on ``hosts[r]`` (docs/protocol.md 8.2).
 
         ``along``: the further root along whose tree its rings go.
 
