@@ -33,7 +33,7 @@ NOT_MODULES: Final = ("inaproto.ring_id", "inaproto.msg_id", "inaproto.flags.res
 _SECTIONS: Final = r"((?:\d+(?:\.\d+)*)(?:(?:,| and| to|, and) \d+(?:\.\d+)*)*)"
 _CITED: Final = re.compile(rf"protocol\.md(?:``|`)?\)?,?\s+(?:sections?\s+|§\s*)?{_SECTIONS}")
 _PAGE: Final = re.compile(r"(?<![\w*{}<>/.])((?:\.\./)?(?:[A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+\.md)\b")
-_HEADING: Final = re.compile(r"([A-Za-z0-9_/-]+\.md),? \"([^\"\n]+)\"")
+_HEADING: Final = re.compile(r"([A-Za-z0-9_/-]+\.md)(?:``|`|\))?,? \"([^\"\n]+)\"")
 _ANCHOR: Final = re.compile(r"\]\(([^)#:\s]*)#([^)\s]+)\)")
 _PATH: Final = re.compile(
     r"`((?:inaproto|adapters|controller|hil|tests|deploy|examples|docs|\.ci)/[\w./-]*)(?:::(\w+))?"

@@ -7,7 +7,7 @@ core. Its other switches and links are on standby and idle; that is what ``stand
 ``standby_links`` count.
 
 Beyond it there may be *further roots*: switches that sum and do nothing else, to which trunks lead that are
-for rings alone (``docs/concepts.md``, "Several switches"). They are numbered after all others.
+for rings alone (docs/concepts/trees.md, "Several switches"). They are numbered after all others.
 
 Invariants: a switch comes behind the one above it; the root aggregates.
 """
