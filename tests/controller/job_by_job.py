@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inaproto.core.sharing.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.model import measured
 from inaproto_controller.cluster.network import Network
 from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.planning.placement.simple import FirstFit
 from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob, integers

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inaproto.core.sharing.step_times import Speeds
 from inaproto_controller.cluster.compiled import IS_COMPILED
 from inaproto_controller.cluster.model import CLUSTER, SHARING
 from inaproto_controller.cluster.network import FatTreeNetwork
 from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.step_times import Speeds
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.planning.placement.simple import FirstFit

@@ -8,9 +8,10 @@ from itertools import chain, repeat
 
 import pytest
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.shared_switch import share
 from inaproto_hil.evaluation.yardsticks.schedules import (

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.model import CLUSTER, SHARING, measured
 from inaproto_controller.cluster.requests import Request, draw_requests
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.arrivals import poisson

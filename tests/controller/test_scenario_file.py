@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.core.sharing.step_times import Speeds
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster import graph_file
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.cluster.model import CLUSTER, SHARING, measured
 from inaproto_controller.cluster.requests import HISTOGRAMS, Request, draw_requests
+from inaproto_controller.cluster.step_times import Speeds
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.simulate import failures
 from inaproto_controller.simulate.scenario.document import document

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto_controller.cluster.model import CLUSTER, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.trees.shared_roots import (
     UNKNOWN,
     Gain,

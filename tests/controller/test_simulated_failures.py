@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.model import SHARING, measured
 from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import FatTree
 from inaproto_controller.planning.trees.builder import Changes, TreeJob
 from inaproto_controller.planning.turns.policy import Policy

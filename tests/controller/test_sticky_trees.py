@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.sharing.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.model import CLUSTER, EVALUATED, SHARING, measured
 from inaproto_controller.cluster.network import Bools, FatTreeNetwork, Ints, Network
 from inaproto_controller.cluster.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.trees.builder import Changes, TreeJob
 from inaproto_controller.planning.trees.sticky import DOWNTIME_S, ROUNDS_MAX, TURNS, StickyTrees

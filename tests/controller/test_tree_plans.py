@@ -9,8 +9,8 @@ import pytest
 
 from inaproto.core.rendezvous.events import TreeState
 from inaproto.core.rendezvous.fabric_tree import FabricTree
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto_controller.cluster.model import CLUSTER, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.planning.trees.shared_roots import SharedJob, assign_roots
 from inaproto_controller.service.trees.plans import TreePlan, TreePlans

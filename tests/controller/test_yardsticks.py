@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import LocalMisuse
 from inaproto_controller.cluster.graph_network import GraphNetwork
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.cluster.model import SHARING, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.placement.occupancy import fragments
 from inaproto_controller.planning.trees.builder import TreeJob

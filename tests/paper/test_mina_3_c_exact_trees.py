@@ -10,10 +10,10 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import LocalMisuse
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
 from inaproto_controller.cluster.network import FatTreeNetwork, Ints
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.trees.branch_and_bound import largest_set
 from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob

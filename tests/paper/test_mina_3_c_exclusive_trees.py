@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto_controller.cluster.model import CLUSTER, measured
 from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import FatTree, Link, Quota, Switch
 from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob
 from inaproto_controller.planning.trees.exclusive import FirstFitL, FirstFitP, NoTrees, RandomFit

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.model import CLUSTER, measured
 from inaproto_controller.cluster.network import FatTreeNetwork
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.trees.builder import Changes, TreeJob
 from inaproto_controller.planning.trees.candidates import CandidateDraws

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from inaproto.core.sharing.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.policy import NextOperation, Policy, may_use
 from inaproto_controller.simulate.results import Operation
 from inaproto_controller.simulate.shared_switch import share

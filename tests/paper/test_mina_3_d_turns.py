@@ -11,10 +11,10 @@ from statistics import mean
 
 import pytest
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import OpIndex
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.planning.turns.turns import (
     JobFacts,

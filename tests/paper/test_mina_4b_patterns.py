@@ -22,10 +22,11 @@ from inaproto.core.sharing.communication_pattern import (
     WaitBegan,
     WaitEnded,
 )
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import MS, Instant, S
 from inaproto_controller.cluster.model import SHARING, measured, measured_names
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from tests.seeds import seeds
 
 CONFIG = PatternConfig()

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.model import CLUSTER, EVALUATED, SHARING, measured, measured_names
 from inaproto_controller.cluster.requests import HISTOGRAMS, draw_requests
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_hil.evaluation.mina.published import published
 from tests.data.mina.reference import reference
 

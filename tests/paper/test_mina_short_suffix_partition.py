@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.sharing.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.model import CLUSTER, EVALUATED, SHARING, measured
 from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.topology import FatTree
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.cluster import simulate

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.units import JobId, OpIndex
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.turns import JobFacts, StandingTurn, TurnConfig, TurnRule, next_turn
 from tests.seeds import seeds
 

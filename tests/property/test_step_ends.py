@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.units import JobId, OpIndex
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.job_run import JobRun, Phase
 from inaproto_controller.planning.turns.step_ends import EndsFrom, EndsOfStep, best_end, plain_end
 from inaproto_controller.planning.turns.turns import JobFacts, StandingTurn, TurnConfig, next_turn

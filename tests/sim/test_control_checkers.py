@@ -24,7 +24,7 @@ from inaproto.sim.control.rules import RULES
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.store import Store
 from inaproto.sim.control.world import ControlWorld
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Instant, S
 from tests.planted.sharing_faults import FAULTS
 from tests.sim.test_control_world import world

@@ -34,7 +34,7 @@ from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObey
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
 from inaproto.sim.control.world import ControlWorld
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, JobId, OpIndex
 from tests.sim.test_control_world import world
 

@@ -14,13 +14,14 @@ import pytest
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather, WeatherStream
 from inaproto.sim.frames.checkers import all_checkers
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.draw.swarm import Fault, FaultKind, JobConfig, WorldConfig, draw_world
 from inaproto.sim.frames.draw.topology import LinkConfig
 from inaproto.sim.frames.oracle import Oracle
 from inaproto.sim.frames.recorder import Recorder
 from inaproto.sim.frames.world import World
 from inaproto.sim.kernel.fates import DrawnFates, Fate
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Instant
 from inaproto.wire.ina_header import Dtype, Op
 from tests.seeds import seeds

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from inaproto.sim.frames import world
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.nic import NicEngine
 from inaproto.sim.frames.recorder import describe
 from inaproto.sim.frames.runs.log import Program
 from inaproto.sim.frames.runs.replay import Parts
 from inaproto.sim.frames.switch import SimSwitch
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Frames, PortId
 from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 from inaproto_hil.soak import block as soak_block

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inaproto.core.sharing.step_times import ModelTrace
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto_hil.evaluation.shared_pool.prediction import Seen, plain_seconds, predicted_ina_share
 
 TRACE = ModelTrace("drawn", 0.1, (0.05, 0.06, 0.07, 0.08), (100, 200, 100, 400))

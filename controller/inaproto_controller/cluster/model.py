@@ -7,8 +7,9 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
+from inaproto_controller.cluster.step_times import Speeds
 
 EVALUATED: Final = (
     "opt-125m-4",

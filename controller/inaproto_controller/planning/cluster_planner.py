@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from inaproto.core.sharing.step_times import ModelTrace, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.desired import TreeNames
 from inaproto_controller.cluster.graph_network import GraphNetwork, GraphTree
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.cluster.model import CLUSTER, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.placement.least_fragments import LeastFragments
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.planning.placement.simple import FirstFit

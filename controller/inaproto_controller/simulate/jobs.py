@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.placement.simple import Hosts
 from inaproto_controller.planning.trees.builder import TreeJob
 from inaproto_controller.planning.trial import kernel

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.graph_network import GraphNetwork
 from inaproto_controller.cluster.model import CLUSTER
 from inaproto_controller.cluster.network import FatTreeNetwork, Network
+from inaproto_controller.cluster.step_times import Speeds
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.placement.least_fragments import LeastFragments
 from inaproto_controller.planning.placement.occupancy import Cluster, Occupancy

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto_controller.cluster.network import Network
+from inaproto_controller.cluster.step_times import Speeds
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.planning.placement.simple import Hosts
 from inaproto_controller.planning.trees.builder import TreeBuilder

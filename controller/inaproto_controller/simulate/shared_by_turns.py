@@ -17,9 +17,9 @@ from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import LocalMisuse
 from inaproto.units import JobId, OpIndex
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.job_run import JobRun, Phase
 from inaproto_controller.planning.turns.turns import (
     JobFacts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.job_run import JobRun, Phase
 from inaproto_controller.planning.turns.policy import Policy, may_use
 from inaproto_controller.simulate.results import Operation

@@ -38,12 +38,12 @@ from inaproto.core.sharing.events import (
 )
 from inaproto.core.sharing.messages import Commit, Decision, Path, Prepare, Rule, Seat, Turn, Version
 from inaproto.core.sharing.participant import SharingParticipant
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.daemon.host.turn_seats import TurnSeats
 from inaproto.errors import InvariantBroken
 from inaproto.option_types import ReportFile, write_report
 from inaproto.units import Epoch, Instant, JobId, OpIndex, S
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.policy import NextOperation, may_use
 from inaproto_hil.rigs import environment
 

@@ -36,7 +36,7 @@ from enum import Enum
 from statistics import median
 from typing import Final, Self, assert_never
 
-from inaproto.core.sharing.step_times import ModelTrace
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import MS, Instant, S
 

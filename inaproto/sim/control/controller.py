@@ -54,7 +54,7 @@ from inaproto.sim.control.words import (
     SeatSays,
     SeatSeen,
 )
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import JobId
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from inaproto.core.sharing.rounds import Phase
 from inaproto.errors import Blame
 from inaproto.sim.control.node import Timer
 from inaproto.sim.control.words import ToSeat
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, JobId, OpIndex
 
 if TYPE_CHECKING:

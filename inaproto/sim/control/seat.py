@@ -39,7 +39,7 @@ from inaproto.sim.control.config import ControlJob
 from inaproto.sim.control.node import Timer
 from inaproto.sim.control.trunk import Part
 from inaproto.sim.control.words import SeatPhase
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import JobId, OpIndex
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from inaproto.errors import Blame
 from inaproto.sim.control.node import Node, Timer
 from inaproto.sim.control.pool import Pool
 from inaproto.sim.control.words import ControllerIsHere
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

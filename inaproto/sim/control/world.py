@@ -32,10 +32,10 @@ from inaproto.sim.control.seat import Membership, SimJob, SimSeat
 from inaproto.sim.control.store import Store
 from inaproto.sim.control.switch import ControlSwitch
 from inaproto.sim.control.trunk import Trunk
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.world import Violation
 from inaproto.sim.kernel.agenda import Agenda
 from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS
 
 if TYPE_CHECKING:

@@ -67,8 +67,8 @@ from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.rendezvous.tree_moves import stands
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import Blame, InvariantBroken
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.draw.topology import SWITCH_NODE, Topology
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Instant
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (

@@ -27,11 +27,11 @@ from inaproto.core.switch.accelerator import (
 )
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.faults.announcement import announcement
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.control_plane import DETECTION_NS, ControlPlane, SwitchSession
 from inaproto.sim.frames.draw.topology import SWITCH_NODE
 from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.notes import note_kind
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Frames, PortId
 from inaproto.wire.tree_note import NoteKind
 

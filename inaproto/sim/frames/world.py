@@ -24,7 +24,7 @@ from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.core.switch.ring_spec import FlowSpec
 from inaproto.faults.streams import Draws
 from inaproto.sim.frames.checkers import all_checkers
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.checkers.hooks import Hooks
 from inaproto.sim.frames.control_plane import ControlPlane, fabric_of
 from inaproto.sim.frames.draw.swarm import JobConfig, WorldConfig
@@ -43,6 +43,7 @@ from inaproto.sim.frames.tree_moves import TreeMover
 from inaproto.sim.frames.wiring import make_links, switch_memory
 from inaproto.sim.kernel.agenda import Agenda
 from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import crc32
 

@@ -19,7 +19,7 @@ from inaproto.core.models.events import (
     ShardSpec,
 )
 from inaproto.core.models.requests import requests_max
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.checking import OverlayChecker
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from inaproto.core.models.events import (
 )
 from inaproto.core.models.messages import Attached, Merged, NodeId, Numbers, Push, Weights, Word
 from inaproto.core.models.node import ShardNode
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.bounds import Bounds, Removals
 from inaproto.sim.models.checking import OverlayChecker
 from inaproto.sim.models.ledger import DURABLE, ONCE

@@ -26,7 +26,7 @@ from inaproto.core.models.events import (
 from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.errors import Blame
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.machine import Machine, Timer
 from inaproto.sim.models.worker import Worker
 

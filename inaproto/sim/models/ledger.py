@@ -10,7 +10,7 @@ import numpy as np
 from inaproto.core.models.clocks import FOREVER, REMOVED, Clocks
 from inaproto.core.models.events import RootRecord, RootSnapshot
 from inaproto.core.models.messages import FIRST_EPOCH, Numbers
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.values import Values
 
 ONCE = "exactly once"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from inaproto.faults.streams import Draws
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Instant, S
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from inaproto.core.models.clocks import FOREVER
 from inaproto.core.models.events import Answer, Clocked, Left, NodeEvent, Pulled, Pushed
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.sim.models.config import WorkerSetup

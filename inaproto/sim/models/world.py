@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from inaproto.core.models.events import Patience
 from inaproto.core.models.messages import NodeId, Word
 from inaproto.faults.weather import Weather
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.world import Violation
 from inaproto.sim.kernel.agenda import Agenda
 from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.checkers import all_checkers
 from inaproto.sim.models.checking import OverlayChecker
 from inaproto.sim.models.config import FIRST_SERVER, OverlayConfig, Reshaping

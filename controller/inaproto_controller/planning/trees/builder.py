@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto_controller.cluster.network import Ints
+from inaproto_controller.cluster.step_times import StepTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.trees.sticky import DOWNTIME_S, TURNS
 
 HORIZON_S: Final = 30.0

@@ -27,10 +27,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.compiled import jit
 from inaproto_controller.cluster.network import FatTreeNetwork, Ints, Network
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.trees.builder import Changes, TreeJob
 from inaproto_controller.planning.trees.crowding import Crowds
 

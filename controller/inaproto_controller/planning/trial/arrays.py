@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.trial.kernel import Bools, Floats, Ints, Log, Slots, Tables
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.trial import kernel
 from inaproto_controller.planning.trial.arrays import make_log, make_slots, make_tables
 from inaproto_controller.planning.trial.kernel import Slots, Tables, Turns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.policy import NextOperation
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.step_times import StepTimes
 
 
 class Policy(Enum):

@@ -40,9 +40,9 @@ from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.units import JobId, OpIndex
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.job_run import JobRun, Phase
 from inaproto_controller.planning.turns.policy import may_use
 from inaproto_controller.planning.turns.step_ends import EndsFrom, EndsOfStep, best_end

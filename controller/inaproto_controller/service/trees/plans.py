@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from inaproto.core.rendezvous.events import TreeState
 from inaproto.core.rendezvous.fabric_tree import FabricTree
-from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.fabric_trees import FabricOption, FabricTrees
 from inaproto_controller.planning.planned_options import PlannedOptions, Wanting
 from inaproto_controller.planning.trees.shared_roots import UNKNOWN, Gain, RootConfig, SharedJob, assign_roots

@@ -53,10 +53,10 @@ from inaproto.core.sharing.events import (
 )
 from inaproto.core.sharing.messages import AT_ONCE, Rule, Seat, SeatMessage
 from inaproto.core.sharing.rounds import Phase
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import Blame
 from inaproto.units import Epoch, Instant, JobId, S
 from inaproto.wire.sharing_messages import SEATS_MAX, SeatHold
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.service.core_runner import CoreRunner, PutRecord, ToPersist
 from inaproto_controller.service.turns.planner import PAUSE_S, PlannerConfig, SeatNews, TurnPlanner
 from inaproto_controller.service.turns.store import Floor, decode_record, encode_record

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 
 from inaproto.core.sharing.communication_pattern import Pattern
 from inaproto.core.sharing.events import TurnView, TurnWanted
-from inaproto.core.sharing.step_times import Speeds, StepTimes
 from inaproto.errors import ConfigError
 from inaproto.units import Epoch, JobId, OpIndex, S
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.turns import JobFacts, StandingTurn, TurnConfig, next_turn
 
 UNMEASURED_OPERATIONS: Final = 8

@@ -21,7 +21,6 @@ import trio
 
 from inaproto.core.sharing.events import PatienceConfig, SharingAction, SharingConfig, Tell
 from inaproto.core.sharing.messages import Seat
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.daemon.host.sharing_records import answer_of, order_message, seat_of
 from inaproto.errors import DecodeError
@@ -34,6 +33,7 @@ from inaproto.wire.sharing_messages import (
     SharingProgress,
     SharingSeats,
 )
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.service.core_runner import PutRecord
 from inaproto_controller.service.turns.group import OWNER, SharingGroup
 from inaproto_controller.service.turns.planner import Place, PlannerConfig, SeatNews, pattern_of

@@ -31,10 +31,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.model import CLUSTER, SHARING, measured, measured_names
 from inaproto_controller.cluster.requests import HISTOGRAMS
+from inaproto_controller.cluster.step_times import Speeds
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.simulate.arrivals import SECONDS_MAX

@@ -13,11 +13,12 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from inaproto.core.sharing.step_times import ModelTrace, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster import graph_file
 from inaproto_controller.cluster.model import EVALUATED, measured_names
 from inaproto_controller.cluster.requests import Request, draw_requests
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import Quota
 from inaproto_controller.planning.placement.occupancy import Cluster
 from inaproto_controller.simulate.arrivals import SECONDS_MAX, at_once, poisson, read

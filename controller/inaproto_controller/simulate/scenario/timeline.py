@@ -14,9 +14,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.errors import ConfigError
 from inaproto_controller.cluster.requests import Request
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.pictures.looks import INK, PALE
 from inaproto_controller.simulate.cluster import simulate
 from inaproto_controller.simulate.results import Operation

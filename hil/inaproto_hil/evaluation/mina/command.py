@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto_controller.cluster.compiled import IS_COMPILED
 from inaproto_controller.cluster.model import CLUSTER, EVALUATED, SHARING, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_hil.evaluation.mina.figures import FIGURES, Figure, needed
 from inaproto_hil.evaluation.mina.rows import Outcomes, Row
 from inaproto_hil.evaluation.mina.runs import Run, perform, warm_up

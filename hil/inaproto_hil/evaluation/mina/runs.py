@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from inaproto.core.sharing.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.model import CLUSTER, CONFLICTS, EVALUATED, SHARING, measured
 from inaproto_controller.cluster.requests import HISTOGRAMS, SEED, MinimalStandard, Request, draw_requests
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.cluster.topology import FatTree, Quota
 from inaproto_controller.planning.placement.occupancy import Occupancy
 from inaproto_controller.planning.trees.builder import Changes, TreeBuilder, TreeJob

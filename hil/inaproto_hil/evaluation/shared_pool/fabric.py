@@ -14,7 +14,7 @@ from typing import NamedTuple
 import trio
 
 from inaproto.core.host.engines.two_paths import BASE, INA, Binding
-from inaproto.core.sharing.step_times import StepTimes
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_hil.evaluation.shared_pool.pool import SwitchPool
 
 

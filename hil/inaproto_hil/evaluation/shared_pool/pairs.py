@@ -19,8 +19,8 @@ from itertools import combinations_with_replacement
 from statistics import fmean, median
 from typing import Any, Final
 
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_controller.planning.turns.turns import TurnConfig
 from inaproto_controller.service.turns.planner import ROUND_TRIP_SHARE, PlannerConfig

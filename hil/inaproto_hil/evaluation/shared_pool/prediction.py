@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.turns import TurnConfig
 from inaproto_controller.simulate.shared_by_turns import SharedByTurns
 

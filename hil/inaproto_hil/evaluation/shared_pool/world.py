@@ -22,11 +22,11 @@ import trio
 
 from inaproto.core.host.engines.two_paths import BASE, Binding
 from inaproto.core.sharing.events import SharingAction, SharingConfig, TurnStands
-from inaproto.core.sharing.step_times import StepTimes
 from inaproto.daemon.host.turn_seats import JobSeat, TurnSeats
 from inaproto.units import Instant, OpIndex, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.sharing_messages import SharingPattern
+from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.service.turns.planner import PlannerConfig
 from inaproto_controller.service.turns.service import SharingService
 from inaproto_hil.evaluation.shared_pool.fabric import JobFabric, Operation

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
-from inaproto.core.sharing.step_times import ModelTrace
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto_controller.cluster.graph_network import GraphNetwork
 from inaproto_controller.cluster.graph_topology import GraphTopology
 from inaproto_controller.cluster.model import EVALUATED, SHARING, measured

@@ -19,8 +19,9 @@ from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
 
-from inaproto.core.sharing.step_times import ModelTrace, Speeds, StepTimes
+from inaproto.core.sharing.model_trace import ModelTrace
 from inaproto.errors import ConfigError, LocalMisuse
+from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.job_run import JobRun, Phase
 from inaproto_controller.planning.turns.policy import Policy, may_use
 

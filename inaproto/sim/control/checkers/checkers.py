@@ -13,8 +13,8 @@ from inaproto.core.sharing.messages import AT_ONCE, Path, Seat, Version
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.wish_checker import WishesServed
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.recorder import say_time
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import JobId
 
 if TYPE_CHECKING:

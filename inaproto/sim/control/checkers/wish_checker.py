@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from inaproto.core.sharing.messages import Seat, Version
 from inaproto.sim.control.checkers.checker import ControlChecker
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.recorder import say_time
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.core.sharing.events import SharingView

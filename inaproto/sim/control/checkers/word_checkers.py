@@ -31,7 +31,7 @@ from inaproto.core.sharing.messages import (
 )
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
-from inaproto.sim.frames.checkers.checker import Violated
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.sim.control.seat import SimSeat

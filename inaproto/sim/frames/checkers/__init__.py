@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inaproto.sim.frames.checkers.all_left import AllLeft
 from inaproto.sim.frames.checkers.blameless import NicsBlameNobody
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.checkers.deadlines import Deadlines
 from inaproto.sim.frames.checkers.exactly_once import ExactlyOnce
 from inaproto.sim.frames.checkers.ledger import Ledger
@@ -16,6 +16,7 @@ from inaproto.sim.frames.checkers.psn_order import PsnOrder
 from inaproto.sim.frames.checkers.slots import SlotsApart
 from inaproto.sim.frames.checkers.survivors import SurvivorsTogether
 from inaproto.sim.frames.checkers.window import WindowKept
+from inaproto.sim.kernel.violated import Violated
 
 __all__ = ["Checker", "Violated", "all_checkers"]
 

@@ -37,15 +37,6 @@ def each_frame(block: Frames) -> list[bytes]:
     return [block.tobytes()] if len(block) == 1 else [row.tobytes() for row in block]
 
 
-class Violated(Exception):
-    """A rule is broken. ``rule`` is a stable short name, ``evidence`` says who and what."""
-
-    def __init__(self, rule: str, evidence: str) -> None:
-        super().__init__(f"{rule}: {evidence}")
-        self.rule = rule
-        self.evidence = evidence
-
-
 class Checker:
     """Hooks, each called right after the fact; raise :class:`Violated` from any of them."""
 

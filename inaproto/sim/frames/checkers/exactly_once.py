@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.rank import SimRank

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from inaproto.sim.frames.checkers.checker import Checker, Violated, each_frame
+from inaproto.sim.frames.checkers.checker import Checker, each_frame
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.core.switch.ring_spec import RingSpec

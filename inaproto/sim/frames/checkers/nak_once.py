@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from inaproto.sim.frames.checkers.checker import Checker, Violated, each_frame, is_intact
+from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.core.switch.ring_spec import RingSpec

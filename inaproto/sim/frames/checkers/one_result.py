@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.draw.swarm import JobConfig

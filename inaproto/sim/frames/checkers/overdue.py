@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from inaproto.errors import OperationTimeout
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import S
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from inaproto.core.switch.ring_spec import RingSpec
-from inaproto.sim.frames.checkers.checker import Checker, Violated, each_frame, is_intact
+from inaproto.sim.frames.checkers.checker import Checker, each_frame, is_intact
+from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from inaproto.errors import JoinRefused, OperationTimeout, RankLost
-from inaproto.sim.frames.checkers.checker import Checker, Violated
+from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.host.state import Phase
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS
 from inaproto.wire.control_messages import Failed, Message, Regrouped
 

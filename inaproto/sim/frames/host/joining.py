@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.host.operations import RingOperations
 from inaproto.sim.frames.host.rank import SimRank
 from inaproto.sim.frames.host.state import Phase
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS
 from inaproto.wire.control_messages import Error, Failed, Member, Ring
 

@@ -55,10 +55,10 @@ from inaproto.errors import (
     TensorMismatch,
 )
 from inaproto.ports import Completion, CompletionKind, Segment, Status
-from inaproto.sim.frames.checkers.checker import Violated
 from inaproto.sim.frames.host.rank import SimRank
 from inaproto.sim.frames.host.ring_link import HostTensors
 from inaproto.sim.frames.host.state import WITHOUT_RING, Phase, RingState
+from inaproto.sim.kernel.violated import Violated
 from inaproto.units import US
 from inaproto.wire.control_messages import (
     OpStarted,
