@@ -206,7 +206,8 @@ def read_certificate(path: Path) -> Shown:
 
 
 def revoked_serials(directory: Path) -> frozenset[str]:
-    """Of the list in a directory of credentials, as ``inaproto ca show`` prints them; none without a list.
+    """Serials on the list in a directory of credentials, as ``inaproto ca show`` prints them; none without a
+    list.
 
     Raises ``OSError``, and ``ValueError`` for a list that the authority there has not signed.
     """

@@ -19,7 +19,7 @@ from inaproto.errors import DecodeError
 
 SCHEME: Final = "inaproto://"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-"""Of daemons, operators and jobs."""
+"""Name of a daemon, an operator or a job."""
 
 
 class Role(Enum):
@@ -33,14 +33,14 @@ class Role(Enum):
     MODEL = "model"
     """A process of trees of models: of a host, or a parameter server."""
     LOCAL = "local"
-    """By a UNIX socket: the file's permissions have decided. No certificate says this."""
+    """A peer on a UNIX socket: the file's permissions have decided. No certificate says this."""
 
 
 CERTIFIED: Final = tuple(role for role in Role if role is not Role.LOCAL)
 SERVERS: Final = frozenset((Role.SWITCH, Role.CONTROLLER))
-"""Of the control plane: only their certificates may be shown by who is connected to there."""
+"""Roles of the control plane: only their certificates may be shown by who is connected to there."""
 LISTENERS: Final = SERVERS | {Role.MODEL}
-"""Whose certificates are for both sides of a connection."""
+"""Roles whose certificates are for both sides of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Identity:
     """IP addresses that its certificate names; none: it is not held to any."""
     expires_s: float | None = None
     serial: str = ""
-    """Of its certificate, hexadecimal, as ``inaproto ca show`` prints it."""
+    """Serial of its certificate, hexadecimal, as ``inaproto ca show`` prints it."""
     pid: int = 0
     uid: int | None = None
-    """Of a local peer, as the kernel vouches for them."""
+    """User of a local peer, as the kernel vouches for it."""
 
     @property
     def is_local(self) -> bool:

@@ -23,7 +23,7 @@ def _look(site: Site) -> Iterator[Finding]:
 
 
 def credentials_in(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a daemon's status; empty if it has none."""
+    """Credentials in a daemon's status; empty if it has none."""
     for place in (status, *(status.get(name, {}) for name in ("control_listen", "control", "controller"))):
         if isinstance(place, Mapping) and isinstance(place.get("credentials"), Mapping):
             found: Mapping[str, Any] = place["credentials"]

@@ -47,7 +47,7 @@ def look_at_switch(status: Mapping[str, Any]) -> Finding:
 
 
 def look_at_controller(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of a host or switch; one that has been given no controller needs none."""
+    """Look at the controller of a host or switch; one that has been given none needs none."""
     told = status.get("controller", {})
     if not told.get("paths"):
         return

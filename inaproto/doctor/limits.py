@@ -18,7 +18,7 @@ from inaproto.errors import Unsupported
 DESCRIPTORS_MIN: Final = 4096
 """A host has up to 1024 processes, with a socket and shared memory each; a switch 256 ports and sessions."""
 TENSOR_COPIES: Final = 3
-"""Of each rank: its own, what is shared with the daemon, the result."""
+"""Copies of a tensor at each rank: its own, what is shared with the daemon, the result."""
 STREAM_BUFFER: Final = 512 << 10
 """Bytes that a port over a UNIX socket asks of the kernel."""
 LINK_BUFFER: Final = 8 << 20
@@ -35,7 +35,8 @@ def limit_in(text: str, name: str) -> int:
 
 
 def limits_of_daemons(site: Site, name: str, kind: int, daemons: str = "") -> Iterator[tuple[str, int]]:
-    """Of each running daemon (``daemons``: those of this role alone); of this shell if none answers."""
+    """Limits of each running daemon (``daemons``: those of this role alone); of this shell if none
+    answers."""
     seen = False
     for status in (*site.switches, *site.hosts):
         role = str(status.get("role", "daemon"))

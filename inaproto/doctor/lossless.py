@@ -40,7 +40,7 @@ def lossless_in_dcb(text: str) -> list[int]:
 
 
 def lossless_in_mlnx_qos(text: str) -> list[int]:
-    """Of what ``mlnx_qos -i`` prints: a line ``enabled`` with a 0 or 1 for each priority."""
+    """Read what ``mlnx_qos -i`` prints: a line ``enabled`` with a 0 or 1 for each priority."""
     found = re.search(r"^\s*enabled((?:\s+[01]){8})", text, re.MULTILINE)
     return [priority for priority, flag in enumerate(found[1].split()) if flag == "1"] if found else []
 

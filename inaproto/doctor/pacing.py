@@ -25,7 +25,7 @@ TIMER_NS: Final = 4096
 """Unit of the transport timer: 4.096 us."""
 TIMEOUT_MAX: Final = 31
 HOSTS: Final = 8
-"""Of the ring whose memory is told."""
+"""Hosts of the ring whose memory is told."""
 ROUND_TRIPS: Final = 4
 """A timer shorter than this many round trips fires when queues fill."""
 

@@ -71,7 +71,7 @@ class Asked:
     bandwidth: int = 0
     round_trip_ns: int = 0
     skew_ns: int = 500_000_000
-    """By how much ranks may be late for an all-reduce."""
+    """How late ranks may be for an all-reduce."""
     tensor_bytes: int = 0
 
 
@@ -87,7 +87,7 @@ class Site:
     """Status of each switch that answered."""
     hosts: Sequence[Mapping[str, Any]] = ()
     problems: Sequence[str] = ()
-    """Of asking them."""
+    """Problems of asking them."""
     daemons_asked: str = ""
     """Where; empty if nowhere."""
 
@@ -107,7 +107,7 @@ class Site:
             return None
 
     def names(self, path: str) -> list[str]:
-        """Of the files in a directory, sorted."""
+        """Names of the files in a directory, sorted."""
         try:
             return sorted(entry.name for entry in (self.root / path.lstrip("/")).iterdir())
         except OSError:
@@ -156,7 +156,7 @@ class Site:
 
 
 def addresses_in(text: str) -> list[tuple[str, str, int]]:
-    """Of what ``ip -json -4 address`` prints."""
+    """Addresses in what ``ip -json -4 address`` prints."""
     try:
         links = json.loads(text)
         return [

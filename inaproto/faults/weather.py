@@ -58,7 +58,7 @@ class Weather:
     delay_min_ns: int = MS
     delay_max_ns: int = MS
     addresses: float = 0.0
-    """Of the flipped bits, how many lie where no ICRC looks."""
+    """Share of the flipped bits that lie where no ICRC looks."""
 
     def __post_init__(self) -> None:
         for field in _SHARES:
@@ -187,7 +187,7 @@ def scaled(number: np.uint64 | int, below: int) -> int:
 
 
 def corrupt_bit(weather: Weather, number: np.uint64 | int, nbytes: int) -> int:
-    """Which of the ``nbytes`` bytes that arrive is hit, as a bit number."""
+    """Bit number, within the ``nbytes`` bytes that arrive, that is hit."""
     below: int = round(weather.addresses * (1 << _DRAW_BITS))
     if int(number) >= below:
         return (int(number) - below) * 8 * nbytes // ((1 << _DRAW_BITS) - below)

@@ -28,7 +28,7 @@ from inaproto_controller.planning.trees.builder import TreeJob
 from inaproto_controller.planning.trees.sticky import StickyTrees
 
 STEPS_LEFT: Final = 1000
-"""Of every job: nobody says how long it goes on."""
+"""Steps that every job is taken to have left: nobody says how long it goes on."""
 _UNKNOWN_MODEL: Final = ModelTrace("unknown", 0.0, (0.0,), (1 << 28,))
 """All its time goes into an all-reduce, so that it gains by INA as much as any can."""
 
@@ -62,7 +62,7 @@ class ClusterPlanner:
         self._number = {name: number for number, name in enumerate(topology.host_names)}
         self._builder = StickyTrees(self._network, may_share=False)
         self._entered: dict[int, tuple[tuple[str, ...], list[TreeNames]]] = {}
-        """By job: its hosts and candidates."""
+        """Hosts and candidates by job."""
         self.no_fragments = ""
         """Why hosts are not placed by fragments, if they are not."""
         self._placement: LeastFragments | FirstFit
@@ -95,7 +95,7 @@ class ClusterPlanner:
 
     @cached_property
     def _resources(self) -> list[list[Resource]]:
-        """By number of the network's: a link has a port at each end that sums."""
+        """Resources by the network's numbers: a link has a port at each end that sums."""
         found = []
         for part, name, ends in self._network.resource_names():
             if part == "switch":
@@ -111,7 +111,7 @@ class ClusterPlanner:
         return [resource for one in used for resource in self._resources[one]]
 
     def candidates(self, number: int) -> Sequence[TreeNames]:
-        """Of an entered job."""
+        """Candidates of an entered job."""
         return self._entered[number][1]
 
     def build(

@@ -47,7 +47,7 @@ class FabricTrees:
             for switch, count in zip(topology.switches, links, strict=True)
             if switch.aggregates
         }
-        """Of each switch that sums."""
+        """Slots of each switch that sums."""
 
     def options(self, hosts: Sequence[str]) -> tuple[FabricOption, ...]:
         """Nearest roots first; none for hosts that the cluster file has not, nor what no message can say."""

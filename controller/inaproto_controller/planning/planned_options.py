@@ -45,14 +45,14 @@ class PlannedOptions:
     def __init__(self, known: FabricTrees, live: LiveTrees) -> None:
         self._known, self._live = known, live
         self._trees: dict[str, LiveTree] = {}
-        """Of jobs: what they have, or get."""
+        """Trees that jobs have, or get."""
         self._reasons: dict[str, str] = {}
-        """Of jobs for which PARING had none, when last asked."""
+        """Reasons of jobs for which PARING had none, when last asked."""
         self._asked: dict[str, tuple[Any, LiveTree | Infeasible]] = {}
-        """By job: what was asked last, and the answer: the same again has the same."""
+        """What was asked last of each job, and the answer: the same again has the same."""
 
     def options(self, wanting: Wanting) -> dict[str, tuple[FabricOption, ...]]:
-        """Of each job."""
+        """Options of each job."""
         jobs = wanting.hosts.keys()
         self._reasons = {job: reason for job, reason in self._reasons.items() if job in jobs}
         self._asked = {job: asked for job, asked in self._asked.items() if job in jobs}
@@ -77,7 +77,7 @@ class PlannedOptions:
         return found
 
     def document(self, job: str) -> dict[str, Any]:
-        """Of the tree of a job, and who planned it; if not PARING, why."""
+        """Document of the tree of a job, and who planned it; if not PARING, why."""
         tree, reason = self._trees.get(job), self._reasons.get(job, "")
         measures = {} if tree is None else tree.document()
         return {"by": "roots" if reason else "paring", "reason": reason, **measures}

@@ -175,7 +175,7 @@ def _turns(children: PlanList, outer: tuple[int, ...], closing: int) -> list[_Tu
 
 
 def entry_bytes(count: int, dtype: Dtype, op: Op, nbytes: int) -> int:
-    """Of an accumulator of ``count`` contributions to ``nbytes`` of tensor."""
+    """Bytes of an accumulator of ``count`` contributions to ``nbytes`` of tensor."""
     return nbytes // dtype.itemsize * WIDE_BYTES if count > 1 and sums_are_wide(dtype, op) else nbytes
 
 

@@ -67,7 +67,7 @@ class VirtualConnection:
 
     peer: str
     port: PortId
-    """Of this switch, towards the peer."""
+    """Port of this switch, towards the peer."""
     here: SwitchAddress
     there: SwitchAddress
     qp: int
@@ -93,8 +93,8 @@ class Role:
     """Ranks whose packets it sends to ``steer_to``, unchanged."""
     steer_to: PortId | None = None
     passes: tuple[VirtualConnection, ...] = ()
-    """Of a switch that steers: those below whose sums go by it to where it steers. ``there`` is the one
-    below, ``port`` leads to it: what comes back for it goes there."""
+    """Switches below one that steers whose sums go by it to where it steers. ``there`` is the one below,
+    ``port`` leads to it: what comes back for it goes there."""
     below: tuple[PortId, ...] | None = None
     """Of a ring beside the fabric's own tree: to the switches next below it in the ring's tree. Packets of
     ranks may come from there, and where they come from says nothing of where ordinary traffic finds their

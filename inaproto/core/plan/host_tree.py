@@ -60,13 +60,13 @@ class Run:
 
     @property
     def values(self) -> int:
-        """Of its list, when it has been added up."""
+        """Values of its list, when it has been added up."""
         return self.before + len(self.operands) - (self.before > 0)
 
 
 @dataclass(frozen=True)
 class OverlayTree:
-    """Of a plan over positions, and a bound. Raises ``LocalMisuse`` for a bound below 1."""
+    """The tree of a plan over positions, and a bound. Raises ``LocalMisuse`` for a bound below 1."""
 
     plan: ReductionPlan
     in_degree: int
@@ -86,11 +86,11 @@ class OverlayTree:
 
     @property
     def parents(self) -> tuple[int | None, ...]:
-        """By rank; None: the root's."""
+        """Parents by rank; None: the root's."""
         return self._built.parents
 
     def runs(self, rank: int) -> tuple[Run, ...]:
-        """That the rank heads, innermost list first."""
+        """Runs that the rank heads, innermost list first."""
         return tuple(self._built.runs[rank])
 
     def children(self, rank: int) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class OverlayTree:
 
     @cached_property
     def heights(self) -> tuple[int, ...]:
-        """By rank: hops from the farthest rank below it."""
+        """Hops from the farthest rank below each, by rank."""
         found = [0] * self.plan.size
         for rank in self._upwards:
             parent = self.parents[rank]
@@ -185,7 +185,7 @@ def _run(run: Run, dtype: Dtype, op: Op, operands: Sequence[Bytes]) -> Bytes:
 
 
 def overlay_on(plan: str, size: int, in_degree: int) -> OverlayTree:
-    """That of a ring of ``size`` hosts; ``plan`` and ``in_degree`` as in the message ``Ring``.
+    """The tree of a ring of ``size`` hosts; ``plan`` and ``in_degree`` as in the message ``Ring``.
 
     Raises ``LocalMisuse`` for a plan that is none, or of other hosts.
     """
@@ -231,7 +231,8 @@ class _Builder:
         return carrier
 
     def _next_run(self, holders: Sequence[int], carrier: int) -> list[int]:
-        """Of the values that are left, as many as the head may gather; so many that something is added."""
+        """Take as many of the values that are left as the head may gather; so many that something is
+        added."""
         begun = carrier != OWN
         size = 1 if begun or len(holders) == 1 else 2
         while size < len(holders):

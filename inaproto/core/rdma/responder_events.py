@@ -49,7 +49,7 @@ class RunArrived:
     """int64, shape (n,)."""
     ack_request: NDArray[np.bool_]
     payload_bytes: int
-    """Of each packet, without pad."""
+    """Payload bytes of each packet, without pad."""
     reth: tuple[int, int, int] | None
     """(virtual address, rkey, DMA length)"""
     imm: int | None
@@ -84,7 +84,7 @@ class MessageInProgress(NamedTuple):
     rkey: int
     remaining: int
     nbytes: int
-    """Of the whole message."""
+    """Bytes of the whole message."""
 
 
 class Place(NamedTuple):

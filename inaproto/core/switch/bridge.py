@@ -32,9 +32,9 @@ class Bridge:
         self._port_of: dict[bytes, int] = {}
         self._ports: dict[int, None] = {}
         self._mac_of: dict[bytes, bytes] = {}
-        """By IP address."""
+        """Ethernet addresses by IP address."""
         self._doubted: dict[bytes, tuple[bytes, int]] = {}
-        """By IP address in ``_mac_of``: another address that it came with, and how often in a row."""
+        """Another address that each IP address in ``_mac_of`` came with, and how often in a row."""
 
     @property
     def ports(self) -> tuple[int, ...]:

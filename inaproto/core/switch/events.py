@@ -32,9 +32,10 @@ class AcceleratorConfig:
     retired_max: int = 65_536
     """Connections of removed rings that are remembered."""
     ring_ports: frozenset[PortId] = frozenset()
-    """Of trunks for rings alone: nothing else comes in or goes out there."""
+    """Ports of trunks for rings alone: nothing else comes in or goes out there."""
     ports_up: frozenset[PortId] = frozenset()
-    """Of all trunks to switches above: packets of a rank never come from there, nor do its results leave."""
+    """Ports of all trunks to switches above: packets of a rank never come from there, nor do its results
+    leave."""
 
 
 class FramesArrived(NamedTuple):
@@ -112,12 +113,13 @@ class Counters:
     gaps_signalled: int = 0
     bridged: int = 0
     sums_up: int = 0
-    """To the switch above, for the first time. All down to ``links_down`` is of rings that span switches."""
+    """Sums sent to the switch above, for the first time. All down to ``links_down`` is of rings that span
+    switches."""
     sums_up_again: int = 0
     results_in: int = 0
     """From the switch above."""
     results_down: int = 0
-    """To the switches below, for the first time, each counted."""
+    """Results sent to the switches below, for the first time, each counted."""
     results_down_again: int = 0
     notes_in: int = 0
     notes_out: int = 0
@@ -134,7 +136,7 @@ class Counters:
     stale_turns: int = 0
     """Packets and notes of turns that are over."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """By rule."""
+    """Packets dropped, by rule."""
 
     def drop(self, rule: str, packets: int) -> None:
         self.dropped[rule] = self.dropped.get(rule, 0) + packets
@@ -179,7 +181,7 @@ class RingState:
     dirty: dict[int, Region] = field(default_factory=dict)
     """Regions that got packets in this step, by serial."""
     epoch: int = field(init=False)
-    """That of its INA headers: its own, or that of its turn."""
+    """Epoch of its INA headers: its own, or that of its turn."""
 
     def __post_init__(self) -> None:
         self.epoch = self.spec.epoch if self.spec.pool is None else NO_TURN

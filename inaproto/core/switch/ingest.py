@@ -59,7 +59,7 @@ class Ingest:
         self._counters = counters
         self._pools = pools
         self._templates: dict[bytes, tuple[Flow, RunTemplate]] = {}
-        """Of the middle packets of each flow, by what identifies a connection in its headers."""
+        """Templates of the middle packets of each flow, by what identifies a connection in its headers."""
 
     def forget(self, flow: Flow) -> None:
         """The flow's ring is removed."""

@@ -68,7 +68,7 @@ class Flow:
 
     @property
     def row(self) -> int:
-        """Of its packets, and of its results, in every region."""
+        """Row of its packets, and of its results, in every region."""
         return self.spec.rank
 
     @property

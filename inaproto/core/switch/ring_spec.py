@@ -55,7 +55,7 @@ class FlowSpec:
 
     @property
     def addresses(self) -> bytes:
-        """Of Ethernet, as a frame begins: 12 bytes, or none."""
+        """Ethernet addresses, as a frame begins: 12 bytes, or none."""
         return self.dst_mac + self.src_mac
 
 
@@ -84,8 +84,8 @@ class RingSpec:
     first_message: int = 0
     """Messages that its ranks have ended with, elsewhere: the next one opens first, older ones are stale."""
     job: str = ""
-    """Whose it is, for who lends slots to jobs (:mod:`inaproto.core.migration.ledger`); empty: nobody
-    said."""
+    """Job whose ring it is, for who lends slots to jobs (:mod:`inaproto.core.migration.ledger`); empty:
+    nobody said."""
 
     def __post_init__(self) -> None:
         if len(self.flows) < 2:

@@ -61,7 +61,7 @@ class _Place:
     spare: Sequence[Region] = ()
     """Regions that no ring has now. They serve the next ring at once if it needs the same ones."""
     shape: Hashable = None
-    """Of ``spare``, or of what the holder has."""
+    """Shape of ``spare``, or of what the holder has."""
     nbytes: int = 0
 
 

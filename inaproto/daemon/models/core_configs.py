@@ -13,7 +13,7 @@ from inaproto.units import MS
 
 
 def pulls_max(model: PlacedModel) -> int:
-    """Of a worker, that wait at once; as many of its updates may be where its server lacks them."""
+    """Pulls of a worker that wait at once; as many of its updates may be where its server lacks them."""
     return model.settings.ahead_max or model.settings.staleness + 8
 
 
@@ -29,7 +29,7 @@ def spec_of(shard: Shard) -> ShardSpec:
 
 
 def pushes_max(shard: Shard) -> int:
-    """That a child may have to send at once: all that its log can have, which its parent may lack.
+    """Pushes that a child may have to send at once: all that its log can have, which its parent may lack.
 
     They wait as parts of the log, and take no memory of their own. Sums of several workers are fewer.
     """

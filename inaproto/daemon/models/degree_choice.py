@@ -74,7 +74,7 @@ class LinkLoad:
 
 
 class DegreeChoice:
-    """Of one shard's root; ``degrees[tree]`` are the in-degrees of its trees."""
+    """Chooses the in-degree for one shard's root; ``degrees[tree]`` are the in-degrees of its trees."""
 
     def __init__(self, name: str, degrees: Sequence[int], load: LinkLoad, tree: int) -> None:
         self._name = name

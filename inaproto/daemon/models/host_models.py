@@ -34,7 +34,7 @@ another parent: hosts are often ended together."""
 
 
 def wall_clock_life() -> int:
-    """Of a process that starts now: later ones have a higher number."""
+    """Life of a process that starts now: later ones have a higher number."""
     return time.time_ns()
 
 
@@ -105,11 +105,11 @@ class HostModels:
                 log.info("%s: all that worker %d has finished is on the server's disk", shard, seat.worker)
 
     def link_status(self) -> dict[str, Any] | None:
-        """Of its access link, where the models file says how fast that is."""
+        """Status of its access link, where the models file says how fast that is."""
         return None if self._links.paces is None else self._links.paces.status()
 
     def nic_status(self) -> dict[str, Any] | None:
-        """Of the NIC for words and arrays, where one was named."""
+        """Status of the NIC for words and arrays, where one was named."""
         return self._links.nic_status()
 
     def status(self) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ class _Wait:
 
 
 class LateWaits:
-    """Of one host; :meth:`run` it."""
+    """Reports waits of one host that last; :meth:`run` it."""
 
     def __init__(self, links: Links, seats: Mapping[str, ModelSeat]) -> None:
         self._links = links

@@ -88,11 +88,11 @@ class _Link:
     why: str = ""
     """It goes by another than the NIC."""
     is_last_call: bool = False
-    """To be closed when all is sent."""
+    """Whether it is to be closed when all is sent."""
 
 
 class Links:
-    """Of one process; :meth:`run` it."""
+    """All connections of one process; :meth:`run` it."""
 
     def __init__(
         self,
@@ -116,12 +116,12 @@ class Links:
         self.rate = rate
         priorities = [shard.model.settings.priority for shard in models.shards_of(process)]
         self.paces = None if rate is None else Paces.of(rate, priorities or [0])
-        """Of its link, where the models file says how fast that is."""
+        """Paces of its link, where the models file says how fast that is."""
         self._shards = {(shard.model.name, shard.number): shard for shard in models.shards_of(process)}
         self._seats: dict[Shard, Seat] = {}
         self._links: dict[tuple[Shard, NodeId], _Link] = {}
         self._wanted: set[tuple[Shard, NodeId]] = set()
-        """To be dialled whenever there is no connection."""
+        """Neighbours to be dialled whenever there is no connection."""
         self._connections = 0
         self._nursery: trio.Nursery | None = None
         self.refused: dict[str, int] = {}
@@ -129,7 +129,7 @@ class Links:
         self._avoided: dict[str, tuple[float, str]] = {}
         """Peers to whom the NIC does not get, until when that is not tried again, and why."""
         self._carried: dict[str, int] = {}
-        """By connections that have ended, both ways, bytes."""
+        """Bytes carried by connections that have ended, both ways."""
 
     def seat(self, shard: Shard, seat: Seat) -> None:
         """Before :meth:`run`."""
@@ -230,7 +230,8 @@ class Links:
         return self._queue_pairs.status() | {"carried": carried}
 
     async def ask(self, shard: Shard, peer: str) -> OverlayState:
-        """Of another process, on a connection for this alone. Raises ``OSError`` that says why not."""
+        """Ask another process for its state, on a connection for this alone. Raises ``OSError`` that says why
+        not."""
         address = self._models.processes[peer]
         try:
             with trio.fail_after(HELLO_S):

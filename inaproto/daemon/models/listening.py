@@ -110,7 +110,8 @@ def _limits(connections: int) -> TlsLimits:
 
 
 async def dial(address: Address, peer: str = "", credentials: Credentials | None = None) -> ByteStream:
-    """By TLS the certificate there must be that of ``peer``. Raises ``OSError`` with words for people."""
+    """Connect. By TLS the certificate there must be that of ``peer``. Raises ``OSError`` with words for
+    people."""
     if isinstance(address, Path):
         await trio.lowlevel.checkpoint()
         return dial_unix(address)

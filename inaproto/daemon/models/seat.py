@@ -71,10 +71,10 @@ class Waited(NamedTuple):
 @dataclass(slots=True)
 class _Request:
     number: int
-    """Of the process."""
+    """Number that the process gave."""
     clock: int
     staleness: int = 0
-    """Of a pull."""
+    """Staleness of a pull."""
     waiting: dict[Shard, int] = field(default_factory=dict)
     """Shards that have not answered, and the numbers that they were asked by."""
     answers: list[tuple[Shard, Answer]] = field(default_factory=list)
@@ -83,22 +83,23 @@ class _Request:
 
 
 class ModelSeat:
-    """Of one model on this host; :class:`inaproto.daemon.models.shells.WorkerSide` of its shards."""
+    """The worker of one model on this host; :class:`inaproto.daemon.models.shells.WorkerSide` of its
+    shards."""
 
     def __init__(self, model: PlacedModel, worker: int) -> None:
         self.model = model
         self.worker = worker
         self._shells: dict[Shard, NodeShell] = {}
         self._clocks: dict[Shard, int] = {}
-        """Of the worker in each shard that has resumed."""
+        """Clocks of the worker in each shard that has resumed."""
         self._clock: int | None = None
-        """Of the worker, while there is a process."""
+        """Clock of the worker, while there is a process."""
         self._owner: Owner | None = None
         self._owner_since = trio.current_time()
         """Or without one."""
         self._is_ready = False
         self._requests: dict[int, _Request] = {}
-        """By the number that a shard was asked by."""
+        """Requests by the number that a shard was asked by."""
         self._saves: list[_Request] = []
         self._wake_saver = trio.Event()
         self._next = 1
@@ -253,7 +254,7 @@ class ModelSeat:
         self._finish(asked)
 
     def waited_for(self) -> list[Waited]:
-        """By the worker's requests, or its start."""
+        """What the worker's requests, or its start, wait for."""
         if self._owner is not None and not self._is_ready:
             known = self._clocks
             return [
@@ -359,7 +360,7 @@ class ModelSeat:
 
     @property
     def staleness(self) -> int:
-        """Of a pull that names none."""
+        """Staleness of a pull that names none."""
         return self.model.settings.staleness if self._choice is None else self._choice.staleness
 
     def status(self) -> dict[str, Any]:
@@ -381,7 +382,7 @@ class ModelSeat:
 
 
 def _joined(asked: _Request) -> PulledWeights:
-    """Of all shards; they agree on nothing but what they were asked for."""
+    """Answer once all shards have; they agree on nothing but what they were asked for."""
     answers = [answer for _, answer in asked.answers]
     included = [clock for answer in answers for _, clock in answer.included.items()]
     return PulledWeights(

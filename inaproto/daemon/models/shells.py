@@ -69,7 +69,7 @@ class WorkerSide(Protocol):
     """What the worker's side of a node hears: of shard ``shard``."""
 
     def state(self) -> OverlayState:
-        """Of the worker, for those who wait for it."""
+        """State of the worker, for those who wait for it."""
         ...
 
     def resumed(self, shard: Shard, clock: int) -> None: ...
@@ -186,7 +186,7 @@ _REMARKABLE: Final = frozenset(
 
 
 class NodeShell(_Shell):
-    """Of a host's node."""
+    """Shell of a host's node."""
 
     def __init__(self, shard: Shard, links: Links, core: ShardNode, worker: WorkerSide | None) -> None:
         super().__init__(shard, links)
@@ -260,7 +260,7 @@ class NodeShell(_Shell):
 
 
 class RootShell(_Shell):
-    """Of a parameter server's root; ``store`` is its own."""
+    """Shell of a parameter server's root; ``store`` is its own."""
 
     def __init__(self, shard: Shard, links: Links, core: ShardRoot, store: DurableLog) -> None:
         super().__init__(shard, links)

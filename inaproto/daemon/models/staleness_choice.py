@@ -24,7 +24,7 @@ from inaproto.units import Instant
 log = logging.getLogger("inaproto.overlay")
 
 LOOK_CLOCKS: Final = 5
-"""Of the worker, between two looks."""
+"""Clocks of the worker between two looks."""
 _DECISIONS_KEPT: Final = 16
 _MILLION: Final = 1_000_000
 CHANGE_PPM_MAX: Final = 1_000 * _MILLION
@@ -32,7 +32,7 @@ CHANGE_PPM_MAX: Final = 1_000 * _MILLION
 
 
 class StalenessChoice:
-    """Of one worker of one model; begins with the staleness of the trees."""
+    """Chooses the staleness of one worker of one model; begins with that of the trees."""
 
     def __init__(self, model: str, tuning: StalenessTuning, staleness: int) -> None:
         self._model = model

@@ -159,7 +159,7 @@ def record_of(frame: Frame, shard: Shard) -> RootRecord:
 
 
 def snapshot_of(frame: Frame, shard: Shard) -> RootSnapshot:
-    """By the numbers of workers that it was written with. Raises ``DecodeError``."""
+    """The snapshot, by the numbers of workers that it was written with. Raises ``DecodeError``."""
     message = decode_message(frame.record)
     if not isinstance(message, ShardState):
         raise DecodeError(_LAYER, f"{message.TYPE!r}, where a shard's state was to be")

@@ -38,7 +38,7 @@ from inaproto_controller.planning.paring.model import ZERO, Capacity, Node, Prog
 from inaproto_controller.planning.paring.planner import Fixed, Plan, plan
 
 CHUNK_BYTES: Final = 64 << 10
-"""Of the subtasks of a gradient the least: what 10 Gbit/s carry in 52 microseconds, many round trips."""
+"""Least size of the subtasks of a gradient: what 10 Gbit/s carry in 52 microseconds, many round trips."""
 STRAIGHT: Final = "no switch has enough memory: gradients go straight to the parameter server"
 NO_CAPACITY: Final = "no switch has capacity left: gradients go straight to the parameter server"
 NEITHER: Final = "no switch has both capacity and memory left: gradients go straight to the parameter server"
@@ -50,13 +50,13 @@ NONE_PROGRAMMABLE: Final = "no switch can add up: gradients go straight to the p
 
 @dataclass(frozen=True, slots=True)
 class Subtasks:
-    """Of a part, one after the other; several where memory is short."""
+    """Subtasks of a part, one after the other; several where memory is short."""
 
     each_bytes: int
     whole: int
     """So many of ``each_bytes``."""
     rest_bytes: int
-    """Of one more at the end; 0: there is none."""
+    """Bytes of one more at the end; 0: there is none."""
 
     @property
     def count(self) -> int:
@@ -69,7 +69,7 @@ class Subtasks:
 
 @dataclass(frozen=True)
 class Part:
-    """Of a gradient: with one parameter server, along one tree."""
+    """Part of a gradient: with one parameter server, along one tree."""
 
     plan: Plan
     """Its task has the bytes of the part."""
@@ -77,7 +77,7 @@ class Part:
 
     @cached_property
     def held_bytes(self) -> dict[Node, int]:
-        """Of the memory of each of its switches."""
+        """Bytes held of the memory of each of its switches."""
         return dict.fromkeys(self.plan.tree.switches(self.plan.network), self.subtasks.each_bytes)
 
 
@@ -113,7 +113,7 @@ class Admitted:
 
     @property
     def fee(self) -> Fraction:
-        """Of all switches, each once, in links."""
+        """Fee of all switches, each once, in links."""
         return sum((part.plan.fee for part in self.parts), ZERO)
 
     @property
@@ -150,7 +150,7 @@ class Tenants:
     memory: Mapping[Node, int] = field(default_factory=dict)
     """Bytes for gradients, of the switches that have a limit."""
     running: Mapping[str, Admitted] = field(default_factory=dict)
-    """By name of the task, in order of arrival."""
+    """Tasks by name, in order of arrival."""
     others: frozenset[Node] = frozenset()
     """Servers that are taken by something else."""
 
@@ -167,7 +167,7 @@ class Tenants:
         return self.others.union(*(task.servers for task in self.running.values()))
 
     def taken(self, node: Node) -> Fraction:
-        """Of a switch's capacity, in Gbit/s."""
+        """What is taken of a switch's capacity, in Gbit/s."""
         return sum((part.plan.held.get(node, ZERO) for part in self._parts()), ZERO)
 
     def taken_bytes(self, node: Node) -> int:
@@ -209,7 +209,8 @@ class Tenants:
     # -- tasks come and go
 
     def admitted(self, name: str, task: Task, *, servers: int = 1, **options: Any) -> Tenants | Infeasible:
-        """With the task placed; ``servers``: parameter servers; ``options``: as ``plan`` takes them."""
+        """The state with the task placed; ``servers``: parameter servers; ``options``: as ``plan`` takes
+        them."""
         if name in self.running:
             raise LocalMisuse(f"task {name} runs already")
         if not 1 <= servers <= task.gradient_bytes:
@@ -326,13 +327,13 @@ def _fees_left(parts: Sequence[Part], options: Mapping[str, Any]) -> dict[str, A
 
 
 def _distance(network: ProgrammableNetwork, server: Node, workers: Sequence[Node]) -> int | None:
-    """To all of them together; None: one of them is out of reach."""
+    """Distance to all of them together; None: one of them is out of reach."""
     distances = [network.distance(server, worker) for worker in workers]
     return None if max(distances) >= UNREACHABLE else sum(distances)
 
 
 def _least_room(gradient_bytes: int) -> int:
-    """That a switch must have for a subtask of a gradient."""
+    """Room that a switch must have for a subtask of a gradient."""
     return min(gradient_bytes, CHUNK_BYTES)
 
 

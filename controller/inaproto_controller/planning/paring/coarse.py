@@ -33,7 +33,7 @@ from inaproto_controller.planning.paring.tree_edits import is_below, without_idl
 class CoarsePlan:
     tree: PlacedTree
     routes: Mapping[Node, tuple[Node, ...]]
-    """Of each sender: all nodes from it to its parent, both included. None between them adds up."""
+    """Route of each sender: all nodes from it to its parent, both included. None between them adds up."""
 
 
 def made_coarse(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> CoarsePlan:
@@ -47,7 +47,7 @@ def plan_coarse(
     plan: Callable[[Task], PlacedTree | Infeasible],
     busy: Collection[Node] = (),
 ) -> CoarsePlan | Infeasible:
-    """Of the trees of ``plan`` at the highest rate of any tree and at lower caps, the best when adjusted: of
+    """The best, when adjusted, of the trees of ``plan`` at the highest rate of any tree and at lower caps: of
     highest rate, then of fewest links. A cap that is no higher than what was reached ends it."""
     highest = best_rate(network, task, busy)
     if isinstance(highest, Infeasible):
@@ -100,7 +100,7 @@ class _Adjusted:
         return found.rate, -found.hops
 
     def _demoted(self, parents: Mapping[Node, Node]) -> dict[Node, Node] | None:
-        """With one less of the switches that hold the rate down; None where that is no better."""
+        """The plan with one less of the switches that hold the rate down; None where that is no better."""
         hosts, capacities = self._network.topology.hosts, self._network.capacities
         loads = measure(self._network, self._task, PlacedTree(self._ps, parents)).loads
         best, found = self._worth(parents), None

@@ -64,12 +64,12 @@ class Mask:
 class Spent:
     seconds: float
     cpu_seconds: float
-    """Of this process: what another one takes of a busy machine does not count."""
+    """Processor time of this process: what another one takes of a busy machine does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Of one mask. Rates in Gbit/s."""
+    """Comparison for one mask. Rates in Gbit/s."""
 
     seed: int
     switches: int
@@ -104,7 +104,7 @@ class Compared:
 
     @property
     def printed_rate_share(self) -> float:
-        """Of the highest."""
+        """Share of the highest rate that the printed one reaches."""
         return float(self.printed_rate / self.rate)
 
 
@@ -135,7 +135,7 @@ def compare(mask: Mask, seed: int, *, exact_seconds: float) -> Compared:
 
 
 def comparisons(seeds: Iterable[int], *, exact_seconds: float = 60.0) -> Iterator[Compared]:
-    """Of the masks that the seeds draw at k = 6; what is compiled on first use is so before."""
+    """Comparisons for the masks that the seeds draw at k = 6; what is compiled on first use is so before."""
     plan_fast(*_parts(Mask.drawn(0)))
     for seed in seeds:
         yield compare(Mask.drawn(seed), seed, exact_seconds=exact_seconds)

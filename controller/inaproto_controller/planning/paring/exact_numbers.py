@@ -35,7 +35,7 @@ def parse_exact(text: str) -> Fraction | None:
 
 
 def parse_capacity(text: str) -> Fraction | None:
-    """Of an option, or a file; None: without bound. Raises ``ConfigError``."""
+    """Capacity in an option or a file; None: without bound. Raises ``ConfigError``."""
     if text == UNBOUNDED:
         return None
     found = parse_exact(text)
@@ -48,7 +48,7 @@ def parse_capacity(text: str) -> Fraction | None:
 
 
 def plain(value: float) -> str:
-    """Of a document's number: as it was written, or would have been without an exponent."""
+    """Text of a document's number: as it was written, or would have been without an exponent."""
     if isinstance(value, int) or not isfinite(value):
         return str(value)
     return format(Decimal(repr(value)), "f")

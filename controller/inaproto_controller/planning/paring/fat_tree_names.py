@@ -59,7 +59,7 @@ def fat_tree_network(
 
 
 def _as_called(degree: int, topology: GraphTopology) -> GraphTopology:
-    """With names as above; servers are h0, h1, ..."""
+    """The network with names as above; servers are h0, h1, ..."""
     hosts = topology.hosts
     switches = [
         replace(switch, name=switch_name(degree, hosts + number))

@@ -34,19 +34,19 @@ from inaproto_controller.planning.paring.rates import slots, switch_slots, worke
 ABOVE_BUDGET: Final = "the fees of every tree of the highest rate are above the budget"
 
 Fees = Mapping[Node, Fraction]
-"""Of switches, in links; of others nothing is asked."""
+"""Fees of switches, in links; of others nothing is asked."""
 
 Planner = Callable[[ProgrammableNetwork, Fees], PlacedTree | Infeasible]
 _DOUBLINGS_MAX: Final = 8
 
 
 def fee_of(network: ProgrammableNetwork, tree: PlacedTree, fees: Fees) -> Fraction:
-    """Of all switches of a tree, in links."""
+    """Fee of all switches of a tree, in links."""
     return sum((fees.get(switch, ZERO) for switch in tree.switches(network)), ZERO)
 
 
 def above_budget(answers: Sequence[Infeasible], rate: Fraction) -> Infeasible | None:
-    """Of the planes of a network: what is to be said if all that go faster than ``rate`` cost too much.
+    """Say of the planes of a network what is to be said if all that go faster than ``rate`` cost too much.
 
     The least fees for the highest rate, and the highest rate that the budget allows in any plane.
     """
@@ -71,7 +71,7 @@ class Thrift:
     graph: LogicalGraph
     fees: Fees
     planner: Planner
-    """Of a tree with the switches and the fees that it is given."""
+    """Planner of a tree with the switches and the fees that it is given."""
     rate: Fraction
 
     def within(self, budget: Fraction | None, best: PlacedTree) -> PlacedTree | Infeasible:
@@ -129,7 +129,7 @@ class Thrift:
         return gained >= self._needed(rate)
 
     def _gains(self, rate: Fraction) -> dict[Node, int]:
-        """By switch that gains anything: places for children, less its own."""
+        """Gains by switch that gains anything: places for children, less its own."""
         rooms = {
             switch: switch_slots(self.network.capacities[switch], rate, self.task)
             for switch in self.graph.switches
@@ -137,7 +137,7 @@ class Thrift:
         return {switch: room - 1 for switch, room in rooms.items() if room >= 2}
 
     def _needed(self, rate: Fraction) -> int:
-        """Of gains, for a tree of this rate."""
+        """Gains needed for a tree of this rate."""
         n = self.task.workers
         able = (self.network.capacities[server] for rack in self.graph.racks for server in rack)
         return n - max(slots(one, rate, n) for one in able) - n * worker_slots(rate, self.task)

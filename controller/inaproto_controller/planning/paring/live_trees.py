@@ -41,7 +41,7 @@ from inaproto_controller.planning.paring.one_way_up import Folded, folded
 from inaproto_controller.planning.paring.planner import Fixed, plan
 
 ROOTS_MAX: Final = 12
-"""That are planned for: those nearest to the hosts."""
+"""Most roots that are planned for: those nearest to the hosts."""
 NO_ROOT: Final = "no switch that reaches all hosts has a slot and capacity left"
 SEVERAL_HOMES: Final = "a host with several links: the fabric knows it at one switch"
 STRANGE: Final = "a host that the cluster file has not, or fewer than two"
@@ -63,7 +63,7 @@ class LiveTree:
     loads: Mapping[str, int]
     """Gradients that each of them adds up."""
     gradients: Mapping[Link, int]
-    """By link towards the root: gradients that it carries in one iteration."""
+    """Gradients that each link carries towards the root in one iteration."""
 
     @property
     def links(self) -> int:
@@ -72,7 +72,7 @@ class LiveTree:
 
     @property
     def held(self) -> dict[str, Fraction]:
-        """Of the capacities of its switches, Gbit/s."""
+        """What it takes of the capacities of its switches, Gbit/s."""
         return {name: self.rate * load for name, load in self.loads.items()}
 
     def document(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _server(switch: str) -> str:
 
 
 def _with_servers(topology: GraphTopology, roots: Sequence[str]) -> GraphTopology:
-    """With a server at each of these switches, behind the hosts."""
+    """The network with a server at each of these switches, behind the hosts."""
     hosts, added = topology.hosts, len(roots)
     at = {switch.name: hosts + added + number for number, switch in enumerate(topology.switches)}
 

@@ -36,7 +36,7 @@ class LogicalGraph:
     racks: tuple[tuple[Node, ...], ...]
     """Idle servers, ascending; racks in order of their first one, none empty."""
     switches: tuple[Node, ...]
-    """That add up, ascending."""
+    """Switches that add up, ascending."""
     rack_to_rack: NDArray[np.int16]
     """(racks, racks): links between two different servers; on the diagonal, of one rack."""
     rack_to_switch: NDArray[np.int16]
@@ -62,7 +62,7 @@ class LogicalGraph:
 
     @classmethod
     def across(cls, network: ProgrammableNetwork, busy: Collection[Node] = ()) -> LogicalGraph:
-        """With all switches that add up; what no path joins is ``UNREACHABLE``."""
+        """The graph with all switches that add up; what no path joins is ``UNREACHABLE``."""
         taken, hosts = taken_servers(network, busy), network.topology.hosts
         distances = network.topology.all_distances
         members: dict[tuple[int, ...], list[Node]] = {}
@@ -89,7 +89,7 @@ class LogicalGraph:
 
     @cached_property
     def place_of(self) -> dict[Node, int]:
-        """By vertex, its row and column in ``distances``: racks first, then switches."""
+        """Row and column of each vertex in ``distances``: racks first, then switches."""
         places = {server: number for number, rack in enumerate(self.racks) for server in rack}
         return places | {switch: len(self.racks) + number for number, switch in enumerate(self.switches)}
 
@@ -122,7 +122,7 @@ def taken_servers(network: ProgrammableNetwork, busy: Collection[Node]) -> froze
 
 
 def _most_of_one_plane(between: NDArray[np.int16]) -> NDArray[np.bool_]:
-    """By switch, whether it is of the largest set that reach each other."""
+    """Whether each switch is of the largest set that reach each other."""
     first_reached = (between < UNREACHABLE).argmax(axis=1) if len(between) else np.zeros(0, np.intp)
     planes, counts = np.unique(first_reached, return_counts=True)
     largest = planes[counts.argmax()] if len(planes) else -1

@@ -31,7 +31,7 @@ Node = int
 """As ``GraphTopology`` numbers them: hosts first, then switches. Hosts are the paper's servers."""
 
 Capacity = Fraction | None
-"""Of adding up, in Gbit/s; None: no bound (a P4 switch adds at line rate), 0: it adds nothing up."""
+"""Capacity of adding up, in Gbit/s; None: no bound (a P4 switch adds at line rate), 0: it adds nothing up."""
 
 ZERO: Final = Fraction(0)
 
@@ -51,7 +51,7 @@ class ProgrammableNetwork:
 
     topology: GraphTopology
     capacities: tuple[Capacity, ...]
-    """Of each node."""
+    """Capacity of each node."""
 
     def __post_init__(self) -> None:
         if len(self.capacities) != self.topology.nodes:
@@ -98,7 +98,7 @@ class ProgrammableNetwork:
 
     @property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """By server, the switches (numbered from 0) that it is linked to."""
+        """Switches (numbered from 0) that each server is linked to."""
         return self.topology.homes
 
 
@@ -132,7 +132,7 @@ class PlacedTree:
 
     ps: Node
     parents: Mapping[Node, Node]
-    """Of every worker and every switch of the tree."""
+    """Parents of every worker and every switch of the tree."""
 
     def workers(self, network: ProgrammableNetwork) -> tuple[Node, ...]:
         return tuple(sorted(node for node in self.parents if node < network.topology.hosts))
@@ -149,13 +149,13 @@ class Measures(NamedTuple):
     hops: int
     """Links that carry the gradients of one iteration, each counted as often as it does."""
     loads: dict[Node, int]
-    """Of all that add anything up."""
+    """Loads of all that add anything up."""
 
     def traffic_bytes(self, task: Task) -> int:
         return self.hops * task.gradient_bytes
 
     def seconds(self, task: Task) -> Fraction:
-        """To send the gradients of one iteration."""
+        """Time to send the gradients of one iteration."""
         return task.gradient_bytes * 8 / (self.rate * 10**9)
 
 

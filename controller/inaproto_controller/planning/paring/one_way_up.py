@@ -37,7 +37,7 @@ class Folded:
     tree: PlacedTree
     measures: Measures
     above: Mapping[Node, Node]
-    """Of each switch that adds up or passes on: whom it sends to next. The last one sends to the PS."""
+    """Whom each switch that adds up or passes on sends to next. The last one sends to the PS."""
 
     @property
     def passing(self) -> tuple[Node, ...]:
@@ -75,7 +75,7 @@ class _Folding:
         return measure(self._network, self._task, PlacedTree(self._tree.ps, parents))
 
     def _with_one_less(self, parents: Mapping[Node, Node]) -> dict[Node, Node]:
-        """Of the switches that add up; it passes on what it added."""
+        """The tree with one less of the switches that add up; it passes on what it added."""
         tried = [
             {
                 node: parents[switch] if parent == switch else parent

@@ -42,7 +42,7 @@ class Plane:
     servers: frozenset[Node]
     """Idle ones."""
     switches: frozenset[Node]
-    """That add up."""
+    """Switches that add up."""
 
 
 def planes_of(network: ProgrammableNetwork, busy: Collection[Node] = ()) -> tuple[Plane, ...]:

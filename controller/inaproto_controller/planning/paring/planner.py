@@ -56,7 +56,7 @@ from inaproto_controller.planning.paring.slots.fast import plan_fast
 from inaproto_controller.planning.paring.spiders.printed import PRINTED_BETA, plan_printed
 
 SECONDS: Final = 60.0
-"""That exact mode may take, if nobody says otherwise."""
+"""Time that exact mode may take, if nobody says otherwise."""
 
 
 class Mode(StrEnum):
@@ -84,9 +84,9 @@ class Plan:
     best_rate: Fraction
     """r*, that no tree of the task exceeds; but see ``is_one_plane_of_several``."""
     bound: int
-    """Of hops: no tree at the plan's rate has fewer. By the program of exact mode, else by counting."""
+    """Bound of hops: no tree at the plan's rate has fewer. By the program of exact mode, else by counting."""
     cost_bound: Fraction
-    """Of hops and fees together: no tree at the plan's rate, within the budget, has less."""
+    """Bound of hops and fees together: no tree at the plan's rate, within the budget, has less."""
     fees: Fees = field(default_factory=dict)
     is_coarse: bool = False
     """No gradient passes a switch that adds up others."""
@@ -109,12 +109,12 @@ class Plan:
 
     @property
     def seconds(self) -> Fraction:
-        """To send them."""
+        """Time to send them."""
         return self.measures.seconds(self.task)
 
     @property
     def fee(self) -> Fraction:
-        """Of all its switches, in links."""
+        """Fee of all its switches, in links."""
         return fee_of(self.network, self.tree, self.fees)
 
     @property
@@ -124,12 +124,13 @@ class Plan:
 
     @property
     def is_proved(self) -> bool:
-        """Of all trees of leaf workers at this rate and within the budget none has less traffic and fees."""
+        """Whether none of all trees of leaf workers at this rate and within the budget has less traffic and
+        fees."""
         return self.cost == self.cost_bound and not self.is_one_plane_of_several
 
     @cached_property
     def held(self) -> dict[Node, Fraction]:
-        """By switch: what the task takes of its capacity, in Gbit/s."""
+        """What the task takes of each switch's capacity, in Gbit/s."""
         hosts = self.network.topology.hosts
         return {node: self.rate * load for node, load in self.measures.loads.items() if node >= hosts}
 
@@ -196,12 +197,12 @@ class _Ground:
 
     @cached_property
     def graph(self) -> LogicalGraph:
-        """Of one plane."""
+        """Graph of one plane."""
         return LogicalGraph.of(self.network, self.busy)
 
     @property
     def across(self) -> LogicalGraph:
-        """Of all of them, with distances that are none."""
+        """Graph of all of them, with distances that are none."""
         return LogicalGraph.across(self.network, self.busy)
 
     def best_rate(self, task: Task, ps: Node | None) -> Fraction:
@@ -293,7 +294,7 @@ def _best(
 
 
 def fewest_hops(network: ProgrammableNetwork, task: Task, rate: Fraction, graph: LogicalGraph) -> int:
-    """That any tree at this rate has at least: each gradient goes to the nearest that may add it up."""
+    """Hops that any tree at this rate has at least: each gradient goes to the nearest that may add it up."""
     n = task.workers
     rooms = {switch: switch_slots(network.capacities[switch], rate, task) for switch in graph.switches}
     useful = [number for number, switch in enumerate(graph.switches) if rooms[switch] >= 2]

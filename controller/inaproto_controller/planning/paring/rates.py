@@ -39,7 +39,7 @@ class BestRate:
     rate: Fraction
     """r*, in Gbit/s."""
     ps_capacity: Capacity
-    """Of the servers that it takes as PS: the greatest of all that are idle."""
+    """Capacity of the servers that it takes as PS: the greatest of all that are idle."""
     slots: int
     """Places for children in a tree that uses all switches that gain anything at r*."""
     edges: int

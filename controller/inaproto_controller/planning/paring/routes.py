@@ -22,7 +22,7 @@ Hop = tuple[Node, Node]
 
 
 class Routes:
-    """Of one tree. Raises ``LocalMisuse`` where no path leads from a vertex to its parent."""
+    """Routes of one tree. Raises ``LocalMisuse`` where no path leads from a vertex to its parent."""
 
     def __init__(self, topology: GraphTopology, tree: PlacedTree) -> None:
         self._topology = topology
@@ -36,12 +36,12 @@ class Routes:
 
     @cached_property
     def paths(self) -> Mapping[Node, tuple[Node, ...]]:
-        """Of every vertex but the PS: from it to its parent, both included."""
+        """Paths of every vertex but the PS: from it to its parent, both included."""
         return {node: self._path(node, parent) for node, parent in sorted(self._tree.parents.items())}
 
     @cached_property
     def gradients(self) -> Mapping[Hop, int]:
-        """By link: how many gradients go over it in one iteration."""
+        """Gradients that go over each link in one iteration."""
         found: Counter[Hop] = Counter()
         for path in self.paths.values():
             found.update(pairwise(path))
@@ -59,10 +59,10 @@ class Routes:
         return tuple(path)
 
     def _next_hops(self, target: Node) -> dict[Node, Node]:
-        """Of every node from which a path leads to ``target``."""
+        """Next hops of every node from which a path leads to ``target``."""
         hosts, adding = self._topology.hosts, set(self._tree.parents.values())
         through = {target: 0}
-        """By node: how many switches that add up are on the path, less the ends."""
+        """Switches that add up on the path of each node, less the ends."""
         toward: dict[Node, Node] = {}
         layer = [target]
         while layer:

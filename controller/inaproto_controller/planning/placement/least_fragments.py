@@ -33,7 +33,7 @@ VECTORS_MAX: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Vector:
-    """Of a pod with a certain occupancy."""
+    """Costs of a pod with a certain occupancy."""
 
     key: int
     """Alike for alike occupancies of one layer."""
@@ -54,7 +54,7 @@ class LeastFragments:
         self._hosts = (busy, free)
         self._keys = 2
         self._before: list[list[_Vector]] = []
-        """Of the pods of each layer but the last, when hosts were last placed."""
+        """Vectors of the pods of each layer but the last, when hosts were last placed."""
         self._free_before: NDArray[np.bool_] | None = None
 
     def place(self, occupancy: Occupancy, count: int) -> Hosts | None:
@@ -109,7 +109,8 @@ class LeastFragments:
         return found
 
     def _combine(self, children: tuple[_Vector, ...], whole: int | None, *, limit: int, key: int) -> _Vector:
-        """Of a pod with these children, for ``limit`` hosts at most; ``whole``: its layer if all is free."""
+        """Vector of a pod with these children, for ``limit`` hosts at most; ``whole``: its layer if all is
+        free."""
         scores, taken = np.zeros(1), []
         for child in children:
             scores, choices = _min_plus(scores, child.scores, limit)

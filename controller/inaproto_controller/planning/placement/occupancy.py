@@ -59,7 +59,7 @@ class Occupancy:
 
 
 def fragments(cluster: Cluster, members: NDArray[np.bool_]) -> int:
-    """Of a set of hosts, (hosts,) bool."""
+    """Fragments of a set of hosts, (hosts,) bool."""
     if isinstance(cluster, GraphTopology):
         return _fragments_of_levels(cluster, members)
     counts = members.astype(np.int64)

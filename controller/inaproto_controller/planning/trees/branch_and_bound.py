@@ -150,7 +150,7 @@ def _reduce(masks: Masks, left: Words, chosen: Words) -> None:
 
 @jit
 def _component(masks: Masks, left: Words, part: Words) -> None:
-    """That of the lowest vertex, into ``part``."""
+    """Put the component of the lowest vertex into ``part``."""
     part[:] = 0
     frontier = np.zeros_like(left)
     for index in range(left.size):
@@ -268,7 +268,7 @@ def _best(masks: Masks, within: Words, at_least: int, best: Words, branches_left
 
 @jit
 def _bounds(masks: Masks, within: Words) -> int:
-    """Of all components together."""
+    """Bounds of all components together."""
     left, part, found = within.copy(), np.empty_like(within), 0
     size = _size(left)
     while _size(left) > 0:

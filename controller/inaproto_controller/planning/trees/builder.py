@@ -33,7 +33,7 @@ class TreeJob:
 
 
 Changes = dict[int, int | None]
-"""By slot: the tree that a job is to have from now on, or None. Slots that keep theirs are not named."""
+"""Tree that a job is to have from now on, or None, by slot. Slots that keep theirs are not named."""
 
 
 class TreeBuilder(Protocol):

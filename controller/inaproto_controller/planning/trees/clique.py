@@ -27,7 +27,7 @@ from inaproto_controller.planning.trees.peeling import peel
 from inaproto_controller.planning.trees.rebuild_all import CANDIDATES_MAX
 
 CLIQUES: Final = 16
-"""That are compared."""
+"""Cliques that are compared."""
 
 Floats = NDArray[np.float64]
 

@@ -19,17 +19,17 @@ from inaproto_controller.cluster.network import Bools
 
 Resource = TypeVar("Resource", bound=Hashable)
 _Row = tuple[tuple[int, ...], int]
-"""Of these candidates at most so many."""
+"""Candidates, and how many of them may be chosen at most."""
 
 SECONDS_MAX: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Of an integer program."""
+    """Best answer of an integer program."""
 
     roots: tuple[int | None, ...]
-    """By job; None for one that gets no tree."""
+    """Roots by job; None for one that gets no tree."""
     value: float
     """Jobs with a tree, or the sum of their weights."""
     bound: float
@@ -86,7 +86,7 @@ def heaviest_set(
 
 
 def _cliques(adjacency: Bools) -> Iterator[tuple[int, ...]]:
-    """That have every edge: far tighter rows than the edges themselves."""
+    """Cliques that have every edge: far tighter rows than the edges themselves."""
     open_ = np.triu(adjacency)
     for one, other in np.argwhere(open_).tolist():
         if not open_[one, other]:

@@ -69,7 +69,7 @@ class MergedGroups:
 
 
 class _Groups:
-    """Of one build."""
+    """Groups of one build."""
 
     def __init__(
         self, jobs: Sequence[TreeJob], candidates: Candidates, conflicts: Bools, trials: Trials
@@ -82,9 +82,9 @@ class _Groups:
         self.trees: list[int | None] = [None] * len(jobs)
         opening = np.flatnonzero(peel(conflicts))
         self._members: list[list[int]] = [[] for _ in opening]
-        """By group: jobs; none of a group that was merged into another."""
+        """Jobs by group; none of a group that was merged into another."""
         self._sums: list[Sums | None] = [None] * len(self._members)
-        """By group: of its trial, once it was asked for."""
+        """Sums of each group's trial, once it was asked for."""
         self._plain = [plain(job.times, job.hosts) for job in jobs]
         self._touches = conflicts[:, opening].copy()
         """(candidates, groups): whether a candidate conflicts with any tree of the group."""

@@ -122,7 +122,7 @@ def _changed(vertex: int, degrees: Int32s, pending: Bools, lowest: Ints) -> None
 
 @jit
 def _lowest_small(gone: Bools, degrees: Int32s, lowest: Ints) -> int:
-    """Of degree 0 or 1; -1 if there is none."""
+    """Lowest vertex of degree 0 or 1; -1 if there is none."""
     for vertex in range(lowest[0], gone.size):
         if not gone[vertex] and degrees[vertex] < 2:
             lowest[0] = vertex
@@ -133,7 +133,7 @@ def _lowest_small(gone: Bools, degrees: Int32s, lowest: Ints) -> int:
 
 @jit
 def _lowest_pending(gone: Bools, degrees: Int32s, pending: Bools, lowest: Ints) -> int:
-    """Of degree 2, and not looked at since something changed; -1 if there is none."""
+    """Lowest vertex of degree 2 that was not looked at since something changed; -1 if there is none."""
     for vertex in range(lowest[1], gone.size):
         if pending[vertex]:
             pending[vertex] = False

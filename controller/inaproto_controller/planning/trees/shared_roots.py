@@ -119,7 +119,7 @@ class _Draft:
     def __init__(self, jobs: Mapping[str, SharedJob], room: Mapping[str, int], config: RootConfig) -> None:
         self.jobs, self.room, self.config = jobs, Counter(room), config
         self.trees: dict[str, int] = {}
-        """Of those that have one."""
+        """Trees of those that have one."""
         self.allowed = {name: job.allowed() for name, job in jobs.items()}
         self._rate: defaultdict[str, float] = defaultdict(float)
         self._duty: defaultdict[str, float] = defaultdict(float)
@@ -178,7 +178,7 @@ class _Draft:
         return TURNS * (gain.rate * duty + rate * gain.duty)
 
     def cost(self, name: str) -> float:
-        """Of a move of it, seconds a second."""
+        """Cost of a move of it, seconds a second."""
         job = self.jobs[name]
         if job.current is None or self.trees.get(name) != job.current:
             return 0.0
@@ -199,13 +199,13 @@ class _Draft:
         return True
 
     def best(self) -> _Step | None:
-        """Of all exchanges that could be made now; of equals the one that moves fewest."""
+        """Best of all exchanges that could be made now; of equals the one that moves fewest."""
         self.recount()
         found = [*self._moves(), *self._swaps()]
         return max(found, key=lambda step: (_even(step.worth), -len(step.moves)), default=None)
 
     def _moves(self) -> Iterator[_Step]:
-        """Of one job alone, each its best."""
+        """Moves of one job alone, each its best."""
         for name in sorted(self.trees):
             most = self.loss(name, self.trees[name]) - self.cost(name)
             if most <= _NOTHING:
@@ -220,7 +220,7 @@ class _Draft:
                 yield _Step(best[0], ((name, best[1]),))
 
     def _swaps(self) -> Iterator[_Step]:
-        """Of two jobs, each of which goes to the root of the other: the best of each two roots."""
+        """Swaps of two jobs, each of which goes to the root of the other: the best of each two roots."""
         names = sorted(self.trees)
         movers: dict[tuple[str, str], _Movers] = {}
         for number, name in enumerate(names):

@@ -71,9 +71,9 @@ class Slots(NamedTuple):
     kind: Ints
     phase: Ints
     operation: Ints
-    """Of the step: that runs, or is next."""
+    """Operation of the step that runs, or is next."""
     steps: Ints
-    """That have ended."""
+    """Steps that have ended."""
     steps_max: Ints
     at: Floats
     began: Floats
@@ -84,7 +84,7 @@ class Slots(NamedTuple):
     """Its tree changes when the operation with INA ends that runs now."""
     has_tree_then: Bools
     switches: Ints
-    """Of its tree."""
+    """Switches of its tree."""
     switches_then: Ints
     no_ina_until: Floats
     """Its tree is being changed."""
@@ -98,7 +98,7 @@ class Slots(NamedTuple):
     changed_at: Floats
     """When that was, the last time."""
     seed: NDArray[np.uint64]
-    """Of its jitter."""
+    """Seed of its jitter."""
 
 
 class Turns(NamedTuple):
@@ -224,7 +224,8 @@ def _gain(tables: Tables, slots: Slots, slot: int, index: int, after_start: floa
 
 @jit_within
 def _others_gain_more(tables: Tables, slots: Slots, turns: Turns, slot: int, now: float) -> bool:
-    """Of the group, somebody whose next operation begins before mine would end, for each second it takes."""
+    """Whether somebody of the group whose next operation begins before mine would end gains more, for each
+    second it takes."""
     index = slots.operation[slot]
     until = now + tables.ina[tables.first[slots.kind[slot]] + index]
     if until <= now:

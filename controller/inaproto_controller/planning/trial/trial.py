@@ -26,13 +26,13 @@ _NOTHING: Final = 1e-9
 
 
 class Sums(NamedTuple):
-    """Of the same steps of some jobs, host seconds."""
+    """Times of the same steps of some jobs, host seconds."""
 
     plain: float
     """Without INA."""
     spent: float
     ina: float
-    """With INA for all operations."""
+    """Time with INA for all operations."""
 
     def __add__(self, other: Self) -> Sums:  # type: ignore[override]
         return Sums(self.plain + other.plain, self.spent + other.spent, self.ina + other.ina)
@@ -45,7 +45,7 @@ class Sums(NamedTuple):
 
 
 def plain(times: StepTimes, hosts: int) -> Sums:
-    """Of a job that goes without INA."""
+    """Sums of a job that goes without INA."""
     seconds = STEPS * times.step_plain * hosts
     return Sums(seconds, seconds, STEPS * times.step_ina * hosts)
 
@@ -57,7 +57,7 @@ class _Scores:
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0
-    """Of the differences from the mean."""
+    """Sum of the squares of the differences from the mean."""
 
     def add(self, score: float) -> None:
         self.count += 1
@@ -67,7 +67,7 @@ class _Scores:
 
 
 class Trials:
-    """Of groups of jobs, each given by hosts and kind; remembered whatever order they are given in."""
+    """Trials of groups of jobs, each given by hosts and kind; remembered whatever order they are given in."""
 
     def __init__(self) -> None:
         self._kinds: list[StepTimes] = []
@@ -96,8 +96,8 @@ class Trials:
         return found
 
     def scores(self, size: int) -> tuple[int, float, float]:
-        """Of all different groups of so many jobs that were tried and had anything to gain: how many, the
-        mean of their scores and the standard deviation."""
+        """Count, mean score and standard deviation of all different groups of so many jobs that were tried
+        and had anything to gain."""
         scores = self._scores.get(size, _Scores())
         return scores.count, scores.mean, math.sqrt(scores.squares / max(scores.count, 1))
 

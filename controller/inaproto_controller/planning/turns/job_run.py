@@ -42,12 +42,12 @@ class JobRun:
         self.weight = weight
         self.steps_max = steps_max
         self.steps = 0
-        """That have ended."""
+        """Steps that have ended."""
         self.started = start
         self.ina_seconds = 0.0
-        """Of operations with INA that have ended."""
+        """Time of operations with INA that have ended."""
         self.uses_ina = False
-        """By the operation that runs."""
+        """Whether the operation that runs uses INA."""
         self.began = start
         self._begin_step(start)
 

@@ -32,7 +32,7 @@ class NextOperation(NamedTuple):
 
     times: StepTimes
     number: int
-    """Of the operation, in its step."""
+    """Number of the operation in its step."""
     step_start: float
     begin: float
     weight: float = 1.0

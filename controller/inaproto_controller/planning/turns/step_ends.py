@@ -20,19 +20,19 @@ from inaproto_controller.planning.turns.job_run import JobRun
 
 
 def best_end(run: JobRun) -> float:
-    """Of the step, if this operation and all after it use INA. ``run``: an operation begins."""
+    """End of the step, if this operation and all after it use INA. ``run``: an operation begins."""
     times, at = run.times, run.at - run.step_start
     return run.step_start + max(at + times.tail_ina[run.index], times.floor_ina[run.index])
 
 
 def plain_end(run: JobRun) -> float:
-    """Of the step, if none does from this one on."""
+    """End of the step, if none does from this one on."""
     times, at = run.times, run.at - run.step_start
     return run.step_start + max(at + times.tail_plain[run.index], times.floor_plain[run.index])
 
 
 class EndsOfStep:
-    """Of one place in a step, for any times."""
+    """Ends of a step from one place in it, for any times."""
 
     def __init__(self, run: JobRun) -> None:
         """``run``: an operation begins; not kept."""
@@ -41,7 +41,7 @@ class EndsOfStep:
         self._times, self._start, self._index = times, run.step_start, run.index
         self._plain: Final = plain_end(run)
         self._begins: Final[list[float]] = []
-        """Of this operation and those after it, without INA."""
+        """Beginnings of this operation and those after it, without INA."""
         for ready, plain in zip(times.ready[run.index :], times.plain[run.index :], strict=True):
             self._begins.append(max(at, ready))
             at = self._begins[-1] + plain
@@ -56,19 +56,20 @@ class EndsOfStep:
 
 
 class EndsFrom:
-    """Of one time, for a run that goes on through its step; no place of it is asked after a later one."""
+    """Ends from one time, for a run that goes on through its step; no place of it is asked after a later
+    one."""
 
     def __init__(self, run: JobRun, ina_from: float) -> None:
         self._times = run.times
         self._since: Final = ina_from - run.step_start
         self._found = run.index
-        """Of those after the place that was asked of last, the first that begins at the time or later,
-        whenever that place begins; as many as there are operations: none does."""
+        """The first, after the place that was asked of last, that begins at the time or later, whenever that
+        place begins; as many as there are operations: none does."""
         self._window: Final[deque[int]] = deque()
         """Up to it, those before which none after them is ready later than they are done."""
 
     def end(self, run: JobRun) -> float:
-        """Of the step. ``run``: an operation begins."""
+        """End of the step. ``run``: an operation begins."""
         times, index, at = run.times, run.index, run.at - run.step_start
         tail = times.tail_plain
         self._go_on(index)

@@ -50,9 +50,9 @@ from inaproto_controller.planning.turns.step_ends import EndsFrom, EndsOfStep, b
 _NOTHING: Final = 1e-9
 """Seconds that make no difference."""
 _EVENTS_MAX: Final = 20_000
-"""Of a job, from what was heard last: whose place is further ahead is not planned for."""
+"""Most events of a job, from what was heard last: whose place is further ahead is not planned for."""
 _OPERATIONS_MAX: Final = 256
-"""Of a turn by the published rule: what is predicted of later ones is worth little."""
+"""Most operations of a turn by the published rule: what is predicted of later ones is worth little."""
 
 
 class TurnRule(Enum):
@@ -65,12 +65,12 @@ class TurnConfig:
     round_trip: float = 1e-3
     """Between the coordinator and the hosts."""
     lead: float = 1e-3
-    """That a turn is asked for sooner than it must be, for what predictions are wrong by."""
+    """Time by which a turn is asked for sooner than it must be, for what predictions are wrong by."""
     capacity: int = 1
     rule: TurnRule = TurnRule.NEED
     yield_share: float = 0.5
     round_trips_lost: float = 6.0
-    """By a turn that is cut: as many are added to what the holder would lose."""
+    """Round trips lost by a turn that is cut: as many are added to what the holder would lose."""
 
     def __post_init__(self) -> None:
         if min(self.round_trip, self.lead, self.yield_share, self.round_trips_lost) < 0:
@@ -87,7 +87,7 @@ class JobFacts(NamedTuple):
     operation: OpIndex
     """The last one that has begun, or that which begins next."""
     step_first: OpIndex
-    """Of its step."""
+    """First operation of its step."""
     step_start: float
     at: float
     """When it began; or the earliest that it can."""
@@ -119,7 +119,7 @@ class Proposal(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Of operations, one after the other."""
+    """A run of operations, one after the other."""
 
     job: JobId
     first: OpIndex
@@ -156,7 +156,7 @@ def next_turn(
 
 
 def _lines(jobs: Sequence[JobFacts], turns: Sequence[StandingTurn], now: float) -> list[_Line]:
-    """Of jobs that gain, and of whom enough was heard."""
+    """Lines of jobs that gain, and of whom enough was heard."""
     by_job = {one.job: one for one in turns}
     lines = [_Line(one, by_job.get(one.job)) for one in jobs if one.times.step_ina < one.times.step_plain]
     return [line for line in lines if line.advance(now)]
@@ -234,7 +234,7 @@ class _Line:
 
     @property
     def operation(self) -> OpIndex:
-        """That runs, or is next; of the job."""
+        """Operation of the job that runs, or is next."""
         return OpIndex(self.number(self.run))
 
     def number(self, run: JobRun) -> OpIndex:
@@ -268,8 +268,8 @@ class _Line:
         return turn is not None and (self.run.uses_ina or not self._is_past(turn))
 
     def turn_end(self) -> float:
-        """Of a job that holds. A turn without end is ended for others behind the next operation that it may
-        be agreed upon."""
+        """End of the turn of a job that holds. A turn without end is ended for others behind the next
+        operation that it may be agreed upon."""
         ahead = self.copy()
         turn = ahead._turn
         assert turn is not None, "asked of holders"
@@ -370,7 +370,7 @@ def _pass(run: JobRun) -> None:
 
 
 def _go_without(run: JobRun) -> None:
-    """To the beginning of the next operation."""
+    """Go without to the beginning of the next operation."""
     run.begin(uses_ina=False)
     while run.phase is not Phase.BEGINS:
         _pass(run)

@@ -111,7 +111,7 @@ class TreeRegion(Region):
         return [(begin + low, begin + high) for low, high in spans_of(waiting)]
 
     def to_ask_again(self, row: int, begin: int, end: int) -> list[Span]:
-        """Of the unanswered sums, those to send up again because ``row``'s sender repeated its packets.
+        """Choose the unanswered sums to send up again because ``row``'s sender repeated its packets.
 
         All senders repeat when a result is late, and one repeat is enough. So a slot's first one goes up, and
         from then on the second of any sender: no more than the most impatient sends.
@@ -163,14 +163,14 @@ class TreeRegion(Region):
     # -- headers that are made here ------------------------------------------------------------
 
     def virtual_headers(self, base: bytes, length: int) -> MessageHeaders:
-        """Of a virtual connection. The message's bytes are those that the first input said."""
+        """Headers of a virtual connection. The message's bytes are those that the first input said."""
         assert self.ina is not None, "an open region has the header that opened it"
         psn0 = (self._start_psn + self.serial * length) & self._psn_mask
         dma_length = bytes(12) + self.header[0, 0, 66:70].tobytes()
         return MessageHeaders(base, psn0, self._psn_mask, dma_length, self.ina.msg_id, ack=False)
 
     def told_headers(self, header: bytes) -> MessageHeaders:
-        """Of a host's connection, from the headers of the message's first packet."""
+        """Headers of a host's connection, from those of the message's first packet."""
         assert self.ina is not None, "an open region has the header that opened it"
         psn0 = int.from_bytes(header[51:54], "big") & self._psn_mask
         with_imm = len(header) > HEADER_BYTES[FIRST]

@@ -45,11 +45,11 @@ class TreeFlow(Flow):
 
     row: int = -1
     successor: TreeFlow | None = field(default=None, repr=False, compare=False)
-    """Of a connection that is delivered here: that of its receiver, which is an input here."""
+    """Connection of the receiver of one that is delivered here; it is an input here."""
     barred: frozenset[PortId] = frozenset()
     """Ports towards switches above: packets of a rank never come from there, nor do its results leave."""
     link: Link | None = None
-    """Of an input from a switch below: where its results go. Of a rank's that is told: where notes go."""
+    """Where results go of an input from a switch below, or notes of a rank's that is told."""
     below: bool = False
     """From a switch below; else of a rank."""
     learnt: bool = False
@@ -82,12 +82,12 @@ class TreeRing(RingState):
     """``delivered``, by maximal runs of rows."""
     told: list[TreeFlow] = field(default_factory=list)
     learnt: dict[int, TreeFlow] = field(default_factory=dict)
-    """By rank."""
+    """Learnt connections by rank."""
     children: list[Link] = field(default_factory=list)
     parent: Link | None = None
     from_parent: TreeFlow | None = None
     note_links: dict[int, Link] = field(default_factory=dict)
-    """By rank: where notes about it go on."""
+    """Where notes about each rank go on."""
     asked_to: int = 0
     """Position up to which sums were repeated because later results came before theirs."""
     answered: bool = False

@@ -52,7 +52,7 @@ from inaproto.wire.vector import RoceRun
 NOT_AN_INPUT: Final = "not an input of this switch"
 NO_RING: Final = "virtual connection of no ring here"
 _ADDRESSES_END: Final = 12
-"""Of those of Ethernet, in a header."""
+"""End of the Ethernet addresses in a header."""
 ELSEWHERE: Final = "not from where its switch is"
 
 
@@ -68,7 +68,7 @@ class SteeredRing:
     port_of: dict[int, PortId] = field(default_factory=dict)
     """Where the packets of steered ranks come from."""
     port_of_switch: dict[bytes, PortId] = field(default_factory=dict)
-    """By IP address: where switches are whose sums it passes on."""
+    """Ports to the switches whose sums it passes on, by IP address."""
     below: frozenset[PortId] | None = None
     """As in its role."""
     passes_sums: bool = False

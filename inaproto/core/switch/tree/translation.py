@@ -43,7 +43,7 @@ _ACK_REQUEST: Final = 0x80
 
 
 class Direction(Enum):
-    """Of a translation, as in Table 3 of the paper."""
+    """Direction of a translation, as in Table 3 of the paper."""
 
     AGGREGATION = "aggregation"
     MULTICAST = "multicast"
@@ -113,9 +113,9 @@ class MessageHeaders(NamedTuple):
     psn0: int
     psn_mask: int
     reth: bytes
-    """Of the first packet, 16 bytes."""
+    """RETH of the first packet, 16 bytes."""
     imm: int
-    """Of the last packet, if it is one with immediate."""
+    """Immediate of the last packet, if it is one with immediate."""
     ack: bool
 
     def first(self, mtu: int) -> bytes:

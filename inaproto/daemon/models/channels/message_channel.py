@@ -38,7 +38,7 @@ READS_MAX: Final = 16
 class Arrived(NamedTuple):
     message: Message
     payload: memoryview
-    """Whose it is from now on."""
+    """Payload; whoever takes the message owns it from now on."""
 
 
 class MessageChannel(Protocol):
@@ -46,7 +46,7 @@ class MessageChannel(Protocol):
 
     @property
     def address(self) -> str:
-        """Of the far side, for people."""
+        """Address of the far side, for people."""
         ...
 
     def allow_payload(self, nbytes_max: int, arrays_max: int = ARRAYS_MAX) -> None:

@@ -34,20 +34,20 @@ from inaproto.daemon.models.instants import now
 from inaproto.units import S
 
 BURST_S: Final = 0.002
-"""Of its limit a channel may use at once."""
+"""Time whose worth of its limit a channel may use at once."""
 WRITE_BYTES: Final = 64 << 10
 """At once, of a channel that can be limited: at most."""
 WRITE_BYTES_MIN: Final = 1 << 10
 WRITE_S: Final = 0.1
-"""Of its limit, at once."""
+"""Time whose worth of its limit is written at once."""
 HELD_S: Final = 0.01
-"""Of the link: so much lies in the transport, each way, of models that may have to make way, if each has a
-channel."""
+"""Time whose worth of the link lies in the transport, each way, of models that may have to make way, if each
+has a channel."""
 HELD_BYTES_MIN: Final = 8 << 10
 
 
 class Meter:
-    """Of one channel, in one direction; made by :meth:`LinkPacer.meter`."""
+    """Measures one channel in one direction; made by :meth:`LinkPacer.meter`."""
 
     def __init__(self, pacer: LinkPacer, priority: int) -> None:
         self._pacer = pacer
@@ -80,7 +80,8 @@ class Meter:
 
     @property
     def write_bytes(self) -> int:
-        """To be given away at once: little of a slow one, whose receiver would hear nothing for long."""
+        """Bytes to be given away at once: little of a slow one, whose receiver would hear nothing for
+        long."""
         if self.limit is None:
             return WRITE_BYTES
         return min(WRITE_BYTES, max(WRITE_BYTES_MIN, int(self.limit * WRITE_S)))
@@ -115,7 +116,7 @@ class Meter:
 
 
 class LinkPacer:
-    """Of one direction of a process's link; :meth:`run` it."""
+    """Paces one direction of a process's link; :meth:`run` it."""
 
     def __init__(self, config: AdmissionConfig) -> None:
         self._core = Admission(config)
@@ -166,8 +167,8 @@ class Paces:
     incoming: LinkPacer
     outgoing: LinkPacer
     highest: int
-    """Of the priorities there are. Whose is less may have to make way, and keeps little in the transport:
-    what is there has the link before what begins later, however important that is."""
+    """Highest of the priorities there are. Whose is less may have to make way, and keeps little in the
+    transport: what is there has the link before what begins later, however important that is."""
     held_bytes: int
     """So much, each way."""
 

@@ -41,7 +41,7 @@ from inaproto.wire.push_pull_messages import OverlayQueuePair
 RING_BYTES: Final = 1 << 20
 WRITE_BYTES_MAX: Final = 64 << 10
 WRITES_MAX: Final = 32
-"""Of data, not complete."""
+"""Most writes of data that are not complete."""
 RECEIVES: Final = 128
 """Posted: for those writes, for credits, and the last word."""
 PROOF_BYTES: Final = 8 << 10
@@ -58,7 +58,7 @@ _SCRATCH: Final = 64
 
 
 class Owner(Protocol):
-    """Of the streams of a NIC."""
+    """Owns the streams of a NIC."""
 
     def linger(self, stream: QueuePairStream) -> None:
         """It was closed, and waits to be acknowledged: run :meth:`QueuePairStream.linger`."""

@@ -42,11 +42,12 @@ class Found(NamedTuple):
     snapshot: Frame | None
     changes: list[Frame]
     torn_bytes: int
-    """That were cut off at the end of the log."""
+    """Bytes that were cut off at the end of the log."""
 
 
 class DurableLog:
-    """Of one shard. Raises ``ConfigError`` where the files are damaged, not ours, or another process's."""
+    """Snapshot and log of one shard. Raises ``ConfigError`` where the files are damaged, not ours, or another
+    process's."""
 
     def __init__(
         self, directory: Path, *, files: Files | None = None, log_bytes_min: int = LOG_BYTES_MIN

@@ -14,7 +14,7 @@ WRITEV_PARTS_MAX = 512
 
 
 class Files:
-    """Of one directory, which is locked as long as this is open. Every call may raise ``OSError``."""
+    """Files of one directory, which is locked as long as this is open. Every call may raise ``OSError``."""
 
     def __init__(self, directory: Path) -> None:
         """Raises ``ConfigError``, also where another process has it."""
@@ -36,7 +36,7 @@ class Files:
         return sorted(os.listdir(self._fd))
 
     def read(self, name: str) -> memoryview:
-        """Of a file that is not written as long as this is used."""
+        """Contents of a file that is not written as long as this is used."""
         path = self.directory / name
         with path.open("rb") as file:
             if not os.fstat(file.fileno()).st_size:
@@ -72,7 +72,7 @@ class Files:
         os.unlink(name, dir_fd=self._fd)
 
     def close(self) -> None:
-        """And let others have the directory."""
+        """Close it, and let others have the directory."""
         os.close(self._fd)
 
 

@@ -26,13 +26,13 @@ from inaproto.wire.push_pull_messages import ShardState
 
 
 class Stored(NamedTuple):
-    """By the numbers that workers have now."""
+    """What a store has, by the numbers that workers have now."""
 
     snapshot: RootSnapshot | None
     changes: list[RootRecord]
     news: str
-    """Of workers, for people; empty: they are as they were. Otherwise a snapshot is due before anything is
-    appended, because entries of one log have one numbering."""
+    """News of workers, for people; empty: they are as they were. Otherwise a snapshot is due before anything
+    is appended, because entries of one log have one numbering."""
 
 
 def stored(found: Found, shard: Shard, directory: Path) -> Stored:

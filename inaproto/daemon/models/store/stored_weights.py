@@ -29,13 +29,13 @@ _TRIES: Final = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Of one store."""
+    """Weights of one store."""
 
     directory: Path
     state: ShardState
     clocks: dict[int, int]
     weights: NDArray[Any]
-    """Of the model's dtype; with fixed point integers."""
+    """Weights in the model's dtype; with fixed point integers."""
 
     def told(self) -> dict[str, Any]:
         """For people and programs."""

@@ -22,7 +22,7 @@ class DeliveryTree:
     members: tuple[Node, ...]
     """Who sends, ascending."""
     parents: Mapping[Node, Node]
-    """Of every node on the way of a member, the next one."""
+    """The next node of every node on the way of a member."""
 
     @classmethod
     def shortest(cls, topology: GraphTopology, root: Node, members: Collection[Node]) -> DeliveryTree:
@@ -76,7 +76,8 @@ class DeliveryTree:
 
 
 def nearest_parents(topology: GraphTopology, root: Node) -> dict[Node, Node]:
-    """Of every node that a path leads from, the next of a shortest way to ``root``, the lowest of them."""
+    """The next node of a shortest way to ``root``, the lowest of them, for every node that a path leads
+    from."""
     near = neighbours(topology)
     hops = {root: 0}
     queue = deque([root])
@@ -96,7 +97,7 @@ def nearest_parents(topology: GraphTopology, root: Node) -> dict[Node, Node]:
 
 
 def neighbours(topology: GraphTopology) -> Sequence[Sequence[Node]]:
-    """By node, ascending."""
+    """Neighbours by node, ascending."""
     found: list[set[Node]] = [set() for _ in range(topology.nodes)]
     for link in topology.links:
         found[link.one].add(link.other)

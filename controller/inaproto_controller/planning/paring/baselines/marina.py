@@ -45,7 +45,7 @@ def plan_marina(
 
 
 def _costs(network: ProgrammableNetwork) -> dict[Node, int]:
-    """Of all switches, in whole numbers."""
+    """Costs of all switches, in whole numbers."""
     capacities = [network.capacities[switch] for switch in network.programmable]
     bounded = [capacity for capacity in capacities if capacity]
     unit = lcm(*(capacity.numerator for capacity in bounded))

@@ -21,7 +21,7 @@ from inaproto_controller.planning.paring.baselines.delivery_tree import neighbou
 from inaproto_controller.planning.paring.model import Node
 
 _Cost = tuple[int, int]
-"""Of the nodes of a way, ends left out, and its links."""
+"""Cost of the nodes of a way, ends left out, and its links."""
 
 
 def steiner_tree(

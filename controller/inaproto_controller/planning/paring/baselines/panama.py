@@ -26,7 +26,7 @@ from inaproto_controller.planning.paring.model import Node, ProgrammableNetwork,
 
 @dataclass(frozen=True)
 class SpreadTrees:
-    """Of one task; each tree carries as much of a gradient as any other."""
+    """Trees of one task; each carries as much of a gradient as any other."""
 
     workers: tuple[Node, ...]
     trees: tuple[tuple[Node, Mapping[Node, Node]], ...]
@@ -45,7 +45,7 @@ class SpreadTrees:
         return {node: Fraction(count, len(self.trees)) for node, count in sorted(inputs.items())}
 
     def rate(self, network: ProgrammableNetwork, task: Task) -> Fraction:
-        """That of the most loaded, which may be a switch of several trees."""
+        """Rate of the most loaded, which may be a switch of several trees."""
         rates = [
             capacity / load
             for node, load in self.loads().items()

@@ -72,7 +72,7 @@ def switches_of_least_traffic(
 
 
 def _share(tables: Sequence[Sequence[_Best]], switches_max: int) -> list[_Best]:
-    """By number of switches, which is not to be exceeded, the least sum; ties go to fewer."""
+    """Least sums by number of switches, which is not to be exceeded; ties go to fewer."""
     total = [_Best(0, ())]
     for table in tables:
         size = min(len(total) + len(table) - 2, switches_max) + 1

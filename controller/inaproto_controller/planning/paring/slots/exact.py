@@ -23,7 +23,7 @@ from inaproto_controller.planning.paring.slots.rack_program import RackProgram
 _ROUNDING: Final = 1e-6
 """HiGHS has its bounds as floats; hops are whole."""
 _TELLING: Final = 0.1
-"""Of the least step between two sums of hops and fees: by less than that bounds of HiGHS may be off."""
+"""Share of the least step between two sums of hops and fees: by less than that bounds of HiGHS may be off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def plan_cheapest(
         raise InvariantBroken(f"a task that has a tree is refused: {problem}")
 
     def cost(tree: PlacedTree) -> tuple[Fraction, Fraction]:
-        """And its fees."""
+        """Hops and fees of it."""
         hops = sum(network.hops(node, parent) for node, parent in tree.parents.items())
         fee = sum((fees.get(switch, ZERO) for switch in tree.switches(network)), ZERO)
         return hops + fee, fee

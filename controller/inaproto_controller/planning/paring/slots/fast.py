@@ -19,7 +19,7 @@ from inaproto_controller.planning.paring.slots.problem import RackTree, SlotProb
 
 STARTS_MAX: Final = 12
 CHANGES_PER_ELEMENT: Final = 4000
-"""That are drawn, over all starts, by worker or switch that could be in the tree."""
+"""Changes that are drawn, over all starts, by worker or switch that could be in the tree."""
 CHANGES_MIN: Final = 300_000
 """At least: some 20 ms. Small trees are hard: one hop is several per cent."""
 

@@ -27,7 +27,7 @@ from inaproto_controller.cluster.compiled import jit_in_place, jit_within
 from inaproto_controller.planning.paring.slots.problem import UNUSED, Counts, RackTree, SlotProblem
 
 _STEPS: Final = 1024
-"""Of chances and temperatures."""
+"""Steps of chances and temperatures."""
 _ROUNDS: Final = 64
 """In each of which the temperature is the same; in the last ones it is 0."""
 _COLD_ROUNDS: Final = 4
@@ -68,13 +68,14 @@ class _State(NamedTuple):
 
 
 def _chances() -> Counts:
-    """By a draw of 1/1024, minus its logarithm: a loss of that many temperatures is accepted by it."""
+    """Chances by a draw of 1/1024, minus its logarithm: a loss of that many temperatures is accepted by
+    it."""
     chances = -np.log((np.arange(_STEPS) + 0.5) / _STEPS)
     return np.asarray(np.rint(chances * _STEPS), np.int64)
 
 
 def _temperatures() -> Counts:
-    """By round, in 1/1024 hops."""
+    """Temperatures by round, in 1/1024 hops."""
     rounds = _ROUNDS - _COLD_ROUNDS
     falling = _WARMEST * (_COLDEST / _WARMEST) ** (np.arange(rounds) / (rounds - 1))
     return np.concatenate([np.rint(falling * _STEPS), np.zeros(_COLD_ROUNDS)]).astype(np.int64)
@@ -271,8 +272,8 @@ def _come_between(state: _State, child: int, switch: int, loss: int) -> None:
 
 @jit_within
 def _take_slot(state: _State, child: int, parent: int, emptied: int, loss: int) -> None:
-    """Of a parent that has one; switches from the old parent up to ``emptied`` have no other child. In place
-    of a worker another server may go there: an idle one that is near."""
+    """Take a slot of a parent that has one; switches from the old parent up to ``emptied`` have no other
+    child. In place of a worker another server may go there: an idle one that is near."""
     workers = len(state.parent) - len(state.room) + 1
     switch, here = state.parent[child], state.place[child]
     there: int = here

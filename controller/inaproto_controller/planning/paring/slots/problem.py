@@ -62,7 +62,7 @@ class SlotProblem:
     fees: Counts
     """(S,) of using a switch, in the unit of hops."""
     unit: int = 1
-    """That all hops are multiplied by, so that fees are whole."""
+    """Unit that all hops are multiplied by, so that fees are whole."""
 
     @classmethod
     def of(
@@ -109,7 +109,7 @@ class SlotProblem:
 
     @cached_property
     def most_slots(self) -> int:
-        """Of any switch or PS."""
+        """Most slots of any switch or PS."""
         return int(max(self.ps_slots.max(), self.switch_slots.max(initial=0)))
 
     @property
@@ -118,7 +118,7 @@ class SlotProblem:
         return tuple(np.flatnonzero(self.ps_slots).tolist())
 
     def within(self, ps_racks: Collection[int]) -> SlotProblem:
-        """With the PS in one of these racks."""
+        """The problem with the PS in one of these racks."""
         may = np.isin(np.arange(len(self.free)), list(ps_racks))
         return replace(self, ps_slots=np.where(may, self.ps_slots, 0))
 
@@ -157,7 +157,7 @@ class RackTree:
     """(R, S + 1) workers of each rack that send to each switch, or in the last column to the PS."""
 
     def hops(self, problem: SlotProblem) -> int:
-        """And fees, in the unit of the problem."""
+        """Hops and fees, in the unit of the problem."""
         switches = np.flatnonzero(self.parents != UNUSED)
         above = np.hstack([problem.between, problem.rack_to_switch[self.ps_rack][:, None]])
         to_all = np.hstack([problem.rack_to_switch, problem.rack_to_rack[:, [self.ps_rack]]])

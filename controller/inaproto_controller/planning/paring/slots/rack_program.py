@@ -46,7 +46,7 @@ class _Direct(NamedTuple):
     ps: int
     """Number of its rack among those that the PS may be in."""
     racks: tuple[int, ...]
-    """Of the group, at equal distances from the PS."""
+    """Racks of the group, at equal distances from the PS."""
 
 
 class _Columns:
@@ -155,7 +155,7 @@ class RackProgram:
             add((self._to_switch.T, 1), (self._above.T, 1), (used, np.negative(slots)), **limit)
 
     def _add_flow(self) -> None:
-        """Of workers, up the tree; at least two where there is an edge."""
+        """Add the flow of workers up the tree; at least two where there is an edge."""
         add, workers, out = self._rows.add, self._problem.workers, self._out[:, None]
         add((self._flow, 1), (out, 1), (self._flow.T, -1), (self._to_switch.T, -1), least=0, most=0)
         edges, flows = self._above.reshape(-1, 1), self._flow.reshape(-1, 1)

@@ -36,7 +36,7 @@ _FEET, _TREE = "feet", "tree"
 
 @dataclass(slots=True)
 class FlowSpiders:
-    """By one flow for each centre and each number of feet."""
+    """Finds spiders by one flow for each centre and each number of feet."""
 
     ground: Ground
     is_as_printed: bool = False

@@ -151,7 +151,7 @@ class _Growth:
         self._workers = 0
 
     def grows(self, finder: SpiderFinder) -> bool:
-        """To n workers; False: no spider is left before that."""
+        """Grow it to n workers; False: no spider is left before that."""
         while self._workers < self._n:
             waiting = self._n - self._workers
             while True:

@@ -44,7 +44,7 @@ class SpiderFinder(Protocol):
     """One way to find minimum spiders on a ``Ground``."""
 
     def costs(self, centre: Node, feet_max: int) -> list[Cost]:
-        """Of spiders with 1, 2, ... feet; as many as there are."""
+        """Costs of spiders with 1, 2, ... feet; as many as there are."""
         ...
 
     def spider(self, centre: Node, feet: int) -> Spider:
@@ -58,20 +58,20 @@ class Ground:
     def __init__(self, graph: LogicalGraph, ps: Node, fees: Mapping[Node, Cost]) -> None:
         self.graph = graph
         self.fees = fees
-        """Of switches, paid once; 0 where there is none."""
+        """Fees of switches, paid once; 0 where there is none."""
         self.free = {server for rack in graph.racks for server in rack} - {ps}
         self.component = {ps}
         self.open = {ps}
-        """That may take one more child."""
+        """Nodes that may take one more child."""
         self.gone: set[Node] = set()
         """Vertices that are part of no spider any more."""
         self._places, self._distances = graph.place_of, graph.distances
         self._opened = [ps]
         """In the order in which they were."""
         self._orders: dict[int, tuple[list[tuple[int, Node]], int]] = {}
-        """By place: all servers, nearest first, and the first of them that may be free."""
+        """All servers by place, nearest first, and the first of them that may be free."""
         self._nearest_open: dict[int, tuple[int, Node, int]] = {}
-        """By place: distance, vertex, and how many were in ``_opened`` when it was looked for."""
+        """Distance and vertex by place, and how many were in ``_opened`` when it was looked for."""
 
     def opens(self, node: Node) -> None:
         if node not in self.open:
@@ -127,7 +127,7 @@ class Ground:
 
 @dataclass(slots=True)
 class StarSpiders:
-    """By the star rule."""
+    """Finds spiders by the star rule."""
 
     ground: Ground
 
