@@ -12,14 +12,12 @@ import importlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -65,10 +63,8 @@ class Local:
     raises is ``ConfigError`` here too, for an ``OSError`` ``InaprotoError``, else ``RuntimeError``.
     """
 
-    def __init__(self, jobs: int, *, imports_first: Path | None = None) -> None:
-        """``imports_first``: folder in which they look for modules before anywhere else."""
+    def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._imports_first = imports_first
 
     def outcomes(
         self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
@@ -90,7 +86,7 @@ class Local:
         busy: dict[Any, _Worker] = {}
         for task in tasks:
             with _signals_held_back():
-                worker = _Worker(self._imports_first)
+                worker = _Worker()
                 workers.append(worker)
             worker.ask(work, task)
             busy[worker.channel] = worker
@@ -140,15 +136,14 @@ class OnRay:
 
 
 class _Worker:
-    def __init__(self, imports_first: Path | None) -> None:
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.channel, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         resource_tracker.ensure_running()  # else it would be started next, and let the signal through
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited until it is ignored
         try:
-            with _first_on_path(imports_first):
-                self._process.start()
+            self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
@@ -201,19 +196,6 @@ def _signals_held_back() -> Iterator[None]:
     finally:
         for number in held:  # each: what the second one does may be something else
             signal.raise_signal(number)
-
-
-@contextmanager
-def _first_on_path(folder: Path | None) -> Iterator[None]:
-    """A process that is started meanwhile has this process's path, and imports from there first."""
-    if folder is None:
-        yield
-        return
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
 
 
 # --- and in itself

@@ -15,9 +15,10 @@ from click.testing import CliRunner, Result
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.rules import rules
 from inaproto.sim.frames.draw.swarm import draw_world
+from inaproto.sim.frames.world import Violation
 from inaproto.task_engines import InProcess
 from inaproto_hil.soak import campaign, replay, soak
-from inaproto_hil.soak.block import Block, run_block
+from inaproto_hil.soak.block import Block, Told, run_block
 from inaproto_hil.soak.campaign import (
     STATE_NAME,
     STOPPED,
@@ -28,14 +29,16 @@ from inaproto_hil.soak.campaign import (
     parse_seeds,
     resume_campaign,
 )
+from inaproto_hil.soak.differences import differences
 from inaproto_hil.soak.parts import PRODUCT
-from inaproto_hil.soak.tally import Tally, bin_start
+from inaproto_hil.soak.tally import Failure, Tally, bin_start
 from inaproto_hil.soak.verdict import State, Verdict
 from tests.child_processes import children
 
 VARIANT = "tests.sim.third_nak:installed"
 QUICK = ["38", "33", "8"]
 """Seeds of small worlds; of these, with the variant, only the last fails."""
+FAILURE = Failure(33, "one result", "rank 1 has other bytes", 12, 3400, "one_result")
 
 
 def run(*arguments: str) -> Result:
@@ -239,7 +242,6 @@ def test_nothing_is_left_of_a_campaign_that_is_stopped(signals: list[signal.Sign
             "33:100000",
             "--jobs",
             "2",
-            "--interpreted",
             "--out",
             str(tmp_path),
         ],
@@ -371,3 +373,46 @@ def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
         )
         digests.add(done.stdout)
     assert digests == {PRODUCT.run(draw_world(33)).digest + "\n"}
+
+
+# --- measured, and run again
+
+
+def test_a_measurement_says_what_it_measured() -> None:
+    done = run("soak", "--measure", "--seeds", f"{QUICK[1]}:{int(QUICK[1]) + 1}")
+    assert done.exit_code == 0
+    assert done.output.startswith("run 1 of 5: ")
+    assert done.output.rstrip().endswith(", one process")
+
+
+def test_a_failure_that_only_the_campaign_saw_is_told_with_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = FAILURE.seed
+
+    def fails(block: Block) -> tuple[Block, Tally]:
+        tally = Tally()
+        tally.add_world(seed, PRODUCT.run(draw_world(seed)))
+        tally.failures.append(FAILURE)
+        return block, tally
+
+    monkeypatch.setattr(campaign, "run_block", fails)
+    out = tmp_path / "out"
+    done = run("soak", "--seeds", f"{seed}:{seed + 1}", "--jobs", "1", "--out", str(out))
+    assert done.exit_code == 1
+    both = "in the campaign: one result at event 12: rank 1 has other bytes; run again: no rule broken"
+    assert f"seed {seed} is not the same twice: {both}" in done.output
+    assert "FAILED: 1 of them did otherwise when run again" in done.output
+    report = json.loads((out / "report.json").read_text())
+    assert report["failures"][0]["differs"] == both
+    assert both in (out / "report.html").read_text()
+
+
+def test_failures_are_the_same_if_they_broke_the_same_rule_at_the_same_event() -> None:
+    def again(violation: Violation | None) -> dict[int, str]:
+        return differences([FAILURE], [Told(FAILURE.seed, "", "", "", violation=violation)])
+
+    assert again(Violation("one result", "in other words", 12, 3400, "one_result")) == {}
+    assert FAILURE.seed in again(Violation("one result", "rank 1 has other bytes", 13, 3400, "one_result"))
+    assert FAILURE.seed in again(Violation("window", "rank 1 has other bytes", 12, 3400, "one_result"))
+    assert differences([FAILURE], []) == {}

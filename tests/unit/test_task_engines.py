@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 
 import pytest
 
@@ -26,10 +25,6 @@ def square(number: int) -> int:
 
 def process(_: int) -> int:
     return os.getpid()
-
-
-def imported_from(name: str) -> str:
-    return str(__import__(name).__file__)
 
 
 def refuses(kind: type[Exception]) -> None:
@@ -69,13 +64,6 @@ def test_tasks_are_taken_up_as_there_is_room() -> None:
     with closing(Local(2).outcomes(square, tasks)) as outcomes:
         next(outcomes)
     assert next(tasks) == 3  # one for each, and one more for the one that was done
-
-
-def test_workers_import_from_a_folder_first_and_this_process_does_not(tmp_path: Path) -> None:
-    (tmp_path / "this.py").write_text("")  # a module of this name is in the standard library
-    (file,) = Local(1, imports_first=tmp_path).outcomes(imported_from, ["this"])
-    assert Path(file) == tmp_path / "this.py"
-    assert str(tmp_path) not in sys.path
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,6 @@ def _refuse(rule: str, given: Mapping[str, object]) -> None:
     "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What runs it."
 )
 @click.option(
-    "--compiled/--interpreted",
-    default=None,
-    help="Run the worlds by code that mypyc compiles (a minute, then kept), at twice the speed, or by the "
-    "source itself. Compiling takes gcc and pip install 'inaproto[compiled]'.  [default: compiled if it is "
-    "there, or pays: from 2000 seeds, 5 minutes, or to measure]",
-)
-@click.option(
     "--shrink/--no-shrink",
     default=None,
     help="Reduce failing worlds.  [default: yes in campaigns, no with --seed]",
@@ -127,7 +120,6 @@ def soak(
     resume: bool,
     anew: bool,
     engine: str,
-    compiled: bool | None,
     shrink: bool | None,
     require_marks: bool | None,
     variant: str | None,
@@ -146,7 +138,6 @@ def soak(
         "--anew": anew,
         "--engine": engine,
         "--require-marks": require_marks,
-        "--compiled": compiled,
     }
     of_one_seed = {"--digest": digest, "--log": log}
     if seed is not None:
@@ -159,9 +150,9 @@ def soak(
     if digest or log is not None:
         raise click.UsageError("--digest and --log are for one seed: add --seed")
     if measure:
-        del of_campaigns["--seeds"], of_campaigns["--compiled"]
+        del of_campaigns["--seeds"]
         _refuse("--measure only measures", of_campaigns | of_one_seed | {"--out": out, "--shrink": shrink})
-        _guarded(lambda: _command().measure(seeds, world, variant, compiled))
+        _guarded(lambda: _command().measure(seeds, world, variant))
     for option, is_given in (("--resume", resume), ("--anew", anew)):
         if is_given and out is None:
             raise click.UsageError(f"{option} needs --out, the folder of the campaign")
@@ -181,7 +172,6 @@ def soak(
                 require_marks=require_marks,
                 variant=variant,
                 world=world,
-                compiled=compiled,
             )
         )
     )

@@ -19,7 +19,6 @@ from inaproto.errors import ConfigError
 from inaproto.option_types import number_range
 from inaproto.sim.campaign.kinds import WorldKind
 from inaproto.task_engines import Engine, WorkerDied
-from inaproto_hil.compiled.choice import NO_CHOICE, Code
 from inaproto_hil.soak.block import Block, run_block
 from inaproto_hil.soak.stop import Stop, stopping_in_order
 from inaproto_hil.soak.tally import Tally
@@ -84,8 +83,6 @@ class Campaign:
     """Nobody waits for anything any more."""
     under_way: int = 0
     """Blocks that were handed out and are not done."""
-    code: Code = NO_CHOICE
-    """What runs its worlds now."""
     differing: dict[int, str] = field(default_factory=dict)
     """Failing seeds that did otherwise when they were run again, and what."""
     _written_at: float = 0.0

@@ -32,15 +32,12 @@ from inaproto.sim.frames.runs.log import read_log
 from inaproto.sim.frames.runs.replay import replay as run_again
 from inaproto.sim.frames.world import WorldResult
 from inaproto.sim.models.summary import overlay_rows
-from inaproto.task_engines import Local
-from inaproto_hil.compiled.choice import Code, choose, is_worth
-from inaproto_hil.compiled.engine import open_engine_for
-from inaproto_hil.compiled.sources import fingerprint
+from inaproto.task_engines import Local, open_engine
 from inaproto_hil.soak.block import Block, Telling, Told, run_block, tell
 from inaproto_hil.soak.campaign import Asked, Campaign, Plan, parse_seeds, resume_campaign
 from inaproto_hil.soak.differences import differences
 from inaproto_hil.soak.folder import check_default, check_file, check_folder, claim
-from inaproto_hil.soak.parts import PRODUCT, installed, program
+from inaproto_hil.soak.parts import PRODUCT, fingerprint, installed, program
 from inaproto_hil.soak.stop import EXIT_STOPPED
 from inaproto_hil.soak.tally import Failure, Tally
 from inaproto_hil.soak.verdict import State, Verdict
@@ -70,8 +67,6 @@ class Options:
     require_marks: bool | None
     variant: str | None
     world: str | None = None
-    compiled: bool | None = None
-    """None: whichever is better."""
 
 
 # --- one seed
@@ -176,22 +171,13 @@ def _rows_of(result: WorldResult) -> dict[str, str]:
 # --- measuring
 
 
-def measure(seeds: str | None, world: str | None, variant: str | None, compiled: bool | None) -> int:
+def measure(seeds: str | None, world: str | None, variant: str | None) -> int:
     """Steps per second and core: the median of some runs of the same seeds in one process."""
     first, stop = parse_seeds(seeds or MEASURE_SEEDS)
-    # Without seeds it says what a long campaign gets.
-    code = choose(
-        compiled,
-        against=_against_compiled(variant, world),
-        is_worth_building=seeds is None,
-        say=_say_compiling,
-    )
-    click.echo(f"code: {code}")
-    engine = open_engine_for(code, "local", 1)
     blocks = [Block(0, first, stop, variant, world or WorldKind.SINGLE)] * MEASURE_RUNS
     rates = []
     failures: list[Failure] = []
-    for number, (_, tally) in enumerate(engine.outcomes(run_block, blocks), 1):
+    for number, (_, tally) in enumerate(Local(1).outcomes(run_block, blocks), 1):
         rate = tally.steps_per_s or 0.0
         rates.append(rate)
         failures = tally.failures
@@ -201,25 +187,13 @@ def measure(seeds: str | None, world: str | None, variant: str | None, compiled:
         )
     click.echo(
         f"median {statistics.median(rates):,.0f} core steps/s per core "
-        f"({min(rates):,.0f} to {max(rates):,.0f}), seeds {first}:{stop}, one process, {code.kind}"
+        f"({min(rates):,.0f} to {max(rates):,.0f}), seeds {first}:{stop}, one process"
     )
     for failure in failures:
         click.echo(
             f"inaproto: seed {failure.seed}: broken rule: {failure.rule}: {failure.evidence}", err=True
         )
     return 1 if failures else 0
-
-
-def _against_compiled(variant: str | None, world: str | None, engine: str = "local") -> str | None:
-    if world in WORD_KINDS:
-        return f"what {world} worlds run is not compiled"
-    if variant is not None:
-        return "a variant changes classes, which those of compiled code do not allow"
-    return None if engine == "local" else f"--engine {engine} has no compiled code on its nodes"
-
-
-def _say_compiling(text: str) -> None:
-    click.echo(f"soak: {text}", err=True)
 
 
 # --- campaigns
@@ -231,13 +205,7 @@ def campaign(options: Options) -> int:
     options = replace(options, variant=ours.plan.variant)
     with installed(options.variant):  # a wrong name is found here, not in every worker
         pass
-    ours.code = choose(
-        options.compiled,
-        against=_against_compiled(options.variant, ours.plan.world, options.engine),
-        is_worth_building=is_worth(ours.plan.seeds, options.minutes),
-        say=_say_compiling,
-    )
-    engine = open_engine_for(ours.code, options.engine, jobs)
+    engine = open_engine(options.engine, jobs)
     already = ours.tally.seeds
     began = time.monotonic()
     console = Console(stderr=True, highlight=False)
@@ -353,7 +321,7 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
         click.echo()
     for seed, said in ours.differing.items():
         console.print(f"seed {seed} is not the same twice: {said}\n", markup=False)
-    console.print(_summary_table(ours.tally, ours.plan.world, ours.code, wall_s, seeds_now))
+    console.print(_summary_table(ours.tally, ours.plan.world, wall_s, seeds_now))
     declared = declared_of(WorldKind(ours.plan.world))
     seen = sum(name in ours.tally.marks for name in declared)
     console.print(f"marks: {seen} of {len(declared)} declared were seen")
@@ -375,7 +343,7 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
     console.print(str(verdict), markup=False, style=_STYLES[verdict.state])
 
 
-def _summary_table(tally: Tally, world: str, code: Code, wall_s: float, seeds_now: int) -> Table:
+def _summary_table(tally: Tally, world: str, wall_s: float, seeds_now: int) -> Table:
     def rate(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
 
@@ -391,7 +359,6 @@ def _summary_table(tally: Tally, world: str, code: Code, wall_s: float, seeds_no
         "steps/s per core": f"{rate(tally.steps_per_s)} over all, median of blocks "
         f"{rate(tally.steps_per_s_median)}",
         "wall time": f"{wall_s:.1f} s for {seeds_now} seeds",
-        "code": str(code),
         "failures": str(len(tally.failures)),
     }
     for name, value in rows.items():

@@ -1,7 +1,6 @@
-"""Failures that are others when their seeds are run again, by the source: then the program is two programs.
+"""Failures that are others when their seeds are run again: then a world is not determined.
 
-A world is the same in every run, compiled or not. Compared is what broke, and where; the words of an
-exception may differ.
+A world is the same in every run. Compared is what broke, and where; the words of an exception may differ.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ def differences(failures: Iterable[Failure], told: Iterable[Told]) -> dict[int, 
     """By seed: what the run that failed shows, and what the one that was told did instead."""
     again = {one.seed: one.violation for one in told}
     return {
-        failure.seed: f"in the campaign: {_say(failure)}; run again, interpreted: {_say(again[failure.seed])}"
+        failure.seed: f"in the campaign: {_say(failure)}; run again: {_say(again[failure.seed])}"
         for failure in failures
         if failure.seed in again and _what(failure) != _what(again[failure.seed])
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import inaproto
+import inaproto_adapters
 from inaproto.errors import ConfigError
 from inaproto.sim.frames.nic import NicEngine
 from inaproto.sim.frames.runs.log import Program
@@ -74,6 +77,17 @@ def _context(variant: str) -> AbstractContextManager[object]:
         raise ConfigError(f"--with {variant}: {found!r} is not a context manager")
     context: AbstractContextManager[object] = found
     return context
+
+
+def fingerprint() -> str:
+    """A hash of all source files that a world may run."""
+    digest = hashlib.sha256()
+    for package in (inaproto, inaproto_adapters):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def program(variant: str | None) -> Program:

@@ -69,7 +69,6 @@ def document(ours: Campaign, verdict: Verdict, told: list[Told], wall_s: float) 
         "verdict": str(verdict),
         "plan": asdict(ours.plan),
         "finished": ours.finished,
-        "code": ours.code.record(),
         "env": describe(),
         "wall_s": round(wall_s, 3),
         "seeds": tally.seeds,
@@ -150,7 +149,6 @@ def _numbers(report: dict[str, Any]) -> str:
         "core steps/s per core": f"{number(report['steps_per_s_per_core'])} over all, median of blocks "
         f"{number(report['steps_per_s_per_core_median_of_blocks'])}",
         "wall time of this run": f"{report['wall_s']:,.1f} s",
-        "code of this run": f"{report['code']['kind']} ({report['code']['why']})",
     }
     cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items())
     return f"<table>{cells}</table>"

@@ -75,7 +75,7 @@ class Verdict:
         if self.failures:
             words.append(f"FAILED: {self.failures} {'seeds' if self.failures > 1 else 'seed'} broke a rule")
         if self.differing:
-            words.append(f"FAILED: {self.differing} of them did otherwise when run again, interpreted")
+            words.append(f"FAILED: {self.differing} of them did otherwise when run again")
         match self.state:
             case State.FAILED:
                 if self.unseen and self.marks_required:
