@@ -37,7 +37,7 @@ class _End(Protocol):
 
 
 KINDS: Final[tuple[type[_End], ...]] = (MemoryStream, MemoryFramePort)
-"""Of connections: control connections, and frame links."""
+"""Kinds of connections: control connections, and frame links."""
 
 T = TypeVar("T", MemoryStream, MemoryFramePort)
 

@@ -35,7 +35,7 @@ Words = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Of a mapping for ``ranks`` ranks, with chunks of ``chunk_bytes``. Raises ``LocalMisuse``."""
+    """Layout of a mapping for ``ranks`` ranks, with chunks of ``chunk_bytes``. Raises ``LocalMisuse``."""
 
     ranks: int
     chunk_bytes: int = CHUNK_BYTES
@@ -52,18 +52,18 @@ class Layout:
 
     @property
     def piece_bytes(self) -> int:
-        """Of the place for one piece: whole cache lines."""
+        """Bytes of the place for one piece: whole cache lines."""
         return self.chunk_bytes // self.ranks // LINE_BYTES * LINE_BYTES
 
     @property
     def header_bytes(self) -> int:
-        """Of control words and call records: whole pages."""
+        """Bytes of control words and call records: whole pages."""
         used = self.ranks * _LINES_PER_RANK * LINE_BYTES
         return used + -used % mmap.PAGESIZE
 
     @property
     def nbytes(self) -> int:
-        """Of the whole mapping."""
+        """Bytes of the whole mapping."""
         used = self.header_bytes + SLOTS * (self.ranks + 1) * self.ranks * self.piece_bytes
         return used + -used % mmap.PAGESIZE
 

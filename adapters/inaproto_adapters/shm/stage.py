@@ -36,7 +36,7 @@ TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Of an exact collective."""
+    """Capabilities of an exact collective."""
 
     name: str
     exact_plan: bool

@@ -17,7 +17,7 @@ _MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 _ACTIVE: Final = 4
 _PORT_STATES: Final = {0: "no state", 1: "down", 2: "initialising", 3: "armed", 4: "active", 5: "deferred"}
 _ROCE_V2: Final = 2
-"""Of ``enum ibv_gid_type_entry``."""
+"""Value of ``enum ibv_gid_type_entry``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class VerbsNic:
         self._receive = verbs("wr").RecvWR(num_sge=1, sg=[self._no_bytes])
         self._counters = DeviceCounters(device.name, device.port)
         self._done: list[Completion] = []
-        """Of queue pairs that were destroyed."""
+        """Completions of queue pairs that were destroyed."""
         self._serial = 0
         self._changed = trio.lowlevel.ParkingLot()
         """Who waits for completions, or to be connected, looks again."""
@@ -111,7 +111,7 @@ class VerbsNic:
         """Why the device is of no use any more."""
         self._nursery: trio.Nursery | None = None
         self._unresolved: dict[int, tuple[QpAddress, QpAttributes]] = {}
-        """By the number of the queue pair that is to be connected."""
+        """Peers by the number of the queue pair that is to be connected."""
 
     @property
     def capabilities(self) -> NicCapabilities:

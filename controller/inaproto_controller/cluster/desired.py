@@ -49,7 +49,7 @@ class JobSpec:
     hosts: int
     ranks_per_host: int = 1
     model: str | None = None
-    """Of the measured ones; None: nothing is known of its steps."""
+    """Model, of the measured ones; None: nothing is known of its steps."""
 
 
 class TreeNames(NamedTuple):
@@ -67,7 +67,7 @@ class Job:
     spec: JobSpec
     token_hash: str = field(default="", repr=False)
     submission_hash: str = field(default="", repr=False)
-    """Of what its submitter says when it submits again."""
+    """Hash of what its submitter says when it submits again."""
     nonce: int = field(default=0, repr=False)
     expires_s: int = 0
     """What its token grants. UNIX time, seconds."""
@@ -82,11 +82,11 @@ class Job:
     submitted_at: float = 0.0
     """Seconds since 1970, for people."""
     revision: int = 0
-    """Of its last change."""
+    """Revision of its last change."""
 
 
 class Slot(NamedTuple):
-    """Of an agent."""
+    """A slot of an agent."""
 
     agent: str
     port: str

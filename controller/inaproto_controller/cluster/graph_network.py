@@ -29,7 +29,7 @@ Words = NDArray[np.uint64]
 
 ROOTS_MAX: Final = 64
 WAYS_BYTES_MAX: Final = 1 << 26
-"""Of what is remembered of ways; with more, all is forgotten."""
+"""Most bytes of what is remembered of ways; with more, all is forgotten."""
 
 
 class _Ways(NamedTuple):
@@ -47,7 +47,7 @@ class GraphTree(NamedTuple):
     """Numbers ascend."""
 
     root: int
-    """Of the switch; -1 for the empty tree of one host."""
+    """Number of the switch; -1 for the empty tree of one host."""
     switches: tuple[int, ...]
     """All, those included that only pass packets on."""
     links: tuple[int, ...]
@@ -56,7 +56,7 @@ class GraphTree(NamedTuple):
 class _Job(NamedTuple):
     trees: tuple[GraphTree, ...]
     resources: tuple[tuple[int, ...], ...]
-    """By root."""
+    """Resources by root."""
     exclusive: Words
     """(roots, words): bits of the resources for one tree at a time."""
 
@@ -130,7 +130,7 @@ class GraphNetwork:
         return view
 
     def resource_names(self) -> list[tuple[str, str, tuple[str, ...]]]:
-        """Of each capacity: "switch" or "link", its name, and those of a link's ends."""
+        """Names of each capacity: "switch" or "link", its name, and those of a link's ends."""
         topology = self.topology
         found: list[tuple[str, str, tuple[str, ...]]] = [("", "", ())] * len(self._capacities)
         for number, one in enumerate(self._switch_resources):
@@ -186,7 +186,7 @@ class GraphNetwork:
         return len(tree.switches), len(tree.links)
 
     def resources(self, slot: int, root: int) -> tuple[int, ...]:
-        """Of a tree, ascending: indexes into ``capacities``. It uses one of each."""
+        """Resources of a tree, ascending: indexes into ``capacities``. It uses one of each."""
         return self._job(slot).resources[root]
 
     def shared(self, slot: int, root: int) -> Sequence[tuple[int, int]]:
@@ -298,7 +298,7 @@ class GraphNetwork:
         return found
 
     def _choose(self, root: int, turn: int) -> _Ways:
-        """Of each node's shortest ways to the root number ``turn``, counted round."""
+        """Choose, of each node's shortest ways to the root, number ``turn``, counted round."""
         distances = self._distances[root]
         source, target, _ = self._edges.T
         nearer = np.flatnonzero(

@@ -32,9 +32,9 @@ UNREACHABLE: Final = 1 << 14
 class GraphSwitch:
     name: str
     jobs: int | None = None
-    """That it sums for at a time; None: no limit but that of its ports."""
+    """Jobs that it sums for at a time; None: no limit but that of its ports."""
     jobs_per_port: int | None = None
-    """That go through each of its links at a time; None: no limit but its own."""
+    """Jobs that go through each of its links at a time; None: no limit but its own."""
 
     @property
     def aggregates(self) -> bool:
@@ -149,7 +149,7 @@ class GraphTopology:
 
     @cached_property
     def link_names(self) -> tuple[str, ...]:
-        """Of all links, in order."""
+        """Names of all links, in order."""
         seen: Counter[frozenset[int]] = Counter()
         names = []
         for link in self.links:
@@ -178,7 +178,7 @@ class GraphTopology:
 
     @cached_property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """By host, the switches that it is linked to, numbered from 0."""
+        """Switches that each host is linked to, numbered from 0."""
         return tuple(tuple(sorted(set(switches))) for switches in self._homes(self.links))
 
     def _homes(self, links: Sequence[GraphLink]) -> list[list[int]]:
@@ -216,7 +216,7 @@ class GraphTopology:
 
     @cached_property
     def _racks(self) -> tuple[int, ...]:
-        """By host, the number of the first of the switches that it is linked to."""
+        """Number of the first of the switches that each host is linked to."""
         racks = [len(self.switches)] * self.hosts
         for link in self.links:
             low, high = sorted((link.one, link.other))
@@ -279,7 +279,7 @@ def _numbered(values: Sequence[int]) -> tuple[int, ...]:
 
 
 def _components(near: NDArray[np.bool_]) -> list[int]:
-    """By row, the least that it is joined to."""
+    """Least row that each row is joined to."""
     found = [-1] * len(near)
     for first in range(len(near)):
         stack = [first] if found[first] < 0 else []

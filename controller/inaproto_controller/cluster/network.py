@@ -81,7 +81,7 @@ class Network(Protocol):
 
 
 class FatTreeNetwork:
-    """By closed form; O(jobs) for a job that enters, O(1) for each pair of trees."""
+    """Network of a fat tree, by closed form; O(jobs) for a job that enters, O(1) for each pair of trees."""
 
     def __init__(self, tree: FatTree, quota: Quota) -> None:
         self.tree = tree
@@ -91,10 +91,10 @@ class FatTreeNetwork:
         self._pod_hosts = [tree.pod_hosts(layer) for layer in range(tree.layers + 1)]
         self._words = [-(-tree.hosts // hosts // _WORD) for hosts in self._pod_hosts]
         self._heights: list[int | None] = []
-        """By slot; None where it is free."""
+        """Heights by slot; None where it is free."""
         self._sizes: list[tuple[int, int]] = []
         self._pods = [np.zeros((0, words), np.uint64) for words in self._words]
-        """By layer, (slots, words): bit masks of the pods that hold a host of the job; hosts are not kept."""
+        """Bit masks of the pods that hold a host of the job, by layer, (slots, words); hosts are not kept."""
         self._moduli = np.zeros((0, 0), np.int64)
 
     @property

@@ -18,14 +18,14 @@ from inaproto.core.sharing.model_trace import ModelTrace
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Of network and processors, for all jobs alike."""
+    """Speeds of network and processors, for all jobs alike."""
 
     bandwidth: float
-    """Of an all-reduce without INA, bytes of the tensor a second."""
+    """Bandwidth of an all-reduce without INA, bytes of the tensor a second."""
     ina_ratio: float
     """How many times the bandwidth is with INA."""
     latency: float
-    """Of an operation, seconds."""
+    """Latency of an operation, seconds."""
     gpu_speedup: float = 1.0
     """Divides all times of a trace."""
 
@@ -37,7 +37,7 @@ class Speeds:
 
 
 _ROUNDING: Final = 1e-12
-"""Of step times, relative."""
+"""Rounding of step times, relative."""
 
 
 class StepTimes:

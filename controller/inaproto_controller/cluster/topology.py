@@ -32,16 +32,16 @@ class Quota(Enum):
 
 
 Colour = tuple[int, ...]
-"""Of a tree of height h: digits 0..h-1 of its root."""
+"""Colour of a tree of height h: digits 0..h-1 of its root."""
 
 
 class Link(NamedTuple):
     layer: int
-    """Of its lower end."""
+    """Layer of its lower end."""
     child: int
     """Number of that end within its layer."""
     up: int
-    """Which of its parents."""
+    """Index of its parent."""
 
 
 class Switch(NamedTuple):
@@ -86,7 +86,7 @@ class FatTree:
 
     @property
     def layers(self) -> int:
-        """Of switches."""
+        """Number of layers of switches."""
         return len(self.down)
 
     @property
@@ -98,7 +98,7 @@ class FatTree:
         return prod(self.down[:layer])
 
     def nodes(self, layer: int) -> int:
-        """Of a layer, 0 for hosts."""
+        """Number of nodes of a layer, 0 for hosts."""
         return prod(self.up[:layer]) * prod(self.down[layer:])
 
     def links(self, layer: int) -> int:
@@ -124,7 +124,7 @@ class FatTree:
         return Footprint(height, tuple(masks))
 
     def colours(self, height: int) -> Iterator[Colour]:
-        """Of all candidate roots, in the order of their numbers: digit 0 varies fastest."""
+        """Colours of all candidate roots, in the order of their numbers: digit 0 varies fastest."""
         for digits in product(*(range(count) for count in reversed(self.up[:height]))):
             yield digits[::-1]
 

@@ -110,7 +110,7 @@ def netreduce_command(
 
 
 def _simulate(gpus_max: int) -> Simulation:
-    """With a line on a terminal that says what is being timed."""
+    """Simulate, with a line on a terminal that says what is being timed."""
     from rich.console import Console
 
     from inaproto_controller.cost_model.netreduce_simulation import simulate

@@ -68,7 +68,7 @@ class Simulation:
     """All runs of ``inaproto model netreduce --simulate``."""
 
     points: Mapping[Cluster, Mapping[str, Timed]] = field(default_factory=dict)
-    """By algorithm, for the points of the sweeps that are small enough."""
+    """Times by algorithm, for the points of the sweeps that are small enough."""
     headline: tuple[RingAgainstNetwork, ...] = ()
 
 

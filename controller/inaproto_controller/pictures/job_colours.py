@@ -24,7 +24,7 @@ class JobColours:
         self._known: Mapping[str, int] = {job.spec.name: colour_of(job.number) for job in jobs}
 
     def of(self, ring: str) -> int:
-        """Of a job, or of a ring of it. A job that nobody submitted has one by its name."""
+        """Colour of a job, or of a ring of it. A job that nobody submitted has one by its name."""
         name = parse_ring_job(ring).job
         known = self._known.get(name)
         return crc32(name.encode()) % COLOURS if known is None else known

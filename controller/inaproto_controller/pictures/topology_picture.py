@@ -25,7 +25,7 @@ NODES_DRAWN_MAX: Final = 96
 LINKS_DRAWN_MAX: Final = 4096
 TREES_DRAWN_MAX: Final = 32
 _NUMBERED_MAX: Final = 40
-"""Of a layer with more nodes there is no room to write into them."""
+"""Most nodes of a layer in which there is room to write."""
 _HALF_HOST: Final = 11.0
 _HALF_SWITCH: Final = 17.0
 _BESIDE: Final = 26
@@ -49,11 +49,11 @@ class Node:
     x: float
     y: float
     half: float
-    """Of its width."""
+    """Half of its width."""
     colour: int | None
-    """Of the job that has the host, or the tree's root."""
+    """Colour of the job that has the host, or the tree's root."""
     inside: str
-    """Of a host its job's number; of a switch that sums, trees that it is in."""
+    """What is written inside: of a host its job's number; of a switch that sums, trees that it is in."""
     about: str
 
 
@@ -199,7 +199,7 @@ class ClusterLayout:
 
 
 def _jobs_at(jobs: Sequence[Job]) -> dict[str, list[Job]]:
-    """By host, and by switch of their trees."""
+    """Jobs by host, and by switch of their trees."""
     at: dict[str, list[Job]] = {}
     for job in jobs:
         for name in (*job.hosts, *(() if job.tree is None else job.tree.switches)):

@@ -287,7 +287,7 @@ def _written(value: Any) -> Any:
 
 
 def _drawing(admitted: Any, options: Mapping[str, Any]) -> str:
-    """Of several parts the first."""
+    """Drawing of the first of several parts."""
     from inaproto_controller.plan_command.drawing import drawn
     from inaproto_controller.plan_command.lines import size
 

@@ -35,7 +35,7 @@ def document(admitted: Admitted, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusal(answer: Infeasible, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a plan that there is none."""
+    """Document of a plan that there is none."""
     return {
         "format": FORMAT,
         "asked": dict(asked),

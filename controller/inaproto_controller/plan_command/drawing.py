@@ -146,7 +146,7 @@ class _Picture:
         ]
 
     def _ways(self) -> list[str]:
-        """Of all gradients to one parent over one link, one line; those to several stand side by side."""
+        """One line for all gradients to one parent over one link; those to several stand side by side."""
         counts: dict[Hop, Counter[Node]] = {}
         for child, path in self._paths.items():
             for hop in pairwise(path):

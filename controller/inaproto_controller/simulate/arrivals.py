@@ -49,7 +49,8 @@ def poisson(count: int, *, rate: float, seed: int | str) -> tuple[float, ...]:
 
 
 def read(path: Path, *, models: Sequence[str] | None = None) -> Log:
-    """By its ending: .csv or .json. ``models``: those that may be asked for; by default all measured ones.
+    """Read the file, by its ending: .csv or .json. ``models``: those that may be asked for; by default all
+    measured ones.
 
     Raises ``ConfigError``, which names the line.
     """

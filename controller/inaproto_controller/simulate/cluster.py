@@ -104,7 +104,7 @@ class _Cluster:
         self._events = 0
         self._results: list[JobResult] = []
         self._interrupted: dict[int, JobResult] = {}
-        """By request: what became of it before it lost a host."""
+        """What became of each request before it lost a host."""
         self._moments: list[Moment] = []
 
     def _check(self) -> None:

@@ -11,7 +11,7 @@ CONFIDENCE: Final = 0.95
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Of the confidence interval of their mean, in their unit; None for fewer than two."""
+    """Half the width of the confidence interval of their mean, in their unit; None for fewer than two."""
     count = len(values)
     if count < 2:
         return None

@@ -77,7 +77,7 @@ class _Listing:
         self.buckets = buckets
         self.size = 0
         self._first: dict[int, int] = {}
-        """By bucket: its first root."""
+        """First root of each bucket."""
         self._before: dict[int, int] = {}
         self._after: dict[int, int] = {}
         self._head = self._tail = _NOBODY

@@ -46,7 +46,7 @@ class RunningJob:
 
 
 class Jobs:
-    """By slot, in order of placement."""
+    """Jobs by slot, in order of placement."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds: Final = kinds

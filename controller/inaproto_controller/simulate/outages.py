@@ -17,7 +17,7 @@ from inaproto_controller.simulate.failures import FailureEvent, Part
 
 
 class Changed(NamedTuple):
-    """By an event: hosts that went, hosts that came back, ascending."""
+    """What an event changes: hosts that went, hosts that came back, ascending."""
 
     lost: list[int]
     back: list[int]

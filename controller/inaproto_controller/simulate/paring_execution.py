@@ -78,7 +78,7 @@ class Place:
 
     name: str
     node: Node
-    """Of the network, where it is."""
+    """Node of the network where it is."""
     above: int
     """Number of the next place towards the PS; -1: it is the PS."""
     adds: bool
@@ -90,11 +90,11 @@ class Unfolded:
 
     topology: GraphTopology
     workers: tuple[Node, ...]
-    """By rank."""
+    """Workers by rank."""
     places: tuple[Place, ...]
     """The PS first, and each behind the one above it."""
     seats: tuple[int, ...]
-    """By rank: the place at which it is."""
+    """Place at which each rank is."""
 
     @classmethod
     def of(cls, network: ProgrammableNetwork, tree: PlacedTree) -> Unfolded:
@@ -121,7 +121,7 @@ class Unfolded:
 
     @cached_property
     def hops(self) -> Mapping[str, Hop]:
-        """By direction of a link of the world, towards the PS: which of the network it is.
+        """Links of the network, towards the PS, by direction of a link of the world.
 
         One between a worker and the adder at its own server is none.
         """
@@ -158,7 +158,7 @@ class _Unfolding:
         self._paths = Routes(network.topology, tree).paths
         self._places: list[Place] = []
         self._passing: dict[tuple[Node, Node], int] = {}
-        """By parent, and node that passes on to it."""
+        """Counts by parent, and node that passes on to it."""
 
     def unfolded(self) -> Unfolded:
         tree, hosts = self._tree, self._topology.hosts
@@ -203,7 +203,7 @@ class Carried:
 
     operations: int
     operation_bytes: int
-    """Of the tensor of each rank, in one all-reduce."""
+    """Bytes of the tensor of each rank, in one all-reduce."""
     link_bytes: Mapping[Hop, int]
     """Tensor bytes, of all operations; headers and what else the protocol needs are not counted."""
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 _ROUNDING: Final = 1e-9
-"""Of a job's time, relative: many steps are added up."""
+"""Rounding of a job's time, relative: many steps are added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
     number: int
-    """Of its request."""
+    """Number of its request."""
     model: str
     hosts: int
     steps: int
@@ -24,11 +24,11 @@ class JobResult:
     is_finished: bool
     arrival: float
     start: float
-    """Of service."""
+    """Start of service."""
     finish: float
-    """Of the last whole step."""
+    """End of the last whole step."""
     plain_seconds: float
-    """That its steps take without INA, alone."""
+    """Seconds that its steps take without INA, alone."""
     possible_seconds: float
     """... with INA for all operations."""
     ina_seconds: float
@@ -99,7 +99,7 @@ class Operation:
     job: int
     """Number of its request."""
     step: int
-    """Of the job; those that a failure took are counted again."""
+    """Number of the job's step; those that a failure took are counted again."""
     index: int
     uses_ina: bool
     begin: float

@@ -20,7 +20,7 @@ _WIDTH_AT_FIRST: Final = 16
 
 
 class Rivals:
-    """By slot. Who was placed earlier is named earlier."""
+    """Rivals by slot. Who was placed earlier is named earlier."""
 
     def __init__(self, slots: int) -> None:
         self.count: Ints = np.zeros(slots, np.int64)

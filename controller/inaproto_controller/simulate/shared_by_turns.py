@@ -32,7 +32,7 @@ from inaproto_controller.planning.turns.turns import (
 from inaproto_controller.simulate.shared_switch import Shared
 
 TRIAL_STEPS: Final = 40
-"""Of the longest job."""
+"""Steps of the longest job."""
 
 
 class TurnDone(NamedTuple):
@@ -63,9 +63,9 @@ class SharedByTurns:
         self.config: Final = config
         self.runs: Final = [JobRun(times, start=0.0) for times in jobs]
         self.turns: Final[list[TurnDone]] = []
-        """That have ended."""
+        """Turns that have ended."""
         self.operations = self.ina_operations = 0
-        """Of all jobs, that have begun."""
+        """Operations of all jobs that have begun."""
         self._error = error
         self._heard_after = heard_after
         self._random = random.Random(f"{seed}/turns")
@@ -158,7 +158,8 @@ class SharedByTurns:
 
 
 def better_rule(jobs: Sequence[StepTimes], config: TurnConfig) -> TurnRule:
-    """By which the group's steps are shorter, in a trial that starts at once; ``NEED`` if they are equal."""
+    """The rule by which the group's steps are shorter, in a trial that starts at once; ``NEED`` if they are
+    equal."""
     until = TRIAL_STEPS * max(times.step_plain for times in jobs)
     scores = {
         rule: SharedByTurns(jobs, replace(config, rule=rule)).run(until).score
@@ -172,12 +173,12 @@ def name_of(number: int) -> JobId:
 
 
 def index_of(run: JobRun) -> int:
-    """Of the operation that runs, or is next; of the job."""
+    """Index, in the job, of the operation that runs, or is next."""
     return run.steps * run.times.count + run.index
 
 
 def _facts(number: int, run: JobRun) -> JobFacts:
-    """Of a step whose operations have ended: the first of the next."""
+    """Facts of a step whose operations have ended: the first of the next."""
     is_running, has_ended = run.phase is Phase.ENDS, run.phase is Phase.STEPS
     step_start = run.at if has_ended else run.step_start
     first = OpIndex((run.steps + has_ended) * run.times.count)

@@ -22,7 +22,7 @@ class Shared:
 
     @property
     def seconds(self) -> float:
-        """Of all jobs' steps."""
+        """Seconds of all jobs' steps."""
         return sum(job.step_start - job.started for job in self.jobs)
 
     @property

@@ -15,7 +15,7 @@ from inaproto_controller.simulate.group_order import GroupOrder, components, lis
 from inaproto_controller.simulate.rivals import Rivals
 
 _MARGIN_S: Final = 1e-6
-"""By which a job that is behind is looked at before it can end, beside what rounding adds up to."""
+"""Time by which a job that is behind is looked at before it can end, beside what rounding adds up to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Counted:
 
     @property
     def slots(self) -> Ints:
-        """Of those who may have to do without."""
+        """Slots of those who may have to do without."""
         return np.flatnonzero(
             (self.uses[:, 1] > self.uses[:, 0]) | (self.uses_then[:, 1] > self.uses_then[:, 0])
         )

@@ -48,7 +48,7 @@ from inaproto_controller.planning.turns.policy import NextOperation, may_use
 from inaproto_hil.rigs import environment
 
 GOAL_US: Final = 50.0
-"""Of a decision, at most."""
+"""Goal for a decision, at most."""
 PAPER_US: Final = {"switch between INA and none (short paper)": 33.1, "late launch (section V-D)": 43.8}
 _SEAT: Final = Seat(JobId("bench"), "h0")
 
@@ -149,7 +149,7 @@ def _score_rule(others: int) -> Batch:
 
 
 def _pattern() -> Batch:
-    """Of a job whose pattern is known: what each call costs, those that compare starts included."""
+    """Measure a job whose pattern is known: what each call costs, those that compare starts included."""
     trace = measured("opt-350m-4")
     core, now, place = PatternWatch(PatternConfig()), 0, 0
 

@@ -63,7 +63,7 @@ class Traffic:
     done: list[int] = field(default_factory=list)
     """All-reduces that have ended, by rank."""
     log: list[tuple[float, bool]] = field(default_factory=list)
-    """Of rank 0: when each ended, and whether the switches summed it."""
+    """When each operation of rank 0 ended, and whether the switches summed it."""
     last: int | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Traffic:
                     self.log.append((trio.current_time(), comm.statistics().recent[-1].path == "switch"))
 
     def finish(self) -> None:
-        """Soon, and at the same all-reduce on all hosts: they are one apart at most."""
+        """Ask all hosts to stop at the same all-reduce, soon: they are one apart at most."""
         self.last = max(self.done) + 2
 
     def has_ina(self) -> bool:

@@ -110,7 +110,7 @@ class Ring:
     messages: list[Message | None]
     flows: list[Flow] = field(default_factory=list)
     serial: int = 0
-    """With ``offset``: the frontier, the first packet whose result has not gone out."""
+    """Message of the frontier, with ``offset``: the first packet whose result has not gone out."""
     offset: int = 0
     done_high: Position = (-1, 0)
     failed: bool = False

@@ -157,7 +157,7 @@ def executed(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> dict
 
 
 def of_masks(found: list[Compared]) -> dict[str, Any]:
-    """Of all masks together, and each."""
+    """Figures of all masks together, and of each."""
     return {
         "proved": sum(one.is_proved for one in found),
         "fast_reaches_the_highest_rate": sum(one.fast_rate == one.rate for one in found),

@@ -38,8 +38,8 @@ VERSION: Final = 1
 SLOWER_MAX: Final = 1.05
 """Than alone: the highest model."""
 SHARE_MIN: Final = 0.01
-"""Of the server's link: for those below it together, what came in and went out of what it can one way. In a
-round arrays go one way after the other."""
+"""Share of the server's link for those below it together, what came in and went out of what it can one way.
+In a round arrays go one way after the other."""
 HIGHEST: Final = 200
 SERVER: Final = "ps0"
 ALONE, RANKED, PLAIN = "alone", "priorities", "no priorities"
@@ -50,7 +50,7 @@ class Config:
     hosts: int = 2
     models: int = 3
     elements: int = 1_000_000
-    """Of each model, int32."""
+    """Elements of each model, int32."""
     rounds: int = 2
     compute_s: float = 0.3
     repetitions: int = 5
@@ -75,7 +75,7 @@ class Config:
         )
 
     def runs(self) -> list[tuple[str, list[str]]]:
-        """Of a repetition."""
+        """Runs of a repetition."""
         counts = sorted({2, self.models})
         runs = [(RANKED, self.ranked[:count]) for count in counts]
         return [(ALONE, self.ranked[:1]), *runs, *((PLAIN, self.plain[:count]) for count in counts)]
@@ -87,7 +87,7 @@ class Config:
 
 
 Bytes = dict[str, tuple[int, int]]
-"""By model: what came in at the server, and what went out."""
+"""What came in at the server and what went out, by model."""
 
 
 def _server_bytes(cluster: ShapedModelsCluster) -> Bytes:
@@ -168,7 +168,7 @@ async def _measure(
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By number of models: medians over repetitions, with the least and the most."""
+    """Medians over repetitions by number of models, with the least and the most."""
     alone = {row["repetition"]: row["ends_s"][0] for row in rows if row["run"] == ALONE}
     found = []
     for count in sorted({row["models"] for row in rows if row["run"] == RANKED}):

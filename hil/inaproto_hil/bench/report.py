@@ -64,7 +64,7 @@ class Row:
     asked: str = "auto"
     """The path that the job asked for (:func:`inaproto.connect`)."""
     path: str = "switch"
-    """By which it was summed; several are joined by ``+``."""
+    """Path by which it was summed; several are joined by ``+``."""
 
     @property
     def time_s(self) -> float:

@@ -187,7 +187,7 @@ def sharing_bench(
 
 
 def wrong_with(row: dict[str, Any]) -> list[str]:
-    """Of a live one: results that are not numpy's, or that nothing can be said of it."""
+    """Say what is wrong with a live one: results that are not numpy's, or that nothing can be said of it."""
     if row["weather"] != "live":
         return []
     of = f"{row['rule']}, {row['weather']}"

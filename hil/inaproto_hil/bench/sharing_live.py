@@ -45,7 +45,7 @@ class Paced(Protocol):
     """A job that does one step after the other."""
 
     steps_done: list[int]
-    """By rank."""
+    """Steps done by rank."""
 
     async def past(self, steps: int) -> None:
         """Until all its ranks have done so many."""
@@ -56,7 +56,7 @@ class Run:
     """What one run has counted, over all its jobs and hosts."""
 
     rounds: Counter[str] = field(default_factory=Counter)
-    """By mark of the coordinator."""
+    """Rounds by mark of the coordinator."""
     turns: int = 0
     waits: int = 0
     waited_ns: int = 0
@@ -113,7 +113,7 @@ async def step_ms(job: Paced, steps: int) -> float:
 
 
 async def _hosts_known(cluster: SharingCluster) -> None:
-    """To the controller."""
+    """Hosts known to the controller."""
     names = [f"h{host}" for host in range(cluster.config.hosts)]
     while True:
         agents = (await controllers_word(cluster))["agents"]

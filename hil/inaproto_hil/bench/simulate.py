@@ -110,7 +110,8 @@ def timed(case: Case, seed: int) -> tuple[float, int, float | None]:
 
 
 def exponent(points: Iterable[tuple[float, float]]) -> float | None:
-    """Of the power law through (events, seconds); None for fewer than two, or if seconds are none."""
+    """Exponent of the power law through (events, seconds); None for fewer than two, or if seconds are
+    none."""
     known = list(points)
     if len(known) < 2 or min(min(point) for point in known) <= 0:
         return None
@@ -119,7 +120,7 @@ def exponent(points: Iterable[tuple[float, float]]) -> float | None:
 
 
 def beyond_first(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of points in ascending order: events and seconds of each that the first one has not."""
+    """Events and seconds of each point, in ascending order, that the first one has not."""
     return [(events - points[0][0], seconds - points[0][1]) for events, seconds in points[1:]]
 
 

@@ -144,7 +144,7 @@ class Worker:
 
 
 def interior_host(model: PlacedModel) -> str:
-    """That has most children in all trees together."""
+    """The host that has most children in all trees together."""
     counts = [
         sum(len(shard.tree.children(model.node_of(host))) for shard in model.shards) for host in model.workers
     ]

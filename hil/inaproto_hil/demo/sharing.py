@@ -40,12 +40,12 @@ ORDER: Final = (3, 0, 2, 1)
 THREE_RACKS: Final = 3
 FIRST_HOSTS: Final = (0, 1, 2, 3)
 LAST_HOSTS: Final = (2, 3, 4, 5)
-"""Of the fourth job. Its second rack is linked to the first spine only, which has slots for two jobs that
-take turns: if it has two, one of them moves to the other spine."""
+"""Hosts of the fourth job. Its second rack is linked to the first spine only, which has slots for two jobs
+that take turns: if it has two, one of them moves to the other spine."""
 BYTES_DIVISOR: Final = 2000
-"""Of the tensors of a model."""
+"""Divisor of the tensors of a model."""
 TURNS_AGAIN: Final = 3
-"""That the controller gives after it was killed, before the jobs end."""
+"""Turns that the controller gives after it was killed, before the jobs end."""
 LOOK_S: Final = 0.05
 
 
@@ -53,7 +53,7 @@ LOOK_S: Final = 0.05
 class Config:
     seed: int = 1
     steps: int = 20
-    """Of each job, at least."""
+    """Steps of each job, at least."""
     slower: float = 4.0
     """Than measured."""
     timeout_s: float = 30.0
@@ -61,7 +61,7 @@ class Config:
 
 @dataclass
 class Tally:
-    """Of all jobs."""
+    """Counts of all jobs."""
 
     differs: int = 0
     """Results that are not numpy's."""
@@ -91,7 +91,7 @@ class Job:
             ready=tuple(ready * slower for ready in self._trace.ready),
             nbytes=tuple(self._part(number, 0).nbytes for number in range(len(self._trace.nbytes))),
         )
-        """Of a step as it is here."""
+        """Trace of a step as it is here."""
         self._hosts = range(cluster.config.hosts) if hosts is None else hosts
         self.steps_done = [0] * len(self._hosts)
         self._last: int | None = None
@@ -149,7 +149,7 @@ class Job:
         """A rank has all results of a step; for who wants to know."""
 
     def finish(self) -> None:
-        """Soon. Ranks are a step apart at most, so none is past the end."""
+        """Ask all ranks to stop soon. They are a step apart at most, so none is past the end."""
         self._last = max(self._config.steps, max(self.steps_done) + 2)
 
     async def past(self, steps: int) -> None:
@@ -171,7 +171,7 @@ async def controllers_word(cluster: SharingCluster) -> dict[str, Any]:
 
 
 def rounds(status: dict[str, Any]) -> Counter[str]:
-    """Of one life of a controller."""
+    """Rounds of one life of a controller."""
     found: Counter[str] = Counter(migrations=len(status["trees"]["moves"]["done"]))
     for group in status["sharing"]:
         for name, count in group["counters"].items():

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from inaproto_hil.evaluation.tables import PROSE, Cells, as_json
 
 Picture = Callable[[Mapping[str, Any]], str | None]
-"""Of a figure, an ``<svg>`` element; None for one that is better read as a table."""
+"""Makes of a figure an ``<svg>`` element; None for one that is better read as a table."""
 
 
 def render_report(

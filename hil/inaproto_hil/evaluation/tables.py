@@ -15,13 +15,13 @@ from inaproto.reader_gone import unread
 from inaproto_hil.evaluation.mina.rows import Row
 
 _WIDTH: Final = 132
-"""Of tables that no terminal bounds."""
+"""Width of tables that no terminal bounds."""
 
 PROSE: Final = ("why",)
 """Columns of words that may wrap."""
 
 Cells = Callable[[Mapping[str, Any]], Sequence[str]]
-"""Of a row of a figure; what is not there is a dash."""
+"""Makes the cells of a row of a figure; what is not there is a dash."""
 
 
 def save_json(report: dict[str, Any], json_at: str | None) -> None:

@@ -134,7 +134,7 @@ def assumptions(config: RingWorldConfig) -> str:
 
 
 def memory_mib() -> int:
-    """Of this process, at its largest."""
+    """Memory of this process, at its largest."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 

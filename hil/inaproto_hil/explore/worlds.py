@@ -34,7 +34,7 @@ class Made:
 class NamedWorld:
     text: str
     settings: Mapping[str, str]
-    """By form, what they mean."""
+    """What settings mean, by form."""
     variants: Mapping[str, tuple[str, str]]
     """What each is, and what the search shows with its defaults."""
     make: Callable[[str, Mapping[str, str], bool], Made]
@@ -92,7 +92,7 @@ OVERLAYS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
         {"crashes": 0, "clocks": 2, "pulls": 2},
     ),
 }
-"""By name: what it is, what the search shows, and sizes."""
+"""What each is, what the search shows, and sizes, by name."""
 EXPLORED: Final = ("flat", "interior", "staleness", "torn-down", "abandoned", "pulls")
 """What ``product`` stands for: all that is searched to the end within a minute."""
 

@@ -18,9 +18,9 @@ from inaproto.wire.pcapng import CapturedFrame, Direction
 from inaproto_hil.inspect.packets import ENDING, OPENING, WRITES, Connection, Seen
 
 MESSAGES_MAX: Final = 64
-"""Of a connection that are remembered."""
+"""Most messages of a connection that are remembered."""
 PACKETS_MAX: Final = 1024
-"""Of a stream that are remembered."""
+"""Most packets of a stream that are remembered."""
 FAR: Final = 1 << 16
 """Positions further apart are of two connections that had one name after the other."""
 _HOST_TAG: Final = HOST_MAGIC.to_bytes(4, "big")
@@ -41,7 +41,8 @@ class Message:
     frame: int
     ina: InaHeader | None
     between_hosts: bool = False
-    """Of a path that needs no accelerator: hosts add, and take results into what they sent from."""
+    """Whether it is of a path that needs no accelerator: hosts add, and take results into what they sent
+    from."""
 
     @property
     def end(self) -> int:
@@ -96,7 +97,7 @@ class Flow:
     """Source port of its first packet."""
     high: int | None = None
     messages: dict[int, Message] = field(default_factory=dict)
-    """By position."""
+    """Messages by position."""
     by_id: dict[int, Message] = field(default_factory=dict)
     """INA messages, by message id."""
     streams: dict[tuple[Direction, str], Stream] = field(default_factory=dict)
@@ -151,7 +152,7 @@ class Flow:
         return self.message_at(position) is None and position != latest
 
     def open_message(self, position: int, seen: Seen) -> None:
-        """By its first packet, which is in order."""
+        """Open a message by its first packet, which is in order."""
         if position in self.messages or seen.reth is None:
             return
         message = message_of(position, seen)
@@ -187,7 +188,8 @@ class Flow:
         return again, late
 
     def came_in(self, position: int) -> None:
-        """To the accelerator, which can place it; positions whose results have left are forgotten."""
+        """Note that it came in to the accelerator, which can place it; positions whose results have left are
+        forgotten."""
         if self.due is None or position >= self.due:
             self.placed.add(position)
 
@@ -203,7 +205,7 @@ def message_of(position: int, seen: Seen) -> Message:
 
 
 def digest(seen: Seen) -> int:
-    """Of all that a retransmission must repeat: opcode, extension headers, payload and pad."""
+    """Digest of all that a retransmission must repeat: opcode, extension headers, payload and pad."""
     data = seen.packet.data
     return crc32(data[_EXTENSIONS_AT:-4], seen.packet.opcode << 8 | len(data) & 0xFF)
 

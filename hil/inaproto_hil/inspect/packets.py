@@ -43,7 +43,7 @@ class Seen:
     frame: CapturedFrame
     packet: Packet
     ina: InaHeader | None = None
-    """Of a first packet, less the mark of a result."""
+    """INA header of a first packet, less the mark of a result."""
     is_result: bool = False
     ina_fault: DecodeError | None = None
     reth: tuple[int, int, int] | None = None

@@ -25,9 +25,9 @@ from inaproto_hil.inspect.flows import Flow
 from inaproto_hil.inspect.packets import Connection, Seen, connection_text
 
 MESSAGES_MAX: Final = 64
-"""Of a ring, whose packets are kept."""
+"""Most messages of a ring whose packets are kept."""
 BYTES_MAX: Final = 256 << 20
-"""Of their payloads."""
+"""Most bytes of their payloads."""
 RINGS_MAX: Final = 256
 IN_FLIGHT_MAX: Final = 64
 """Messages that may be in flight at once, at most: twice the widest window that anyone uses."""
@@ -74,7 +74,7 @@ class Ring:
     targets: set[bytes] = field(default_factory=set)
     """IP addresses to which results were seen to go."""
     nbytes: int = 0
-    """Of all payloads that are kept."""
+    """Bytes of all payloads that are kept."""
     inputs: set[int] = field(default_factory=set)
     """Ranks whose packets come in here."""
     latest: int = 0

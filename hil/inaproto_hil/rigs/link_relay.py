@@ -29,7 +29,7 @@ class LinkRelay:
         self._listener: socket.socket | None = None
         self._lock = threading.Lock()
         self._ends: set[socket.socket] = set()
-        """Of the connections through it."""
+        """Ends of the connections through it."""
         self._threads: list[threading.Thread] = []
         self.mend()
 
@@ -40,7 +40,7 @@ class LinkRelay:
 
     @property
     def connections(self) -> int:
-        """That go through it now."""
+        """Connections that go through it now."""
         with self._lock:
             return len(self._ends) // 2
 

@@ -46,7 +46,7 @@ class ModelsCluster(Cluster):
         self.models: Models = load_models(self.file)
 
     def _places(self, names: Sequence[str]) -> list[list[str]]:
-        """Of each host or server what else the models file says, as TOML."""
+        """What else the models file says of each host or server, as TOML."""
         return [[f'address = "tcp://127.0.0.1:{port}"'] for port in free_ports(len(names))]
 
     @property
@@ -106,7 +106,7 @@ class ModelsCluster(Cluster):
 
 
 def free_ports(count: int) -> list[int]:
-    """Of loopback: nobody listens there now."""
+    """Ports of loopback at which nobody listens now."""
     with ExitStack() as stack:
         found = []
         for _ in range(count):

@@ -21,7 +21,7 @@ from inaproto_hil.rigs.namespaces import Namespace, check_namespaces, join, name
 
 PORT: Final = 7500
 BURST_BYTES: Final = 16 << 10
-"""Of the token buckets: what may go at once after a pause, and the largest packet of the kernel's."""
+"""Burst of the token buckets: what may go at once after a pause, and the largest packet of the kernel's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Link:
 
     mbit: int
     queue_ms: int = 50
-    """Of packets that a port keeps before it drops."""
+    """Time's worth of packets that a port keeps before it drops."""
     congestion_control: str = "reno"
-    """Of TCP on all machines."""
+    """Congestion control of TCP on all machines."""
 
 
 class ShapedModelsCluster(ModelsCluster):

@@ -54,7 +54,7 @@ class SharingCluster(FabricCluster):
         return [inaproto_command(), "controller", *where, *options]
 
     def kill_controller(self) -> None:
-        """By SIGKILL; another begins on the same store, and ends with the thread that calls this."""
+        """Kill it by SIGKILL; another begins on the same store, and ends with the thread that calls this."""
         self._start_switch_again(len(self.config.switches), self._controller_argv())
 
     def wait_controller(self) -> None:

@@ -102,7 +102,7 @@ class Told:
     shrunk_log: str | None = None
     shrunk_text: str | None = None
     violation: Violation | None = None
-    """Of this run of the seed."""
+    """Violation of this run of the seed."""
 
 
 def tell(telling: Telling) -> Told:

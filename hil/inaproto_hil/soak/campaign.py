@@ -40,7 +40,7 @@ class Plan:
     variant: str | None
     version: str
     fingerprint: str
-    """Of the program's source."""
+    """Fingerprint of the program's source."""
     cuts: tuple[int, ...] = ()
     """Earlier ends of a campaign that was extended; its blocks are as they were."""
     world: str = WorldKind.SINGLE
@@ -71,7 +71,7 @@ def parse_seeds(text: str) -> tuple[int, int]:
 class Campaign:
     plan: Plan
     folder: Path | None
-    """Of the state file."""
+    """Folder of the state file."""
     tally: Tally = field(default_factory=Tally)
     done: set[int] = field(default_factory=set)
     """Blocks behind ``next`` that are done already."""

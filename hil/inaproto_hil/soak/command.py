@@ -49,7 +49,7 @@ OUT_DEFAULT: Final = Path("soak-out")
 TOLD_MAX: Final = 20
 """Failing seeds of a campaign whose logs are kept."""
 SHRUNK_MAX: Final = 4
-"""Of these, how many are reduced; the first of each rule comes first."""
+"""How many of these are reduced; the first of each rule comes first."""
 _LINE_EVERY_S: Final = 60.0
 _STYLES: Final = {State.PASSED: "green", State.FAILED: "red", State.OPEN: "yellow", State.NONE: "yellow"}
 

@@ -13,7 +13,7 @@ from inaproto_hil.soak.tally import Failure
 
 
 def differences(failures: Iterable[Failure], told: Iterable[Told]) -> dict[int, str]:
-    """By seed: what the run that failed shows, and what the one that was told did instead."""
+    """What the run that failed shows, and what the one that was told did instead, by seed."""
     again = {one.seed: one.violation for one in told}
     return {
         failure.seed: f"in the campaign: {_say(failure)}; run again: {_say(again[failure.seed])}"

@@ -18,14 +18,14 @@ _OWN: Final = re.compile(r"(report\.(html|json)|state\.json|seed-[\w.+-]+\.(json
 
 
 def check_file(option: str, path: Path) -> None:
-    """That a file can be written at ``path``. Raises ``ConfigError``."""
+    """Make sure that a file can be written at ``path``. Raises ``ConfigError``."""
     if not path.parent.is_dir():
         raise ConfigError(f"{option} {path}: there is no folder {path.parent}; make it first")
     _probe(option, path.parent)
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """That ``folder`` is there, or can be made, and can be written to. Raises ``ConfigError``."""
+    """Make sure that ``folder`` is there, or can be made, and can be written to. Raises ``ConfigError``."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

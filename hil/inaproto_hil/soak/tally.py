@@ -33,11 +33,11 @@ class Tally:
     """Worlds in which the weather hit a frame."""
     events: int = 0
     frames: int = 0
-    """Of worlds of words: messages."""
+    """Frames; of worlds of words: messages."""
     operations: int = 0
     virtual_ns: int = 0
     steps: dict[str, int] = field(default_factory=dict)
-    """By core."""
+    """Steps by core."""
     marks: dict[str, list[int]] = field(default_factory=dict)
     """Seeds that saw it, and how often in all."""
     steps_bins: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Tally:
     virtual_bins: dict[str, int] = field(default_factory=dict)
     """Worlds by half powers of two of their virtual milliseconds."""
     blocks: list[tuple[int, int, float]] = field(default_factory=list)
-    """Of each block: first seed, steps, CPU seconds."""
+    """First seed, steps and CPU seconds of each block."""
     failures: list[Failure] = field(default_factory=list)
 
     def add_world(self, seed: int, result: WorldResult | WordsResult) -> None:
@@ -68,7 +68,7 @@ class Tally:
             )
 
     def add(self, other: Tally) -> None:
-        """Of other seeds."""
+        """Add the tally of other seeds."""
         for name in ("seeds", "faulted", "weathered", "events", "frames", "operations", "virtual_ns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("steps", "steps_bins", "virtual_bins"):

@@ -22,7 +22,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of a campaign, and the exit status that goes with it."""
+    """Verdict of a campaign, and the exit status that goes with it."""
 
     failures: int
     unseen: tuple[str, ...]

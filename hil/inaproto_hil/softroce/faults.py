@@ -111,7 +111,7 @@ def corrupt(number: int) -> Fault:
 
 
 def add_one(seen: Seen) -> Sequence[Sent]:
-    """To each 32-bit word of data, with a new ICRC: what an accelerator may do to a payload."""
+    """Add one to each 32-bit word of data, with a new ICRC: what an accelerator may do to a payload."""
     if not seen.is_data:
         return [Sent(seen.packet.data)]
     frame = bytearray(seen.packet.data)

@@ -31,7 +31,7 @@ class Image:
     """Files that QEMU boots."""
 
     version: str
-    """Of the kernel package."""
+    """Version of the kernel package."""
     kernel: Path
     initrd: Path
 

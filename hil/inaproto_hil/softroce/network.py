@@ -19,7 +19,7 @@ CONTROL_GATEWAY: Final = "10.0.9.2"
 """The machine's own loopback, as the guest sees it."""
 CONTROL_MAC: Final = "52:54:00:ff:ff:01"
 ROCE_OVERHEAD: Final = 104
-"""Of an Ethernet MTU above that of the path: IPv4, UDP, RoCE headers and ICRC, and room to spare."""
+"""Bytes of an Ethernet MTU above that of the path: IPv4, UDP, RoCE headers and ICRC, and room to spare."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from typing import Final
 from inaproto.errors import Unsupported
 
 PYVERBS: Final = Path("/usr/lib/python3/dist-packages/pyverbs")
-"""Of the distribution: it fits the machine's rdma-core, which one from PyPI does not."""
+"""The distribution's pyverbs: it fits the machine's rdma-core, which one from PyPI does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     package: str
     program: str = ""
-    """By which the package is known to be there."""
+    """Program by which the package is known to be there."""
     path: Path | None = None
 
     @property

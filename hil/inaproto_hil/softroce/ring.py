@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class RingPlan:
     ips: list[str]
-    """Of the devices; the rank at each is its place here, after those of hosts elsewhere."""
+    """Addresses of the devices; the rank at each is its place here, after those of hosts elsewhere."""
     first_rank: int
     ranks: int
     control_port: int
-    """Of the relay to the switch's control socket; 0 outside, where the socket is."""
+    """Port of the relay to the switch's control socket; 0 outside, where the socket is."""
     mtu: int
     timeout: int
     """Exponent of the transport's timer."""
@@ -53,7 +53,7 @@ class RingPlan:
     """Element type and bytes."""
     iterations: int
     seconds: float
-    """That an operation may take."""
+    """Seconds that an operation may take."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))

@@ -42,7 +42,7 @@ class SwitchedConfig:
     window: int = 2
     message_packets: int = 64
     seconds: float = 60.0
-    """That an all-reduce may take."""
+    """Seconds that an all-reduce may take."""
     own: int = 0
     """Hosts outside the guest, on userspace NICs; their ranks come first."""
 
@@ -79,7 +79,7 @@ class Outside:
     """A switch daemon that runs in this process."""
 
     folder: Path
-    """Of its sockets."""
+    """Folder of its sockets."""
     ports: Path
     """The socket that NICs are plugged into."""
     control_port: int

@@ -31,7 +31,7 @@ class TransferPlan:
 
     messages: int = 4
     nbytes: int = 65536
-    """Of each message."""
+    """Bytes of each message."""
     mtu: int = 1024
     timeout: int = 0
     """Exponent of the sender's timer. 0: it has none, and sends nothing again however long its machine stands
@@ -40,7 +40,7 @@ class TransferPlan:
     expect_added: int = 0
     """What the wire adds to each 32-bit word."""
     seconds: float = 120.0
-    """That it may take; what failed is known by then on a machine as slow as any."""
+    """Seconds that it may take; what failed is known by then on a machine as slow as any."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))

@@ -66,7 +66,7 @@ class Count:
     other: int = 0
     """Frames that are no RoCE."""
     _numbers: dict[tuple[bytes, bytes, int, int], int] = field(default_factory=dict)
-    """Of data packets."""
+    """Numbers of data packets."""
     _answers: int = 0
 
     def look(self, packet: Packet) -> Seen:

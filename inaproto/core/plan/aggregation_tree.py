@@ -96,7 +96,7 @@ class Role:
     """Switches below one that steers whose sums go by it to where it steers. ``there`` is the one below,
     ``port`` leads to it: what comes back for it goes there."""
     below: tuple[PortId, ...] | None = None
-    """Of a ring beside the fabric's own tree: to the switches next below it in the ring's tree. Packets of
+    """Ports to the switches next below it in the tree of a ring beside the fabric's own tree. Packets of
     ranks may come from there, and where they come from says nothing of where ordinary traffic finds their
     hosts. None: all trunks of the ring are the fabric's own."""
 

@@ -113,7 +113,7 @@ async def _end(stream: ControlStream, enough: trio.Event) -> None:
 
 
 def control_socket(path: Path) -> Path:
-    """Of a switch, named by its directory or by the socket itself. Raises ``ConfigError``."""
+    """Control socket of a switch, named by its directory or by the socket itself. Raises ``ConfigError``."""
     if not path.is_dir():
         return path
     found = path / "control.sock"

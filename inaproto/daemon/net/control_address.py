@@ -38,7 +38,7 @@ class Endpoint:
     host: str
     port: int
     name: str = ""
-    """Of the switch or controller that must be there; empty: its certificate names ``host``."""
+    """Name of the switch or controller that must be there; empty: its certificate names ``host``."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -65,7 +65,7 @@ def parse_control(value: str) -> Endpoint:
 
 
 def split_controllers(value: object) -> object:
-    """Of an environment variable, one text: colons between paths; blanks or commas where one is by TLS."""
+    """Split an environment variable, one text: colons between paths; blanks or commas where one is by TLS."""
     if not isinstance(value, str):
         return value
     return value.replace(",", " ").split() if "://" in value else value.split(":")
@@ -111,7 +111,7 @@ class TlsDoor:
     endpoint: Endpoint
     credentials: Credentials
     role: Role | None = None
-    """That must be there; None: a switch or a controller."""
+    """Role that must be there; None: a switch or a controller."""
 
     async def connect(self) -> ByteStream:
         endpoint = self.endpoint
@@ -143,18 +143,18 @@ class TlsDoor:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Which daemon wants credentials, and where it has them."""
+    """Daemon that wants credentials, and where it has them."""
 
     role: Role
     name: str
     """Empty: a switch that is alone needs none."""
     tls: Path | None
     dir: Path
-    """Of its sockets, for those that are made on this machine."""
+    """Directory of its sockets, for those that are made on this machine."""
 
 
 def door_of(control: str, path: Path, network: StreamNetwork, holder: Holder) -> Door:
-    """By TLS where ``control`` says so, else by the UNIX socket at ``path``. Raises ``ConfigError``."""
+    """Door by TLS where ``control`` says so, else by the UNIX socket at ``path``. Raises ``ConfigError``."""
     if not control:
         return UnixDoor(path, network)
     endpoint = parse_control(control)
@@ -164,7 +164,7 @@ def door_of(control: str, path: Path, network: StreamNetwork, holder: Holder) ->
 def doors_of(
     controllers: Sequence[Path | Endpoint], network: StreamNetwork, holder: Holder
 ) -> tuple[Door, ...]:
-    """To controllers. Raises ``ConfigError``."""
+    """Doors to controllers. Raises ``ConfigError``."""
     return tuple(
         TlsDoor(at, credentials_of(at, holder), Role.CONTROLLER)
         if isinstance(at, Endpoint)
@@ -174,7 +174,7 @@ def doors_of(
 
 
 def door_for_operator(control: str, tls: Path | None) -> Door:
-    """By the certificate in ``tls``: the far side says what that is good for. Raises ``ConfigError``."""
+    """Door by the certificate in ``tls``: the far side says what that is good for. Raises ``ConfigError``."""
     try:
         endpoint = parse_control(control)
     except ValueError as error:

@@ -112,7 +112,7 @@ class ControllerLink:
 
     @property
     def revision(self) -> int:
-        """Of the wishes that were taken last."""
+        """Revision of the wishes that were taken last."""
         return self._revision
 
     def changed(self) -> None:

@@ -11,7 +11,7 @@ from inaproto.client.run_directory import SERVER_SOCKETS
 PORTS_SOCKET: Final = "ports.sock"
 CONTROL_SOCKET: Final = "control.sock"
 JOBS_SOCKET: Final = "controller.sock"
-"""Of a controller, for HTTP."""
+"""Socket of a controller, for HTTP."""
 AGENTS_SOCKET: Final = "controller-agents.sock"
 _TRUNK: Final = re.compile(r"trunk-.+\.sock")
 

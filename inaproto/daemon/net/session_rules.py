@@ -36,7 +36,7 @@ CERTIFICATE_EXPIRED: Final = "certificate_expired"
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Of sessions that come from other machines."""
+    """Limits of sessions that come from other machines."""
 
     hello_s: float = 5.0
     """From the handshake to a hello or a question that was answered."""

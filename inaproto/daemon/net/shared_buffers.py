@@ -43,7 +43,7 @@ class SharedBuffer:
     region: MemoryRegion
 
     def register(self, nic: Nic) -> None:
-        """With the NIC of the host's next fabric. Raises ``LocalMisuse`` when that is full."""
+        """Register it with the NIC of the host's next fabric. Raises ``LocalMisuse`` when that is full."""
         self.region = nic.register_memory(self.view.toreadonly())
         self.nic = nic
 

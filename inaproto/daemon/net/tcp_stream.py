@@ -12,7 +12,7 @@ import trio
 
 RECEIVE_BYTES: Final = 64 << 10
 TCP_NOTSENT_LOWAT: Final = 25
-"""Of Linux; the standard library has no name for it."""
+"""Number of the option on Linux; the standard library has no name for it."""
 
 
 class TcpStream:

@@ -56,7 +56,8 @@ class _Contexts:
 
 
 class Credentials:
-    """Of one daemon, from its directory; raises ``ConfigError`` when they are not usable at its start."""
+    """Credentials of one daemon, from its directory; raises ``ConfigError`` when they are not usable at its
+    start."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -174,7 +175,7 @@ def certificate_status(path: Path) -> dict[str, Any]:
 
 
 def identity_of(session: ssl.SSLObject, address: str) -> Identity:
-    """Of a peer whose handshake is over. Raises ``TlsRefused``."""
+    """Identity of a peer whose handshake is over. Raises ``TlsRefused``."""
     if session.selected_alpn_protocol() != ALPN:
         raise TlsRefused("wrong_protocol", f"it does not speak {ALPN}")
     certificate = session.getpeercert() or {}

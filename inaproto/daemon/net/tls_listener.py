@@ -47,7 +47,7 @@ class TlsLimits:
     sessions_of_address_max: int = 64
     """A machine has a session for each of its host daemons; several may share an address behind NAT."""
     connections_burst: int = 64
-    """Of an address at once, and then so many a second:"""
+    """Connections of an address at once, and then so many a second:"""
     connections_per_s: float = 16.0
     addresses_max: int = 4096
 
@@ -80,7 +80,7 @@ class TlsListener:
         self._addresses: dict[str, _Address] = {}
         self._handshakes: dict[_Handshake, None] = {}
         self._sessions: dict[TlsStream, str] = {}
-        """With where each came from."""
+        """Sessions, with where each came from."""
         self._refused: Counter[str] = Counter()
         self._accepted = 0
         self._logged: dict[str, float] = {}

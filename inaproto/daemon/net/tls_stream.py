@@ -24,7 +24,7 @@ from inaproto.daemon.net.tls import TlsRefused, explain, identity_of
 from inaproto.ports import BoundsBuffers, ByteStream
 
 HANDSHAKE_BYTES_MAX: Final = 32 << 10
-"""Of the other side: a hello and a short chain of certificates are some 2 KiB."""
+"""Most handshake bytes of the other side: a hello and a short chain of certificates are some 2 KiB."""
 _RECORD_BYTES: Final = 16 << 10
 _READS_MAX: Final = 2
 """In a row: a peer that always has more to say, if only changes of keys, keeps no other task waiting."""

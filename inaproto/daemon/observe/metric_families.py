@@ -19,7 +19,7 @@ OTHERS: Final = "others"
 
 
 def few(counts: Mapping[str, float]) -> dict[str, float]:
-    """By label value; those past the first ``LABELS_MAX`` together."""
+    """Values by label; those past the first ``LABELS_MAX`` together."""
     found = dict(islice(counts.items(), LABELS_MAX))
     rest = sum(islice(counts.values(), LABELS_MAX, None))
     if len(counts) > LABELS_MAX:
@@ -28,7 +28,7 @@ def few(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 class Families:
-    """Of one daemon; ``daemon`` is part of the names of what only it has."""
+    """Families of one daemon; ``daemon`` is part of the names of what only it has."""
 
     def __init__(self) -> None:
         self.made: list[Metric] = []

@@ -11,11 +11,11 @@ from inaproto.daemon.observe.metric_families import Families
 from inaproto.daemon.observe.model_metrics import model_metrics
 
 PATHS: Final = ("switch", "chain", "overlay", "ring", "local")
-"""By which an operation was summed; all are told from the start, so that rates have no gap."""
+"""Paths by which an operation was summed; all are told from the start, so that rates have no gap."""
 
 
 def host_metrics(status: Mapping[str, Any]) -> list[Metric]:
-    """Of ``HostDaemon.status``."""
+    """Metrics made of ``HostDaemon.status``."""
     made = Families()
     made.build("host", status["version"])
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])
@@ -82,7 +82,7 @@ def _of_rings(made: Families, name: str, what: str, pairs: list[tuple[str, str]]
 
 
 def switch_metrics(status: Mapping[str, Any]) -> list[Metric]:
-    """Of ``Switch.status``."""
+    """Metrics made of ``Switch.status``."""
     made = Families()
     made.build("switch", status["version"])
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])

@@ -13,7 +13,7 @@ from inaproto.daemon.observe.metric_families import Families
 
 
 def server_metrics(status: Mapping[str, Any]) -> list[Metric]:
-    """Of ``ParameterServer.status``."""
+    """Metrics made of ``ParameterServer.status``."""
     made = Families()
     made.build("server", status["version"])
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])
@@ -47,7 +47,7 @@ def server_metrics(status: Mapping[str, Any]) -> list[Metric]:
 
 
 def model_metrics(made: Families, models: Sequence[Mapping[str, Any]]) -> None:
-    """Of ``HostModels.status``: part of what a host tells."""
+    """Metrics made of ``HostModels.status``: part of what a host tells."""
     shards = [shard for model in models for shard in model["shards"]]
     made.gauge("host_models", "Models that it trains by push and pull.", len(models))
     made.gauge(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
-    """Of ``ParameterServer.status``."""
+    """Show ``ParameterServer.status``."""
     yield Text(f"server {status['name']}: pid {status['pid']}, up {status['uptime_s']:.0f} s")
     if status["refused"]:
         told = ", ".join(f"{reason} {count}" for reason, count in status["refused"].items())
@@ -40,7 +40,7 @@ def show_server(status: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 
 def show_models(models: Iterable[Mapping[str, Any]]) -> Iterable[RenderableType]:
-    """Of ``HostModels.status``: part of a host's."""
+    """Show ``HostModels.status``: part of a host's."""
     for model in models:
         worker = model["worker"]
         told = f"  model {model['model']}: worker {worker['worker']}, "

@@ -39,7 +39,7 @@ def switches_of(report: Report) -> list[dict[str, Any]]:
 
 
 def ring_names(report: Report) -> dict[int, str]:
-    """By the numbers that switches have for rings: what their jobs are called, as far as anybody says."""
+    """What jobs of rings are called, as far as anybody says, by the numbers that switches have for rings."""
     known = [(job["name"], job) for switch in switches_of(report) for job in switch.get("jobs", ())]
     known += [(ring["job"], ring) for host in report.hosts for ring in host.get("rings", ())]
     keys = ("ring_id", "ina_ring_id")
@@ -167,7 +167,7 @@ def _capture(capture: Mapping[str, Any]) -> str:
 
 
 def _control(control: Mapping[str, Any]) -> str:
-    """Of a switch that is not the root."""
+    """Control of a switch that is not the root."""
     since = _seconds(control["since_s"])
     if not control["connected"]:
         return f"no control plane at {control['path']} for {since}, its ports are closed: {control['error']}"
@@ -176,7 +176,8 @@ def _control(control: Mapping[str, Any]) -> str:
 
 
 def _controller(status: Mapping[str, Any]) -> Iterable[RenderableType]:
-    """Of a host or switch; nothing of one that has not been given any, or is of a version without."""
+    """Controller of a host or switch; nothing of one that has not been given any, or is of a version
+    without."""
     told = status.get("controller", {})
     if not told.get("paths"):
         return
@@ -338,7 +339,7 @@ def _ring(ring: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _tree(tree: Mapping[str, Any]) -> str:
-    """Of a job on the path ``shared`` whose tree was wished, or is not there."""
+    """Tree of a job on the path ``shared`` that was wished, or is not there."""
     where = f" in pool {tree['pool']}" if tree["pool"] else ""
     why = f": {tree['reason']}" if tree["reason"] else ""
     return f"the tree of job {tree['job']} is {tree['phase']}{where} (wish {tree['epoch']}){why}"

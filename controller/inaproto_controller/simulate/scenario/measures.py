@@ -175,5 +175,5 @@ BY_KEY: Final = {measure.key: measure for measure in MEASURES}
 
 
 def measured_of(result: Result) -> dict[str, Any]:
-    """By key."""
+    """Measures by key."""
     return {measure.key: measure.of(result) for measure in MEASURES}

@@ -15,7 +15,7 @@ from inaproto_controller.simulate.scenario.table import cell
 
 _JOBS_SHOWN: Final = 10
 _ROUNDING: Final = 1e-9
-"""Of a job's time, relative: less was not saved, but lost in adding up (-0.0 %)."""
+"""Rounding of a job's time, relative: less was not saved, but lost in adding up (-0.0 %)."""
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -49,7 +49,7 @@ def _best(key: str, variant: Mapping[str, Any], variants: Sequence[Mapping[str, 
 
 
 def _jobs(variant: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Of the first seed: the slowest, and those that INA gained most and least."""
+    """Jobs of the first seed: the slowest, and those that INA gained most and least."""
     jobs = [_row(job) for job in variant["jobs"] or ()]
     could = [job for job in jobs if job["possible"] is not None]
     return {

@@ -18,7 +18,7 @@ from inaproto_controller.simulate.scenario.measures import measured_of
 from inaproto_controller.simulate.scenario.scenario import Scenario
 
 MOMENTS_MAX: Final = 1000
-"""That are kept of a run, for pictures."""
+"""Most moments that are kept of a run, for pictures."""
 _WORTH_PROCESSES: Final = 20_000_000
 """Events: fewer are done before another process has started."""
 
@@ -51,7 +51,7 @@ def run_all(
     with_all_jobs: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Run]:
-    """By variant, then seed.
+    """Run all, by variant, then seed.
 
     ``jobs``: processes, by default one for each core if there is enough to do; ``with_all_jobs``: not only
     those of the first seed; ``on_progress`` gets the share that is done. Raises ``ConfigError`` and
@@ -83,7 +83,8 @@ def _processes(scenario: Scenario, tasks: int) -> int:
 
 
 def events(scenario: Scenario) -> int:
-    """Of one run, of the first seed's jobs: two of each operation, one of each step (MINA's simulator)."""
+    """Events of one run, of the first seed's jobs: two of each operation, one of each step (MINA's
+    simulator)."""
     operations = {name: len(scenario.trace(name).nbytes) for name in scenario.model_names}
     requests = scenario.workload(scenario.file.seed_list()[0]).requests
     return sum(1 + request.steps * (2 * operations[request.model] + 1) for request in requests)

@@ -37,7 +37,7 @@ from inaproto_controller.simulate.scenario.file import (
 from inaproto_controller.simulate.setting import Setting
 
 _SEEDS: Final = (1 << 31) - 2
-"""Of the generator of requests."""
+"""Number of seeds of the generator of requests."""
 
 
 class Workload(NamedTuple):
@@ -56,7 +56,7 @@ class Scenario:
     logged: Workload | None = None
     """Jobs of the arrival log."""
     listed_failures: tuple[FailureEvent, ...] = ()
-    """Of the file of failures."""
+    """Failures of the file of failures."""
 
     @property
     def variants(self) -> Sequence[VariantTable]:
@@ -64,7 +64,7 @@ class Scenario:
 
     @property
     def model_names(self) -> list[str]:
-        """That jobs may have, in the order of the file."""
+        """Models that jobs may have, in the order of the file."""
         stream = () if self.file.stream is None else self.file.stream.models or EVALUATED
         logged = () if self.logged is None else (request.model for request in self.logged.requests)
         return list(dict.fromkeys([*(jobs.model for jobs in self.file.jobs), *stream, *logged]))
@@ -73,7 +73,7 @@ class Scenario:
         return model_named(name, self.own_models, "model")
 
     def times(self, name: str) -> StepTimes:
-        """Of jobs with several hosts."""
+        """Times of jobs with several hosts."""
         return StepTimes(self.trace(name), self.file.speeds.speeds(), hosts=2)
 
     def workload(self, seed: int) -> Workload:

@@ -17,7 +17,7 @@ class Mean:
     mean: float | None
     """None: in none."""
     half_width: float | None
-    """Of the 95 % confidence interval, by Student's t; None for less than two runs."""
+    """Half the width of the 95 % confidence interval, by Student's t; None for less than two runs."""
     runs: int
     undefined: int
     """Runs in which the measure is undefined."""

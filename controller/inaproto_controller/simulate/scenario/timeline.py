@@ -32,7 +32,7 @@ OPERATIONS_MAX: Final = 200_000
 BARS_MAX: Final = 20_000
 _STEPS_SHOWN: Final = 2
 _HEIGHT: Final = {True: 0.8, False: 0.4}
-"""Of a bar: with INA, and without."""
+"""Height of a bar: with INA, and without."""
 _COLOUR: Final = {True: "#1f5fbf", False: "#e08a1e"}
 
 

@@ -30,7 +30,7 @@ OPENING = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM
 
 
 def tensor_bytes(frames: Frames) -> int:
-    """Of gradients, sums or results."""
+    """Bytes of gradients, sums or results."""
     found = 0
     for run in decode_runs(frames):
         if isinstance(run, RoceRun) and run.opcode in DATA_OPCODES:

@@ -58,7 +58,7 @@ class Flows:
         return array("i", starts.tobytes()), array("i", behind[order].tobytes())
 
     def sole_feeder(self) -> list[bool]:
-        """Of each side: whether all that comes in by it was sent by one side, or summed in the network.
+        """Whether all that comes in by each side was sent by one side, or summed in the network.
 
         Then it comes in the order in which it was sent.
         """
@@ -121,7 +121,7 @@ class _Builder:
                 flows.groups.append(range(first, len(flows)))
 
     def _bytes(self, step: Step) -> float:
-        """Of a segment. The few sizes that there are, are computed once."""
+        """Bytes of a segment. The few sizes that there are, are computed once."""
         key = (step.block, isinstance(step, Transfer) and step.wide)
         found = self._segment_bytes.get(key)
         if found is None:

@@ -48,7 +48,7 @@ class Timing:
     ns: float
     """When the last segment had arrived."""
     rank_ns: tuple[float, ...]
-    """By rank: when the last segment for it had arrived; 0 if none had to."""
+    """When the last segment for each rank had arrived; 0 if none had to."""
     segments: int
     """Segments of each block."""
     events: int

@@ -31,11 +31,11 @@ from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
 
 WINDOW: Final = 64
 _WINDOWS: Final = 40
-"""That a run has at least."""
+"""Windows that a run has at least."""
 ROUNDS_MAX: Final = 1 << 17
-"""Of a run that does not become steady."""
+"""Most rounds of a run that does not become steady."""
 _REPEATS: Final = 3
-"""Of a period, in the second half of a run."""
+"""Repeats of a period, in the second half of a run."""
 _SERVED: Final = -1
 
 
@@ -43,7 +43,7 @@ class Adder(NamedTuple):
     capacity: Fraction | None
     """Gbit/s that it adds up, of all inputs together; None: it takes no time."""
     free: int = 0
-    """Of its inputs, the first so many are served in no time."""
+    """How many of its inputs, the first ones, are served in no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class SteadyRate:
     period: int
     """Rounds after which the times between rounds repeat."""
     rounds: int
-    """Of the run, the time before it was steady included."""
+    """Rounds of the run, the time before it was steady included."""
 
 
 def steady_rate(
@@ -100,10 +100,10 @@ class _Engine:
         self._window = window
         self._ranks = root.ranks
         self._parent: list[tuple[int, int]] = []
-        """Of each adder: the one above, and which of its inputs it is; the root is its own."""
+        """The adder above each, and which of its inputs it is; the root is its own."""
         self._inputs: list[int] = []
         self._at: dict[int, tuple[int, int]] = {}
-        """Of each rank: its adder, and which of its inputs it is."""
+        """The adder of each rank, and which of its inputs it is."""
         found: list[Adder] = []
         self._lay(root, adders, found)
         times = [1 / cap, *(1 / one.capacity for one in found if one.capacity is not None)]
@@ -116,7 +116,7 @@ class _Engine:
         """At each adder: (round, input) of the segments that have come."""
         self._is_busy = [False] * len(found)
         self._missing: dict[tuple[int, int], int] = {}
-        """By adder and round: inputs that have not been served."""
+        """Inputs that have not been served, by adder and round."""
         self._heap: list[tuple[int, int, int, int, int]] = []
         """(when, serial, adder, input, round): a segment comes, or has been served."""
         self._serial = 0

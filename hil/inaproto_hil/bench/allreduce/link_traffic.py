@@ -88,7 +88,7 @@ class Direction:
 
 
 class LinkTraffic:
-    """Of all link directions, by name (``host0>leaf1``)."""
+    """Traffic of all link directions, by name (``host0>leaf1``)."""
 
     def __init__(self) -> None:
         self.directions: dict[str, Direction] = {}
@@ -121,7 +121,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of one direction of a link."""
+    """Expected traffic of one direction of a link."""
 
     frames: int = 0
     payload_bytes: int = 0

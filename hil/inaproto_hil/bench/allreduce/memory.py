@@ -230,7 +230,7 @@ def _print_heading(config: MemoryConfig, tree: Topology, table: Any) -> None:
 
 
 def _print_links(done: MemoryRow, table: Any) -> None:
-    """Of one row; the others are in the report."""
+    """Print the links of one row; the others are in the report."""
     print(
         f"# frames on each link, {done.row.dtype} {done.row.size_bytes} B, all iterations (up down):\n"
         f"# {'link':<24}{'first copies':>18}{'of the tree':>16}{'again':>12}{'notes':>12}{'ACKs':>12}",

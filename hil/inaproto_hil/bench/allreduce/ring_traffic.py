@@ -27,7 +27,7 @@ def daemon_of(machine: int, ring: int, rings: int) -> int:
 
 
 def sockets(cluster: LocalCluster, machine: int, rings: int) -> list[str]:
-    """Of the host daemons of a machine, in the order of their rings."""
+    """Sockets of the host daemons of a machine, in the order of their rings."""
     return [str(cluster.host_socket(daemon_of(machine, ring, rings))) for ring in range(rings)]
 
 

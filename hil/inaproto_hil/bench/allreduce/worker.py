@@ -74,14 +74,14 @@ def differing(result: NDArray[Any], expected: NDArray[Any]) -> tuple[int, str]:
 
 @dataclass(slots=True)
 class _Results:
-    """Of one row on one path."""
+    """Results of one row on one path."""
 
     samples_s: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     wrong: int = 0
     wrong_example: str = ""
     paths: list[str] = field(default_factory=list)
-    """By which its operations were summed, each once."""
+    """Paths by which its operations were summed, each once."""
 
 
 def run(plan: WorkerPlan, rank: int, sockets: list[str]) -> None:

@@ -20,7 +20,7 @@ class FatTreeLinks:
     """In this order: servers to racks, racks to aggregation, aggregation to core; then the ways back."""
 
     ports: int
-    """Of each switch: k."""
+    """Ports of each switch: k."""
     oversubscription: float = 1.0
     """What servers can send for what links between racks and aggregation, and from there on, can carry."""
 

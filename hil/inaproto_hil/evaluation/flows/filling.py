@@ -23,7 +23,7 @@ DUST: Final = 1e-12
 
 
 class Room(NamedTuple):
-    """Of links; and room to work in. ``counts`` and ``ends`` are all 0 between calls."""
+    """Room of links, and room to work in. ``counts`` and ``ends`` are all 0 between calls."""
 
     capacities: Floats
     left: Floats

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Numbers = NDArray[np.int32]
-"""Of links and flows: half the memory of ``Ints``, which is what limits how fast rates are found."""
+"""Numbers of links and flows: half the memory of ``Ints``, which is what limits how fast rates are found."""
 Floats = NDArray[np.float64]
 
 NO_LINK: Final = -1
@@ -18,7 +18,7 @@ NO_LINK: Final = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paths:
-    """Of F flows. A flow without links stays on its host."""
+    """Paths of F flows. A flow without links stays on its host."""
 
     first: Numbers
     """(F+1,): where each flow's links begin in ``links``."""

@@ -25,9 +25,9 @@ class Training:
     """One model."""
 
     phases: Sequence[Paths]
-    """Of each phase of communication in a round: push, pull."""
+    """Paths of each phase of communication in a round: push, pull."""
     volume: float
-    """Of each flow."""
+    """Volume of each flow."""
     compute: float
     """Time of a round before its first phase."""
     rounds: int

@@ -52,7 +52,7 @@ class Edges:
     """Pairs of edges, where the sender of the second waits for the first if trees are not streamed."""
     height: int
     in_degree: int
-    """Of any worker or server in one tree, the most."""
+    """In-degree of any worker or server in one tree, the most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

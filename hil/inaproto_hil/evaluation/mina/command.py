@@ -105,7 +105,7 @@ def show(console: Console, figure: dict[str, Any]) -> None:
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Of a row: the paper's value to what exclusive trees score; what is not there is a dash."""
+    """Cells of a row, from the paper's value on; what is not there is a dash."""
     said = {None: "-", True: "yes", False: "NO"}[row["inside"]]
     beside = row["beside"] or {}
     share = beside.get("saved_share")

@@ -61,7 +61,7 @@ class Figure:
     title: str
     setting: str
     runs: Callable[[int], Iterator[Run]]
-    """Of so many seeds."""
+    """Runs of so many seeds."""
     rows: Callable[[Outcomes, int], Iterator[Row]]
 
 
@@ -112,7 +112,7 @@ def _overall_runs(seeds: int) -> Iterator[Run]:
 
 
 def _over_traces(outcomes: Outcomes, run: ClusterRun, seeds: int) -> list[list[ClusterFound]]:
-    """By trace, by seed."""
+    """Values by trace, by seed."""
     return [clusters(outcomes, replace(run, trace=trace), seeds) for trace in HISTOGRAMS]
 
 

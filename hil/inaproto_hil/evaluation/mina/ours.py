@@ -20,7 +20,7 @@ from inaproto_hil.evaluation.mina.spread import spread
 SETTING: Final = "1024 hosts, 2000 requests, least-fragments placement, .559 s for each exchange of a tree"
 STREAMS_MIN: Final = 10
 TRACES: Final = tuple(range(1, 7))
-"""Of the extended revision's runs."""
+"""Traces of the extended revision's runs."""
 _HARDER: Final = tuple(
     OwnRun(trace, speeds=speeds, quota=quota)
     for speeds, quota in (("cluster", Quota.SWITCH), ("sharing", Quota.LINK), ("sharing", Quota.SWITCH))

@@ -23,16 +23,16 @@ class Beside:
     """Without which a score says little: what it is a share of, and what it takes. Means over seeds."""
 
     saved_s: float | None
-    """Of the mean job."""
+    """Seconds saved by the mean job."""
     saved_share: float | None
-    """Of what the jobs take without INA."""
+    """Share saved of what the jobs take without INA."""
     jct_s: float | None
     queued_s: float | None
     jct_with_queue_s: float | None
     swaps_per_job: float
     """Changes of its tree after the first; as in the paper they cost nothing, but where ours are."""
     exclusive_score: float | None
-    """Of first-fit trees that nobody shares, with this placement: the fair baseline."""
+    """Score of first-fit trees that nobody shares, with this placement: the fair baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Row:
     """How far ours may be below the paper's; None if nothing is asked."""
     above: float | None = None
     half_width: float | None = None
-    """Of the 95 % confidence interval over seeds."""
+    """Half the width of the 95 % confidence interval over seeds."""
     runs: int = 1
     beside: Beside | None = None
 

@@ -133,7 +133,7 @@ class ClusterFound:
 @dataclass(frozen=True, slots=True)
 class ConflictFound:
     without_tree: tuple[bool, ...]
-    """By request."""
+    """Whether each request has no tree."""
     fragments: tuple[tuple[int, int, int], ...]
     """Jobs placed so far, fragments of busy hosts and of free ones, when it was last so many."""
 

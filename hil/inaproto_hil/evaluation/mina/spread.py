@@ -12,7 +12,7 @@ from inaproto_controller.simulate.confidence import half_width
 class Spread(NamedTuple):
     mean: float
     half_width: float | None
-    """Of the 95 % confidence interval of the mean; None for a single value."""
+    """Half the width of the 95 % confidence interval of the mean; None for a single value."""
     runs: int
 
 

@@ -128,6 +128,6 @@ def _verdict(row: Row, why: str | None) -> str:
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """Of a row: the paper's value to why nothing is asked of ours; what is not there is a dash."""
+    """Cells of a row, from the paper's value on; what is not there is a dash."""
     numbers = ("paper", "ours", "confidence_95", "least", "most")
     return [*(number(row[name]) for name in numbers), row["verdict"], row["why"] or "-"]

@@ -64,7 +64,7 @@ class Figure:
     title: str
     setting: str
     runs: Callable[[int], Iterator[Run]]
-    """Of a number of seeds."""
+    """Runs of a number of seeds."""
     rows: Callable[[Outcomes, int], list[Row]]
     curves: Callable[[Outcomes, int], Curves | None]
 

@@ -21,8 +21,8 @@ NOT_REPRODUCED: Final = "does not reproduce"
 OUTSIDE: Final = "outside"
 NEAR: Final = 1e-9
 COMPUTE: Final = 1.7
-"""Of a phase in V/B, half of the time between synchronisations: the paper does not say V, and this is the one
-free parameter. 1.7 means 11 GB for each worker and synchronisation."""
+"""Computing time of a phase in V/B, half of the time between synchronisations: the paper does not say V, and
+this is the one free parameter. 1.7 means 11 GB for each worker and synchronisation."""
 COMPUTE_DRAWN: Final = 2.5
 """The same where BINARY has another permutation for each server."""
 OWN_READING: Final = "another reading of which trees the paper has, with 2.5 for 1.7"

@@ -20,7 +20,7 @@ from inaproto_hil.evaluation.flows.trees import Edges, Scheme, edges
 PORTS: Final = 16
 WORKERS: Final = 800
 STORED_SLACK: Final = 0.002
-"""Of phases whose trees wait for their children; all others are exact."""
+"""Slack of phases whose trees wait for their children; all others are exact."""
 CARRIED_MOST: Final = 400
 """Beyond so many servers a phase is what its fullest link needs, which is proved: no flow is followed."""
 QUANTILES: Final = 101
@@ -52,11 +52,11 @@ class PhaseFound(NamedTuple):
     total: float
     """Traffic of the link that has the most, and of all links, in V."""
     quantiles: tuple[float, ...]
-    """Of the traffic of links, in V."""
+    """Quantiles of the traffic of links, in V."""
     rated: int
     """How often rates were found; 0 where no flow was followed."""
     seconds: float
-    """Of processor time, for the phase."""
+    """Seconds of processor time, for the phase."""
     height: int
     in_degree: int
 
@@ -66,7 +66,7 @@ class TogetherRun:
     """20 models on the replica with 128 servers, of the same density as 20 models of 200 workers on 1,024."""
 
     compute: float
-    """Of a round."""
+    """Computing time of a round."""
     scheme: Scheme
     is_prioritised: bool
     seed: int
@@ -74,7 +74,7 @@ class TogetherRun:
 
 class TogetherFound(NamedTuple):
     makespans: tuple[float, ...]
-    """By model."""
+    """Makespans by model."""
     floors: tuple[float, ...]
     """Ascending: no schedule lets the first model end sooner than the first of these, and so on."""
 

@@ -39,9 +39,9 @@ class Experiment:
     axis: str
     """What varies: ``workers``, ``switches`` or ``cap``."""
     points: Mapping[Fraction, Mapping[str, Printed]]
-    """By its value, by system."""
+    """Points by value, by system."""
     saved: Mapping[Fraction, Mapping[str, float]]
-    """By its value, by system: by how much PARING's communication time is less, in percent, as printed."""
+    """How much PARING's communication time is less, in percent, as printed; by value, by system."""
 
     @property
     def figures(self) -> tuple[int, int, int]:
@@ -50,7 +50,7 @@ class Experiment:
 
 
 def _rate(inputs: int | str) -> Fraction:
-    """Of a capacity of 10 Gbit/s shared by so many."""
+    """Rate of a capacity of 10 Gbit/s shared by so many."""
     return 10 / Fraction(inputs)
 
 
@@ -178,4 +178,4 @@ SLIPS: Final[Mapping[tuple[str, int, Fraction, str], str]] = {
     ("traffic", 3, Fraction(6), ATP): "the same 38.5 % is printed at both caps",
     ("rate", 5, Fraction(12), SOAR): "5 rates for 6 systems are printed; this fits figure 16",
 }
-"""By measure, experiment, point and system: what cannot be as printed."""
+"""What cannot be as printed, by measure, experiment, point and system."""

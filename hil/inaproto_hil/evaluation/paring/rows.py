@@ -38,7 +38,7 @@ _OURS: Final[Mapping[str, tuple[str, ...]]] = {
     published.MARINA: (published.MARINA,),
     published.PANAMA: (published.PANAMA,),
 }
-"""By system of the paper, which of ours are set beside it."""
+"""Which of our systems are set beside each of the paper's."""
 _BOLD: Final = ((2, Fraction(12)), (3, Fraction(6)))
 """Experiments and points where the algorithm as printed gives what is printed: 44 links at 10/3 Gbit/s, on
 the switches of the first two pods."""
@@ -48,9 +48,9 @@ _LESS: Final = 60.0
 _READINGS: Final = (15.0, 5.0)
 """How far that of any reading of the algorithm, and of any switches, may be below and above."""
 _NEAR: Final = 1e-9
-"""Of what is decoded to a whole number of links, or a capacity over a whole number."""
+"""Tolerance of what is decoded to a whole number of links, or a capacity over a whole number."""
 _PERCENT: Final = (0.05, 0.05)
-"""Of what is printed with one digit after the point."""
+"""Tolerance of what is printed with one digit after the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class DrawnRow(Row):
 
     least: float | None = None
     most: float | None = None
-    """Of any draw."""
+    """Most of any draw."""
     first_pods: float | None = None
     """Where the switches of the first two pods add up."""
     why: str | None = None
@@ -125,7 +125,7 @@ def drawn_row(
 
 
 def one_row(what: str, ours: float, paper: float, why: str | None = None) -> DrawnRow:
-    """Of one network; ``why``: it is not as printed, if so."""
+    """Row of one network; ``why``: it is not as printed, if so."""
     is_as_printed = abs(ours - paper) <= _NEAR
     return DrawnRow(
         what, ours, paper, why=None if is_as_printed else why, verdict=AS_PRINTED if is_as_printed else None
@@ -293,7 +293,7 @@ def _highest(outcomes: Outcomes, experiment: Experiment, point: Fraction, paper:
 
 
 def _over_the_cap(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Row]:
-    """With the cap, rates rise and then are level, as the text says: the share of draws where they do."""
+    """Share of draws in which rates rise with the cap and then are level, as the text says."""
     rows: list[Row] = []
     for system in (*_OURS[published.PARING], *(s for s in published.SYSTEMS if s in _systems(experiment))):
         lines = [
@@ -306,7 +306,7 @@ def _over_the_cap(outcomes: Outcomes, experiment: Experiment, draws: int) -> lis
 
 
 def rises(line: Sequence[Fraction]) -> bool:
-    """And then is level, at last."""
+    """Whether it rises, and then is level at last."""
     return list(line) == sorted(line) and line[0] < line[-1] == line[-2]
 
 
@@ -319,7 +319,7 @@ def _systems(experiment: Experiment) -> tuple[str, ...]:
 
 
 def time_rows(outcomes: Outcomes, experiment: Experiment, draws: int) -> list[Row]:
-    """By how much PARING's time is less than others', in percent: times themselves are not printed."""
+    """Rows of how much PARING's time is less than others', in percent: times themselves are not printed."""
     rows: list[Row] = []
     for point, systems in experiment.saved.items():
         free = _planned(outcomes, experiment, point, None).highest_paper

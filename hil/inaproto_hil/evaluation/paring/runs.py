@@ -39,7 +39,7 @@ DEGREE: Final = 6
 CAPACITY: Final = Fraction(10)
 GRADIENT_BYTES: Final = 1627 << 20
 EDGES: Final = 6
-"""That many switches are edge switches before the first aggregation switch is one that adds up."""
+"""Number of switches that are edge switches before the first aggregation switch is one that adds up."""
 EXACT_SECONDS: Final = 60.0
 FIRST_PODS: Final = "e0.0 e0.1 e0.2 e1.0 e1.1 e1.2 a0.0 a1.0 a0.1 a1.1 a0.2 a1.2"
 
@@ -69,7 +69,7 @@ class PlanRun:
     setting: Setting
     is_coarse: bool
     draw: int | None
-    """Of the switches that add up; None: those of the first two pods."""
+    """Draw of the switches that add up; None: those of the first two pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class ExampleRun:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """By system: what it comes to, and its share of all switch capacity."""
+    """What each system comes to, and its share of all switch capacity."""
 
     by_system: Mapping[str, tuple[Outcome, Fraction]]
 

@@ -26,7 +26,7 @@ class Operation(NamedTuple):
     number: int
     """In the step."""
     epoch: int | None
-    """Of the turn; None: by the base ring."""
+    """Epoch of the turn; None: by the base ring."""
     begin: float
     end: float
 
@@ -54,10 +54,10 @@ class JobFabric:
         self._number, self._times, self._hosts, self._pool = number, times, hosts, pool
         self._stall_s, self._error, self._draws, self._record = stall_s, error, draws, record
         self._arrived: list[Binding] = []
-        """Of the all-reduce that is next to begin."""
+        """Bindings of the all-reduce that is next to begin."""
         self._over = trio.Event()
         self.ring_id = number + 1
-        """Of the ring through the switches; another for each that stands."""
+        """Id of the ring through the switches; another for each that stands."""
         self._was_ina = False
         self.rescued = 0
         self.end_rings: Callable[[], None]

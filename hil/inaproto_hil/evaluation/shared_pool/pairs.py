@@ -41,7 +41,7 @@ VERSION: Final = 1
 GOAL: Final = 0.95
 """INA efficiency score that two jobs are to reach."""
 NEAR: Final = 0.03
-"""Of the simulator's, relative."""
+"""Tolerance around the simulator's result, relative."""
 _COARSE: Final = (6, 5)
 """Operations and steps of schedules that are searched."""
 _STATES_MAX: Final = 30_000
@@ -53,7 +53,7 @@ PAIRS: Final[Sequence[Pair]] = tuple(combinations_with_replacement(EVALUATED, 2)
 @dataclass(frozen=True, slots=True)
 class PairsConfig:
     steps: int = 60
-    """Of the longer job, without INA."""
+    """Steps of the longer job, without INA."""
     hosts: int = 2
     message: float = 100e-6
     """Seconds; between the controller and a host, one way."""

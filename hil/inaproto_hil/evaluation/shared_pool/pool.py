@@ -22,7 +22,7 @@ class SwitchPool:
         self._pools = SlotPools(self._counters)
         self._rings: dict[int, RingState] = {}
         self._running: dict[int, int] = {}
-        """By ring: the turn in which its all-reduce began."""
+        """Turn in which each ring's all-reduce began."""
 
     @property
     def takeovers(self) -> int:

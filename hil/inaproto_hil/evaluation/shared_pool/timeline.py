@@ -15,7 +15,7 @@ from inaproto_hil.evaluation.shared_pool.world import GroupRun
 _INA: Final = ("#1f5fbf", "#c62828", "#2e7d32", "#6a1b9a")
 _PLAIN: Final = "#c4c9d0"
 _STEPS: Final = 4
-"""Of the longest job."""
+"""Steps of the longest job."""
 
 
 def draw_timeline(run: GroupRun, names: Sequence[str], title: str, path: Path) -> None:

@@ -34,7 +34,7 @@ from inaproto_hil.evaluation.shared_pool.pool import SwitchPool
 from inaproto_hil.rigs.deterministic_trio import run_deterministically
 
 STALL_S: Final = 1.0
-"""Of host daemons, by default."""
+"""Stall time of host daemons, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class WorldConfig:
     until: float
     """No step begins later."""
     hosts: int = 2
-    """Of each job."""
+    """Hosts of each job."""
     message: float = 100e-6
     """Between the controller and a host, one way."""
     disk: float = 500e-6
-    """Of a write."""
+    """Time of a write."""
     error: float = 0.0
     """Relative, of what all-reduces and computing take."""
     seed: int = 1
@@ -72,7 +72,7 @@ class GroupRun:
     operations: list[Operation] = field(default_factory=list)
     """As they end."""
     steps: list[list[float]] = field(default_factory=list)
-    """By job: when its steps began, and when the last one ended."""
+    """When the steps of each job began, and when the last one ended."""
     turns: list[Turn] = field(default_factory=list)
     known_at: float | None = None
     """When the steps of all jobs were known to the controller."""
@@ -80,7 +80,7 @@ class GroupRun:
     """Patterns that were known, and then not."""
     rescued: int = 0
     counters: dict[str, int] = field(default_factory=dict)
-    """Of the coordinator."""
+    """Counters of the coordinator."""
 
 
 class _Line:

@@ -47,13 +47,13 @@ EQUAL: Final = 1e-9
 
 _PLACED_IN: Final = (FatTree((2, 2, 4), (1, 2, 2)), FatTree((4, 4), (1, 4)), FatTree((3, 2, 2), (1, 1, 1)))
 _HOSTS: Final = 3
-"""Of jobs that share a switch: how many changes no time."""
+"""Hosts of jobs that share a switch: how many changes no time."""
 _STEPS: Final = 2
 _OPERATIONS: Final = 4
-"""Of coarse traces; whole ones have up to 97."""
+"""Operations of coarse traces; whole ones have up to 97."""
 
 Distances = dict[tuple[str, str], list[float]]
-"""By yardstick and heuristic."""
+"""Distances by yardstick and heuristic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Row:
     heuristic: str
     instances: int
     equal_share: float | None
-    """Of instances in which it is as good as the best; None without any, as the others."""
+    """Share of instances in which it is as good as the best; None without any, as the others."""
     mean_distance: float | None
     worst_distance: float | None
 

@@ -53,7 +53,7 @@ def placement_costs(
 
 
 def _fragments(tree: FatTree, members: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of (sets, hosts): as ``placement.occupancy.fragments``, for each."""
+    """Fragments of (sets, hosts): as ``placement.occupancy.fragments``, for each."""
     counts = members.astype(np.int16)
     found = counts.copy()
     for layer, children in enumerate(tree.down, start=1):

@@ -23,13 +23,13 @@ _ROUNDING: Final = 1e-12
 class _Job(NamedTuple):
     plain: float
     ina: float
-    """Of a step."""
+    """Time of a step with INA."""
     cost: float
     """Seconds of INA for each that a step gets shorter."""
 
 
 def score_bound(jobs: Sequence[StepTimes]) -> float | None:
-    """Of jobs without end; None if INA saves them nothing.
+    """Bound of the score of jobs without end; None if INA saves them nothing.
 
     With ``x`` steps a second of each job, ``1 / plain <= x <= 1 / ina``, a step takes ``1 / x``; INA is used
     for ``cost (plain x - 1)`` of the time, and the score is the sum of ``plain x - 1`` over that of

@@ -27,10 +27,10 @@ from inaproto_controller.planning.turns.policy import Policy, may_use
 
 GRID_SECONDS: Final = 2.0**-40
 SECONDS_MAX: Final = 4096.0
-"""Of all jobs without INA: sums of multiples are exact in a double up to twice that."""
+"""Most seconds of all jobs without INA: sums of multiples are exact in a double up to twice that."""
 STATES_MAX: Final = 1_000_000
 OPERATIONS_MAX: Final = 400
-"""Of all jobs; a branch is as deep."""
+"""Most operations of all jobs; a branch is as deep."""
 
 
 class FiniteJob(NamedTuple):
@@ -49,7 +49,7 @@ def _on_grid(seconds: float) -> float:
 
 
 def finite_job(trace: ModelTrace, speeds: Speeds, *, hosts: int, steps: int) -> FiniteJob:
-    """With all times rounded to multiples, a picosecond each."""
+    """The job with all times rounded to multiples, a picosecond each."""
     ready = tuple(_on_grid(start / speeds.gpu_speedup) for start in trace.ready)
     rounded = replace(trace, ready=ready, duration=_on_grid(trace.duration / speeds.gpu_speedup))
     grid = _GridSpeeds(speeds.bandwidth, speeds.ina_ratio, speeds.latency)
@@ -61,16 +61,16 @@ class Schedule:
     seconds: float
     """Sum of the times at which jobs end."""
     uses_ina: tuple[bool, ...]
-    """Of each operation, in the order in which they begin."""
+    """Whether each operation uses INA, in the order in which they begin."""
     decisions: tuple[bool, ...]
-    """Of those that began while INA was free."""
+    """Decisions for those that began while INA was free."""
     states: int = 0
-    """That were searched."""
+    """States that were searched."""
 
 
 Decide = Callable[[Sequence[JobRun], int, float], bool]
-"""Of the jobs that still run, the number of that whose operation begins, and now: whether it is to use INA,
-which is free."""
+"""Decides whether an operation uses INA, which is free: of the jobs that still run, the number of that whose
+operation begins, and now."""
 
 
 def by_policy(policy: Policy) -> Decide:
@@ -115,7 +115,7 @@ def run_schedule(jobs: Sequence[FiniteJob], decide: Decide) -> Schedule:
 
 
 class _Place(NamedTuple):
-    """Of a job, in time from now on."""
+    """Place of a job, in time from now on."""
 
     job: int
     phase: int
@@ -209,7 +209,7 @@ class _Search:
         return best
 
     def choices(self) -> list[bool]:
-        """Of the best schedule, once it is found."""
+        """Choices of the best schedule, once it is found."""
         state, found = self.first, []
         while state:
             choice = self.known[state].choice

@@ -24,13 +24,13 @@ class Moment:
     """Jobs that run, and their candidates."""
 
     needs: tuple[tuple[tuple[int, ...], ...], ...]
-    """By job and root: resources."""
+    """Resources needed, by job and root."""
     capacities: Ints
-    """By resource."""
+    """Capacities by resource."""
 
     @classmethod
     def of(cls, network: GraphNetwork, jobs: Sequence[Sequence[int]]) -> Moment:
-        """Of jobs by their hosts, in a network that is empty, and is again."""
+        """The problem of jobs by their hosts, in a network that is empty, and is again."""
         needs = []
         for slot, hosts in enumerate(jobs):
             roots = network.enter(slot, hosts)
@@ -60,7 +60,8 @@ def first_fit(moment: Moment) -> int:
 
 
 def thinned(moment: Moment, candidates_max: int, draw: Random) -> Moment:
-    """Of each job so many candidates at most, drawn without replacement, their order kept."""
+    """The problem with so many candidates of each job at most, drawn without replacement, their order
+    kept."""
     needs = []
     for candidates in moment.needs:
         kept = sorted(draw.sample(range(len(candidates)), min(candidates_max, len(candidates))))
