@@ -7,10 +7,7 @@ while another still has it; and a grant is of the same job for ever.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +24,7 @@ from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET
 from inaproto.daemon.net.unix_sockets import UNIX
 from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldPhase, HoldRecord
 from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
+from inaproto_hil.rigs.cluster import Child, inaproto_command
 
 T = TypeVar("T")
 
@@ -52,43 +50,12 @@ async def until(what: str, condition: Callable[[], object]) -> None:
     assert not scope.cancelled_caught, f"{what}: not within {DEADLINE_S:g} s"
 
 
-class Zygote:
-    """Forks controllers."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.controller.controller_zygote"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._said() == "ready"
-
-    def _said(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def fork(self, settings: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(settings) + "\n")
-        self._process.stdin.flush()
-        return int(self._said())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(10)
-
-
 class Controllers:
     """By name; each has its own directory."""
 
-    def __init__(self, zygote: Zygote, root: Path) -> None:
-        self._zygote = zygote
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._pids: dict[str, int] = {}
+        self._children: dict[str, Child] = {}
         (root / "cluster.json").write_text(json.dumps(CLUSTER))
 
     def jobs_path(self, name: str) -> str:
@@ -98,49 +65,42 @@ class Controllers:
         return self._root / name / AGENTS_SOCKET
 
     def start(self, name: str, store: str) -> None:
-        settings = {
-            "dir": str(self._root / name),
-            "cluster": str(self._root / "cluster.json"),
-            "store": store,
-            "report_ms": 50,
-        }
-        self._pids[name] = self._zygote.fork(settings)
+        where = ["--dir", str(self._root / name), "--cluster", str(self._root / "cluster.json")]
+        argv = [inaproto_command(), "controller", *where, "--store", store, "--report-ms", "50"]
+        log = self._root / f"{name}.log"
+        self._children[name] = Child(name, argv, log_path=log, sink=lambda child, line: None)
 
     def is_running(self, name: str) -> bool:
-        try:
-            os.kill(self._pids[name], 0)
-        except ProcessLookupError:
-            return False
-        return True
+        return self._children[name].exit_status is None
 
     async def kill(self, name: str, promises: Promises | None = None) -> None:
         """``promises``: at the very instant of the next answer."""
         assert self.is_running(name), f"it had ended by itself: {self.log(name)}"
+        child = self._children[name]
         if promises is not None:
-            promises.victim = self._pids[name]
+            promises.victim = child
         else:
-            os.kill(self._pids[name], signal.SIGKILL)
+            child.process.kill()
         await until(f"{name} is dead", lambda: not self.is_running(name))
-        del self._pids[name]
+        child.release()
 
     @contextmanager
     def stopped(self, name: str) -> Iterator[None]:
-        os.kill(self._pids[name], signal.SIGSTOP)
+        process = self._children[name].process
+        process.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(self._pids[name], signal.SIGCONT)
+            process.send_signal(signal.SIGCONT)
 
     def log(self, name: str) -> str:
-        path = self._root / name / "log"
-        return path.read_text()[-4000:] if path.exists() else ""
+        return self._children[name].tail(60)
 
     def close(self) -> None:
-        for pid in self._pids.values():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for child in self._children.values():
+            child.process.kill()
+            child.process.wait()
+            child.release()
 
 
 @dataclass(slots=True)
@@ -210,16 +170,16 @@ class Promises:
     """By name: the answer."""
     cancelled: set[str] = field(default_factory=set)
     refusals: list[str] = field(default_factory=list)
-    victim: int = 0
-    """Process to be killed by the thread that has the next answer."""
+    victim: Child | None = None
+    """To be killed by the thread that has the next answer."""
     news: trio.Event = field(default_factory=trio.Event)
 
     def asked(self, question: Callable[[], T]) -> T:
         """In a thread."""
         answer = question()
-        victim, self.victim = self.victim, 0
-        if victim:
-            os.kill(victim, signal.SIGKILL)
+        victim, self.victim = self.victim, None
+        if victim is not None:
+            victim.process.kill()
         return answer
 
     def answered(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
-from tests.controller.crash_cluster import Controllers, CrashCluster, Zygote, until
+from tests.controller.crash_cluster import Controllers, CrashCluster, until
 
 CRASHES = int(os.environ.get("INAPROTO_CRASHES", "50"))
 """Of the controller with a file; of a pair a fifth as many."""
@@ -21,16 +21,9 @@ SEED = int(os.environ.get("INAPROTO_CRASH_SEED", "1"))
 pytestmark = pytest.mark.timeout(120 + 2 * CRASHES)
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    started = Zygote()
-    yield started
-    started.close()
-
-
 @pytest.fixture
-def controllers(zygote: Zygote, runtime_dir: Path) -> Iterator[Controllers]:
-    started = Controllers(zygote, runtime_dir)
+def controllers(runtime_dir: Path) -> Iterator[Controllers]:
+    started = Controllers(runtime_dir)
     yield started
     started.close()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from io import StringIO
@@ -381,20 +380,25 @@ def test_another_token_is_a_broken_promise() -> None:
 # --- kills
 
 
-@pytest.mark.parametrize("by_now", ["is killed", "is killed, and another is started"])
-def test_a_controller_that_is_killed_before_it_is_there_does_not_live_on(by_now: str) -> None:
-    """It is told of when it has been forked, in another thread, while kills come at any time."""
-    cluster = CrashCluster(log_dir=None, lease_ms=3000)
-    with closing(cluster), subprocess.Popen(["sleep", "600"]) as forked:
-        cluster.born("controller")
+class Sleepers(CrashCluster):
+    """Programs that wait, in the place of controllers."""
+
+    def _argv(self, name: str) -> list[str]:
+        return [sys.executable, "-c", "input()"]
+
+
+def test_a_kill_that_comes_late_hits_no_later_life() -> None:
+    """Kills come at any time, from any thread: when that controller was started again, too."""
+    with closing(Sleepers(log_dir=None, lease_ms=3000)) as cluster:
+        cluster.start_again("controller")
         life = cluster.life("controller")
         assert cluster.kill("controller", life)
         assert not cluster.kill("controller", life)
-        if by_now != "is killed":
-            cluster.born("controller")
-            assert not cluster.kill("controller", life)
-        cluster.forked("controller", life, forked.pid)
-        assert forked.wait(30) == -signal.SIGKILL
+        cluster.check()
+        cluster.start_again("controller")
+        assert not cluster.kill("controller", life)
+        cluster.check()
+        assert cluster.kill("controller", cluster.life("controller"))
 
 
 # --- times and moments

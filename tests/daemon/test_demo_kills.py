@@ -18,24 +18,13 @@ NAMED_WITHIN_S = 10.0
 """Between the kill and the end of the whole demo, all processes stopped."""
 
 
-def children_of(pid: int) -> dict[str, int]:
-    """Process ids by what they are: ``switch``, ``h0``, ``rank1``, ..."""
+def processes_of(pid: int) -> dict[str, int]:
+    """Process ids by name (``switch``, ``h0``, ``rank1``), its fork server's children included."""
     found = {}
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        argv = Path(f"/proc/{child}/cmdline").read_text().split("\0")
-        if "switch" in argv:
-            name = "switch"
-        elif "host" in argv:
-            name = argv[argv.index("--name") + 1]
-        else:
-            name = next(word.replace("--rank=", "rank") for word in argv if word.startswith("--rank="))
-        found[name] = int(child)
+        found[Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
+        found |= processes_of(int(child))
     return found
-
-
-def socket_directory(pid: int) -> Path:
-    argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    return Path(argv[argv.index("--dir") + 1])
 
 
 @pytest.mark.parametrize(
@@ -50,28 +39,30 @@ def socket_directory(pid: int) -> Path:
     ],
 )
 def test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left(
-    tmp_path: Path, victim: str, named: str
+    tmp_path: Path, runtime_dir: Path, victim: str, named: str
 ) -> None:
     argv = [sys.executable, str(DEMO), *SMALL, "--epochs", "10000", "--out", str(tmp_path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+    environment = {**os.environ, "TMPDIR": str(runtime_dir)}
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as demo:
         assert demo.stdout is not None
         try:
             for line in demo.stdout:
                 if " step " in line:  # daemons and workers are all at work
                     break
-            children = children_of(demo.pid)
-            directory = socket_directory(children["switch"])
-            assert directory.is_dir()
+            processes = processes_of(demo.pid)
+            (directory,) = runtime_dir.glob("ina-*")
             killed = time.monotonic()
-            os.kill(children[victim], signal.SIGKILL)
+            os.kill(processes[victim], signal.SIGKILL)
             _, complaint = demo.communicate(timeout=RUN_TIMEOUT_S)
         finally:
             demo.kill()
     assert time.monotonic() - killed < NAMED_WITHIN_S
     assert demo.returncode == 1
     assert re.search(named, complaint), complaint
-    assert len(children) == 1 + 2 + 2
-    assert not [child for child in children.values() if Path(f"/proc/{child}").exists()]
+    assert {"switch", "h0", "h1", "rank0", "rank1"} < set(processes)
+    assert not [name for name, pid in processes.items() if Path(f"/proc/{pid}").exists()]
     assert not directory.exists()
     assert not list(Path("/dev/shm").glob("*inaproto*"))
 

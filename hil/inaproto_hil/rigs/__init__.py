@@ -1,1 +1,1 @@
-"""Installations on this machine that tests, benches and demos run on."""
+"""What tests, benches and demos stand on: real processes on this machine."""

@@ -6,8 +6,10 @@ The demo, the benchmarks and the daemon tests start real processes through this 
   deadline, SIGKILL; workers first, the switches last;
 - every wait has a deadline and says what it waited for, and a failure carries the ends of the logs;
 - children live in their own process group, so that Ctrl-C reaches the parent alone and the
-  parent shuts down in order; if it is killed they end by themselves (the *thread* that started
-  them counts, so that must not be one that ends earlier);
+  parent shuts down in order; if it is killed they end by themselves;
+- daemons and Python workers are forked by a server that has made their imports
+  (:mod:`inaproto_hil.rigs.fork_server`); other programs are started by their command line, and
+  end with the *thread* that started them, so that must not be one that ends earlier;
 - one BLAS thread in each child: reproducible rounding, and no fight over the cores.
 
 Sockets lie in a fresh, short temporary directory (a UNIX socket path has at most 107 bytes); logs
@@ -37,6 +39,7 @@ from inaproto.daemon.net.names import CONTROL_SOCKET
 from inaproto.errors import DecodeError
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Error, Status, StatusReply, decode_message, encode_message
+from inaproto_hil.rigs.fork_server import ONE_THREAD, ForkedProcess, command_of, fork_server
 
 READY_TIMEOUT_S = 30.0
 STATUS_TIMEOUT_S = 10.0
@@ -44,7 +47,6 @@ STOP_TIMEOUT_S = 5.0
 ENDING_S = 1.0
 LOG_TAIL_LINES = 20
 WITH_PARENT = Path(__file__).with_name("with_parent.py")
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 LineSink = Callable[["Child", str | None], None]
 """Gets each stdout line of a child, and None at its end; called in a thread of that child."""
@@ -69,17 +71,24 @@ class Child:
         self.name = name
         self.log_path = log_path
         self._sink = sink
+        inherited = _inherited_environment()
+        whole = {**inherited, **ONE_THREAD, **(environment or {})}
+        command = command_of(argv, str(Path(sys.executable).with_name("inaproto")))
+        self.process: subprocess.Popen[str] | ForkedProcess
         with log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(WITH_PARENT), str(os.getpid()), *argv],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                errors="replace",
-                env={**_inherited_environment(), **ONE_THREAD, **(environment or {})},
-                process_group=0,
-            )
+            if command is not None:
+                self.process = fork_server(inherited).fork(name, command, stderr=log, environment=whole)
+            else:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(WITH_PARENT), str(os.getpid()), *argv],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    errors="replace",
+                    env=whole,
+                    process_group=0,
+                )
         self._reader = threading.Thread(target=self._read, name=f"stdout of {name}", daemon=True)
         self._reader.start()
 
