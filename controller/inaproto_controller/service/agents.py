@@ -100,7 +100,7 @@ class Agents:
         self._term = 0
         self._desired = Desired()
         self._hosts_of: dict[str, frozenset[str]] = {}
-        """Of jobs that are placed, by name."""
+        """Hosts of jobs that are placed, by name."""
         self._led_since = 0.0
         make = sharing or partial(SharingService, lease_s=lease_s)
         self.sharing = make(self._send)
@@ -284,7 +284,8 @@ class Agents:
         self.sharing.heard(session.name, message)
 
     def _may_sit(self, host: str, job: str) -> bool:
-        """Of jobs that were submitted, those that are placed on it (docs/protocol.md 15.2)."""
+        """Whether the job may have a seat there: one that was submitted only where it is placed
+        (docs/protocol.md 15.2)."""
         hosts = self._hosts_of.get(job_name(job).job)
         return hosts is None or host in hosts
 
@@ -311,7 +312,7 @@ class Agents:
         return is_news
 
     def _tell(self, session: _Session, wishes: tuple[GrantRecord, ...]) -> None:
-        """To a session that may have ended meanwhile: its own task hears of that."""
+        """Tell a session that may have ended meanwhile: its own task hears of that."""
         if _say(session, AgentWishes(term=self._term, revision=self._desired.revision, grants=wishes)):
             session.told, session.told_revision = wishes, self._desired.revision
 
@@ -345,7 +346,7 @@ _NOTHING: Final = _Wishes((), 0)
 
 
 def _wishes(desired: Desired, only: str = "") -> dict[str, _Wishes]:
-    """By agent."""
+    """Wishes by agent."""
     found: dict[str, _Wishes] = {}
     for grant in desired.grants.values():
         if only and grant.agent != only:

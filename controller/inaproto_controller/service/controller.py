@@ -41,10 +41,10 @@ LOOK_S: Final = 1.0
 HISTORY_S: Final = 1.0
 """A controller that is killed forgets as much of what people see of the past, and of nothing else."""
 HISTORY_ROWS: Final = 64
-"""That are written at once. For so long a promise may have to wait."""
+"""Rows that are written at once. For so long a promise may have to wait."""
 LEAD_RETRY_S: Final = 0.25
 JOBS_MAX: Final = 4096
-"""That are not over."""
+"""Most jobs that are not over."""
 TOKEN_DAYS: Final = 365
 
 
@@ -110,7 +110,7 @@ class Controller:
         self._led_until: float | None = None
         """What is known of jobs and agents is of then, where it does not lead; None: nothing is."""
         self.records: dict[str, bytes] = {}
-        """Of protocol cores, by owner, as they are on disk."""
+        """Records of protocol cores, by owner, as they are on disk."""
         self.problem = "it has just been started"
         """Why it does not lead."""
         self._one_commit = trio.Lock()
@@ -140,7 +140,7 @@ class Controller:
             await trio.sleep(LEAD_RETRY_S)
 
     async def _call(self, call: Callable[..., T], *given: Any) -> T:
-        """Of the store, in a thread; what was begun is waited for, and its answer is had, come what may."""
+        """Call the store, in a thread; what was begun is waited for, and its answer is had, come what may."""
         return await trio.to_thread.run_sync(call, *given, limiter=self._store_calls)
 
     async def _lead(self) -> bool:
@@ -170,7 +170,8 @@ class Controller:
         return True
 
     async def _issuer(self) -> TokenIssuer:
-        """Of a pair of controllers, each makes the tokens that the other makes. Raises ``StoreLost``."""
+        """Issuer of tokens; each of a pair of controllers makes those that the other makes. Raises
+        ``StoreLost``."""
         kept = self.records.pop(RECORD, None)
         if self._job_secret is not None:
             return self._job_secret
@@ -274,7 +275,8 @@ class Controller:
         return answer
 
     async def put_record(self, owner: str, body: bytes | None) -> None:
-        """Of a protocol core (:mod:`inaproto_controller.service.core_runner`); on disk when this returns.
+        """Write a record of a protocol core (:mod:`inaproto_controller.service.core_runner`); on disk when
+        this returns.
 
         Raises ``NotLeading``; then it is not known whether it was done.
         """
@@ -407,12 +409,12 @@ class Controller:
         return self.agents.trees
 
     def sharing(self) -> list[dict[str, Any]]:
-        """Of each pool that jobs share by turns. Raises ``NotLeading``."""
+        """Sharing of each pool that jobs share by turns. Raises ``NotLeading``."""
         self._require_leading()
         return self.agents.sharing.status()
 
     def _age_s(self) -> float | None:
-        """Of what is known of jobs and agents; None: nothing is."""
+        """Age of what is known of jobs and agents; None: nothing is."""
         if self.term:
             return 0.0
         return None if self._led_until is None else round(trio.current_time() - self._led_until, 3)

@@ -41,7 +41,7 @@ log = logging.getLogger("inaproto.controller")
 http_log = logging.getLogger("inaproto.controller.http")
 
 NAME_BYTES_MAX: Final = 128
-"""Of hosts and switches, in messages."""
+"""Most bytes of names of hosts and switches, in messages."""
 DRAIN_S: Final = 1.0
 """Answers under way have so long when it ends."""
 

@@ -89,7 +89,7 @@ class JobClient:
         return self.ask("POST", f"/v1/trees/{quote(name, safe='')}/move", asked, wait_s=wait_s)
 
     def status(self) -> dict[str, Any]:
-        """Of the one that leads; where none does, of the first that answers: it says of when it is."""
+        """Status of the one that leads; where none does, of the first that answers: it says of when it is."""
         follower: dict[str, Any] | None = None
         problems: list[str] = []
         for controller in self._controllers:

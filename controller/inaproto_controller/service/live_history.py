@@ -43,7 +43,7 @@ _ABORTS: Final = {
     Mark.ABORTED_CHANGED: "changed",
 }
 _SAID_TWICE: Final = "round aborted: "
-"""By marks, of what has its place anyway."""
+"""Marks that begin so are of what has its place anyway."""
 TREE_LOST: Final = "its tree is given up: a switch of it is lost, or is not in the cluster file any more"
 
 E = TypeVar("E", bound=Event)
@@ -54,7 +54,7 @@ class Unsaved:
     """Since it was asked last."""
 
     rows: Sequence[tuple[int, str]]
-    """By number, in the place of those before."""
+    """Rows by number, in the place of those before."""
     gone: Sequence[int]
 
 
@@ -66,7 +66,7 @@ class LiveHistory:
         self.since = wall_clock()
         self.rounds: dict[str, int] = dict.fromkeys(("begun", "committed"), 0)
         self.aborts: dict[str, int] = dict.fromkeys(_ABORTS.values(), 0)
-        """By why."""
+        """Aborts by why."""
         self._counts = {"turns": 0, "fallbacks": 0, "migrations": 0}
         self._forget_all()
 
@@ -80,11 +80,11 @@ class LiveHistory:
         self._moves: _Kept[TreeMove] = _Kept(EVENTS_MAX, self._note)
         self._led: _Kept[Led] = _Kept(EVENTS_MAX, self._note)
         self._deciding: dict[str, Version] = {}
-        """By pool: the round that has just been committed."""
+        """Round of each pool that has just been committed."""
         self._moving: dict[str, int] = {}
         """Job: key of its migration that is under way."""
         self._roots: dict[int, str] = {}
-        """Of live jobs, by number: the last tree, though it was given up."""
+        """Last root of live jobs, by number, though the tree was given up."""
 
     # -- kept beyond this process
 
@@ -136,7 +136,7 @@ class LiveHistory:
         return number
 
     def unsaved(self, most: int) -> Unsaved:
-        """Of what has to be written so that the store has all of this, the next ``most`` rows. It is given
+        """Next ``most`` rows of what has to be written so that the store has all of this. They are given
         once."""
         gone = list(islice(self._gone, most))
         numbers = list(islice(self._unsaved, most - len(gone)))
@@ -196,7 +196,7 @@ class LiveHistory:
             self._rounds.put(key, replace(seen, ended_at=self.now(), outcome=outcome))
 
     def _decided(self, pool: str, what: str) -> None:
-        """Of turns a coordinator speaks right after it has said that a round is committed."""
+        """Note turns, of which a coordinator speaks right after it has said that a round is committed."""
         version = self._deciding.get(pool)
         if version is None:
             return

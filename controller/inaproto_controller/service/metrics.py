@@ -12,7 +12,7 @@ from inaproto_controller.service.observed import Presence
 
 
 def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
-    """Of ``Controller.status``."""
+    """Metrics made of ``Controller.status``."""
     made = Families()
     made.build("controller", status["version"])
     made.gauge("uptime_seconds", "Since the daemon was started.", status["uptime_s"])
@@ -26,7 +26,7 @@ def controller_metrics(status: Mapping[str, Any]) -> list[Metric]:
 
 
 def _of_trees(made: Families, trees: Mapping[str, Any]) -> None:
-    """Of jobs on the path ``shared``."""
+    """Metrics of jobs on the path ``shared``."""
     switches = trees.get("switches", {}).values()
     made.gauge("controller_slots", "Leases that switches may give.", sum(one["slots"] for one in switches))
     made.gauge("controller_slots_lent", "Leases that jobs have.", sum(len(one["lent"]) for one in switches))

@@ -19,7 +19,7 @@ class Presence(StrEnum):
 
 
 class Phase(StrEnum):
-    """Of a grant, as its agent says."""
+    """Phase of a grant, as its agent says."""
 
     HELD = "held"
     RUNNING = "running"
@@ -41,7 +41,7 @@ class Agent:
     applied: int = 0
     """Revision of the wishes that it last made true."""
     holds: Mapping[int, Hold] = field(default_factory=lambda: MappingProxyType({}))
-    """By number of the grant, some of which may be unknown here."""
+    """Holds by number of the grant, some of which may be unknown here."""
 
 
 NOT_HEARD: Final = Agent(Presence.UNKNOWN)

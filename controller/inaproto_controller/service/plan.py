@@ -128,7 +128,7 @@ class _Plan:
     # -- what nobody has any more
 
     def give_trees_up(self) -> None:
-        """Of a switch that is lost, or that the cluster has no more."""
+        """Give up the trees of a switch that is lost, or that the cluster has no more."""
         self._planner.enter(self._wishes())
         for wish in self._wishes():
             if wish.tree is None:

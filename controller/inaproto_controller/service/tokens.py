@@ -16,7 +16,7 @@ from inaproto.errors import LocalMisuse
 from inaproto_controller.cluster.desired import Job
 
 RECORD: Final = "secret/job_tokens"
-"""Of the store, where the deployment has no ``job_secret``."""
+"""Record of the store with the secret, where the deployment has no ``job_secret``."""
 DAY_S: Final = 86400
 
 
@@ -37,7 +37,7 @@ class IssuedTokens:
     days: int
 
     def admitted(self, job: Job) -> Job:
-        """With a token. Raises ``LocalMisuse`` for a job for which there can be none."""
+        """The job with a token. Raises ``LocalMisuse`` for a job for which there can be none."""
         expires_s = int(job.submitted_at) + self.days * DAY_S
         found = replace(job, nonce=secrets.randbits(64), expires_s=expires_s)
         return replace(found, token_hash=hash_of(self._issue(found)))

@@ -12,7 +12,7 @@ from inaproto_controller.service.controller import Controller, JobRefused, NoSuc
 class Moved:
     job: str
     root: str
-    """That was chosen; empty: wherever the plan has it."""
+    """Root that was chosen; empty: wherever the plan has it."""
     stands: bool
     """Its ring is there."""
     move: dict[str, Any] | None

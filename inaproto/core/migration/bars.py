@@ -23,7 +23,7 @@ class _Bar:
     until: int
     length_ns: int
     epoch: int
-    """Of the wish that was refused."""
+    """Epoch of the wish that was refused."""
     is_refused: bool = True
     """It still is, by what is reported."""
 

@@ -296,7 +296,7 @@ class TreeMigration(JobMoves):
         return [ToSwitch(switch.name, request)]
 
     def _wanted(self) -> dict[str, Lease]:
-        """By switch, what is to be acquired there next; the older epoch first."""
+        """What is to be acquired next at each switch; the older epoch first."""
         found: dict[str, Lease] = {}
         acquiring = [job for job in self._jobs.values() if job.phase is Phase.ACQUIRING]
         for job in sorted(acquiring, key=lambda its: its.epoch):

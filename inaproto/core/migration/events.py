@@ -29,7 +29,7 @@ class MigrationConfig:
     switches: tuple[str, ...]
     """All that have slots, by name."""
     slots: tuple[int, ...] = ()
-    """Of each of them; empty: not known. A job waits for no other where one is free."""
+    """Slots of each of them; empty: not known. A job waits for no other where one is free."""
     jobs_max: int = 1024
     """Jobs that have a tree or want one."""
     resend_ns: int = 200 * MS
@@ -67,7 +67,7 @@ class JobRecord:
     tree: Tree | None
     """The last that it may have got slots for."""
     epoch: int
-    """Of ``tree``; 0: none."""
+    """Epoch of ``tree``; 0: none."""
     target: Tree | None
     """What the newest plan gives it."""
 

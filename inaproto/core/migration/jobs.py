@@ -55,14 +55,14 @@ class Switch:
     """Empty: it has not answered (yet)."""
     held: tuple[Lease, ...] = ()
     number: int = 0
-    """Of the last request."""
+    """Number of the last request."""
     asked: SlotRequest | None = None
     """The request under way."""
     at: Instant | None = None
     """When it is asked again, or asked what it holds."""
     tries: int = 0
     is_due: bool = True
-    """To be asked what it holds, before all else."""
+    """Whether it is to be asked what it holds, before all else."""
     is_lost: bool = False
 
     def holds(self, lease: Lease | None) -> bool:
@@ -203,7 +203,7 @@ class JobMoves:
         return all(self._free.get(at, 1) > 0 for at in switches)
 
     def _free_beside_leavers(self) -> dict[str, int]:
-        """Of switches that a job has yet to leave: slots that nobody has, or is about to get."""
+        """Slots, of switches that a job has yet to leave, that nobody has or is about to get."""
         leavers = [its for its in self._jobs.values() if _holds_up(its)]
         found = {at: self._slots.get(at, 0) for job in leavers for at in self._order(job)}
         if not found:

@@ -53,7 +53,7 @@ class Outcome(Enum):
     REFUSED = "refused"
     """No slot is free, or the job has another lease here."""
     RELEASED = "released"
-    """Also where it was not held."""
+    """It is not held now, and perhaps was not before."""
     OLD_BOOT = "old_boot"
     """Not obeyed: the switch has restarted since."""
     OLD_TERM = "old_term"
@@ -62,10 +62,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """Of the coordinator to a switch."""
+    """Request of the coordinator to a switch."""
 
     term: int
-    """Of the coordinator, from 1."""
+    """Term of the coordinator, from 1."""
     number: int
     """Per switch and term, from 1."""
     boot: str
@@ -80,13 +80,13 @@ class SlotAnswer:
     switch: str
     boot: str
     term: int
-    """Of the request."""
+    """Term of the request."""
     number: int
     outcome: Outcome
     held: tuple[Lease, ...]
     """After the request, in order."""
     newest_term: int
-    """That the switch has heard of."""
+    """Newest term that the switch has heard of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,10 @@ class LedgerView:
     boot: str
     capacity: int
     held: tuple[tuple[Lease, Instant], ...]
-    """With when each runs out."""
+    """Leases, with when each runs out."""
     term: int
     number: int
-    """Of the last request that was obeyed."""
+    """Number of the last request that was obeyed."""
 
 
 class SlotLedger:
@@ -217,7 +217,7 @@ class SlotLedger:
         """Until when, in the order of their grants."""
         self._last: SlotRequest | None = None
         self._outcome = Outcome.TOLD
-        """Of the last request."""
+        """Outcome of the last request."""
 
     @property
     def deadline(self) -> Instant | None:

@@ -54,7 +54,7 @@ class Move:
     operation: int | None = None
     """The last that was heard of before the ring was given up."""
     operations: int | None = None
-    """By the hosts meanwhile; None: not known (yet)."""
+    """Operations by the hosts meanwhile; None: not known (yet)."""
     failed: str = ""
 
     @property
@@ -79,7 +79,7 @@ class Moves:
 
     def __init__(self) -> None:
         self._roots: dict[str, str] = {}
-        """Of jobs whose rings stand, or stood last."""
+        """Roots of jobs whose rings stand, or stood last."""
         self._under_way: dict[str, Move] = {}
         self._done: deque[Move] = deque(maxlen=MOVES_MAX)
         self._counted: dict[int, None] = {}

@@ -42,7 +42,7 @@ class TreeNumbers:
 
     @property
     def trees(self) -> Mapping[int, FabricTree]:
-        """By number."""
+        """Trees by number."""
         return self._trees
 
     def of(self, tree: FabricTree) -> int:
@@ -58,6 +58,6 @@ class TreeNumbers:
         return StoredTrees(record, {number: self._trees[number] for number in numbers_in(record)}, self.next)
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Of trees that somebody has, or may be getting; of others nothing more is heard."""
+        """Keep the numbers of trees that somebody has, or may be getting; of others nothing more is heard."""
         for number in [number for number in self._trees if number not in numbers]:
             del self._numbers[self._trees.pop(number)]

@@ -101,23 +101,23 @@ class TreeService:
         self._slots = frozenset(() if config.migration is None else config.migration.switches)
         self._root = ""
         self._states: dict[str, TreeState] | None = None
-        """By job, as the root has reported last; None: it has not since this leader came."""
+        """States by job, as the root has reported last; None: it has not since this leader came."""
         self._pages: dict[str, tuple[TreeState, ...]] = {}
-        """By agent: what it has begun to report."""
+        """What each agent has begun to report."""
         self._taken = (0, 0)
         self._wishes: dict[str, TreeWished] = {}
         self._revision = 0
         self._told: tuple[TreeWished, ...] | None = None
         """The wishes of this revision."""
         self._sent_at: Instant | None = None
-        """To the root's present session, last."""
+        """When the root's present session was told last."""
         self._held_told: frozenset[str] | None = None
         self._moves = Moves()
         self._bars = Bars(config.bar_ns, config.bar_max_ns)
         self._places: Mapping[str, int] = {}
         self._token = 0
         self._record_tokens: dict[int, tuple[TreeMigration, int]] = {}
-        """Whose record a token is for, and its own token."""
+        """Core whose record a token is for, and its own token."""
         self._roots_tokens: dict[int, dict[str, str]] = {}
         self._look_at: Instant | None = None
         self._forget_at: Instant | None = None

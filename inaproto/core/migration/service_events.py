@@ -65,7 +65,7 @@ class ServiceConfig:
 @dataclass(frozen=True, slots=True)
 class SwitchSaid:
     agent: str
-    """Whose session it is."""
+    """Agent whose session it is."""
     message: SlotAnswer | SlotsChanged
 
 
@@ -82,7 +82,7 @@ class Reported:
 
     agent: str
     term: int
-    """Of the wishes that it has taken, with their revision."""
+    """Term of the wishes that it has taken, with their revision."""
     revision: int
     states: tuple[TreeState, ...]
     more: bool = False
@@ -238,9 +238,9 @@ ServiceAction = (
 @dataclass(frozen=True, slots=True)
 class ServiceView:
     root: str
-    """That has a session, and has reported."""
+    """Root that has a session, and has reported."""
     revision: int
-    """Of the newest wishes."""
+    """Revision of the newest wishes."""
     taken: tuple[int, int]
     """Term and revision of the wishes that the root took."""
     epoch: int
@@ -252,7 +252,7 @@ class ServiceView:
     wanted: Mapping[str, str]
     """Roots that people want."""
     wishes: tuple[TreeWished, ...]
-    """By job."""
+    """Wishes by job."""
     migration: MigrationView | None
     under_way: tuple[Move, ...]
     done: tuple[Move, ...]

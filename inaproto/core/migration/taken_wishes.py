@@ -56,7 +56,7 @@ class Report:
     """Tell the controller where jobs are, in as many messages as it needs."""
 
     term: int
-    """Of the wishes that were taken, with their revision."""
+    """Term of the wishes that were taken, with their revision."""
     revision: int
     states: tuple[TreeState, ...]
 

@@ -21,7 +21,7 @@ class WantedRoots:
     def __init__(self, roots: Mapping[str, str], absent_ns: int) -> None:
         """``absent_ns``: a job that is not reported for so long is over."""
         self.durable = dict(roots)
-        """By job, in the order in which people have wished for them."""
+        """Roots by job, in the order in which people have wished for them."""
         self._newest = self.durable
         """The same, or what is on its way to the disk."""
         self._absent_ns = absent_ns

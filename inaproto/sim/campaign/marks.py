@@ -112,7 +112,7 @@ _FURTHER: Final = {
     "a rank was told: ": "a rank's job failed with this code",
     "a rank could not go on: ": "a rank of an elastic job ended with this code",
 }
-"""Of marks that are not declared, or of all that begin so."""
+"""Texts of marks that are not declared, or of all that begin so."""
 
 
 _OF_RECOVERY: Final = {

@@ -241,7 +241,7 @@ class _Drawing:
             ElementTree.SubElement(bar, "title").text = said
 
     def _height_at(self, at: int) -> float:
-        """Of a time, between the points around it."""
+        """Height of a time, between the points around it."""
         before = [point.y for point in self._scene.points if point.at <= at]
         if not before:
             return self._top

@@ -76,7 +76,7 @@ class Point:
 @dataclass(slots=True)
 class Scene:
     nodes: dict[str, int]
-    """By name."""
+    """Nodes by name."""
     points: list[Point] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
     begin: int = 0
@@ -276,7 +276,7 @@ def _around(switch: int, hosts: list[int], config: WorldConfig) -> list[int]:
 
 
 def kind_of_frame(what: Record, *, is_downward: bool) -> Kind:
-    """Of what a link was given. Middle and last packets have no INA header: the direction tells."""
+    """Kind of what a link was given. Middle and last packets have no INA header: the direction tells."""
     if "nak" in what:
         return Kind.NAK if what["nak"] else Kind.ACK
     if "error" in what or "WRITE" not in what["what"]:

@@ -98,7 +98,7 @@ class Counterexample:
     run: list[str]
     """A shortest run, step by step."""
     aftermath: list[str]
-    """Of a run that is stuck: one way on without faults, until nothing new happens or it gets long."""
+    """One way on without faults of a run that is stuck, until nothing new happens or it gets long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class _Search(Generic[State, Step]):
         self._progress = progress
         self._number: dict[State, int] = {}
         self._states: list[State] = []
-        """By number: the keys of the dictionary once more, as references."""
+        """States by number: the keys of the dictionary once more, as references."""
         self._parent = array("i")
         self._finished = array("i")
         self._from = array("i")

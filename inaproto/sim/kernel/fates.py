@@ -24,19 +24,19 @@ class Fate(NamedTuple):
     drop: bool = False
     delay_ns: int = 0
     copy_delay_ns: int = -1
-    """Of a duplicate; 0: right behind the frame."""
+    """Delay of a duplicate; 0: right behind the frame."""
     corrupt_bit: int = -1
     cut_bytes: int = -1
     """Bytes that are left of it."""
 
 
 LinkFates = Mapping[str, Mapping[int, Fate]]
-"""By link direction, then by the frame's number on it."""
+"""Fates by link direction, then by the frame's number on it."""
 
 
 class FateSource(Protocol):
     recorded: dict[int, Fate]
-    """By the frame's number on this link direction, from 0."""
+    """Fates by the frame's number on this link direction, from 0."""
 
     def next(self, frame_bytes: int) -> Fate | None:
         """The fate of the next frame; None: it passes unharmed."""

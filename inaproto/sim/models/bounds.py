@@ -68,8 +68,8 @@ class Bounds(OverlayChecker):
 
 
 def _is_ahead(merged: Clocks, root: Clocks, most: int) -> bool:
-    """Of somebody who has not left, and of whom it is known here what the root has: a node forgets that of
-    those whom it no longer speaks for, while their last sums may still be with it."""
+    """Whether it is ahead of somebody who has not left, and of whom it is known here what the root has: a
+    node forgets that of those whom it no longer speaks for, while their last sums may still be with it."""
     return any(clock < FOREVER and clock - root[w] > most for w, clock in merged.items() if w in root)
 
 
@@ -97,7 +97,7 @@ class Removals(OverlayChecker):
                 raise Violated(self.name, f"{server} removes worker {worker}: {server.core.view()}")
 
     def _is_there(self, server: Server, worker: WorkerId) -> bool:
-        """By what both ends of every edge take for true."""
+        """Whether it is there, by what both ends of every edge take for true."""
         number = self.world.config.workers[worker].host
         seat = self._seat(server.shard, number)
         for _ in self.world.hosts:

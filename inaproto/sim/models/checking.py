@@ -22,7 +22,7 @@ class OverlayChecker:
         self.world = world
 
     def stepped(self, seat: NodeSeat, event: NodeEvent, actions: Sequence[NodeAction]) -> None:
-        """Of a host's node."""
+        """Step of a host's node."""
 
     def root_stepped(self, server: Server, event: RootEvent, actions: Sequence[RootAction]) -> None: ...
 

@@ -22,7 +22,7 @@ FIRST_SERVER: Final = 1000
 """The node of shard 0's parameter server; hosts have lower numbers."""
 _CLEAR: Final = Weather()
 Below = tuple[tuple[int, tuple[int, ...]], ...]
-"""Of a tree: each node that has children, with them."""
+"""A tree: each node that has children, with them."""
 
 
 class FaultKind(StrEnum):
@@ -100,13 +100,13 @@ class WorkerSetup:
     think_ns: int
     """For an update, at most."""
     pushes: int = 1
-    """Of an update."""
+    """Pushes of an update."""
     empty_every: int = 0
     """Every so many updates one has no push; 0: none."""
     pull_every: int = 1
     """Clocks between two pulls."""
     extra_staleness: int = 0
-    """That it asks for beyond that of the shard; below 0: less, 0 at least."""
+    """Staleness that it asks for beyond that of the shard; below 0: less, 0 at least."""
     staleness_spread: int = 0
     """How much more or less each pull asks for, at most."""
     side_pulls: int = 0
@@ -178,7 +178,7 @@ class OverlayConfig:
 
     @property
     def updates(self) -> int:
-        """Of all workers."""
+        """Updates of all workers."""
         return sum(worker.clocks for worker in self.workers)
 
     def tree(self, shard: int) -> OverlayTree:
@@ -207,7 +207,7 @@ class OverlayConfig:
         return Shape.of(node, tree.children, worker.get)
 
     def spec(self, shard: int) -> ShardSpec:
-        """With an element for each update, and some that any addition shows in."""
+        """Shard with an element for each update, and some that any addition shows in."""
         setup = self.shards[shard]
         return ShardSpec(
             elements=self.updates + NOISE,

@@ -49,7 +49,7 @@ class Host(Machine):
 
     @property
     def worker_number(self) -> int | None:
-        """Of the worker that lives here when the host is up."""
+        """Number of the worker that lives here when the host is up."""
         return self._worker
 
     def begin(self) -> None:
@@ -108,7 +108,7 @@ class NodeSeat:
     def begin(self) -> None:
         worker = self.config.worker
         self.durable = 0 if worker is None else self.host.world.ledgers[self.shard].clocks[worker]
-        """Of its worker on the disk of the server, when it started."""
+        """Clock of its worker on the disk of the server, when it started."""
         self.core = ShardNode(self.config, self.host.now)
         self._timer = Timer(self.host, lambda: self.core.deadline, lambda: self.step(Woke()))
         self.step(Woke())

@@ -23,7 +23,7 @@ class Ledger:
         self._full = clocks
         """Updates that each worker is to make."""
         self.made: dict[tuple[int, int], int] = {}
-        """By worker and clock the newest attempt."""
+        """Newest attempt by worker and clock."""
         self.clocks: dict[int, int] = dict.fromkeys(range(len(clocks)), 0)
         """On disk."""
         self.extent = [0] * len(clocks)
@@ -118,14 +118,15 @@ class Ledger:
         self.settled[worker, clock] = attempt
 
     def attempt_of(self, worker: int, clock: int, code: float) -> int | None:
-        """Which making of an update weights with that code have; None: none, or not once."""
+        """Attempt whose update weights with that code have; None: none, or not once."""
         newest = self.made.get((worker, clock))
         if newest is None:
             return None
         return next((a for a in range(newest, -1, -1) if self._values.code(worker, clock, a) == code), None)
 
     def check_sum(self, weights: Numbers, updates: list[tuple[int, int, int]], where: str) -> None:
-        """That weights are the first ones and these updates: exactly, or as near as additions can be."""
+        """Check that weights are the first ones and these updates: exactly, or as near as additions can
+        be."""
         total, size = self._values.total(updates)
         if self._values.is_exact:
             is_right = weights.tobytes() == total.tobytes()

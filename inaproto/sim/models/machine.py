@@ -33,7 +33,7 @@ class Machine:
 
     @property
     def now(self) -> Instant:
-        """By its own clock."""
+        """Time by its own clock."""
         return Instant(self.world.agenda.now + self._clock_ns)
 
     def start(self) -> None:

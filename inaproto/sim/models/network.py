@@ -44,7 +44,7 @@ class Connection:
     other: Seat
     is_broken: bool = False
     arrival: dict[NodeId, int] = field(default_factory=dict)
-    """Of the last item on its way to each end."""
+    """Arrival of the last item on its way to each end."""
     held: dict[NodeId, deque[Word]] = field(default_factory=dict)
     """Words to each end, stopped by a partition."""
 

@@ -25,7 +25,7 @@ ATTEMPT: Final = 256
 
 
 class Values:
-    """Of one shard."""
+    """Values of one shard."""
 
     def __init__(self, config: OverlayConfig, shard: int) -> None:
         self._config = config
@@ -41,7 +41,7 @@ class Values:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of what travels."""
+        """Type of what travels."""
         return self.spec.numpy_dtype
 
     @property
@@ -115,7 +115,7 @@ class Values:
     # --- what is in weights
 
     def codes(self, weights: Numbers) -> list[list[float]]:
-        """By worker and clock less 1: what its element says. ``weights`` as they travel."""
+        """What each worker's element says, by worker and clock less 1. ``weights`` as they travel."""
         found: list[float] = (weights[: self._codes].astype(np.float64) / (1 << self._shift)).tolist()
         return [
             found[at : at + its.clocks] for at, its in zip(self._first, self._config.workers, strict=True)
@@ -182,7 +182,7 @@ class Values:
         return total
 
     def say(self, numbers: Numbers | None) -> str:
-        """Which updates are in, and a checksum; for logs and the digest."""
+        """Say which updates are in, and a checksum; for logs and the digest."""
         if numbers is None:
             return "nothing"
         travels = self.travelling(numbers) if numbers.dtype != self.dtype else numbers

@@ -35,7 +35,7 @@ class Worker:
         self.clocks: dict[int, int] = {}
         """Its clock in each shard that has said so."""
         self.open: dict[int, int] = {}
-        """Of shards that have a part of the update that it is making: its clock to be."""
+        """Clocks to be of shards that have a part of the update that it is making."""
         self.is_over = False
         self._requests = 0
         self._waiting: dict[tuple[int, int], NodeEvent] = {}

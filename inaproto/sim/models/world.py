@@ -122,7 +122,7 @@ class OverlayWorld:
     # --- running
 
     def run(self) -> OverlayResult:
-        """To the end, or to the first violation. Never raises for a fault of the parts."""
+        """Run to the end, or to the first violation. Never raises for a fault of the parts."""
         violation = None
         try:
             self._run()

@@ -14,7 +14,7 @@ SHOWN_MAX: Final = 12
 NAMED_MAX: Final = 8
 ROUNDS_LOOKED_AT: Final = 50
 ROUNDS_MIN: Final = 10
-"""Of fewer nothing is concluded."""
+"""Rounds of which something can be concluded; of fewer nothing is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ def _tiles(
 
 
 def _row(job: Job) -> dict[str, Any]:
-    """Of the table of jobs."""
+    """Row of the table of jobs."""
     return {
         "number": job.number,
         "name": job.spec.name,
@@ -217,7 +217,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def span(seconds: float) -> str:
-    """Of time, for people: 12 ms, 3.5 s, 10 min, 1 h 5 min, 2 d 3 h."""
+    """Span of time, for people: 12 ms, 3.5 s, 10 min, 1 h 5 min, 2 d 3 h."""
     if seconds < 0.9995:
         return f"{1000 * max(0.0, seconds):.0f} ms"
     if seconds < 59.95:

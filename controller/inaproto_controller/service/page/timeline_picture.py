@@ -42,7 +42,7 @@ _BAR_WIDTH_MIN: Final = 1.5
 _TICKS_MAX: Final = 6
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800)
 _TICK_ROOM: Final = 76.0
-"""Of half a tick's label, and of that of now as far as it is left of it."""
+"""Room of half a tick's label, and of that of now as far as it is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Lane:
     is_pool: bool
     colour: int | None = None
     share: str = ""
-    """Of the window, in which the job had the pool."""
+    """Share of the window in which the job had the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class _Drawing:
         fallbacks = [one for one in happened.fallbacks if self._is_seen(one.at)]
         moves = [one for one in happened.moves if self._is_seen(one.at, one.ended_at or now)]
         self._middles: dict[tuple[str, str], float] = {}
-        """Of lanes, by pool and job; of a pool itself: without a job."""
+        """Middles of lanes, by pool and job; of a pool itself: without a job."""
         self._of_jobs: dict[str, list[float]] = {}
         lanes = self._lanes(turns, rounds, {one.job for one in fallbacks} | {one.job for one in moves})
         shown = lanes[:LANES_MAX]

@@ -147,7 +147,7 @@ SCHEMA: Final[tuple[str, ...]] = (
     """,
     "CREATE TABLE events (number BIGINT PRIMARY KEY, body TEXT NOT NULL);",
 )
-"""By version, from 1: what makes it of the one before. Both databases take all of it."""
+"""Statements by version, from 1: what makes it of the one before. Both databases take all of it."""
 
 
 def prepare(database: Database, *, has_tables: bool, store_id: Callable[[], str], where: str) -> None:

@@ -19,7 +19,7 @@ _BUSY_S: Final = 5.0
 _PASSING: Final = frozenset(
     (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 )
-"""Of a file that can be used, only not now."""
+"""Errors of a file that can be used, only not now."""
 
 
 class SqliteStore(LedStore["_Sqlite"]):

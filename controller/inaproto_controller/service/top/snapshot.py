@@ -32,7 +32,7 @@ class Snapshot:
     controller: Mapping[str, Any] | None = None
     """Its status; None: there is none, or it did not answer."""
     jobs: Sequence[Mapping[str, Any]] = ()
-    """Of the controller that leads, those that are not over."""
+    """Jobs of the controller that leads, those that are not over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _controller(status: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) ->
 
 
 def _group(group: Mapping[str, Any]) -> tuple[object, ...]:
-    """Of jobs that share a pool."""
+    """Group of jobs that share a pool."""
     turns, missing = group["turns"], len(group["missing"])
     jobs = (f"{name} {job['turns']}" for name, job in group["jobs"].items())
     return (
@@ -170,7 +170,7 @@ def _notes(
 
 
 def scaled(value: float) -> str:
-    """With three digits: 12.3M."""
+    """Number with three digits: 12.3M."""
     for scale, letter in _SCALES:
         if value >= scale:
             return f"{value / scale:.3g}{letter}"

@@ -19,7 +19,7 @@ from inaproto_controller.planning.planned_options import PlannedOptions, Wanting
 from inaproto_controller.planning.trees.shared_roots import UNKNOWN, Gain, RootConfig, SharedJob, assign_roots
 
 JOBS_MAX: Final = 512
-"""That are planned for; the coordinator takes twice as many, for some are yet to end."""
+"""Most jobs that are planned for; the coordinator takes twice as many, for some are yet to end."""
 
 
 class TreePlan(NamedTuple):
@@ -33,9 +33,9 @@ class TreePlans:
     known: FabricTrees
     config: RootConfig = field(default_factory=RootConfig)
     planned: PlannedOptions | None = None
-    """By whom trees are planned; None: a job has those of its nearest roots."""
+    """Planner of trees; None: a job has those of its nearest roots."""
     _gains: dict[str, Gain] = field(default_factory=dict)
-    """Of jobs whose step was known once."""
+    """Gains of jobs whose step was known once."""
     _steps: dict[str, StepTimes] = field(default_factory=dict)
     """From which their gains are."""
     _placed: tuple[list[SharedJob], dict[str, int | None]] | None = None

@@ -102,13 +102,13 @@ class TreeService:
         """None: this controller does not lead, and the core is told to nobody."""
         self._core = service.TreeService(self._config(0))
         self._events: deque[ServiceEvent] = deque()
-        """That the core is yet to hear."""
+        """Events that the core is yet to hear."""
         self._is_stepping = False
         self._refused = ""
         """Why what an agent has just said cannot be."""
         self._roots_to_write: deque[PersistRoots] = deque()
         self._one_write = trio.Lock()
-        """Of roots: those that were wanted first are written first."""
+        """Lock of writes of roots: those that were wanted first are written first."""
         self._stirred = trio.Event()
         self._news = trio.Event()
 

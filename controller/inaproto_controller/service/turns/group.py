@@ -263,7 +263,7 @@ class SharingGroup:
         return max(places, default=None)
 
     def steps(self) -> Mapping[JobId, StepTimes]:
-        """Of jobs whose training step is known."""
+        """Steps of jobs whose training step is known."""
         return self._planner.steps()
 
     def _tell(self, event: SharingEvent) -> bool:

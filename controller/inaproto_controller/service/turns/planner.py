@@ -28,23 +28,24 @@ from inaproto_controller.cluster.step_times import Speeds, StepTimes
 from inaproto_controller.planning.turns.turns import JobFacts, StandingTurn, TurnConfig, next_turn
 
 UNMEASURED_OPERATIONS: Final = 8
-"""Of a turn of a job whose step is not known, where others want turns, too."""
+"""Operations of a turn of a job whose step is not known, where others want turns, too."""
 ROUND_TRIP_S: Final = 5e-3
 """Between the wish for a turn and its standing, until that is seen: three messages, and a write to disk."""
 ROUND_TRIPS: Final = 9
-"""That were seen last."""
+"""Round trips that were seen last."""
 ROUND_TRIPS_MIN: Final = 3
-"""That must be seen before they count."""
+"""Round trips that must be seen before they count."""
 PATIENCE_S: Final = 0.25
 """That a pool is left free for a turn that is to be asked for later; or ten round trips. Where all-reduces
 end sooner than predicted, that time never comes: the next has begun by then, and that after it is far off."""
 ROUND_TRIP_SHARE: Final = 1.25
-"""Of their median: what a turn is asked for sooner."""
+"""Share of their median by which a turn is asked for sooner."""
 PAUSE_S: Final = 2.0
 PAUSE_STEPS: Final = 2.0
 """A job that begins no all-reduce for so long, and for so many of its steps, pauses."""
 PLANNED_OPERATIONS_MAX: Final = 8_192
-"""Of one step each of all jobs that turns are planned for. A plan takes some microseconds for each."""
+"""Most operations, of one step each of all jobs, that turns are planned for. A plan takes some microseconds
+for each."""
 PLANNED_JOBS_MAX: Final = 64
 STALL_S: Final = 5.0
 STALL_RATIO: Final = 8.0
@@ -58,12 +59,12 @@ AGE_MAX: Final = 10.0
 class PlannerConfig:
     ina_ratio: float = 2.0
     latency: float = 50e-6
-    """Of an all-reduce, seconds."""
+    """Latency of an all-reduce, seconds."""
     turns: TurnConfig = field(default_factory=lambda: TurnConfig(round_trip=ROUND_TRIP_S))
 
 
 class Place(NamedTuple):
-    """Of a seat, in the controller's time, seconds."""
+    """Place of a seat, in the controller's time, seconds."""
 
     operation: int
     is_running: bool
@@ -115,7 +116,7 @@ class TurnPlanner:
         """Last turn of each job."""
         self._stands: dict[Epoch, float] = {}
         self._times: dict[JobId, tuple[object, StepTimes | None]] = {}
-        """And of what: the same is not worked out again."""
+        """Times, and of what they are: the same is not worked out again."""
         self._free_since: float | None = None
         """When a turn was put off first, since the last one."""
         self._took: deque[float] = deque(maxlen=ROUND_TRIPS)
@@ -126,7 +127,7 @@ class TurnPlanner:
 
     @property
     def round_trip(self) -> float:
-        """That plans reckon with, seconds."""
+        """Round trip that plans reckon with, seconds."""
         if len(self._took) < ROUND_TRIPS_MIN:
             return self._config.turns.round_trip
         return ROUND_TRIP_SHARE * median(self._took)
@@ -176,7 +177,7 @@ class TurnPlanner:
         return Wish(TurnWanted(proposal.job, None, proposal.first, proposal.until), inf)
 
     def steps(self) -> Mapping[JobId, StepTimes]:
-        """Of jobs whose step was known when turns were planned last."""
+        """Steps of jobs whose step was known when turns were planned last."""
         return {job: times for job, (_, times) in self._times.items() if times is not None}
 
     def _forget(self, jobs: Mapping[JobId, Sequence[SeatNews]], turns: Sequence[TurnView]) -> None:
@@ -227,7 +228,7 @@ class TurnPlanner:
 
 
 def _is_quick(jobs: Collection[JobFacts]) -> bool:
-    """To plan for."""
+    """Whether they are quick to plan for."""
     operations = sum(one.times.count for one in jobs)
     return operations <= PLANNED_OPERATIONS_MAX and len(jobs) <= PLANNED_JOBS_MAX
 

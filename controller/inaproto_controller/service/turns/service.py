@@ -285,7 +285,7 @@ class SharingService:
         return max((one for one in found if one is not None), default=None)
 
     def steps(self) -> dict[str, StepTimes]:
-        """Of jobs whose training step is known."""
+        """Steps of jobs whose training step is known."""
         return {job: times for group in self._groups.values() for job, times in group.steps().items()}
 
     def status(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from inaproto.core.migration.events import PlanWanted, Tree
 from inaproto.errors import ConfigError
 
 Targets = Mapping[str, str]
-"""By job: the letters of its tree's switches; empty: none."""
+"""Letters of the switches of each job's tree; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class MigrationWorldConfig:
     losses: int = 1
     """Messages between coordinator and switches."""
     duplicates: int = 1
-    """Of such messages; the copy comes any time later."""
+    """Copies of such messages; the copy comes any time later."""
     crashes: int = 1
-    """Of the coordinator."""
+    """Crashes of the coordinator."""
     reboots: int = 1
-    """Of switches, which are empty then."""
+    """Reboots of switches, which are empty then."""
     outages: int = 1
-    """Of control sessions: the coordinator takes a switch for lost."""
+    """Outages of control sessions: the coordinator takes a switch for lost."""
     run_outs: int = 1
     """Leases that run out although somebody is there to renew them."""
     deaths: int = 1

@@ -18,13 +18,13 @@ Value = TypeVar("Value", bound=Hashable)
 
 DOWN: Final = -1
 GONE: Final = -2
-"""Of the coordinator, for ever."""
+"""State of the coordinator that is gone for ever."""
 COORDINATOR: Final = 0
 DISK: Final = 1
 WRITING: Final = 2
 """The record under way to the disk, 0: none."""
 PLANS: Final = 3
-"""That the planner has made."""
+"""Plans that the planner has made."""
 BUDGET: Final = 4
 BROKEN: Final = 5
 PARTS: Final = 6

@@ -119,7 +119,7 @@ class MigrationVariant:
     scenario: str = "swap"
     faults: int = 0
     kinds: tuple[str, ...] = ()
-    """Of faults that there may be one of; none: all but ``no_return``."""
+    """Kinds of faults that there may be one of; none: all but ``no_return``."""
 
 
 VARIANTS: Final[Mapping[str, MigrationVariant]] = {

@@ -36,7 +36,7 @@ TREES: Final = {
 STRUCK: Final = ("any", "ends")
 NOW: Final = Instant(0)
 WAIT_NS: Final = 1
-"""Of each kind: no wait ends by itself, for clocks stand still; see ``overlay_waits``."""
+"""Length of each kind of wait: none ends by itself, for clocks stand still; see ``overlay_waits``."""
 _PATIENCE: Final = Patience(heartbeat_ns=None, dead_ns=WAIT_NS, return_ns=WAIT_NS, start_ns=0)
 
 
@@ -47,9 +47,9 @@ class OverlayWorldConfig:
     """Updates of each worker, of which there is one on each node."""
     staleness: int = 0
     pulls: int = 1
-    """Of a worker, that may wait at once: with 2 it goes on to its next update while one waits."""
+    """Pulls of a worker that may wait at once: with 2 it goes on to its next update while one waits."""
     crashes: int = 1
-    """Of the server, or of any node that ``struck`` says."""
+    """Crashes of the server, or of any node that ``struck`` says."""
     struck: str = "any"
     """Or ``ends``: no fault strikes a node that has children."""
     resets: int = 0
@@ -112,7 +112,7 @@ class OverlayWorldConfig:
         )
 
     def element(self, node: int, clock: int) -> int:
-        """Of update ``clock`` of the node's worker."""
+        """Element of update ``clock`` of the node's worker."""
         return self.nodes.index(NodeId(node)) * self.clocks + clock - 1
 
     def node_config(self, node: NodeId) -> NodeConfig:

@@ -25,9 +25,9 @@ from inaproto.sim.explore.models.config import NOW
 
 _LEFT_OUT: Final = frozenset(("_config", "_counters", "_token", "_ancestors", "_patience", "_shard"))
 _UNUSED: Final = _LEFT_OUT | {"_last_window", "_met"}
-"""And what only notes for the log, and starts that take time, are made from."""
+"""Fields left out, and what only notes for the log, and starts that take time, are made from."""
 _WHILE_ASKING: Final = frozenset(("known", "_floor"))
-"""Of :class:`~inaproto.core.models.asking.Asking`, before the parent has answered."""
+"""Fields of :class:`~inaproto.core.models.asking.Asking` that count before the parent has answered."""
 
 Core = TypeVar("Core", ShardNode, ShardRoot)
 Value = TypeVar("Value", bound=Hashable)

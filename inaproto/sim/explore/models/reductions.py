@@ -89,7 +89,8 @@ class Reductions:
         return [whom for kind, whom in waits if kind == GONE and not world.is_up(state, whom)]
 
     def _settled(self, state: State) -> set[int]:
-        """And they will be until they hear something: no word is under way that the tree is torn down."""
+        """Whether they are, and will be until they hear something: no word is under way that the tree is torn
+        down."""
         world = self._world
         if any(self._has_mode(state[at]) for at in world.edges()):
             return set()

@@ -45,7 +45,7 @@ _CLOCK: Final = 0
 
 
 class Local(NamedTuple):
-    """Of a node: its core and its worker."""
+    """State of a node: its core and its worker."""
 
     core: int = DOWN
     clock: int = -1
@@ -278,7 +278,7 @@ def _said(word: Word) -> Clocks | None:
 
 
 def _known(core: ShardNode) -> set[WorkerId]:
-    """Of whom it could say anything about the root."""
+    """Workers of whom it could say anything about the root."""
     sub = core._sub
     asking = [worker for child in sub.children.bound(Bond.ASKED) for worker in child.floor]
     return {*sub.root, *(() if sub.cache is None else sub.cache.root), *asking}

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 from inaproto.sim.explore.models.machine import Numbers
 
 END: Final = -1
-"""Of a connection that its source has closed, after all that it said."""
+"""End of a connection that its source has closed, after all that it said."""
 CUT: Final = -2
-"""Of one that broke, or whose source has crashed: its words before that may be lost."""
+"""End of one that broke, or whose source has crashed: its words before that may be lost."""
 MEET: Final = -3
-"""Of a new connection, the beginning."""
+"""Beginning of a new connection."""
 ABSENT: Final = 0
 """There is no connection that its target knows, and none comes."""
 EMPTY: Final = 1

@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """That may still happen."""
+    """Faults that may still happen."""
 
     crashes: int
     resets: int
@@ -79,7 +79,7 @@ class Faults(NamedTuple):
 
 Found = list[tuple[Step, State]]
 Outcome = tuple[int, tuple[tuple[int, tuple[int, ...] | None], ...], int]
-"""Of a local step: the local state after it, what is told to whom, and what is wrong."""
+"""Outcome of a local step: the local state after it, what is told to whom, and what is wrong."""
 
 
 class OverlayExplored:
@@ -205,7 +205,7 @@ class OverlayExplored:
         return self._ancestors[node]
 
     def core(self, node: int, number: int) -> Any:
-        """Of a node or the server in this local state; None: it is down."""
+        """Core of a node or the server in this local state; None: it is down."""
         if node == ROOT:
             server = self.servers[number]
             return None if server.core == DOWN else self.seats.root.cores[server.core]

@@ -36,7 +36,7 @@ RANGES: Final = {
     "duplicates": (0, 4),
     "early_timers": (0, 4),
 }
-"""By name, the least and the most; what depends on other sizes is not here."""
+"""The least and the most of each, by name; what depends on other sizes is not here."""
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:
@@ -79,7 +79,7 @@ class RingWorldConfig:
     """Packets of the last message; 0: as many as the others have."""
     psn_bits: int = 3
     id_bits: int = 0
-    """Of ``msg_id``; 0: as few as a ring can have, 32 where packets come late."""
+    """Bits of ``msg_id``; 0: as few as a ring can have, 32 where packets come late."""
     losses: int = 0
     duplicates: int = 0
     early_timers: int = 0
@@ -120,7 +120,7 @@ class RingWorldConfig:
 
     @property
     def packets(self) -> int:
-        """Of each rank."""
+        """Packets of each rank."""
         return self.messages * self.length
 
     @property
@@ -159,12 +159,12 @@ class RingWorldConfig:
 
     @property
     def tensor_bytes(self) -> int:
-        """Of a full message."""
+        """Tensor bytes of a full message."""
         return self.message_bytes - INA_HEADER_BYTES
 
     @property
     def nbytes(self) -> int:
-        """Of the one operation that all messages belong to."""
+        """Bytes of the one operation that all messages belong to."""
         short = (self.length - self.last_message_packets) * MTU
         return self.messages * self.tensor_bytes - short
 
@@ -210,7 +210,7 @@ class RingWorldConfig:
         return FlowTemplate(mac(rank), mac(after), ip(rank), ip(after), UDP_SOURCE_PORT, into_qp(after))
 
     def ack_template(self, rank: int) -> FlowTemplate:
-        """Of what ``rank`` answers on the flow that it receives."""
+        """Template of what ``rank`` answers on the flow that it receives."""
         before = (rank - 1) % self.ranks
         return FlowTemplate(mac(rank), mac(before), ip(rank), ip(before), UDP_SOURCE_PORT, out_qp(before))
 

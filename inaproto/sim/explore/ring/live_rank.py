@@ -132,7 +132,7 @@ class LiveRank:
         return twin
 
     def step(self, event: int, clock: Instant | None = None) -> Sent:
-        """With a ``clock``, time is what it says, and not what ``event`` says."""
+        """Step. With a ``clock``, time is what it says, and not what ``event`` says."""
         self._now = clock if clock is not None else LATER if event & 1 and event >= 0 else NOW
         self._sent = []
         self._completions = deque()

@@ -53,14 +53,14 @@ class Entry(NamedTuple):
 
 class Slot(NamedTuple):
     packets: tuple[int, ...]
-    """By rank, the packet whose header and payload are kept; ``NOBODY`` if none ever came."""
+    """Packet of each rank whose header and payload are kept; ``NOBODY`` if none ever came."""
     bits: tuple[bool, ...]
     tenant: int = -1
 
 
 class PaperState(NamedTuple):
     table: tuple[tuple[Entry, ...], ...]
-    """By flow, the oldest message first."""
+    """Entries of each flow, the oldest message first."""
     slots: tuple[Slot, ...]
 
 

@@ -44,7 +44,7 @@ class SwitchMachine(Protocol):
 
     violations: dict[int, str]
     newest: list[int]
-    """By state: the newest message that has a slot, -1 for none."""
+    """Newest message that has a slot in each state, -1 for none."""
 
     def __len__(self) -> int: ...
 
@@ -61,7 +61,7 @@ class SwitchMachine(Protocol):
         ...
 
     def slots(self, state: int) -> dict[str, str]:
-        """By the name of each slot, for people: whose message lies in it, and which ranks' packets."""
+        """Whose message lies in each slot, and which ranks' packets, by the slot's name for people."""
         ...
 
 
@@ -352,7 +352,7 @@ def slot_words(config: RingWorldConfig, message: int, offset: int, ranks: list[i
 
 
 def fresh_accelerator(config: RingWorldConfig) -> Accelerator:
-    """With a port and a known address for each host, and the ring installed."""
+    """An accelerator with a port and a known address for each host, and the ring installed."""
     accelerator = Accelerator()
     for host in range(config.ranks):
         accelerator.step(PortUp(PortId(host)), NOW)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def describe(world: RingWorld, run: Sequence[tuple[State, Step]]) -> list[str]:
-    """By step what happens, and below it, on a line each, what the switch's slots hold and what is sent."""
+    """Tell step by step what happens, and below it, on a line each, what the switch's slots hold and what is
+    sent."""
     teller = _Teller(world)
     return [teller.tell(before, step) for before, step in run]
 

@@ -55,7 +55,7 @@ EXPIRE_EARLY: Final = 4
 ARRIVE_LATE: Final = 5
 
 OUTCOMES_MAX: Final = 100_000
-"""Of one step."""
+"""Most outcomes of one step."""
 
 LOST: Final = 0
 DOUBLED: Final = 1
@@ -72,7 +72,7 @@ FAULT_WORDS: Final = {
 class Fault(NamedTuple):
     what: int
     number: int
-    """Of the packet, among those sent in the step."""
+    """Number of the packet, among those sent in the step."""
 
 
 class Step(NamedTuple):

@@ -41,14 +41,14 @@ class SharingWorldConfig:
     hosts: int = 2
     """Each has a seat of each job."""
     operations: int = 2
-    """Of each job."""
+    """Operations of each job."""
     margin: int = 0
     turn: int = 0
     """Operations of a turn; 0: it is open, and the next wish ends it."""
     first: int = 0
     """The earliest operation of any turn."""
     until: int = 0
-    """That no turn goes past, whatever its length; 0: there is none."""
+    """Operation that no turn goes past, whatever its length; 0: there is none."""
     capacity: int = 1
     objections_max: int = 1
     """Rounds that meet seats in operations before the turn ends without one."""
@@ -59,10 +59,10 @@ class SharingWorldConfig:
     losses: int = 0
     duplicates: int = 0
     crashes: int = 0
-    """Of the coordinator."""
+    """Crashes of the coordinator."""
     host_crashes: int = 0
     early_timers: int = 0
-    """That expire although what they wait for is under way."""
+    """Timers that expire although what they wait for is under way."""
     hasty: bool = False
     """Whether the planner changes its mind while a round is under way."""
     reduced: bool = True

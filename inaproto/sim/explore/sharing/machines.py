@@ -194,7 +194,7 @@ def is_void_for_seat(core: SharingParticipant, message: object) -> bool:
 
 
 def is_void_for_coordinator(core: SharingCoordinator, message: object) -> bool:
-    """Likewise, if it does not crash any more."""
+    """Whether it is void for the coordinator, if that does not crash any more."""
     rounds, view = vars(vars(core)["_rounds"]), core.view()
     match message:
         case Done():

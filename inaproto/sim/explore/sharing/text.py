@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe(world: SharingWorld, run: Sequence[tuple[State, Step]]) -> list[str]:
-    """By step what happens, and below it what it changes, a line each."""
+    """Tell step by step what happens, and below it what it changes, a line each."""
     return ["\n".join(_tell(world, before, step)) for before, step in run]
 
 
