@@ -15,6 +15,7 @@ from inaproto.core.sharing.round import Round
 from inaproto.core.sharing.rounds import Rounds
 from inaproto.core.sharing.wishes import Wishes
 from tests.planted.planting import Change, PlantedFault
+from tests.planted.sharing_seat_faults import SEAT_FAULTS
 from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
 
 _SLOTS: Final = "MINA IV-A; docs/protocol.md 16"
@@ -165,7 +166,9 @@ _FAULTS: Final = (
         ),
     ),
 )
-FAULTS: Final[Mapping[str, PlantedFault]] = {fault.name: fault for fault in (*_FAULTS, *WORD_FAULTS)}
+FAULTS: Final[Mapping[str, PlantedFault]] = {
+    fault.name: fault for fault in (*_FAULTS, *WORD_FAULTS, *SEAT_FAULTS)
+}
 
 
 def __getattr__(name: str) -> PlantedFault:

@@ -21,13 +21,13 @@ from inaproto.core.sharing.messages import (
     Prepare,
     Refusal,
     Rule,
-    Seat,
     SeatMessage,
     TellPeerDecision,
     Turn,
     Version,
     Vote,
 )
+from inaproto.core.sharing.seat import SharingSeat
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import LocksEnd
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
@@ -35,7 +35,7 @@ from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.kernel.violated import Violated
-from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.units import Epoch, Instant, JobId, OpIndex
 from tests.sim.test_control_world import world
 
 LEASE = Lease("job0", 0, 1)
@@ -51,7 +51,7 @@ class Words:
         self.rule = rule
         checker.begin(self.world)
         self.sim = [self._seat(number) for number in range(2)]
-        self.seats = tuple(Seat(JobId("job0"), f"host{number}", 1) for number in range(2))
+        self.seats = tuple(seat.id for seat in self.sim if seat.id is not None)
 
     def _seat(self, number: int) -> SimSeat:
         host, job = self.world.hosts[number], self.world.jobs["job0"]
@@ -105,7 +105,7 @@ class Words:
     def begin(self, number: int, index: int, epoch: int | None) -> None:
         seat = self.sim[number]
         seat.operation = index
-        seat.undrained[index] = seat.member
+        seat.undrained[index] = seat.id
         path = Path.FALLBACK if epoch is None else Path.INA
         self.checker.began(seat, index, path, epoch, None if epoch is None else LEASE)
 
@@ -344,12 +344,29 @@ def test_what_a_seat_of_an_earlier_term_hears_concerns_nobody() -> None:
 def test_a_seat_that_waits_without_a_timer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     checker = LocksEnd()
     words = Words(checker)
-    member = words.sim[0].member
-    assert member is not None
-    words.sim[0].hear_coordinator(
-        words.seats[0],
-        Prepare(words.seats[0], 1, FIRST, Rule.BY_INDEX, JobId("job0"), None, Epoch(1), 2, 1000, words.seats),
+    seat = words.sim[0]
+    seat.hear_coordinator(
+        Prepare(words.seats[0], 1, FIRST, Rule.BY_INDEX, JobId("job0"), None, Epoch(1), 2, 1000, words.seats)
     )
-    checker.participant_stepped(member)
-    monkeypatch.setattr(member.core, "_deadline", None)
-    broken("waits for ever", lambda: checker.participant_stepped(member))
+    checker.participant_stepped(seat)
+    monkeypatch.setattr(SharingSeat, "deadline", None)
+    broken("waits for ever", lambda: checker.participant_stepped(seat))
+
+
+# --- rings that are to leave
+
+
+def test_a_seat_that_is_to_park_and_has_nothing_left_to_do_is_found() -> None:
+    checker = TurnsObeyed()
+    words = Words(checker)
+    words.granted(until=10)
+    seat = words.sim[0]
+    seat.core._is_parking = False  # the core forgets it
+    seat._wanted = None
+    checker.sample()
+    words.world.agenda.now = Instant(words.world.agenda.now + 1)
+    checker.sample()  # it has a turn
+    words.answer(Drained(words.seats[0], Epoch(1)))
+    checker.sample()
+    words.world.agenda.now = Instant(words.world.agenda.now + 1)
+    broken("has not parked", checker.sample)

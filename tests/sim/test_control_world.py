@@ -146,11 +146,12 @@ def test_a_plan_moves_trees_under_running_jobs() -> None:
     assert result.measures.rescued == 0
 
 
-def test_a_margin_shorter_than_a_round_costs_operations_that_are_rescued() -> None:
-    """Seats that wait for a commit take the chain from their own vote plus the margin, and votes differ."""
+def test_where_a_margin_is_shorter_than_a_round_operations_wait_for_the_decision() -> None:
+    """By the chain they would differ from those of other seats, whose votes differ, and all be rescued."""
     result = ControlWorld(moving(1)).run()
     assert result.violation is None
-    assert result.marks["an operation of two bindings was rescued"]
+    assert result.marks["an operation waited for a decision"]
+    assert "an operation of two bindings was rescued" not in result.marks
 
 
 def test_a_job_that_loses_a_host_gives_everything_back() -> None:

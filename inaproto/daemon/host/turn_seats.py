@@ -1,18 +1,16 @@
 """The seats of a host in sharing groups: which of its jobs' all-reduces go through the switches, and when.
 
-A seat is a job on this host while its ring through the switches stands. It answers at once, from what was
-agreed before (:mod:`inaproto.core.sharing.participant`), by the index of the operation. Only where an answer
-to its vote is due, and may concern the very operation that is to start, does it wait for that: until the
-lease is over, at the latest. Without a controller a turn that stands goes on, no other begins, and a doubt
-is ended by the other hosts of the job, if one of them has heard the decision.
+A seat is a job on this host while its ring through the switches stands. Without a controller a turn that
+stands goes on, no other begins, and a doubt is ended by the other hosts of the job, if one of them has heard
+the decision.
 
 What the controller plans by is told to it: the training step
 (:mod:`inaproto.core.sharing.communication_pattern`), from the calls of the lowest rank of the job here and
 the waits between them that its process tells, and where in it the job is. Times go as ages, for clocks
 differ.
 
-Invariants: all calls return at once; a new ring is a new seat, with a life of its own, and what is said of
-an old one concerns nobody; the participant hears of every operation once, in order.
+The rules of a seat are in :mod:`inaproto.core.sharing.seat`; here are the connection to the controller, the
+deadlines, and what is measured. Invariant: all calls return at once.
 """
 
 from __future__ import annotations
@@ -37,31 +35,42 @@ from inaproto.core.sharing.communication_pattern import (
     WaitEnded,
 )
 from inaproto.core.sharing.events import (
-    Closing,
     CoordinatorLost,
     Differs,
     FromCoordinator,
     FromPeer,
-    HoldOperation,
     Noted,
-    OperationEnded,
-    OperationStarting,
-    ParticipantConfig,
-    ParticipantEvent,
-    StartOperation,
     TellCoordinator,
     TellPeer,
     Woke,
 )
-from inaproto.core.sharing.messages import CoordinatorMessage, PeerMessage, Seat
-from inaproto.core.sharing.participant import Phase, SharingParticipant
+from inaproto.core.sharing.messages import CoordinatorMessage, Path, PeerMessage, Seat
+from inaproto.core.sharing.seat import (
+    AskAgain,
+    Bind,
+    MayBind,
+    OperationBound,
+    OperationDone,
+    OperationDrained,
+    Parked,
+    ParkWanted,
+    RingEnded,
+    RingStands,
+    SeatAction,
+    SeatConfig,
+    SeatEvent,
+    SeatLeft,
+    SeatTaken,
+    SharingSeat,
+    WaitUntil,
+)
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.daemon.host.sharing_records import answer_message, order_of, peer_message, peer_of, seat_record
 from inaproto.daemon.host.turn_waits import TurnWaits
 from inaproto.daemon.host.turns import NoTurns
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
-from inaproto.units import US, Epoch, Instant, JobId, OpIndex, S
+from inaproto.units import US, Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.sharing_messages import (
     PATTERN_OPERATIONS_MAX,
@@ -80,7 +89,6 @@ REPORT_S: Final = 0.001
 """Between two reports of where jobs are: what happens in between is told by the next one."""
 REPORT_SEATS: Final = 4
 """So many are told in that time: a controller that is flooded ends the session."""
-FREE: Final = Phase.FREE.value
 MEASURED: Final = 32
 """All-reduces whose speed is averaged."""
 
@@ -222,45 +230,33 @@ class TurnSeats:
 
 
 class JobSeat(NoTurns):
-    """The turns (:class:`inaproto.daemon.host.turns.Turns`) of one job here."""
+    """The turns (:class:`inaproto.daemon.host.turns.Turns`) of one job here, around the core of their
+    rules."""
 
     def __init__(self, job: str, seats: TurnSeats) -> None:
         self._job = job
         self._seats = seats
+        self._core = SharingSeat(SeatConfig(JobId(job), seats.host))
         self._seat = Seat(JobId(job), seats.host)
-        self._core: SharingParticipant | None = None
+        """The present one, or the last."""
         self.hold: SeatHold
-        self._next = OpIndex(0)
-        """That the participant hears of next."""
-        self._running: dict[OpIndex, BoundPath] = {}
-        """That it has heard of, and that have not ended."""
-        self._answers: dict[OpIndex, Binding] = {}
-        self._is_binding = False
-        self._waits = False
-        """An operation was told to wait."""
-        self._held: OpIndex | None = None
-        """That a lock keeps from starting."""
         self._changed: Callable[[], None] = lambda: None
         self._differs: Callable[[OpIndex, str], None] = lambda op_index, host: None
+        self._parked: Callable[[], None] = lambda: None
         self._watch = PatternWatch(seats.pattern)
         self._watched = Instant(0)
         self._step: Step | None = None
         self._step_first = 0
         self._step_start: Instant | None = None
-        self._place = (0, False, False, Instant(0))
-        """Operation, whether it runs, and by INA; since when."""
         self._sizes: dict[OpIndex, int] = {}
         """Of operations that were called, and have not ended."""
         self._speeds: deque[tuple[int, int]] = deque(maxlen=MEASURED)
         """Bytes and nanoseconds of operations on the base ring."""
-        self._granted = 0
-        self._parks: Callable[[], None] | None = None
-        """Its ring is to be parked: what to call when it is."""
         self._wait_times = TurnWaits()
 
     @property
     def deadline(self) -> Instant | None:
-        return None if self._core is None else self._core.deadline
+        return self._core.deadline
 
     # --- the ring's life
 
@@ -276,115 +272,46 @@ class JobSeat(NoTurns):
         differs: Callable[[OpIndex, str], None] = lambda op_index, host: None,
     ) -> None:
         self.ring_ended()
-        self._seat = Seat(self._seat.job, self._seat.host, self._seats.random_bits(62))
-        self._core = SharingParticipant(ParticipantConfig(self._seat, next_operation))
-        self._next, self._changed, self._differs = next_operation, changed, differs
-        self.hold = SeatHold(
-            pool=pool, job=self._job, life=self._seat.life, ring_id=ring_id, hosts=hosts, stand=stand
-        )
-        self._seats.sit(self._seat, self)
+        life = self._seats.random_bits(62)
+        self._changed, self._differs = changed, differs
+        self.hold = SeatHold(pool=pool, job=self._job, life=life, ring_id=ring_id, hosts=hosts, stand=stand)
+        self._tell(RingStands(life, next_operation))
 
     def ring_ended(self) -> None:
         """All that was on the switches is over: their ring is gone, and the queue pairs are."""
-        self._parks = None
-        if self._core is None:
-            return
-        self._waits = False
         self._wait_times.ended(self._seats.clock())
-        for op_index in list(self._running):
-            self._ended(op_index)
-        self._tell(Closing())
-        self._core = None
-        self._answers.clear()
-        self._seats.stand_up(self._seat, self)
+        self._tell(RingEnded())
 
     def park(self, parked: Callable[[], None]) -> None:
-        self._parks = parked
-        self._park_if_free()
-
-    def _park_if_free(self) -> None:
-        """A decision that may concern this seat, a turn, or an operation in one is waited for.
-
-        The other seats of the job agree: they had the same turns, and no round ends without this one.
-        """
-        parked = self._parks
-        if parked is None or self._is_binding or self._answers:
-            return
-        view = None if self._core is None else self._core.view()
-        if view is None or (view.phase == FREE and view.turn is None and not view.in_ina):
-            self.ring_ended()
-            parked()
+        self._parked = parked
+        self._tell(ParkWanted())
 
     # --- operations
 
     def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
-        core = self._core
-        if core is None:
-            return Binding(BASE)
-        self._is_binding = True
-        try:
-            if core.deadline is not None and core.deadline <= now:
-                self._tell(Woke())
-            until = core.awaits(op_index)
-            if until is not None and until > now:
-                return self._wait(op_index, until, now)
-            if op_index == self._next:
-                self._start(op_index)
-            if op_index in self._answers:
-                return self._answers.pop(op_index)
-            return self._wait(op_index, core.deadline or now, now)
-        finally:
-            self._is_binding = False
-            self._seats.look()
-
-    def _wait(self, op_index: OpIndex, until: Instant, now: Instant) -> Wait:
-        self._waits = True
-        self._wait_times.began(op_index, now)
-        return Wait(until)
+        binding = self._perform(self._core.step(MayBind(op_index), now))
+        assert binding is not None, "the core answers at once"
+        if isinstance(binding, Wait):
+            self._wait_times.began(op_index, now)
+        self._seats.look()
+        return binding
 
     def bound(self, op_index: OpIndex, path: BoundPath) -> None:
-        now = self._seats.clock()
-        self._wait_times.ended(now)
-        self._place = (op_index, True, path == INA, now)
+        self._wait_times.ended(self._seats.clock())
+        self._tell(OperationBound(op_index, Path.INA if path == INA else Path.FALLBACK))
         self._seats.moved(self)
-        if self._core is None:
-            return
-        while self._next <= op_index:  # nobody asked: its ring had no choice
-            self._start(self._next)
-        self._answers.pop(op_index, None)
-        if op_index == self._held:  # its ring has no choice any more
-            self._ended(op_index)
-        elif op_index in self._running:
-            self._running[op_index] = path
-        self._park_if_free()
-
-    def _start(self, op_index: OpIndex) -> None:
-        self._next = OpIndex(op_index + 1)
-        self._running[op_index] = BASE
-        self._tell(OperationStarting(op_index))
 
     def done(self, op_index: OpIndex) -> None:
-        now = self._seats.clock()
-        running, _, uses_ina, since = self._place
-        nbytes = self._sizes.pop(op_index, 0)
-        if running == op_index and not uses_ina and nbytes:
-            self._speeds.append((nbytes, now - since))
-        self._place = (op_index + 1, False, False, now)
+        place, nbytes = self._core.place, self._sizes.pop(op_index, 0)
+        if place.operation == op_index and not place.uses_ina and nbytes:
+            self._speeds.append((nbytes, self._seats.clock() - place.since))
+        self._tell(OperationDone(op_index))
         self._seats.moved(self)
-        if self._running.get(op_index) == BASE:
-            self._ended(op_index)
 
     def drained(self, op_index: OpIndex) -> None:
-        if op_index in self._running:
-            self._ended(op_index)
+        self._tell(OperationDrained(op_index))
 
-    def _ended(self, op_index: OpIndex) -> None:
-        del self._running[op_index]
-        if op_index == self._held:
-            self._held = None
-        self._tell(OperationEnded(op_index))
-
-    # --- the participant
+    # --- the core
 
     def ordered(self, said: CoordinatorMessage) -> None:
         self._tell(FromCoordinator(said))
@@ -398,35 +325,40 @@ class JobSeat(NoTurns):
     def woke(self) -> None:
         self._tell(Woke())
 
-    def _tell(self, event: ParticipantEvent) -> None:
-        if self._core is None:
-            return
-        for action in self._core.step(event, self._seats.clock()):
+    def _tell(self, event: SeatEvent) -> None:
+        self._perform(self._core.step(event, self._seats.clock()))
+
+    def _perform(self, actions: list[SeatAction]) -> Binding | Wait | None:
+        """Returns the answer to ``MayBind``, if it is among them."""
+        binding: Binding | Wait | None = None
+        for action in actions:
             match action:
-                case StartOperation(index, _, epoch):
-                    self._held = None
-                    self._granted += epoch is not None
-                    self._answers[index] = Binding(BASE) if epoch is None else Binding(INA, Epoch(epoch))
-                case HoldOperation(index):
-                    self._waits, self._held = True, index
+                case Bind(_, epoch):
+                    binding = Binding(BASE) if epoch is None else Binding(INA, epoch)
+                case WaitUntil(_, until):
+                    binding = Wait(until)
+                case SeatTaken(seat):
+                    self._seat = seat
+                    self._seats.sit(seat, self)
+                case SeatLeft(seat):
+                    self._seats.stand_up(seat, self)
+                case AskAgain():
+                    self._changed()
+                case Parked():
+                    self._parked()
                 case TellCoordinator(message):
                     self._seats.tell(answer_message(message))
-                case TellPeer(to, message):
-                    if to.job == self._job:  # the control plane carries no other words
-                        self._seats.tell_peer(peer_message(message))
+                case TellPeer(_, message):
+                    self._seats.tell_peer(peer_message(message))
                 case Differs(index, peer):
-                    if self._running.get(index) == INA:
-                        self._differs(index, peer.host)
+                    self._differs(index, peer.host)
                 case Noted(mark):
                     log.debug("%s: %s", self._seat, mark.value)
                 case Blame():
                     log.warning("%s: %s", self._seat, action)
                 case _:
                     assert_never(action)
-        if self._waits and not self._is_binding:
-            self._waits = False
-            self._changed()
-        self._park_if_free()
+        return binding
 
     # --- what the controller plans by
 
@@ -441,7 +373,7 @@ class JobSeat(NoTurns):
             found |= self._observe(WaitBegan(), Instant(now - began_ago))
             found |= self._observe(WaitEnded(), Instant(now - min(began_ago, ended_ago)))
         found |= self._observe(Submitted(nbytes), now)
-        if found and self._core is not None:
+        if found and self._core.view().seat is not None:
             self._seats.tell(self.pattern_message())
         step = self._step
         if step is not None and op_index >= step.first and (op_index - step.first) % len(step.nbytes) == 0:
@@ -476,7 +408,7 @@ class JobSeat(NoTurns):
 
     def progress_message(self) -> SharingProgress:
         now = self._seats.clock()
-        operation, is_running, uses_ina, since = self._place
+        operation, is_running, uses_ina, since = self._core.place
         start = self._step_start
         return SharingProgress(
             seat=seat_record(self._seat),
@@ -490,12 +422,12 @@ class JobSeat(NoTurns):
 
     def status(self) -> dict[str, Any]:
         """For ``inaproto status``."""
-        core = self._core
-        record: dict[str, Any] = {"job": self._job, "life": self._seat.life, "granted": self._granted}
+        seat = self._core.view()
+        record: dict[str, Any] = {"job": self._job, "life": self._seat.life, "granted": seat.granted}
         record["waits"] = self._wait_times.status()
         record["step_operations"] = None if self._step is None else len(self._step.nbytes)
-        if core is not None:
-            view = core.view()
+        view = seat.participant
+        if view is not None:
             turn = view.turn
             record |= {
                 "phase": view.phase,

@@ -134,6 +134,8 @@ class ControlConfig:
     failed_max: int = 8
     stuck_ns: int = -1
     """A turn in which nothing goes on for so long is ended where it is, if others wait; -1: it is not."""
+    parks_first: bool = False
+    """Hosts hear that a job is to leave its tree before its turn has ended."""
     weather_until_ns: int = S
     heal_ns: int = 30 * S
     events_max: int = 400_000

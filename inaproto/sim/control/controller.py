@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from inaproto.core.migration.coordinator import TreeMigration
 from inaproto.core.migration.events import (
@@ -65,6 +65,20 @@ TERM: Final = "term"
 PLAN: Final = "plan"
 
 
+class _Heard(NamedTuple):
+    """The newest heartbeat of a host."""
+
+    boot: int
+    number: int
+    at: int
+    seats: dict[str, SeatSeen]
+    obeys: tuple[int, int]
+
+
+def _has_tree(heard: _Heard, job: str) -> bool:
+    return job in heard.seats and heard.seats[job].lease is not None
+
+
 class Controller(Node):
     def __init__(self, world: ControlWorld, number: int) -> None:
         super().__init__(world, number, "controller")
@@ -98,10 +112,12 @@ class Controller(Node):
         self._deciding: set[str] = set()
         """Jobs whose next state is on its way to the disk; looked up, never iterated."""
         self._plan: int = disk.get(PLAN, -1)
-        self._heard: dict[int, tuple[int, int, int, dict[str, SeatSeen]]] = {}
-        """Of each host: boot, number and time of its newest heartbeat, and its seats."""
-        self._members: dict[str, Lease] = {}
-        """Jobs in a sharing group."""
+        self._heard: dict[int, _Heard] = {}
+        """By host, its newest heartbeat."""
+        self._members: dict[str, tuple[Lease, tuple[Seat, ...]]] = {}
+        """Jobs in a sharing group, with their seats."""
+        self._parking: dict[str, tuple[int, int]] = {}
+        """Jobs that have no turn any more, and are to leave their trees of that epoch: after which orders."""
         self._news: dict[str, Lease | None] = {}
         """What is known of jobs' trees in this term."""
         self.knows_members = False
@@ -211,7 +227,7 @@ class Controller(Node):
         for state in list(self.states.values()):
             if state.phase is JobPhase.RUNNING:
                 for host in state.job.hosts:
-                    heard = self._heard[host][2] if host in self._heard else self._began
+                    heard = self._heard[host].at if host in self._heard else self._began
                     if world.agenda.now - heard > world.config.silent_ns:
                         world.mark("a job failed because a host was silent")
                         self._end(state.job.name, "a host is silent")
@@ -239,10 +255,10 @@ class Controller(Node):
 
     def _heartbeat(self, beat: Heartbeat) -> None:
         heard = self._heard.get(beat.host)
-        if heard is not None and (beat.boot, beat.number) <= heard[:2]:
+        if heard is not None and (beat.boot, beat.number) <= (heard.boot, heard.number):
             return
         seats = {seen.job: seen for seen in beat.seats}
-        self._heard[beat.host] = beat.boot, beat.number, self.world.agenda.now, seats
+        self._heard[beat.host] = _Heard(beat.boot, beat.number, self.world.agenda.now, seats, beat.obeys)
         changed = False
         for name, state in list(self.states.items()):
             if beat.host in state.job.hosts:
@@ -260,9 +276,9 @@ class Controller(Node):
             return name in seats
         _, boot, number = found
         is_gone = beat.boot > boot or (beat.boot == boot and beat.number > number and name not in seats)
-        if is_gone:
-            for group in self.groups:
-                group.seat_gone(name, self.world.hosts[beat.host].name)
+        life = seats[name].life if name in seats else 0
+        for group in self.groups:
+            group.seats_gone(name, self.world.hosts[beat.host].name, life)
         if state.phase is JobPhase.OVER:
             return name in seats
         if is_gone:
@@ -272,20 +288,21 @@ class Controller(Node):
             self._end(name, "ended")
         else:
             self._join_if_known(state)
+            self._look_for_parked(state)
         return name in seats and seats[name].phase is SeatPhase.READY
 
     def _seen(self, state: JobState) -> list[SeatSeen | None]:
         """A job's seats, as their hosts said last."""
         found = [self._heard.get(host) for host in state.job.hosts]
-        return [None if heard is None else heard[3].get(state.job.name) for heard in found]
+        return [None if heard is None else heard.seats.get(state.job.name) for heard in found]
 
     def _begin_if_ready(self, state: JobState) -> None:
         name = state.job.name
         heard = [self._heard.get(host) for host in state.job.hosts]
         boots = tuple(
-            (one[0], one[1])
+            (one.boot, one.number)
             for one in heard
-            if one is not None and name in one[3] and one[3][name].phase is SeatPhase.READY
+            if one is not None and name in one.seats and one.seats[name].phase is SeatPhase.READY
         )
         if len(boots) == len(state.job.hosts):
             self._write(replace(state, phase=JobPhase.RUNNING, boots=boots))
@@ -373,11 +390,18 @@ class Controller(Node):
     def _join_if_known(self, state: JobState) -> None:
         """Its sharing group, once all its hosts have heard of the tree."""
         lease = self._news.get(state.job.name)
-        if lease is None or self._members.get(lease.job) == lease:
+        seen = self._seen(state)
+        if lease is None or not all(one is not None and one.lease == lease for one in seen):
             return
-        if all(seen is not None and seen.lease == lease for seen in self._seen(state)):
-            self._members[lease.job] = lease
-            self.groups[lease.tree].join(lease)
+        names = (self.world.hosts[host].name for host in state.job.hosts)
+        pairs = zip(names, seen, strict=True)
+        seats = tuple(
+            sorted(Seat(JobId(lease.job), name, one.life) for name, one in pairs if one is not None)
+        )
+        is_to_drain = self.groups[lease.tree].is_to_drain(lease)
+        if self._members.get(lease.job) != (lease, seats) and not is_to_drain:
+            self._members[lease.job] = lease, seats
+            self.groups[lease.tree].join(lease.job, seats)
             self._look_at_members()
 
     def _look_at_members(self) -> None:
@@ -400,21 +424,40 @@ class Controller(Node):
             return
         if any(seat.in_ina for seat in self.world.jobs[job].seats.values()):
             self.world.mark("a job was to drain under an operation by the switches")
-        self._members[job] = lease
+        self._members.setdefault(job, (lease, ()))
         self.groups[lease.tree].hold(job, epoch)
+        if self.world.config.parks_first:
+            self._news[job] = None
+            self._order_all()
 
     def drained(self, job: str, epoch: int) -> None:
-        """Its group says so: it has no turn."""
+        """Its group says so: it has no turn. Its hosts park its ring, and then the tree can be left."""
         self.world.mark("a job has drained")
         self._leave(job)
-        self.migrate(JobDrained(job, epoch))
+        self._parking[job] = epoch, self._numbers
+        self._order_all()
+
+    def _look_for_parked(self, state: JobState) -> None:
+        """Hosts that have heard that the job is to have no tree, and have none, have left the switches."""
+        name = state.job.name
+        if name not in self._parking:
+            return
+        epoch, number = self._parking[name]
+        heard = [self._heard.get(host) for host in state.job.hosts]
+        if all(
+            one is not None and one.obeys > (self.term, number) and not _has_tree(one, name) for one in heard
+        ):
+            del self._parking[name]
+            self.world.mark("all hosts have parked a ring")
+            self.migrate(JobDrained(name, epoch))
 
     def _leave(self, job: str) -> None:
         """Its sharing group; what it still has there is waited for."""
-        lease = self._members.pop(job, None)
+        member = self._members.pop(job, None)
+        self._parking.pop(job, None)
         self._news[job] = None
-        if lease is not None:
-            self.groups[lease.tree].leave(job)
+        if member is not None:
+            self.groups[member[0].tree].leave(job)
 
     def _look_for_removed(self) -> None:
         """Jobs that are over, with no slot left at any switch of their trees."""
@@ -461,10 +504,3 @@ class Controller(Node):
                 self._look_for_removed()
             case _:
                 raise AssertionError(f"controller: {message}")
-
-    def seats_of(self, lease: Lease) -> tuple[Seat, ...]:
-        """Of a job in a group."""
-        hosts = self.states[lease.job].job.hosts
-        return tuple(
-            Seat(JobId(lease.job), self.world.hosts[host].name, life=lease.epoch) for host in sorted(hosts)
-        )

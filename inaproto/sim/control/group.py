@@ -95,10 +95,10 @@ class Group:
 
     # --- who is in it
 
-    def join(self, lease: Lease) -> None:
-        self._members[lease.job] = self.controller.seats_of(lease)
-        self.step(JobReleased(JobId(lease.job)))
-        self._draining.pop(lease.job, None)
+    def join(self, job: str, seats: tuple[Seat, ...]) -> None:
+        self._members[job] = seats
+        self.step(JobReleased(JobId(job)))
+        self._draining.pop(job, None)
         self.changed()
 
     def leave(self, job: str) -> None:
@@ -109,6 +109,9 @@ class Group:
         self._draining[job] = epoch
         self.step(JobHeld(JobId(job)))
 
+    def is_to_drain(self, lease: Lease) -> bool:
+        return self._draining.get(lease.job) == lease.epoch
+
     def changed(self) -> None:
         """Who is in it."""
         if not self.controller.knows_members:
@@ -116,12 +119,12 @@ class Group:
         self.step(SeatsChanged(tuple(seat for seats in self._members.values() for seat in seats)))
         self.look()
 
-    def seat_gone(self, job: str, host: str) -> None:
-        """The host has no seat of the job any more."""
+    def seats_gone(self, job: str, host: str, life: int) -> None:
+        """The host has no seat of the job but the one of that life."""
         view = self.core.view()
         waited_for = [*(seat for turn in view.turns for seat in turn.undrained), *view.missing]
         for seat in dict.fromkeys(waited_for):
-            if (seat.job, seat.host) == (job, host):
+            if (seat.job, seat.host) == (job, host) and seat.life != life:
                 self.step(SeatGone(seat, "dropped by its host"))
 
     def held_by(self) -> list[str]:

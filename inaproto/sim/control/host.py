@@ -33,6 +33,7 @@ class ControlHost(Node):
         """By job."""
         self.stopped_until = 0
         """Its processes begin nothing until then."""
+        self._lives = 0
 
     def begin(self) -> None:
         self.seats = {}
@@ -51,6 +52,11 @@ class ControlHost(Node):
         for seat in list(self.seats.values()):
             seat.lost_controller()
 
+    def next_life(self) -> int:
+        """For a new seat."""
+        self._lives += 1
+        return self._lives
+
     def _beat(self) -> None:
         self._say_heartbeat()
         self.after(self.world.config.heartbeat_ns, self._beat)
@@ -58,18 +64,17 @@ class ControlHost(Node):
     def _say_heartbeat(self) -> None:
         self._number += 1
         seats = tuple(
-            SeatSeen(name, seat.phase, None if seat.member is None else seat.member.lease)
+            SeatSeen(name, seat.phase, seat.lease, 0 if seat.id is None else seat.id.life)
             for name, seat in self.seats.items()
         )
-        self.send(self.world.controller, Heartbeat(self.index, self.incarnation, self._number, seats))
+        beat = Heartbeat(self.index, self.incarnation, self._number, seats, self._newest)
+        self.send(self.world.controller, beat)
 
     def _renew(self) -> None:
         world = self.world
-        for seat in self.seats.values():
-            if seat.member is not None:
-                lease = seat.member.lease
-                for index in world.config.trees[lease.tree]:
-                    self.send(world.switches[index], Renew(self.name, lease))
+        for lease in [seat.lease for seat in self.seats.values() if seat.lease is not None]:
+            for index in world.config.trees[lease.tree]:
+                self.send(world.switches[index], Renew(self.name, lease))
         self.after(world.config.slot_lease_ns // 4, self._renew)
 
     def received(self, source: Node, message: Any) -> None:
@@ -79,11 +84,11 @@ class ControlHost(Node):
             case ToSeat(to, word):
                 seat = self.seats.get(to.job)
                 if seat is not None:
-                    seat.hear_coordinator(to, word)
+                    seat.hear_coordinator(word)
             case PeerSays(to, sender, word):
                 seat = self.seats.get(to.job)
                 if seat is not None:
-                    seat.hear_peer(to, sender, word)
+                    seat.hear_peer(sender, word)
             case NotHeld(lease, _):
                 seat = self.seats.get(lease.job)
                 if seat is not None:
@@ -100,7 +105,7 @@ class ControlHost(Node):
         wanted = {order.job for order in orders.jobs}
         changed = False
         for name in [name for name in self.seats if name not in wanted]:
-            self.seats.pop(name).close()
+            self.seats.pop(name).leave()
             changed = True
         for order in orders.jobs:
             changed |= self._has(order)

@@ -46,6 +46,7 @@ DECLARED: Final[dict[str, str]] = {
     "a round was tried again": "after one that was aborted",
     "sharing: messages sent again": "a commit was not answered",
     "an operation waited for a lock": "by the rule of equal indices",
+    "an operation waited for a decision": "by index: one was on its way that might concern it",
     "a lock went over to the next round": "the seat had not heard the end of the first",
     # doubt
     "sharing: in doubt": "a seat had voted, and heard nothing for its lease",
@@ -83,6 +84,9 @@ DECLARED: Final[dict[str, str]] = {
     "a job is to drain": "before its slots are released",
     "a job was to drain under an operation by the switches": "which ended first",
     "a job has drained": "it has no turn",
+    "a tree was changed under a running operation": "hosts were to park a ring that had a turn",
+    "a ring was parked": "nothing of it was on its way, and it might leave its switches",
+    "all hosts have parked a ring": "so its tree was left",
     "what was acquired in part was given back": "another switch had refused",
     "a plan stands": "every job has the tree of the plan",
     "a plan was replaced while it was under way": "by a newer one",

@@ -1,9 +1,13 @@
 """A job's seats: each binds its all-reduces one by one, runs them by the switches or by the chain, and
 drains.
 
+Which of the two, and when a seat has parked, is decided by the core that a host daemon runs
+(:mod:`inaproto.core.sharing.seat`); here is what it decides about, in virtual time.
+
 The chain is the exact fallback: an operation that some seat runs by it has its sum ``chain_ns`` after each
 seat has begun the operation and none waits for the switches any more. A seat that waits for them in vain
-takes the chain for that operation (*rescue*), and then so do the others, each in its own time.
+takes the chain for that operation (*rescue*), and then so do the others, each in its own time. (Where daemons
+run, the generation of the job's rings ends instead.)
 """
 
 from __future__ import annotations
@@ -19,20 +23,32 @@ from inaproto.core.sharing.events import (
     Differs,
     FromCoordinator,
     FromPeer,
-    HoldOperation,
+    Mark,
     Noted,
-    OperationEnded,
-    OperationStarting,
-    ParticipantAction,
-    ParticipantConfig,
-    ParticipantEvent,
-    StartOperation,
     TellCoordinator,
     TellPeer,
     Woke,
 )
 from inaproto.core.sharing.messages import CoordinatorMessage, Path, PeerMessage, Seat, Vote
-from inaproto.core.sharing.participant import SharingParticipant
+from inaproto.core.sharing.seat import (
+    AskAgain,
+    Bind,
+    MayBind,
+    OperationBound,
+    OperationDone,
+    OperationDrained,
+    Parked,
+    ParkWanted,
+    RingEnded,
+    RingStands,
+    SeatAction,
+    SeatConfig,
+    SeatEvent,
+    SeatLeft,
+    SeatTaken,
+    SharingSeat,
+    WaitUntil,
+)
 from inaproto.errors import Blame
 from inaproto.faults.streams import Draws
 from inaproto.sim.control.config import ControlJob
@@ -40,7 +56,7 @@ from inaproto.sim.control.node import Timer
 from inaproto.sim.control.trunk import Part
 from inaproto.sim.control.words import SeatPhase
 from inaproto.sim.kernel.violated import Violated
-from inaproto.units import JobId, OpIndex
+from inaproto.units import Instant, JobId, OpIndex
 
 if TYPE_CHECKING:
     from inaproto.sim.control.host import ControlHost
@@ -84,56 +100,6 @@ class SimJob:
                 seat.host.after(self.config.chain_ns, partial(seat.chain_ended, operation))
 
 
-class Membership:
-    """A seat in the sharing group of a tree: the participant, and the lease of the tree."""
-
-    def __init__(self, seat: SimSeat, lease: Lease, first: int) -> None:
-        self.seat = seat
-        self.lease = lease
-        self.id = Seat(JobId(seat.job.name), seat.host.name, life=lease.epoch)
-        config = seat.world.config
-        self.core = SharingParticipant(
-            ParticipantConfig(
-                self.id,
-                first_operation=OpIndex(first),
-                ask_ns=config.lease_ns,
-                answer_ns=config.lease_ns,
-            )
-        )
-        self.timer = Timer(seat.host, lambda: self.core.deadline, lambda: self.step(Woke()))
-
-    def step(self, event: ParticipantEvent) -> None:
-        seat = self.seat
-        seat.world.steps.participant += 1
-        actions = self.core.step(event, seat.host.now)
-        seat.world.participant_stepped(self)
-        for action in actions:
-            self._perform(action)
-        self.timer.arm()
-
-    def _perform(self, action: ParticipantAction) -> None:
-        seat = self.seat
-        match action:
-            case StartOperation(index, path, epoch):
-                seat.bound(self, index, path, epoch)
-            case HoldOperation():
-                seat.held()
-            case TellCoordinator(message):
-                if isinstance(message, Vote):
-                    seat.world.mark("a seat voted")
-                seat.host.tell_coordinator(self.lease.tree, message)
-            case TellPeer(to, word):
-                seat.host.tell_peer(to, self.id, word)
-            case Differs(index):
-                seat.differs(index)
-            case Noted(mark):
-                seat.world.noted(mark)
-            case Blame():
-                raise Violated("nobody is to blame", f"{self.id}: {action}")
-            case _:
-                assert_never(action)
-
-
 class SimSeat:
     """A job on a host, from when the host was told of it until it drops it."""
 
@@ -148,22 +114,79 @@ class SimSeat:
         """Of an operation that has no sum yet."""
         self.epoch_now: int | None = None
         self.chain_runs = False
-        self.undrained: dict[int, Membership | None] = {}
+        self.undrained: dict[int, Seat | None] = {}
         """Operations that were begun and have not drained, with who bound them."""
         self.in_ina: dict[int, Lease] = {}
         """Those of them that were begun by the switches."""
-        self.member: Membership | None = None
-        self.members: dict[Seat, Membership] = {}
-        """All that were, for what is still said to them."""
+        self.id: Seat | None = None
+        """In the sharing group of its tree, while its ring stands there."""
+        self.lease: Lease | None = None
+        """Of the tree on which its ring stands."""
+        self._wanted: Lease | None = None
+        """Of the tree on which it is to stand."""
+        config = self.world.config
+        self.core = SharingSeat(
+            SeatConfig(JobId(job.name), host.name, ask_ns=config.lease_ns, answer_ns=config.lease_ns)
+        )
+        self.timer = Timer(host, lambda: self.core.deadline, lambda: self.step(Woke()))
         self.is_closed = False
-        self._waiting: Membership | None = None
-        """Who is to bind the next operation."""
+        self._asks = False
+        """The next operation is to be bound, and is not yet."""
         self._ready_at = 0
         self._is_held = False
         self._draws = Draws(self.world.config.seed, f"seat/{job.name}/{host.name}")
 
     def __str__(self) -> str:
         return f"{self.job.name} on {self.host.name}"
+
+    # --- the core
+
+    def step(self, event: SeatEvent) -> None:
+        self.world.steps.participant += 1
+        actions = self.core.step(event, self.host.now)
+        self.world.participant_stepped(self)
+        for action in actions:
+            self._perform(action)
+        self.timer.arm()
+
+    def _perform(self, action: SeatAction) -> None:
+        world, host = self.world, self.host
+        match action:
+            case Bind(index, epoch):
+                self._bound(index, epoch)
+            case WaitUntil(_, until):
+                if not self._is_held:
+                    world.mark("an operation waited for a decision")
+                host.after(max(0, until - host.now), partial(self._ask, until))
+            case AskAgain():
+                self._ask()
+            case SeatTaken(seat):
+                self.id = seat
+            case SeatLeft():
+                self.id = self.lease = None
+            case Parked():
+                world.mark("a ring was parked")
+                self._stand()
+            case TellCoordinator(message):
+                if isinstance(message, Vote):
+                    world.mark("a seat voted")
+                assert self.lease is not None, "who speaks has a seat"
+                host.tell_coordinator(self.lease.tree, message)
+            case TellPeer(to, word):
+                assert self.id is not None, "who speaks has a seat"
+                host.tell_peer(to, self.id, word)
+            case Differs(index):
+                if index == self.operation and self.path is Path.INA:
+                    self._rescue(index, "an operation was rescued before it stalled")
+            case Noted(mark):
+                if mark is Mark.HELD:
+                    self._is_held = True
+                    world.mark("an operation waited for a lock")
+                world.noted(mark)
+            case Blame():
+                raise Violated("nobody is to blame", f"{self}: {action}")
+            case _:
+                assert_never(action)
 
     # --- what the host is told of it
 
@@ -174,34 +197,58 @@ class SimSeat:
             self._think()
 
     def take(self, lease: Lease | None) -> bool:
-        """The job has this tree now, or none; whether that is news."""
-        if lease == (None if self.member is None else self.member.lease):
+        """The job is to have this tree, or none; whether that is news."""
+        if lease == self._wanted:
             return False
-        self.world.note(self.host, "takes a tree", f"{self.job.name} {lease}")
-        if any(tree != (None if lease is None else lease) for tree in self.in_ina.values()):
+        self.world.note(self.host, "is to have a tree", f"{self.job.name} {lease}")
+        if self.in_ina:
             self.world.mark("a tree was changed under a running operation")
-        self.member = None
-        if lease is not None:
-            first = self.operation + 1 + (self._waiting is not None)
-            self.member = Membership(self, lease, first)
-            self.members[self.member.id] = self.member
-            self.member.timer.arm()
+        self._wanted = lease
+        if self.lease is None:
+            self._stand()
+        else:
+            self.step(ParkWanted())
+            self.host.after(self.world.config.silent_ns, partial(self._park_overdue, self.id))
         return True
+
+    def _stand(self) -> None:
+        self.lease = self._wanted
+        if self.lease is not None:
+            self.world.note(self.host, "takes a tree", f"{self.job.name} {self.lease}")
+            self.step(RingStands(self.host.next_life(), OpIndex(self.operation + 1)))
+
+    def _park_overdue(self, seat: Seat | None) -> None:
+        """The switches end the ring of who does not park."""
+        if self.is_closed or seat is None or self.id != seat or not self.is_to_park:
+            return
+        self.world.mark("a ring that was to park ended")
+        self.world.note(self.host, "ends its ring", self.job.name)
+        if self.path is Path.INA:
+            self._rescue(self.operation, "an operation lost its ring")
+        for index in list(self.in_ina):
+            del self.in_ina[index]
+            self.world.drained(self, index)
+        self.step(RingEnded())
+        self._stand()
+        self.host.after(0, self._ask)
+
+    @property
+    def is_to_park(self) -> bool:
+        return self.lease is not None and self.lease != self._wanted
 
     def lost_slot(self, lease: Lease) -> None:
         """A switch of the tree says that the job has no slot there."""
-        if self.member is not None and self.member.lease == lease and self.path is Path.INA:
+        if self.lease == lease and self.path is Path.INA:
             self._rescue(self.operation, "a slot was lost under an operation")
 
     def lost_controller(self) -> None:
         """Its connection to the controller has ended."""
-        if self.member is not None:
-            self.member.step(CoordinatorLost())
+        self.step(CoordinatorLost())
 
-    def differs(self, operation: int) -> None:
-        """Another seat says that it runs the operation by the chain."""
-        if operation == self.operation and self.path is Path.INA:
-            self._rescue(operation, "an operation was rescued before it stalled")
+    def leave(self) -> None:
+        """The job is no more on this host, which says so."""
+        self.close()
+        self.step(RingEnded())
 
     def close(self) -> None:
         """Its connections are gone, and nothing is told to anybody any more."""
@@ -209,15 +256,11 @@ class SimSeat:
         self.job.seats.pop(self.host.index, None)
         self.world.seat_gone(self)
 
-    def hear_coordinator(self, to: Seat, message: CoordinatorMessage) -> None:
-        member = self.members.get(to)
-        if member is not None:
-            member.step(FromCoordinator(message))
+    def hear_coordinator(self, message: CoordinatorMessage) -> None:
+        self.step(FromCoordinator(message))
 
-    def hear_peer(self, to: Seat, sender: Seat, message: PeerMessage) -> None:
-        member = self.members.get(to)
-        if member is not None:
-            member.step(FromPeer(sender, message))
+    def hear_peer(self, sender: Seat, message: PeerMessage) -> None:
+        self.step(FromPeer(sender, message))
 
     # --- its operations
 
@@ -246,45 +289,41 @@ class SimSeat:
             self.host.after(stopped, self._ready)
             return
         self._ready_at = self.world.agenda.now
-        following = self.operation + 1
-        if self.member is None:
-            self.bound(None, following, Path.FALLBACK, None)
-            return
-        self._waiting = self.member
-        self.member.step(OperationStarting(OpIndex(following)))
+        self._asks = True
+        self._ask()
 
-    def held(self) -> None:
-        self._is_held = True
-        self.world.mark("an operation waited for a lock")
+    def _ask(self, until: Instant | None = None) -> None:
+        """By which path the next operation goes; ``until``: when it is to go, if nothing is known by then."""
+        if self._asks and not self.is_closed:
+            self.step(MayBind(OpIndex(self.operation + 1)))
 
-    def bound(self, by: Membership | None, index: int, path: Path, epoch: int | None) -> None:
-        if self.is_closed:
-            return
-        world = self.world
+    def _bound(self, index: int, epoch: int | None) -> None:
+        world, lease = self.world, self.lease
         assert index == self.operation + 1, (str(self), index, self.operation)
         if self._is_held:
             stalled = world.agenda.now - self._ready_at
             world.measures.stalls += 1
             world.measures.stalled_ns += stalled
             world.measures.stalled_max_ns = max(world.measures.stalled_max_ns, stalled)
-        self._waiting, self._is_held = None, False
+        path = Path.FALLBACK if epoch is None else Path.INA
+        self._asks = self._is_held = False
         self.operation, self.path, self.epoch_now = index, path, epoch
         self.chain_runs = False
-        self.undrained[index] = by
+        self.undrained[index] = self.id
         world.note(self.host, "begins", f"{self.job.name} {index} {path.value} {epoch}")
-        if path is Path.INA:
-            assert by is not None, "only a group gives a path by the switches"
-            assert epoch is not None, "and that has an epoch"
-            self.in_ina[index] = by.lease
+        if epoch is not None:
+            assert lease is not None, "only a group gives a path by the switches"
+            self.in_ina[index] = lease
             world.measures.ina_operations += 1
             world.mark("an operation by the switches")
-            world.began(self, index, path, epoch, by.lease)
-            world.trunk.put(Part(self, by.lease, epoch, index))
+            world.began(self, index, path, epoch, lease)
+            world.trunk.put(Part(self, lease, epoch, index))
             stall = self.job.config.stall_ns
             self.host.after(stall, lambda: self._rescue(index, "an operation stalled at the switches"))
         else:
             world.measures.chain_operations += 1
             world.began(self, index, path, None, None)
+        self.step(OperationBound(OpIndex(index), path))
         self.job.look_at_chain(index)
 
     def waits_for_sum(self, operation: int) -> bool:
@@ -317,6 +356,7 @@ class SimSeat:
         world.note(self.host, "has the sum of", f"{self.job.name} {operation} {path} {total}")
         world.operations_done += 1
         world.ended(self, operation, total)
+        self.step(OperationDone(OpIndex(operation)))
         self.job.look_at_chain(operation)
         delay = self._draws.below(self.job.config.drain_ns + 1)
         self.host.after(delay, lambda: self._drained(operation))
@@ -325,10 +365,9 @@ class SimSeat:
     def _drained(self, operation: int) -> None:
         if self.is_closed:
             return
-        by = self.undrained.pop(operation)
         if self.in_ina.pop(operation, None) is not None:
             self.world.drained(self, operation)
-        if by is not None:
-            by.step(OperationEnded(OpIndex(operation)))
+            self.step(OperationDrained(OpIndex(operation)))
+        del self.undrained[operation]
         if self.operation + 1 == self.job.config.operations and self.path is None:
             self._finish()

@@ -24,7 +24,9 @@ class SeatSeen:
     job: str
     phase: SeatPhase
     lease: Lease | None
-    """Of the tree that it has heard of."""
+    """Of the tree on which its ring stands."""
+    life: int
+    """Of its seat there, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Heartbeat:
     boot: int
     number: int
     seats: tuple[SeatSeen, ...]
+    obeys: tuple[int, int]
+    """The newest orders that it has heard: their term and number."""
 
 
 @dataclass(frozen=True, slots=True)

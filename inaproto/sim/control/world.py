@@ -28,7 +28,7 @@ from inaproto.sim.control.host import ControlHost
 from inaproto.sim.control.network import Network
 from inaproto.sim.control.network import Path as NetworkPath
 from inaproto.sim.control.node import Node
-from inaproto.sim.control.seat import Membership, SimJob, SimSeat
+from inaproto.sim.control.seat import SimJob, SimSeat
 from inaproto.sim.control.store import Store
 from inaproto.sim.control.switch import ControlSwitch
 from inaproto.sim.control.trunk import Trunk
@@ -216,7 +216,7 @@ class ControlWorld:
             for seat in job.seats.values():
                 of = f"{seat.operation} of {job.config.operations}"
                 said.append(f"{seat} is {seat.phase.value} at operation {of}, {seat.path}")
-                said += [f"it is {member.core.view()}" for member in seat.members.values()]
+                said.append(f"it is {seat.core.view()}")
         said += [f"{switch.name} lends {list(switch.rings)}" for switch in self.switches if switch.rings]
         return "; ".join([*said, self.controller.waiting()])
 
@@ -281,9 +281,9 @@ class ControlWorld:
         for checker in self.checkers:
             checker.seat_gone(seat)
 
-    def participant_stepped(self, member: Membership) -> None:
+    def participant_stepped(self, seat: SimSeat) -> None:
         for checker in self.checkers:
-            checker.participant_stepped(member)
+            checker.participant_stepped(seat)
 
     def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
         for checker in self.checkers:

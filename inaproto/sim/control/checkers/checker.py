@@ -9,7 +9,7 @@ from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.messages import Path, Seat, Version
 
 if TYPE_CHECKING:
-    from inaproto.sim.control.seat import Membership, SimSeat
+    from inaproto.sim.control.seat import SimSeat
     from inaproto.sim.control.switch import ControlSwitch
     from inaproto.sim.control.world import ControlWorld
 
@@ -44,7 +44,7 @@ class ControlChecker:
     def heard(self, message: Any) -> None:
         """It has come, and is about to be taken in."""
 
-    def participant_stepped(self, member: Membership) -> None: ...
+    def participant_stepped(self, seat: SimSeat) -> None: ...
 
     def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None: ...
 

@@ -6,7 +6,7 @@ and never asks a core whether it is right.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inaproto.core.migration.ledger import Lease, Order, SlotRequest
 from inaproto.core.sharing.messages import AT_ONCE, Path, Seat, Version
@@ -15,12 +15,19 @@ from inaproto.sim.control.checkers.wish_checker import WishesServed
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.frames.recorder import say_time
 from inaproto.sim.kernel.violated import Violated
-from inaproto.units import JobId
 
 if TYPE_CHECKING:
-    from inaproto.sim.control.seat import Membership, SimSeat
+    from inaproto.sim.control.seat import SimSeat
     from inaproto.sim.control.switch import ControlSwitch
     from inaproto.sim.control.world import ControlWorld
+
+
+class _Use(NamedTuple):
+    """Of a pool, by an operation."""
+
+    epoch: int
+    by: Seat | None
+    """Whose turn it was; a seat has one while it begins an operation by the switches."""
 
 
 class OneDecision(ControlChecker):
@@ -67,19 +74,20 @@ class PoolApart(ControlChecker):
 
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
-        self._using: dict[int, dict[Lease, dict[tuple[SimSeat, int], int]]] = {}
-        """By tree, leases with the operations that have not drained, and their epochs."""
-        self._given_up: dict[Seat, int] = {}
+        self._using: dict[int, dict[Lease, dict[tuple[SimSeat, int], _Use]]] = {}
+        """By tree, leases with the operations that have not drained."""
+        self._given_up: dict[Seat | None, int] = {}
         """Up to which epoch: what they put into the pool is stale, once another turn is there."""
 
     def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
         if lease is None or epoch is None or not self._is_installed(lease):
             return
-        if epoch <= self._given_up.get(_member(seat, lease), -1):
+        use = _Use(epoch, seat.id)
+        if epoch <= self._given_up.get(use.by, -1):
             self.world.mark("a seat that was given up used the pool")
             return
         users = self._using.setdefault(lease.tree, {})
-        users.setdefault(lease, {})[seat, index] = epoch
+        users.setdefault(lease, {})[seat, index] = use
         jobs = {user.job: None for user in users}
         if len(jobs) > self.world.config.pools[lease.tree]:
             others = "; ".join(
@@ -111,8 +119,8 @@ class PoolApart(ControlChecker):
         for users in self._using.values():
             for lease in list(users):
                 uses = users[lease]
-                for use in [use for use in uses if _member(use[0], lease) == seat and uses[use] <= epoch]:
-                    del uses[use]
+                for key in [key for key, use in uses.items() if use.by == seat and use.epoch <= epoch]:
+                    del uses[key]
                 self._tidy(users, lease)
 
     def ring_removed(self, switch: ControlSwitch, lease: Lease) -> None:
@@ -126,7 +134,7 @@ class PoolApart(ControlChecker):
         return any(lease in switch.rings for switch in switches if switch is not without)
 
     @staticmethod
-    def _tidy(users: dict[Lease, dict[tuple[SimSeat, int], int]], lease: Lease) -> None:
+    def _tidy(users: dict[Lease, dict[tuple[SimSeat, int], _Use]], lease: Lease) -> None:
         if not users[lease]:
             del users[lease]
 
@@ -138,38 +146,37 @@ class LocksEnd(ControlChecker):
 
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
-        self._since: dict[Membership, tuple[Version, int]] = {}
+        self._since: dict[SimSeat, tuple[Version, int]] = {}
         """Of those that are locked, for which round, and since when."""
 
-    def participant_stepped(self, member: Membership) -> None:
-        view = member.core.view()
-        if view.phase != "free" and member.core.deadline is None:
-            raise Violated("no wait without deadline", f"{member.id} waits for ever: {view}")
-        if not view.is_locked:
-            self._since.pop(member, None)
+    def participant_stepped(self, seat: SimSeat) -> None:
+        view = seat.core.view().participant
+        if view is not None and view.phase != "free" and seat.core.deadline is None:
+            raise Violated("no wait without deadline", f"{seat} waits for ever: {view}")
+        if view is None or not view.is_locked:
+            self._since.pop(seat, None)
             return
         world = self.world
         if world.config.rule == "by-index":
-            raise Violated(self.name, f"{member.id} is locked, though decisions are by index")
-        before = self._since.get(member)
+            raise Violated(self.name, f"{seat} is locked, though decisions are by index")
+        before = self._since.get(seat)
         if before is None or before[0] != view.version:
             if before is not None:
                 world.mark("a lock went over to the next round")
-            self._since[member] = view.version, world.agenda.now
-        self._check(member)
+            self._since[seat] = view.version, world.agenda.now
+        self._check(seat)
 
     def seat_gone(self, seat: SimSeat) -> None:
-        for member in [member for member in self._since if member.seat is seat]:
-            del self._since[member]
+        self._since.pop(seat, None)
 
     def sample(self) -> None:
-        for member in self._since:
-            self._check(member)
+        for seat in self._since:
+            self._check(seat)
 
-    def _check(self, member: Membership) -> None:
-        locked = self.world.agenda.now - self._since[member][1]
+    def _check(self, seat: SimSeat) -> None:
+        locked = self.world.agenda.now - self._since[seat][1]
         if locked > self.world.config.lease_ns + 1:
-            raise Violated(self.name, f"{member.id} has been locked for {say_time(locked)}")
+            raise Violated(self.name, f"{seat} has been locked for {say_time(locked)}")
 
     def end(self, world: ControlWorld) -> None:
         self.sample()
@@ -237,15 +244,16 @@ class DrainedFirst(ControlChecker):
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._released: dict[Lease, None] = {}
-        self._epochs: dict[tuple[SimSeat, int], int] = {}
-        """Of operations by the switches."""
-        self._given_up: dict[Seat, int] = {}
+        self._uses: dict[tuple[SimSeat, int], _Use] = {}
+        """Operations by the switches."""
+        self._given_up: dict[Seat | None, int] = {}
 
     def given_up(self, seat: Seat, epoch: int, version: Version) -> None:
         self._given_up[seat] = epoch
 
-    def _is_given_up(self, seat: SimSeat, lease: Lease, index: int) -> bool:
-        return self._epochs.get((seat, index), 0) <= self._given_up.get(_member(seat, lease), -1)
+    def _is_given_up(self, seat: SimSeat, index: int) -> bool:
+        use = self._uses.get((seat, index))
+        return use is not None and use.epoch <= self._given_up.get(use.by, -1)
 
     def slot_taken(self, switch: ControlSwitch, lease: Lease) -> None:
         self._released.pop(lease, None)  # what was given back because another switch refused, tried again
@@ -259,7 +267,7 @@ class DrainedFirst(ControlChecker):
             running = [
                 index
                 for index, of in seat.in_ina.items()
-                if of == lease and not self._is_given_up(seat, lease, index)
+                if of == lease and not self._is_given_up(seat, index)
             ]
             if running:
                 raise Violated(self.name, f"{switch.name} loses {lease}, {seat} runs {running} there")
@@ -267,8 +275,8 @@ class DrainedFirst(ControlChecker):
     def began(self, seat: SimSeat, index: int, path: Path, epoch: int | None, lease: Lease | None) -> None:
         if lease is None or epoch is None:
             return
-        self._epochs[seat, index] = epoch
-        if lease in self._released and not self._is_given_up(seat, lease, index):
+        self._uses[seat, index] = _Use(epoch, seat.id)
+        if lease in self._released and not self._is_given_up(seat, index):
             raise Violated(self.name, f"{seat} begins operation {index} by {lease}, which was released")
 
 
@@ -299,11 +307,6 @@ class NoPoolForEver(ControlChecker):
                 if world.agenda.now - since > world.config.mute_ns:
                     waited = say_time(world.agenda.now - since)
                     raise Violated(self.name, f"{group.name} has waited for {waited}: {view}")
-
-
-def _member(seat: SimSeat, lease: Lease) -> Seat:
-    """Of the sharing group of that tree."""
-    return Seat(JobId(seat.job.name), seat.host.name, life=lease.epoch)
 
 
 def all_checkers() -> list[ControlChecker]:

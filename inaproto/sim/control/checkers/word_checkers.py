@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def _is_there(world: ControlWorld, seat: Seat) -> bool:
     """Whether its host takes in what it is told."""
     here = world.host_named(seat.host).seats.get(seat.job)
-    return here is not None and seat in here.members
+    return here is not None and here.id == seat
 
 
 @dataclass(slots=True)
@@ -274,13 +274,15 @@ class _Known:
 
 
 class TurnsObeyed(ControlChecker):
-    """A seat uses the pool in the turns that it has heard of, and not in doubt, or once it has drained."""
+    """A seat uses the pool in turns that it heard of, not in doubt, not once it has drained, and parks."""
 
     name = "turns are obeyed"
 
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._known: dict[Seat, _Known] = {}
+        self._free: dict[Seat, int] = {}
+        """Seats that are to park, and since when nothing is in the way."""
 
     def _of(self, seat: Seat) -> _Known:
         return self._known.setdefault(seat, _Known())
@@ -351,7 +353,7 @@ class TurnsObeyed(ControlChecker):
         by = seat.undrained.get(index)
         if by is None:
             return
-        known = self._of(by.id)
+        known = self._of(by)
         expected = None if known.is_doubtful(index) else known.epoch_of(index)
         if epoch is not None:
             known.running[index] = epoch
@@ -361,7 +363,7 @@ class TurnsObeyed(ControlChecker):
             doubt = f", {known.open} is open" if known.open is not None else ""
             raise Violated(
                 self.name,
-                f"{by.id} begins operation {index} under epoch {epoch}, not {expected}: it has heard of "
+                f"{by} begins operation {index} under epoch {epoch}, not {expected}: it has heard of "
                 f"{known.turns}, epochs below {known.floor} are over{doubt}",
             )
 
@@ -369,8 +371,13 @@ class TurnsObeyed(ControlChecker):
         """Who has come to the end of a turn has said so: the job may pause there."""
         for job in self.world.jobs.values():
             for seat in job.seats.values():
-                if seat.member is not None and not seat.is_closed:
-                    self._look_for_drained(seat.member.id, seat.operation + 1)
+                if seat.id is not None and not seat.is_closed:
+                    self._look_for_drained(seat.id, seat.operation + 1)
+        before, self._free = self._free, {}
+        for host in self.world.hosts:
+            for seat in host.seats.values():
+                if seat.id is not None and seat.is_to_park:
+                    self._look_for_parked(seat.id, before)
 
     def _look_for_drained(self, seat: Seat, following: int) -> None:
         known = self._of(seat)
@@ -381,10 +388,20 @@ class TurnsObeyed(ControlChecker):
         if until is not None and until <= following:
             raise Violated(self.name, f"{seat} is at {following}, past turn {epoch}, and has not said so")
 
+    def _look_for_parked(self, seat: Seat, before: dict[Seat, int]) -> None:
+        """Who has no turn, owes no word and is owed none leaves at once."""
+        known, now = self._of(seat), self.world.agenda.now
+        if known.open is not None or known.running or max(known.turns, default=-1) >= known.floor:
+            return
+        self._free[seat] = before.get(seat, now)
+        if now > self._free[seat]:
+            raise Violated(self.name, f"{seat} is to park, nothing is in the way, and it has not parked")
+
     def drained(self, seat: SimSeat, index: int) -> None:
-        for member in seat.members:
-            self._of(member).running.pop(index, None)
+        by = seat.undrained.get(index, seat.id)
+        if by is not None:
+            self._of(by).running.pop(index, None)
 
     def seat_gone(self, seat: SimSeat) -> None:
-        for member in seat.members:
-            self._known.pop(member, None)
+        if seat.id is not None:
+            self._known.pop(seat.id, None)

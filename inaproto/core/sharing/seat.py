@@ -1,0 +1,395 @@
+"""The turns of one job on one host: by which of its two rings an all-reduce goes (MINA IV-B, the host).
+
+A host asks with ``MayBind`` before it starts an operation. The answer is known at once, from what was agreed
+before (:mod:`inaproto.core.sharing.participant`), unless a decision is on its way that may concern this very
+operation: that is waited for, until the lease is over at the latest. Who would not wait would run the
+operation by the fallback, and other hosts perhaps by INA, which costs more.
+
+The ring through the switches comes and goes, and each one that stands is a new seat, with a life of its own:
+what is said to an older one, or to another term of the coordinator, concerns nobody. Two ways lead out:
+
+- ``RingEnded``: the queue pairs are gone, and with them all that was on its way. What had started is over,
+  the turn is given up, and the seat left, in this order.
+- ``ParkWanted``: the ring is to leave its switches and come back elsewhere (MINA IV-A). The seat goes on
+  until it has no turn, no vote whose outcome it does not know, and no operation that has not drained; then it
+  is left, and not before. The other seats of the job agree: they had the same turns, and no round ends
+  without this one.
+
+Invariants: the participant hears of every operation of its seat once, in order; ``MayBind`` has exactly one
+answer, ``Bind`` or ``WaitUntil``; a seat that was left is never spoken for again; once it is asked to park a
+seat parks, unless its ring ends first. Without a seat everything goes by the fallback.
+
+Departure from the paper: there a host evaluates its mode with the time of day, and a tree does not move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, assert_never
+
+from inaproto.core.sharing.events import (
+    Closing,
+    CoordinatorLost,
+    Differs,
+    FromCoordinator,
+    FromPeer,
+    HoldOperation,
+    Noted,
+    OperationEnded,
+    OperationStarting,
+    ParticipantConfig,
+    ParticipantEvent,
+    ParticipantView,
+    StartOperation,
+    TellCoordinator,
+    TellPeer,
+    Woke,
+)
+from inaproto.core.sharing.messages import Path, Seat
+from inaproto.core.sharing.participant import Phase, SharingParticipant
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import MS, Epoch, Instant, JobId, OpIndex
+
+_FREE: Final = Phase.FREE.value
+
+
+@dataclass(frozen=True, slots=True)
+class SeatConfig:
+    job: JobId
+    host: str
+    ask_ns: int = 100 * MS
+    answer_ns: int = 50 * MS
+    operations_max: int = 4096
+    """As :class:`~inaproto.core.sharing.events.ParticipantConfig` has the three."""
+
+
+# --- events: the words that reach a participant, and these
+
+
+@dataclass(frozen=True, slots=True)
+class RingStands:
+    """The switches have the ring, and the operation ``next_operation`` is bound next.
+
+    ``life`` is drawn by the caller: no two seats of a job on a host may have the same one.
+    """
+
+    life: int
+    next_operation: OpIndex
+
+
+@dataclass(frozen=True, slots=True)
+class RingEnded:
+    """The ring through the switches is gone, and its queue pairs are. May be said twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkWanted:
+    """The ring is to leave its switches: say ``Parked`` as soon as it can, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MayBind:
+    """The operation is next, or was told to wait; nothing but its path is missing."""
+
+    index: OpIndex
+
+
+@dataclass(frozen=True, slots=True)
+class OperationBound:
+    """The operation has been started, by this path, whether or not anybody asked."""
+
+    index: OpIndex
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OperationDone:
+    """All results of the operation are here."""
+
+    index: OpIndex
+
+
+@dataclass(frozen=True, slots=True)
+class OperationDrained:
+    """An operation by INA is over: its results are taken, and all that was sent is acknowledged."""
+
+    index: OpIndex
+
+
+SeatEvent = (
+    RingStands
+    | RingEnded
+    | ParkWanted
+    | MayBind
+    | OperationBound
+    | OperationDone
+    | OperationDrained
+    | FromCoordinator
+    | FromPeer
+    | CoordinatorLost
+    | Woke
+)
+
+
+# --- actions: the words of a participant, and these
+
+
+@dataclass(frozen=True, slots=True)
+class SeatTaken:
+    """The job has this seat from now on; whoever plans is to hear of it."""
+
+    seat: Seat
+
+
+@dataclass(frozen=True, slots=True)
+class SeatLeft:
+    """The seat is no more; whoever plans is to hear of that after all that it has said."""
+
+    seat: Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """The answer to ``MayBind``."""
+
+    index: OpIndex
+    epoch: Epoch | None
+    """Of the turn, for the INA header; None: the fallback."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """The answer to ``MayBind`` is not known: ask again after ``AskAgain``, at ``until`` at the latest."""
+
+    index: OpIndex
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """What was told to wait may have an answer now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Nothing of the ring is under way, and no turn there can be agreed on before it stands again."""
+
+
+SeatAction = (
+    SeatTaken
+    | SeatLeft
+    | Bind
+    | WaitUntil
+    | AskAgain
+    | Parked
+    | TellCoordinator
+    | TellPeer
+    | Differs
+    | Noted
+    | Blame
+)
+
+
+class Place(NamedTuple):
+    """Where the job is on this host: what its coordinator plans by, and misses if it does not change."""
+
+    operation: int
+    """That runs, or that is next."""
+    is_running: bool
+    uses_ina: bool
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class SeatView:
+    seat: Seat | None
+    """None: no ring stands."""
+    place: Place
+    is_parking: bool
+    """It was asked to park, and something is in the way."""
+    granted: int
+    """Operations that were bound to INA, over all seats that the job has had here."""
+    participant: ParticipantView | None
+
+
+class SharingSeat:
+    """Pure core; see the module. ``step`` never raises for anything a coordinator or a peer can do."""
+
+    def __init__(self, config: SeatConfig) -> None:
+        self._config = config
+        self._seat: Seat | None = None
+        self._participant: SharingParticipant | None = None
+        self._next = OpIndex(0)
+        """The operation that the participant hears of next."""
+        self._running: dict[OpIndex, Path] = {}
+        """Operations that the participant has heard of, and that have not ended."""
+        self._answers: dict[OpIndex, Epoch | None] = {}
+        """What the participant has said of operations that have not been bound yet."""
+        self._held: OpIndex | None = None
+        """The operation that a lock keeps from starting."""
+        self._waits = False
+        """An operation was told to wait, and has not been told to ask again."""
+        self._is_parking = False
+        self._place = Place(0, is_running=False, uses_ina=False, since=Instant(0))
+        self._granted = 0
+
+    @property
+    def deadline(self) -> Instant | None:
+        return None if self._participant is None else self._participant.deadline
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    def view(self) -> SeatView:
+        participant = None if self._participant is None else self._participant.view()
+        return SeatView(self._seat, self._place, self._is_parking, self._granted, participant)
+
+    def step(self, event: SeatEvent, now: Instant) -> list[SeatAction]:
+        """Raises ``LocalMisuse``, unchanged, if more operations would be under way than may be."""
+        match event:
+            case MayBind(index):  # whoever asks is not told to ask again, and parks when it has an answer
+                return self._may_bind(index, now)
+            case RingStands(life, next_operation):
+                return self._stand(life, next_operation, now)
+            case RingEnded():
+                return self._end_ring(now)
+            case ParkWanted():
+                actions: list[SeatAction] = []
+                self._is_parking = True
+            case OperationBound(index, path):
+                actions = self._bound(index, path, now)
+            case OperationDone(index):
+                self._place = Place(index + 1, is_running=False, uses_ina=False, since=now)
+                is_over = (
+                    self._running.get(index) is Path.FALLBACK
+                )  # what it sent there is no switch's concern
+                actions = self._ended(index, now) if is_over else []
+            case OperationDrained(index):
+                actions = self._ended(index, now) if index in self._running else []
+            case FromCoordinator() | FromPeer() | CoordinatorLost() | Woke():
+                actions = self._hears(event, now)
+            case _:
+                assert_never(event)
+        if self._waits:
+            self._waits = False
+            actions.append(AskAgain())
+        return [*actions, *self._park_if_free(now)]
+
+    # --- the ring's life
+
+    def _stand(self, life: int, next_operation: OpIndex, now: Instant) -> list[SeatAction]:
+        config, ended = self._config, self._end_ring(now)
+        seat = self._seat = Seat(config.job, config.host, life)
+        self._participant = SharingParticipant(
+            ParticipantConfig(
+                seat,
+                next_operation,
+                ask_ns=config.ask_ns,
+                answer_ns=config.answer_ns,
+                operations_max=config.operations_max,
+            )
+        )
+        self._next = next_operation
+        return [*ended, SeatTaken(seat)]
+
+    def _end_ring(self, now: Instant) -> list[SeatAction]:
+        """The words that end the turn come first: nobody listens to a seat that was left."""
+        self._is_parking = self._waits = False
+        seat = self._seat
+        if seat is None:
+            return []
+        actions: list[SeatAction] = []
+        for index in list(self._running):
+            actions += self._ended(index, now)
+        actions += self._hears(Closing(), now)
+        self._seat = self._participant = None
+        self._answers.clear()
+        return [*actions, SeatLeft(seat)]
+
+    def _park_if_free(self, now: Instant) -> list[SeatAction]:
+        if not self._is_parking or self._answers:
+            return []
+        if self._participant is not None:
+            view = self._participant.view()
+            if view.phase != _FREE or view.turn is not None or view.in_ina:
+                return []
+        return [*self._end_ring(now), Parked()]
+
+    # --- operations
+
+    def _may_bind(self, index: OpIndex, now: Instant) -> list[SeatAction]:
+        participant = self._participant
+        if participant is None:
+            return [Bind(index, None)]
+        actions: list[SeatAction] = []
+        if participant.deadline is not None and participant.deadline <= now:
+            actions = self._hears(Woke(), now)
+        until = participant.awaits(index)
+        if until is not None and until > now:
+            self._waits = True
+            return [*actions, WaitUntil(index, until)]
+        if index == self._next:
+            actions += self._start(now)
+        if index in self._answers:
+            self._waits = False
+            return [*actions, Bind(index, self._answers.pop(index))]
+        self._waits = True
+        return [*actions, WaitUntil(index, participant.deadline or now)]
+
+    def _bound(self, index: OpIndex, path: Path, now: Instant) -> list[SeatAction]:
+        if self._participant is None:
+            self._place = Place(index, is_running=True, uses_ina=path is Path.INA, since=now)
+            return []
+        self._check_room(index + 1 - self._next)
+        self._place = Place(index, is_running=True, uses_ina=path is Path.INA, since=now)
+        actions: list[SeatAction] = []
+        while self._next <= index:  # nobody asked: its ring had no choice
+            actions += self._start(now)
+        self._answers.pop(index, None)
+        if index == self._held:  # its ring has no choice any more
+            return [*actions, *self._ended(index, now)]
+        if index in self._running:
+            self._running[index] = path
+        return actions
+
+    def _start(self, now: Instant) -> list[SeatAction]:
+        self._check_room(1)
+        index = self._next
+        self._next = OpIndex(index + 1)
+        self._running[index] = Path.FALLBACK
+        return self._hears(OperationStarting(index), now)
+
+    def _check_room(self, more: int) -> None:
+        if len(self._running) + more > self._config.operations_max:
+            raise LocalMisuse(f"{self._seat}: operation {self._next} would be one of too many under way")
+
+    def _ended(self, index: OpIndex, now: Instant) -> list[SeatAction]:
+        del self._running[index]
+        if index == self._held:
+            self._held = None
+        return self._hears(OperationEnded(index), now)
+
+    # --- the participant
+
+    def _hears(self, event: ParticipantEvent, now: Instant) -> list[SeatAction]:
+        participant, found = self._participant, list[SeatAction]()
+        for action in () if participant is None else participant.step(event, now):
+            match action:
+                case StartOperation(index, _, epoch):
+                    self._held = None
+                    self._granted += epoch is not None
+                    self._answers[index] = epoch
+                case HoldOperation(index):
+                    self._waits, self._held = True, index
+                case TellPeer(to):
+                    if to.job == self._config.job:  # nobody carries a word from one job to another
+                        found.append(action)
+                case Differs(index):
+                    if self._running.get(index) is Path.INA:
+                        found.append(action)
+                case TellCoordinator() | Noted() | Blame():
+                    found.append(action)
+                case _:
+                    assert_never(action)
+        return found
