@@ -46,11 +46,6 @@ UNIX_PATH_BYTES_MAX: Final = 107
 """Longest UNIX socket path on Linux (``sun_path`` less its terminating NUL)."""
 
 
-def psn_add(psn: int, delta: int, mask: int = PSN_MASK) -> int:
-    """``psn + delta`` modulo the sequence space."""
-    return (psn + delta) & mask
-
-
 def psn_distance(later: int, earlier: int, mask: int = PSN_MASK) -> int:
     """Signed distance ``later - earlier`` in half the sequence space: ``-(mask+1)/2 .. (mask+1)/2 - 1``."""
     half = (mask + 1) >> 1

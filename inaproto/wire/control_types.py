@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 from inaproto.wire.control_fields import Boolean, Integer, Many, Octets, OneOf, Text
 from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
 
-U8 = Annotated[int, Integer(0, 0xFF)]
 U16 = Annotated[int, Integer(0, 0xFFFF)]
 U24 = Annotated[int, Integer(0, 0xFF_FFFF)]
 U32 = Annotated[int, Integer(0, 0xFFFF_FFFF)]

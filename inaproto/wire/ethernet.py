@@ -15,7 +15,6 @@ from inaproto.errors import DecodeError, LocalMisuse
 
 ETHERNET_HEADER_BYTES: Final = 14
 ETHERTYPE_IPV4: Final = 0x0800
-ETHERTYPE_ARP: Final = 0x0806
 BROADCAST: Final = b"\xff" * 6
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from inaproto_controller.planning.trees.independent_set import Graph
+from tests.controller.independent_set import Graph
 
 
 class Peeling:

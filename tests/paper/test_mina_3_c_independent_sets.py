@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from inaproto.errors import LocalMisuse
-from inaproto_controller.planning.trees.independent_set import (
+from inaproto_controller.planning.trees.peeling import peel
+from tests.controller.independent_set import (
     Graph,
     graph_of,
     largest,
     matrix_of,
     reducing_peeling,
 )
-from inaproto_controller.planning.trees.peeling import peel
 from tests.controller.peeling_set_by_set import Peeling
 from tests.data.mina.reference import reference
 

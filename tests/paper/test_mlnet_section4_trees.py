@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.core.models.messages import NodeId
-from inaproto.core.models.tree.latency_trees import UNKNOWN, latency_tree, ways_ns
+from inaproto.core.models.tree.latency_trees import UNKNOWN, latency_tree
 from inaproto.core.models.tree.trees import (
     OverlayTree,
     direct_tree,
@@ -254,6 +254,18 @@ def matrices(size: int) -> st.SearchStrategy[list[list[int]]]:
         return matrix
 
     return st.lists(st.integers(1, 100), min_size=len(pairs), max_size=len(pairs)).map(made)
+
+
+def ways_ns(
+    tree: OverlayTree, nodes: Sequence[NodeId], round_trips_ns: Sequence[Sequence[int]]
+) -> tuple[int, ...]:
+    """Round trips of each node on its way to the root, added up, in the order of ``nodes``."""
+    index = {node: number for number, node in enumerate(nodes)}
+    found = []
+    for node in nodes:
+        way = [node, *tree.ancestors(node)]
+        found.append(sum(round_trips_ns[index[a]][index[b]] for a, b in itertools.pairwise(way)))
+    return tuple(found)
 
 
 def best_way(matrix: list[list[int]], in_degree_max: int) -> int:

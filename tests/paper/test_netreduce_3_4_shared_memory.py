@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto_controller.simulate.schedules.chain import chain
+from tests.chain_schedule import chain
 from tests.property.shm_ranks import Ranks, in_any_order
 from tests.property.test_plans_and_paths import random_plan
 from tests.property.test_shm_plans import random_tensors

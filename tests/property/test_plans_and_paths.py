@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto_controller.simulate.schedules.chain import chain
+from tests.chain_schedule import chain
 from tests.schedule_run import run_schedule
 from tests.seeds import seeds
 from tests.unit.exact_reference import HALF, NUMPY, QUIET_NAN

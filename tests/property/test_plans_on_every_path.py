@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto_controller.simulate.schedules.chain import chain
+from tests.chain_schedule import chain
 from tests.property.accelerator_rings import Operation
 from tests.property.shm_ranks import Ranks, in_any_order
 from tests.property.tensor_world import TensorWorld, tree_of

@@ -15,13 +15,13 @@ from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype
 from inaproto_controller.cost_model.netreduce_simulation import ring_against_network, timed
 from inaproto_controller.cost_model.netreduce_sweeps import cluster_at
-from inaproto_controller.simulate.schedules.chain import chain
 from inaproto_controller.simulate.schedules.parallel import parallel_netreduce, parallel_ring
 from inaproto_controller.simulate.schedules.ring import ring
 from inaproto_controller.simulate.schedules.schedule import Aggregate, Schedule, Step, Transfer
 from inaproto_controller.simulate.schedules.tencent import tencent
 from inaproto_controller.simulate.timed.network import Network, stages
 from inaproto_controller.simulate.timed.timing import Occupation, Timing, time_schedule
+from tests.chain_schedule import chain
 
 NET = Network(alpha_ns=10.0, intra=4.0, inter=1.0)
 """A segment of 100 bytes: 100 ns between machines, 25 within one."""

@@ -67,6 +67,11 @@ def sent(actions: list[RequesterAction]) -> list[int]:
     ]
 
 
+def ends_message(sent: Transmit) -> bool:
+    """The message's last packet is among them; it carries AckReq too."""
+    return sent.first_packet + sent.count == sent.message.packets
+
+
 def asking(actions: list[RequesterAction]) -> list[int]:
     """PSNs that carry AckReq."""
     psns = []
@@ -74,7 +79,7 @@ def asking(actions: list[RequesterAction]) -> list[int]:
         if isinstance(action, Transmit):
             base = action.psn - action.first_packet
             psns += [base + packet for packet in action.ack_packets]
-            psns += [action.psn + action.count - 1] * action.ends_message
+            psns += [action.psn + action.count - 1] * ends_message(action)
     return sorted(set(psns))
 
 

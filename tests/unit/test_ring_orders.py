@@ -257,18 +257,6 @@ def test_results_of_a_ring_that_stood_beside_are_in_the_slots_of_that_one() -> N
     assert kept.get(2, 24) == bytes(other.received[1][:24])
 
 
-def test_what_lay_in_the_slots_of_a_ring_that_went_earlier_is_kept_when_the_one_beside_it_ends() -> None:
-    kept, link, gone = KeptResults(), MemorySlots(seed=1), MemorySlots(seed=2)
-    results = [kept_result(7, 2, 0, 24, slot=1), of_ring(9, kept_result(8, 2, 24, 24, slot=1))]
-    kept.keep_of(9, results, gone)
-    assert len(kept) == 1
-    lay = bytes(gone.received[1][:24])
-    gone.received[1][:] = bytes(SLOT_BYTES)
-    kept.keep(results, link, since=7)
-    assert kept.get(2, 0) == bytes(link.received[1][:24])
-    assert kept.get(2, 24) == lay
-
-
 def test_what_is_not_among_the_last_results_is_not_kept_any_longer() -> None:
     kept, link = KeptResults(), MemorySlots()
     assert len(kept) == 0

@@ -14,7 +14,6 @@ from inaproto.core.plan.half_precision import round_once, sums_are_wide, widen
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
-from inaproto_controller.simulate.schedules.chain import chain
 from inaproto_controller.simulate.schedules.parallel import parallel_netreduce, parallel_ring
 from inaproto_controller.simulate.schedules.ring import ring
 from inaproto_controller.simulate.schedules.schedule import (
@@ -26,6 +25,7 @@ from inaproto_controller.simulate.schedules.schedule import (
     touched,
 )
 from inaproto_controller.simulate.schedules.tencent import tencent
+from tests.chain_schedule import chain
 from tests.schedule_run import RankTensor, run_schedule
 from tests.unit.exact_reference import NUMPY
 from tests.unit.schedule_orders import block_plans

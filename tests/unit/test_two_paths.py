@@ -212,21 +212,6 @@ def test_without_an_ina_ring_the_binder_is_not_asked() -> None:
     assert engine.step(Submit(operation(1)), NOW)[0] == Bound(OpIndex(1), BASE, Epoch(0))
 
 
-def test_the_ina_ring_goes_only_when_it_is_idle() -> None:
-    engine = pair(always(INA))
-    post = posted(engine.step(Submit(operation(1)), NOW), INA)
-    with pytest.raises(LocalMisuse, match="while an operation or a message is on it"):
-        engine.detach()
-    engine.step(result_of(post, 0), NOW, INA)
-    with pytest.raises(LocalMisuse, match="while an operation or a message is on it"):
-        engine.detach()
-    engine.step(SendCompleted(post.msg_id), NOW, INA)
-    engine.detach()
-    assert engine.ina_config is None
-    assert engine.step(SendCompleted(0), NOW, INA) == [], "of a ring that has gone"
-    assert engine.step(Submit(operation(2)), NOW)[0] == Bound(OpIndex(2), BASE, Epoch(0))
-
-
 def test_a_ring_that_is_parked_carries_nothing_and_goes_on_with_its_next_message() -> None:
     engine = pair(always(INA))
     post = posted(engine.step(Submit(operation(1)), NOW), INA)
@@ -251,25 +236,6 @@ def test_a_ring_that_is_not_there_is_not_parked() -> None:
         pair(always(INA), ina=None).park()
 
 
-def test_a_ring_that_is_attached_stands() -> None:
-    engine = pair(always(INA))
-    engine.park()
-    engine.detach()
-    engine.attach(config(9))
-    assert not engine.is_parked
-
-
-def test_another_ina_ring_begins_with_messages_of_its_own() -> None:
-    engine = pair(always(INA))
-    post = posted(engine.step(Submit(operation(1)), NOW), INA)
-    engine.step(result_of(post, 0), NOW, INA)
-    engine.step(SendCompleted(post.msg_id), NOW, INA)
-    engine.detach()
-    engine.attach(config(9))
-    header = InaHeader.decode(posted(engine.step(Submit(operation(2)), NOW), INA).header)
-    assert (header.ring_id, header.msg_id, header.op_index) == (9, 0, 2)
-
-
 def test_a_ring_that_is_none_for_these_operations_is_not_attached() -> None:
     engine = pair(always(INA), ina=None)
     with pytest.raises(LocalMisuse, match="is the base ring, or has another order of ranks"):
@@ -281,7 +247,6 @@ def test_a_ring_that_is_none_for_these_operations_is_not_attached() -> None:
     engine.attach(config(8))
     with pytest.raises(LocalMisuse, match="is attached beside another"):
         engine.attach(config(9))
-    engine.detach()
     engine.halt()
     with pytest.raises(LocalMisuse, match="or after the end"):
         engine.attach(config(9))

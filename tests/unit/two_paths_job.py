@@ -100,7 +100,7 @@ class TwoPathsJob:
     ) -> None:
         self.plan, self.accumulators, self.choice = plan, Accumulators(plan), choice
         self.window, self.size, self.has_tree = window, plan.size, has_tree
-        self.generation, self.ina_serial = 1, 0
+        self.generation = 1
         self.now = Instant(0)
         self.progress: list[list[int]] = []
         """Of all ranks, whenever a generation ended."""
@@ -122,7 +122,7 @@ class TwoPathsJob:
 
     @property
     def ina_id(self) -> int:
-        return 1000 * self.generation + self.ina_serial
+        return 1000 * self.generation
 
     def _member(self, rank: int) -> Member:
         return Member(self._engine(rank, None, FROM_THE_START), {path: self._lane(path) for path in PATHS})
@@ -266,26 +266,20 @@ class TwoPathsJob:
         return self.is_ending or any(member.waits for member in self.members)
 
     def lose_tree(self) -> None:
-        """All ranks are idle on the INA ring: it goes."""
+        """All ranks are idle on the INA ring: it leaves its switches."""
         for member in self.members:
-            ina = member.engine.ina_config
-            for result in member.engine.operations.kept:
-                if ina is not None and result.ring_id == ina.ring_id:
-                    key = result.operation.index, result.offset
-                    member.kept[key] = member.lanes[INA].read(Place.RECEIVED, result.slot, result.nbytes)
-            member.engine.detach()
-            lane = member.lanes[INA] = self._lane(INA)
-            for buffers in lane.slots.values():
-                for buffer in buffers:
-                    buffer[:] = b"\xdb" * len(buffer)
+            member.engine.park()
         self.has_tree = False
 
     def gain_tree(self) -> None:
+        """The INA ring stands again, or for the first time in this generation."""
         self.has_tree = True
-        self.ina_serial += 1
         for rank, member in enumerate(self.members):
-            member.engine.attach(self.config(rank, self.ina_id))
-            member.lanes[INA] = self._lane(INA)
+            if member.engine.ina_config is None:
+                member.engine.attach(self.config(rank, self.ina_id))
+                member.lanes[INA] = self._lane(INA)
+            else:
+                member.engine.stand()
 
     def end_generation(self) -> None:
         """From now on ranks are halted; when all are, the next generation is there."""
@@ -305,7 +299,7 @@ class TwoPathsJob:
         self.progress.append(list(progress.values()))
         decided = decide(progress, self.window)
         assert isinstance(decided, Recovery), decided
-        self.generation, self.ina_serial, self.is_ending = self.generation + 1, 0, False
+        self.generation, self.is_ending = self.generation + 1, False
         for rank, member in enumerate(self.members):
             member.engine = self._engine(rank, member.engine.halt(), decided)
             running = member.engine.operations.running

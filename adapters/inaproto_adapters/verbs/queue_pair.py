@@ -18,7 +18,6 @@ from inaproto.ports import Completion, CompletionKind, QpAddress, QpAttributes, 
 from inaproto_adapters.verbs.library import verbs
 
 _RC: Final = 2
-_ERR_STATE: Final = 6
 _LOCAL_WRITE, _REMOTE_WRITE = 1, 2
 _RETRIES_MAX: Final = 7
 _HOP_LIMIT: Final = 64

@@ -15,7 +15,6 @@ from inaproto.errors import ConfigError, Infeasible
 from inaproto.option_types import FiniteRange, ReportFile, write_report
 from inaproto.reader_gone import unread
 
-EXIT_NO_PLAN: Final = 1
 DEGREE_MAX: Final = 32
 _UNITS: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20}
 _UNITS_MORE: Final = {"GIB": 1 << 30, "TB": 10**12}

@@ -25,7 +25,6 @@ FAR: Final = 1 << 16
 """Positions further apart are of two connections that had one name after the other."""
 _HOST_TAG: Final = HOST_MAGIC.to_bytes(4, "big")
 _HALF: Final = (PSN_MASK + 1) >> 1
-_BTH_OPCODE_AT: Final = 42
 _EXTENSIONS_AT: Final = 54
 
 

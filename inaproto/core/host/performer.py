@@ -71,8 +71,6 @@ class KeptResults:
 
     def __init__(self) -> None:
         self._bytes: dict[tuple[int, int], bytes] = {}
-        self._gone: list[int] = []
-        """Rings that went while the one beside them stayed, since rings last ended."""
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -94,23 +92,11 @@ class KeptResults:
         self._bytes = {
             (kept.operation.index, kept.offset): (
                 bytes(others.get(kept.ring_id, link).result(kept.slot, kept.nbytes))
-                if kept.serial >= since and kept.ring_id not in self._gone
+                if kept.serial >= since
                 else self.get(kept.operation.index, kept.offset)
             )
             for kept in results
         }
-        self._gone.clear()
-
-    def keep_of(self, ring_id: int, results: Iterable[KeptResult], link: Slots[PayloadT]) -> None:
-        """That ring goes, the one beside it stays: copy what lies in the slots of the ``link`` that goes."""
-        self._gone.append(ring_id)
-        before, self._bytes = self._bytes, {}
-        for kept in results:
-            key = kept.operation.index, kept.offset
-            if kept.ring_id == ring_id:
-                self._bytes[key] = bytes(link.result(kept.slot, kept.nbytes))
-            elif key in before:
-                self._bytes[key] = before[key]
 
     def get(self, op_index: int, offset: int) -> bytes:
         try:

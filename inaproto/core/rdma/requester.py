@@ -158,11 +158,6 @@ class Transmit(NamedTuple):
     ack_packets: range
     """Packets of the message, within those to send, that carry AckReq (besides a last packet)."""
 
-    @property
-    def ends_message(self) -> bool:
-        """The message's last packet is among them; it carries AckReq too."""
-        return self.first_packet + self.count == self.message.packets
-
 
 class Complete(NamedTuple):
     """A work request ended. ``message`` is None if it was refused because the queue pair had failed."""

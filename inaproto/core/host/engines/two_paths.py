@@ -256,18 +256,6 @@ class TwoPaths:
         """The switches have the INA ring (again)."""
         self._is_parked = False
 
-    def detach(self) -> None:
-        """The INA ring goes; whoever owns its slots first copies what is kept in them.
-
-        Raises ``LocalMisuse`` while it is not idle: a neighbour may lack what was sent. No rank may do this
-        before all are idle.
-        """
-        if not self.is_ina_idle:
-            raise LocalMisuse("the INA ring is detached while an operation or a message is on it")
-        if self._ina is not None:
-            self._ina.halt()
-            self._ina = None
-
     def halt(self) -> OperationQueue:
         """This generation has ended: take and send nothing more, on both rings."""
         self._is_halted = True

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from inaproto.core.models.messages import NodeId
@@ -60,18 +59,6 @@ def latency_tree(
         if node != _ROOT:
             children.setdefault(nodes[parent], []).append(nodes[node])
     return OverlayTree.of(nodes[_ROOT], children)
-
-
-def ways_ns(
-    tree: OverlayTree, nodes: Sequence[NodeId], round_trips_ns: Sequence[Sequence[int]]
-) -> tuple[int, ...]:
-    """Round trips of each node on its way to the root, added up, in the order of ``nodes``."""
-    index = {node: number for number, node in enumerate(nodes)}
-    found = []
-    for node in nodes:
-        way = [node, *tree.ancestors(node)]
-        found.append(sum(round_trips_ns[index[a]][index[b]] for a, b in pairwise(way)))
-    return tuple(found)
 
 
 def _checked(

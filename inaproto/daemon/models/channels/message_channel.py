@@ -25,7 +25,6 @@ from inaproto.wire.control_messages import Message, decode_message, encode_messa
 
 PRIORITY_MAX: Final = 255
 """The most urgent."""
-MESSAGE_BYTES_OF_STRANGERS: Final = 64 << 10
 OUTPUT_BYTES_MIN: Final = 16 << 20
 ARRAYS_MAX: Final = 4
 """In the queue of output, by default: of weights, which are made anew for each answer."""

@@ -387,9 +387,6 @@ class SharingWorld:
     def net(self, state: State) -> tuple[int, ...]:
         return self.nets[state[3]]
 
-    def log_of(self, state: State) -> Log:
-        return self._logs[state[1]]
-
     def job_name(self, job: int) -> str:
         return self.seats[self.of_job[job][0]].job
 
