@@ -46,15 +46,16 @@ class PatternConfig:
     """Raises ``ConfigError`` for values that cannot be."""
 
     warmup_steps: int = 3
-    """At the beginning of a job, that no pattern is taken from."""
+    """Steps at the beginning of a job that no pattern is taken from."""
     steps: int = 5
-    """That a pattern is the median over, and that must have repeated."""
+    """Steps that a pattern is the median over; it must have repeated in all of them."""
     moved_ns: int = 2 * MS
     """A start that moves by more is another pattern, if also by more than ``moved_share``."""
     moved_share: float = 0.05
-    """Of the step's duration."""
+    """Share of the step's duration by which a start must move, at least, to be another pattern."""
     moved_scatter: float = 4.0
-    """And by more than so many times what a start is off its median, in the median of the steps."""
+    """How many times its usual distance from its median a start must move, at least; usual is the median over
+    the steps."""
     history_operations_max: int = 16_384
     history_segments_max: int = 2_048
 
@@ -69,7 +70,7 @@ class PatternConfig:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Of a training step; nanoseconds from its start, bytes."""
+    """One training step: times in nanoseconds from its start, sizes in bytes."""
 
     nbytes: tuple[int, ...]
     ready_ns: tuple[int, ...]
@@ -77,8 +78,8 @@ class Pattern:
     duration_ns: int
     """Until the framework begins to wait."""
     waits_inside: int = 0
-    """That begin before the last submission. Such a step depends on its operations in more places than its
-    end, so that what is predicted of it is less good."""
+    """Waits that begin before the last submission. Such a step depends on its operations in more places than
+    its end, so a prediction of it is worth less."""
 
     @classmethod
     def of_job(cls, hosts: Sequence[Pattern]) -> Self | None:
@@ -147,7 +148,7 @@ class PatternLost:
     pattern: Pattern
     loss: Loss
     operation: int
-    """Of the job, from 0, that differs first; of moved starts the next one."""
+    """Index in the job of the first operation that differs; if starts moved, of the next one."""
 
 
 PatternAction = PatternFound | PatternLost
@@ -157,7 +158,7 @@ PatternAction = PatternFound | PatternLost
 class PatternView:
     pattern: Pattern | None
     operations: int
-    """That were submitted."""
+    """How many were submitted."""
     segments_kept: int
     operations_kept: int
     """In segments that have ended."""
@@ -168,7 +169,7 @@ class PatternView:
 @dataclass(slots=True)
 class _Segment:
     origin: Instant
-    """Of a step that begins here."""
+    """When a step begins that begins here."""
     nbytes: list[int] = field(default_factory=list)
     submitted: list[Instant] = field(default_factory=list)
     waited: Instant | None = None
@@ -352,7 +353,7 @@ class PatternWatch:
 
 
 def _columns(steps: Sequence[Sequence[_Segment]]) -> list[tuple[int, ...]]:
-    """Of each operation, and of the wait: when it was, in each step, from the step's start."""
+    """When each operation, and the wait, was in each step, counted from the step's start."""
     rows: list[tuple[int, ...]] = []
     for step in steps:
         origin = step[0].origin

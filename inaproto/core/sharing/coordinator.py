@@ -262,7 +262,7 @@ class SharingCoordinator:
         return actions
 
     def _poll_drains(self, now: Instant) -> list[SharingAction]:
-        """Of turns that end: what a seat said, or what it was told, may have been lost."""
+        """Asks again about turns that end: what a seat said, or what it was told, may have been lost."""
         rounds = self._rounds
         if self._poll is None or now < self._poll:
             return []

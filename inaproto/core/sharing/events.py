@@ -58,24 +58,24 @@ class SharingConfig:
     """By index: operations between the greatest index reported and the first of a turn that is granted. One
     that a seat starts before it hears of the turn runs by the fallback there, so by that on all."""
     end_margin: int = 2
-    """Likewise, of a turn that is ended: seats that are near each other then all do without INA from the same
+    """The same for a turn that is ended: seats that are near each other then all do without INA from the same
     operation on, and none is rescued."""
     vote_ns: int = 50 * MS
     """How long votes are waited for."""
     vote_doublings_max: int = 4
-    """By index: of ``vote_ns`` and ``lease_ns``, one after each round whose votes came late, until rounds
-    take a quarter of that again. Where hosts are slower than ``vote_ns`` no round would ever be decided; and
-    nobody is locked while they are waited for."""
+    """By index: how often ``vote_ns`` and ``lease_ns`` double at most, once after each round whose votes came
+    late, until rounds take a quarter of that again. Where hosts are slower than ``vote_ns`` no round would
+    ever be decided; and nobody is locked while they are waited for."""
     lease_ns: int = 200 * MS
-    """A seat's, from its vote; locks are held no longer."""
+    """How long a seat's lease runs from its vote; locks are held no longer."""
     resend_ns: int = 50 * MS
-    """Between two sendings of what has not been answered."""
+    """Time between two sendings of what has not been answered."""
     retry_ns: int = 20 * MS
-    """Between a round that was aborted and the next try."""
+    """Time between a round that was aborted and the next try."""
     retry_jitter_ns: tuple[int, ...] = (0,)
-    """Added to it, one after the other; from the seed."""
+    """What is added to ``retry_ns``, one after the other; drawn from the seed by the caller."""
     retry_doublings_max: int = 6
-    """Of ``retry_ns``, one after each round that is aborted in a row."""
+    """How often ``retry_ns`` doubles at most, once after each round that is aborted in a row."""
     objections_max: int | None = 3
     """Equal indices: rounds that would have ended a turn and were aborted because of where seats were; then
     it ends without a round. None: never. As the paper has it, a job that calls one all-reduce after the other
@@ -98,7 +98,7 @@ class SharingConfig:
 class TurnRecord:
     turn: Turn
     seats: tuple[Seat, ...]
-    """That were told, and must drain."""
+    """Seats that were told of the turn, and must drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ class SharingRecord:
 
     term: int
     epoch: Epoch
-    """Of the newest turn."""
+    """Epoch of the newest turn."""
     turns: tuple[TurnRecord, ...] = ()
-    """That have not drained, as far as it had been heard."""
+    """Turns that have not drained, as far as it had been heard."""
     version: Version = NO_VERSION
-    """Of the last round that was committed."""
+    """Version of the last round that was committed."""
     decision: Decision | None = None
     told: tuple[Seat, ...] = ()
     """Whom the decision concerns."""
@@ -244,7 +244,7 @@ class SeatGivenUp:
 
     seat: Seat
     epoch: Epoch
-    """Of the newest turn of its job: it may still use the pool in that one, or an older one."""
+    """Epoch of the newest turn of its job: the seat may still use the pool in that one, or an older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,15 +310,15 @@ class SharingView:
     phase: str
     term: int
     version: Version
-    """Of the last round begun."""
+    """Version of the last round begun."""
     turns: tuple[TurnView, ...]
     wanted: JobId | None
     missing: tuple[Seat, ...]
-    """Whose votes, or whose word that it is done, are waited for."""
+    """Seats whose votes, or whose word that it is done, are waited for."""
     barred: tuple[JobId, ...] = ()
     """Jobs that get no turn now, whoever wishes for one."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """By the value of each :class:`Mark`."""
+    """Counts by the value of each :class:`Mark`."""
 
 
 # --- the participant: configuration, events, actions, view
@@ -328,11 +328,11 @@ class SharingView:
 class ParticipantConfig:
     seat: Seat
     first_operation: OpIndex = FIRST_OPERATION
-    """That it starts next."""
+    """Operation that it starts next."""
     ask_ns: int = 100 * MS
     """Between two questions of a seat that is in doubt."""
     answer_ns: int = 50 * MS
-    """That operations wait for answers of peers once the coordinator is lost."""
+    """How long operations wait for answers of peers once the coordinator is lost."""
     operations_max: int = 4096
     """Started and not ended: as many as messages may be without an acknowledgement, which are two windows."""
     lease_max_ns: int = 10 * S
@@ -396,7 +396,7 @@ class StartOperation:
     index: OpIndex
     path: Path
     epoch: Epoch | None
-    """Of the turn, for the INA header; None: the fallback."""
+    """Epoch of the turn, for the INA header; None: the fallback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,12 +432,12 @@ ParticipantAction = StartOperation | HoldOperation | TellCoordinator | TellPeer 
 class ParticipantView:
     phase: str
     term: int
-    """Of the newest coordinator that was heard."""
+    """Term of the newest coordinator that was heard."""
     version: Version
-    """That was voted on last."""
+    """Version that was voted on last."""
     next_operation: OpIndex
     turn: Turn | None
-    """That stands here."""
+    """The turn that stands here."""
     is_locked: bool
     """No operation starts."""
     is_held: bool
@@ -445,4 +445,4 @@ class ParticipantView:
     in_ina: tuple[tuple[OpIndex, Epoch], ...]
     """Operations on the pool that have not drained."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """By the value of each :class:`Mark`."""
+    """Counts by the value of each :class:`Mark`."""

@@ -46,7 +46,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """Of a round. A coordinator's term grows with each restart, so no version is used twice."""
+    """Names a round. A coordinator's term grows with each restart, so no version is used twice."""
 
     term: int
     number: int
@@ -87,14 +87,14 @@ class Prepare:
     """Step 1: vote. A seat that has voted and hears nothing for ``lease_ns`` is in doubt."""
 
     seat: Seat
-    """To whom."""
+    """The seat to which this is sent."""
     term: int
     version: Version
     rule: Rule
     granted: JobId | None
-    """Whose turn begins, if any."""
+    """Job whose turn begins, if any."""
     ended: Epoch | None
-    """Which turn ends, if any."""
+    """Epoch of the turn that ends, if any."""
     over_below: Epoch
     """Turns of the seat's job of lower epochs have ended, whether or not the seat has heard of it."""
     margin: int
@@ -103,7 +103,7 @@ class Prepare:
     peers: tuple[Seat, ...]
     """All seats that are asked, this one included."""
     first: OpIndex = AT_ONCE
-    """By index: nor does it concern any before this one."""
+    """By index: what is decided concerns no operation before this one either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Vote:
     """Who says it."""
     version: Version
     index: OpIndex
-    """Of the operation that it starts next."""
+    """Operation that it starts next."""
     in_ina: bool
     """Whether an INA operation of it has not drained."""
 
@@ -201,7 +201,7 @@ class AskPeer:
     """The sender has voted, and does not hear from the coordinator."""
 
     seat: Seat
-    """To whom."""
+    """The seat to which this is sent."""
     sender: Seat
     version: Version
     fell_back: OpIndex | None = None
@@ -216,7 +216,7 @@ class TellPeerDecision:
     """
 
     seat: Seat
-    """To whom."""
+    """The seat to which this is sent."""
     sender: Seat
     version: Version
     decision: Decision | None

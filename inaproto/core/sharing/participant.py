@@ -82,7 +82,7 @@ NOT_ITS_SEAT: Final = "speaks for another seat"
 
 class Phase(Enum):
     FREE = "free"
-    """Of undecided rounds."""
+    """No round is undecided."""
     VOTED = "voted"
     LOCKED = "locked"
     IN_DOUBT = "in doubt"
@@ -327,7 +327,7 @@ class SharingParticipant:
         self._owed = epoch if self._owed is None else max(self._owed, epoch)
 
     def _pass_end(self) -> None:
-        """Of the turn, if the next operation is behind it."""
+        """Gives the turn up if the next operation is behind its end."""
         turn = self._turn
         if turn is not None and turn.until is not None and turn.until <= self._next:
             self._give_up(turn.epoch)

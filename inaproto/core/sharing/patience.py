@@ -75,11 +75,11 @@ class Patience:
         return tuple(job for job, bar in self._bars.items() if not bar.has_ended)
 
     def until(self, job: JobId) -> Instant:
-        """Of a job that is barred."""
+        """When the bar of a job ends."""
         return self._bars[job].until
 
     def owes(self, owed: Iterable[Owed], now: Instant) -> None:
-        """All that is owed now."""
+        """Remembers since when each of these is owed; this is all that is owed now."""
         if self.config is not None:
             self._owed = {one: self._owed.get(one, now) for one in owed}
 
@@ -92,7 +92,7 @@ class Patience:
         return list(dict.fromkeys(late))
 
     def voted(self, jobs: Iterable[JobId]) -> None:
-        """All that were asked have."""
+        """All seats of these jobs that were asked have voted."""
         for job in jobs:
             self._failed.pop(job, None)
             self._places.pop(job, None)
@@ -106,7 +106,7 @@ class Patience:
             del self.given_up[message.seat]
 
     def failed(self, jobs: Iterable[JobId], now: Instant) -> list[JobId]:
-        """A round has, because of these; which of them are barred by that."""
+        """A round has failed because of these jobs; which of them are barred by that."""
         config, barred = self.config, []
         if config is None:
             return []
@@ -119,7 +119,8 @@ class Patience:
         return barred
 
     def apart(self, job: JobId, places: Mapping[Seat, OpIndex], now: Instant) -> list[JobId]:
-        """Likewise, because its seats, of which these were heard, are at different operations."""
+        """A round has failed because this job's seats, of which these were heard, are at different
+        operations; who is barred by that."""
         if self.config is None:
             return []
         before = self._places.setdefault(job, {})
@@ -130,7 +131,7 @@ class Patience:
         return self.failed([job], now)
 
     def bar(self, job: JobId, now: Instant) -> None:
-        """Or for longer."""
+        """Bars the job, or bars it for longer."""
         config, before = self.config, self._bars.get(job)
         if config is None:
             return
@@ -141,7 +142,7 @@ class Patience:
         self._bars[job] = Bar(Instant(now + (config.bar_ns << doublings)), doublings)
 
     def lift(self, now: Instant) -> list[JobId]:
-        """Bars that end now."""
+        """Ends the bars that are over; which jobs they were of."""
         over = [job for job, bar in self._bars.items() if not bar.has_ended and bar.until <= now]
         for job in over:
             bar = self._bars[job]
@@ -149,7 +150,7 @@ class Patience:
         return over
 
     def keep(self, jobs: Iterable[JobId], now: Instant) -> None:
-        """Of other jobs, which have no seats in the group, nothing is remembered once they are not barred."""
+        """Forgets other jobs, which have no seats in the group, once they are not barred."""
         if self.config is None:
             return
         here = frozenset(jobs)  # looked up, never iterated

@@ -19,7 +19,7 @@ from inaproto.units import OpIndex
 
 @dataclass(slots=True)
 class PeerWords:
-    """Of one seat."""
+    """What one seat says to its peers, and owes them."""
 
     seat: Seat
     _askers: dict[Seat, None] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class PeerWords:
     """Not started here, and by the fallback at a peer."""
 
     def ask(self, round_: Prepare | None, fell_back: OpIndex | None = None) -> list[TellPeer]:
-        """All that vote in it; ``fell_back`` is told those of the job alone."""
+        """Asks all that vote in the round; ``fell_back`` is told to seats of the job alone."""
         if round_ is None:
             return []
         others = [
@@ -42,12 +42,12 @@ class PeerWords:
         return TellPeer(to, TellPeerDecision(to, self.seat, version, decision))
 
     def owe(self, to: Seat, round_: Prepare | None) -> None:
-        """It has asked too early."""
+        """Remembers who has asked too early."""
         if round_ is not None and to in round_.peers:
             self._askers[to] = None
 
     def pay(self, version: Version, decision: Decision | None) -> list[TellPeer]:
-        """That version is decided."""
+        """Tells all who asked about that version, for it is decided."""
         askers, self._askers = self._askers, {}
         return [self.answer(one, version, decision) for one in askers]
 

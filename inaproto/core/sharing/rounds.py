@@ -48,7 +48,7 @@ VOTED_TWICE: Final = "voted twice, and not the same"
 
 class Phase(Enum):
     NEW = "new"
-    """To be woken."""
+    """It waits to be woken for the first time."""
     STARTING = "starting"
     """Its term is not durable yet."""
     IDLE = "idle"
@@ -82,7 +82,7 @@ class Rounds:
         self.aborted = 0
         """Rounds, one after the other."""
         self._objected: dict[Epoch, int] = {}
-        """By turn, how many rounds that would have ended it."""
+        """How many rounds that would have ended each turn were objected to."""
         self._late = 0
         """Doublings of how long votes are waited for."""
         self._begun = Instant(0)
@@ -101,21 +101,21 @@ class Rounds:
 
     @property
     def decided(self) -> Version:
-        """Of the last round that was committed."""
+        """Version of the last round that was committed."""
         return self._record.version
 
     @property
     def preparing(self) -> Round | None:
-        """That votes are waited for."""
+        """The round whose votes are waited for."""
         return self.round if self.phase is Phase.PREPARING else None
 
     @property
     def undecided(self) -> Round | None:
-        """Prepared, and not known to be durable or aborted."""
+        """The round that is prepared and not known to be durable or aborted."""
         return self.round if self.phase in (Phase.PREPARING, Phase.DECIDING) else None
 
     def waited_for(self) -> tuple[Seat, ...]:
-        """Whose votes, or whose word that it is done."""
+        """Seats whose votes, or whose word that it is done, are waited for."""
         round_ = self.preparing
         if round_ is None:
             return tuple(self.missing)

@@ -154,7 +154,7 @@ class Bind:
 
     index: OpIndex
     epoch: Epoch | None
-    """Of the turn, for the INA header; None: the fallback."""
+    """Epoch of the turn, for the INA header; None: the fallback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Place(NamedTuple):
     """Where the job is on this host: what its coordinator plans by, and misses if it does not change."""
 
     operation: int
-    """That runs, or that is next."""
+    """Operation that runs, or that is next."""
     is_running: bool
     uses_ina: bool
     since: Instant
