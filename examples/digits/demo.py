@@ -56,7 +56,7 @@ class Result(Trained):
 
     @property
     def wall_s(self) -> dict[str, float]:
-        """Of the training, all ranks, and of the process that trains alone."""
+        """How long the training took on all ranks, and in the process that trains alone."""
         return {
             "training": max(rank["wall_s"] for rank in self.ranks),
             "one_process": self.reference["wall_s"],

@@ -26,7 +26,7 @@ class State:
     """None while it is not known when the training ends."""
     loss: float
     train_accuracy: float
-    """Of the last steps, 0..1."""
+    """Share of samples of the last steps that were right, 0..1."""
     latency_ms: float
     """Median all-reduce of the last steps."""
     frames_lost: int | None

@@ -75,7 +75,7 @@ class Config:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Trained):
     start_s: float
-    """Of the watch, on the clock of ``started_s``."""
+    """When the watch began, on the clock of ``started_s``."""
     events: list[Event]
     paths: list[PathSample]
     sums: list[dict[str, int]]
@@ -168,7 +168,7 @@ def path_at(paths: list[PathSample], at_s: float) -> str:
 
 
 def steps_of(result: Result) -> list[dict[str, Any]]:
-    """Of each step: when it ended, what the slowest rank waited for its sum, and how that was made."""
+    """When each step ended, what the slowest rank waited for its sum, and how that was made."""
     first = result.ranks[0]
     steps = []
     for step, waited_s in zip(first["steps"], slowest_s(result.ranks), strict=True):

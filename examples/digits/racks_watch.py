@@ -17,7 +17,7 @@ from inaproto_hil.rigs.fabric_cluster import SPINE, FabricCluster
 LOOK_INTERVAL_S = 0.1
 WIRE_INTERVAL_S = 1.0
 EPOCHS_AHEAD = 2
-"""That the workers are told before they need them, so that none waits."""
+"""How many epochs the workers are told before they need them, so that none waits."""
 
 CUT, MENDED, REBOOT, HALTED, FALLBACK, RETURNED = "cut", "mended", "reboot", "halted", "fallback", "returned"
 
@@ -86,14 +86,14 @@ class RacksWatch(Watch):
         self.paths: list[PathSample] = []
         self.wire: list[WireSample] = []
         self.sums: list[dict[str, int]] = []
-        """With each of ``wire``: packets that each switch took into sums."""
+        """Packets that each switch took into sums, one record with each of ``wire``."""
         self.job: Job | None = None
-        """As it was seen last."""
+        """The job as it was seen last."""
         self.plan = ""
         self.rendezvous: dict[str, int] = {}
-        """Counters of the root's."""
+        """Counters of the control plane at the root."""
         self.epochs = 0
-        """That the workers were told."""
+        """How many epochs the workers were told."""
         self._cluster = cluster
         self._scenario = scenario
         self._link, self._leaf = link, leaf

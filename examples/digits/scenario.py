@@ -43,7 +43,7 @@ class Job:
 class Seen:
     at_s: float
     step: int
-    """That rank 0 has ended; from 1."""
+    """Last step that rank 0 has ended; from 1."""
     job: Job | None
 
     @property
@@ -89,11 +89,11 @@ Order = CutLink | MendLink | Reboot | End | GiveUp
 @dataclass(frozen=True, slots=True)
 class Timing:
     steps: int = 20
-    """Of training between one event and the next."""
+    """Steps of training between one event and the next."""
     flaps: int = 3
     flap_s: float = 0.3
     within_s: float = 60.0
-    """That anything waited for may take."""
+    """How long anything that is waited for may take."""
 
 
 Script = Generator[Order | None, Seen, Seen]

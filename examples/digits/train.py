@@ -120,7 +120,7 @@ class ThroughSwitch:
 class Step:
     step: int
     steps: int | None
-    """Of the whole training; None while that is not known."""
+    """Steps of the whole training; None while that is not known."""
     epoch: int
     loss: float
     """Mean over the minibatch, all ranks."""
@@ -145,7 +145,7 @@ class Outcome:
     accuracy: list[float] = field(default_factory=list)
     """On the test set, after each epoch."""
     digests: list[str] = field(default_factory=list)
-    """Of the weights after each epoch."""
+    """Digests of the weights after each epoch."""
     steps: list[Step] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class WireSample:
 
     at_s: float
     frames: int
-    """That the switch's ports received and sent."""
+    """Frames that the switch's ports received and sent."""
     frames_lost: int
     duplicated: int
     reordered: int
@@ -34,7 +34,7 @@ class WireSample:
     retransmits_by_host: dict[str, int] = field(default_factory=dict)
 
     def plus(self, earlier: WireSample) -> WireSample:
-        """With the totals of an earlier life of the switch, which its hosts' NICs shared."""
+        """Adds the totals of an earlier life of the switch, which its hosts' NICs shared."""
         by_host = {
             name: count + earlier.retransmits_by_host.get(name, 0)
             for name, count in self.retransmits_by_host.items()

@@ -51,7 +51,7 @@ class Stalenesses(click.ParamType[list[int]]):
 
 
 def curve(task: Task, training: Training) -> dict[str, Any]:
-    """Of worker 0's pulls: when, and how good the weights were."""
+    """When worker 0 pulled, and how good the weights were."""
     pulled = training.pulled
     every = max(1, len(pulled) // DRAWN_MAX)
     chosen = [*pulled[:-1:every], pulled[-1]]

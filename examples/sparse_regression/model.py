@@ -27,7 +27,7 @@ from examples.digits import data
 LEVELS = 17
 FEATURES = data.PIXELS * LEVELS
 ELEMENTS = FEATURES * data.CLASSES + 1
-"""Of the model: the sum of gradients, and the number of updates in it."""
+"""Length of the model: the sum of gradients, and the number of updates in it."""
 Vector = NDArray[np.float32]
 
 
@@ -82,7 +82,7 @@ def _softmax(logits: Vector) -> tuple[Vector, Vector]:
 
 
 def gradient(weights: Vector, samples: Samples) -> Vector:
-    """Of the mean loss of the samples, and a 1 that counts the update: (10,881)."""
+    """Gradient of the mean loss of the samples, and a 1 that counts the update: (10,881)."""
     error, _ = _softmax(samples.features @ weights)
     error[np.arange(len(samples)), samples.labels] -= np.float32(1)
     pushed = np.ones(ELEMENTS, np.float32)

@@ -50,9 +50,9 @@ class Training:
 
     staleness: int
     pulled: list[tuple[float, int, Vector]] = field(default_factory=list)
-    """Of worker 0: seconds since the start, its clock, and the sum that it got."""
+    """What worker 0 pulled: seconds since the start, its clock, and the sum that it got."""
     behind: list[int] = field(default_factory=list)
-    """Of each pull, how many clocks the oldest of the others' updates was behind the worker's own."""
+    """How many clocks the oldest of the others' updates was behind the worker's own, for each pull."""
     waited_s: float = 0.0
     """In pulls, all workers."""
     killed_s: float | None = None

@@ -131,7 +131,7 @@ class Fabric:
 
     @cached_property
     def digest(self) -> str:
-        """Of what all switches must agree on: names, order, who is above whom, who aggregates."""
+        """Digest of what all switches must agree on: names, order, who is above whom, who aggregates."""
         what = [
             (entry.name, [entry.above, *entry.further] if entry.further else entry.above, entry.aggregates)
             for entry in self.entries
@@ -146,7 +146,7 @@ class Fabric:
         return [entry for entry in self.entries if name in entry.further]
 
     def address(self, name: str) -> SwitchAddress:
-        """Of its virtual connections."""
+        """The address of its virtual connections."""
         ip = _ADDRESS_NET + bytes([1 + self.entries.index(self.by_name[name])])
         return SwitchAddress(_MAC_PREFIX + ip, ip)
 
@@ -207,7 +207,7 @@ class Place:
 
     @property
     def is_root(self) -> bool:
-        """Of the fabric: with the control plane."""
+        """Whether it is the root of the fabric: the one with the control plane."""
         return self.entry is self.fabric.root
 
     @property

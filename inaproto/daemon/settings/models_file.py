@@ -197,7 +197,7 @@ class PlacedModel:
 
     @property
     def worker_dtype(self) -> np.dtype[Any]:
-        """Of what workers push and pull."""
+        """Element type of what workers push and pull."""
         return np.dtype(self.worker_dtype_name)
 
     @property
@@ -244,11 +244,11 @@ class Models:
     models: tuple[PlacedModel, ...]
     digest: str
     rates: Mapping[str, int]
-    """Of access links that are known, bytes/s each way."""
+    """Rates of the access links that are known, bytes/s each way."""
 
     @property
     def connections_max(self) -> int:
-        """That one process can have at once as a parent: one of each host and shard."""
+        """Connections that one process can have at once as a parent: one of each host and shard."""
         return sum(len(model.workers) * len(model.servers) for model in self.models)
 
     def require_memory(self, process: str) -> None:

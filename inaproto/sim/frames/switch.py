@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 RECONNECT_NS: Final = 1 * MS
 _NOTE_FRAME_BYTES_MAX: Final = 54 + 32 + 4
-"""Of notes without a header in them."""
+"""Longest frame of a note without a header in it."""
 OF_LATE_PACKETS: Final = frozenset({"unknown ring", "connection not registered"})
 """What a restarted switch, or one of whose rings was removed, may rightly say."""
 OF_DAMAGED_PACKETS: Final = frozenset({"not from where its rank is"})
@@ -63,7 +63,7 @@ class Trunk:
         self.below, self.above = below, above
         self.up, self.down = up, down
         self.port_up, self.port_down = port_up, port_down
-        """Of the switch below, and of the one above."""
+        """The port of the switch below, and that of the one above."""
         self.is_open = False
 
     @property
@@ -101,20 +101,20 @@ class SimSwitch:
         self.memory_bytes_max = 0
         self.control = ControlPlane(world) if number == 0 else None
         self.session: SwitchSession | None = None
-        """With the control plane; the first switch needs none."""
+        """The session with the control plane; the first switch needs none."""
         self.trunk: Trunk | None = None
-        """To the switch above, in the fabric's own tree."""
+        """The trunk to the switch above, in the fabric's own tree."""
         self.trunks: list[Trunk] = []
-        """To all switches next to it."""
+        """Trunks to all switches next to it."""
         self._trunk_of: dict[PortId, Trunk] = {}
         self._ports: dict[PortId, SimHost] = {}
         self._port_of: dict[int, PortId] = {}
         self._egress: dict[PortId, SimLink] = {}
-        """Of all ports that are up."""
+        """Links of all ports that are up."""
         self._port_serial = 0
         self._boots = 0
         self._rings: dict[int, None] = {}
-        """That it was told to install, and not to remove."""
+        """Rings that it was told to install, and not to remove."""
         self._had_rings = False
         """A ring was removed, or the switch has rebooted: late packets of it may come."""
         self._admitted_by = 0
@@ -329,7 +329,7 @@ class SimSwitch:
     # --- control
 
     def ordered(self, order: InstallRing | RemoveRing | Admit) -> bool:
-        """By the control plane. Whether the accelerator has not refused."""
+        """Performs an order of the control plane. Whether the accelerator has not refused."""
         world = self._world
         match order:
             case InstallRing(spec):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_links(world: World, fates: LinkFates | None) -> None:
-    """Of all hosts, then between switches, each with fates of its own: drawn, or those of a log."""
+    """Links of all hosts, then between switches, each with fates of its own: drawn, or those of a log."""
     for host, config in zip(world.hosts, world.config.links, strict=True):
         at = host.switch
         link = partial(_link, world, config, fates)
@@ -84,7 +84,7 @@ def _trees_of(world: World, job: JobConfig) -> list[FabricTree | None]:
 
 
 def switch_memory(world: World) -> dict[str, int]:
-    """Of each switch's aggregator arrays: for all jobs, or for the largest alone."""
+    """Memory of each switch's aggregator arrays: for all jobs, or for the largest alone."""
     needs: dict[str, list[int]] = {switch.name: [0] for switch in world.switches}
     for job in world.config.jobs:
         if len(job.positions) == 1:

@@ -74,7 +74,7 @@ def _wait(core: JobMoves, job: Job, now: Instant) -> Job:
 
 
 class KeepsPartialAnyOrder(KeepsPartial):
-    """And every other tree is acquired in descending order."""
+    """Keeps partial trees too, and acquires every other tree in descending order."""
 
     def _order(self, job: Job) -> tuple[str, ...]:
         order = super()._order(job)

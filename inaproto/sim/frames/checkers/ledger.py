@@ -30,12 +30,12 @@ _ACK = 0x11
 
 @dataclass(slots=True)
 class _Books:
-    """Of one switch."""
+    """What went in and out of one switch."""
 
     receivers: dict[bytes, tuple[int, SimHost]] = field(default_factory=dict)
     """(ring, receiving host) by connection."""
     acks: list[tuple[PortId, bytes]] = field(default_factory=list)
-    """That came in this step and must leave at this port."""
+    """Acknowledgements that came in this step and must leave at this port."""
     results: int = 0
     told: int = 0
 

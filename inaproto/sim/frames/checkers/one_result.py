@@ -29,7 +29,7 @@ class OneResult(Checker):
         self._taken: dict[tuple[SimRank, int], int] = {}
         """Messages that a rank has taken in a life."""
         self._starts: dict[tuple[str, int, int], dict[tuple[int, int], int | None]] = {}
-        """Of an all-reduce, by offset and size: where the message began, if in a ring of hosts."""
+        """Where each message of an all-reduce began, by offset and size; None if not in a ring of hosts."""
 
     def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:
         if not rank.job.may_rotate or slot < 0:

@@ -40,13 +40,13 @@ class _Flow:
     sender: SimHost
     message_packets: int
     next_psn: int
-    """That is due."""
+    """The PSN that is due."""
     source: SimSwitch | None = None
     """Where the sender's packets come and are summed."""
     target: SimSwitch | None = None
     """Where the results leave for the receiver."""
     holes: int = 0
-    """That were seen in what came."""
+    """Holes that were seen in what came."""
     hole_at: int | None = None
     """The PSN that is missing there."""
     passes: int = 0
@@ -71,7 +71,7 @@ class PsnOrder(Checker):
         self._world = world
         self._flows: dict[bytes, _Flow] = {}
         self._left: dict[tuple[bytes, int], int] = {}
-        """By flow and ring: the PSN that was due when the ring left its switches. It may come back."""
+        """The PSN that was due when the ring left its switches, by flow and ring. It may come back."""
 
     def ring_installed(self, switch: SimSwitch, spec: RingSpec) -> None:
         for flow in spec.flows:

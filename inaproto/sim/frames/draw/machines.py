@@ -32,7 +32,7 @@ _MEANWHILE: Final = (
     *(FaultKind.SESSION_LOSS, FaultKind.NIC_RESET, FaultKind.PAUSE),
 )
 SWARM: Final = Swarm(ranks_max=6, jobs_max=2, packets_max=600)
-"""Of the worlds that are changed: at most so many hosts of a job."""
+"""The worlds that are changed: at most so many hosts of a job."""
 
 
 def draw_machines(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
@@ -91,7 +91,7 @@ def with_machines(config: WorldConfig, draws: Draws) -> WorldConfig:
 
 
 def _draw_job(job: JobConfig, draws: Draws) -> JobConfig:
-    """With more ranks."""
+    """The job with more ranks."""
     if draws.chance(1, 8):
         hosts = job.hosts[:1] * draws.between(2, 6)
     else:
@@ -139,7 +139,7 @@ def _crowded(hosts: tuple[int, ...], more: int, draws: Draws) -> tuple[int, ...]
 
 
 def _draw_death(config: WorldConfig, draws: Draws) -> Fault:
-    """Soon after a job has come to one of its all-reduces, or while it joins."""
+    """A process dies soon after a job has come to one of its all-reduces, or while it joins."""
     job = draws.below(len(config.jobs))
     of = config.jobs[job]
     until = config.weather_until_ns

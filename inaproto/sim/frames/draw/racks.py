@@ -149,7 +149,7 @@ def _draw_reboot(draws: Draws, jobs: tuple[JobConfig, ...], topology: Topology, 
 
 
 def _draw_during(draws: Draws, kind: FaultKind, jobs: tuple[JobConfig, ...], until_ns: int) -> Fault:
-    """Soon after a job has come to one of its all-reduces."""
+    """A fault of that kind strikes soon after a job has come to one of its all-reduces."""
     job = draws.below(len(jobs))
     operation = draws.below(len(jobs[job].elements))
     at, duration = draws.magnitude(1, 2 * MS), draws.magnitude(10 * US, until_ns)

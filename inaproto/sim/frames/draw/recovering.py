@@ -81,7 +81,7 @@ def _flat(plan: object) -> list[int]:
 
 
 def _draw_fault(config: WorldConfig, draws: Draws) -> Fault:
-    """Soon after a job has come to one of its all-reduces."""
+    """A fault strikes soon after a job has come to one of its all-reduces."""
     job = draws.below(len(config.jobs))
     operation = draws.below(len(config.jobs[job].elements))
     kind = draws.choice(_ENDS_RINGS)

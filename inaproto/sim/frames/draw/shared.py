@@ -23,7 +23,7 @@ from inaproto.sim.frames.draw.swarm import JobConfig, Swarm, TreeMove, WorldConf
 from inaproto.units import MS, US, S
 
 SWARM: Final = Swarm(ranks_max=6, jobs_max=2, packets_max=600)
-"""Of the worlds that are changed."""
+"""The worlds that are changed."""
 
 
 def draw_shared(seed: Seed, swarm: Swarm | None = None) -> WorldConfig:
@@ -74,7 +74,7 @@ def _by_rack(job: JobConfig, attached: Sequence[int]) -> JobConfig:
 
 
 def _draw_job(job: JobConfig, draws: Draws) -> JobConfig:
-    """With runs of all-reduces by either ring."""
+    """The job with runs of all-reduces by either ring."""
     count = len(job.elements)
     run_max = draws.choice((1, 2, 4, 16))
     ina: list[int] = []

@@ -44,7 +44,7 @@ class FaultKind(StrEnum):
     """Host ``target`` loses its NIC, with all queue pairs, and gets a new one."""
     HOST_CRASH = "host crash"
     SWITCH_REBOOT = "switch reboot"
-    """Of switch ``target``, which counts as hosts do: from 0, modulo their number."""
+    """Switch ``target`` reboots; switches count as hosts do: from 0, modulo their number."""
     PAUSE = "pause"
     """Host ``target`` runs nothing; what arrives waits as long as its receive ring has room."""
     CLOCK_JUMP = "clock jump"
@@ -81,7 +81,7 @@ class JobConfig:
     name: str
     hosts: tuple[int, ...]
     elements: tuple[int, ...]
-    """Of each all-reduce, in order."""
+    """Elements of each all-reduce, in order."""
     dtype: Dtype = Dtype.F32
     op: Op = Op.SUM
     mtu: int = 256
@@ -102,7 +102,7 @@ class JobConfig:
     mismatch: tuple[int, int] | None = None
     """(rank, operation): in the job's first ring, this rank calls it with one element more."""
     path: PathAsked = "auto"
-    """By which its ranks want to be summed."""
+    """The path by which its ranks want to be summed."""
     exact_plan: bool = True
     """Whether it takes only results that follow the reduction plan, where the path is ``auto``."""
     elastic: bool = False
@@ -136,7 +136,7 @@ class TreeMove:
     job: int
     """Index of one on the path ``shared``."""
     root: int = -1
-    """That further root of the topology; -1: the fabric's own."""
+    """The further root of the topology; -1: the fabric's own."""
     at_once: bool = False
     """It is not wished to be parked first."""
 
@@ -235,7 +235,7 @@ class Swarm:
     ranks_max: int = RANKS_MAX
     jobs_max: int = 3
     packets_max: int = 1200
-    """Of all jobs together, counting each rank's once: what a world costs."""
+    """Packets of all jobs together, counting each rank's once: what a world costs."""
     faults_max: int = 6
     kinds: tuple[FaultKind, ...] = tuple(kind for kind in FaultKind if kind is not FaultKind.PROCESS_DEATH)
     """Processes die alone where hosts have several (:mod:`inaproto.sim.frames.draw.machines`)."""

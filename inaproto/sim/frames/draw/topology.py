@@ -53,7 +53,7 @@ class SwitchConfig:
     aggregates: bool = True
     """False: its accelerator has no memory; it steers its ranks' packets to the next switch that has."""
     passes_sums: bool = False
-    """Of one that steers: switches below it aggregate all the same."""
+    """Whether switches below one that steers aggregate all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Topology:
         return self.switches[number].above
 
     def further_tree(self, number: int) -> FabricTree:
-        """Of a further root: its links, and those of the own tree below them."""
+        """The tree of a further root: its links, and those of the own tree below them."""
         root, names = len(self.switches) + number, node_names(self)
         below = [one for one in range(len(self.switches)) if root in self.path_up(one, number)]
         above = sorted((names[one], names[self._above(one, number)]) for one in below)
@@ -142,7 +142,7 @@ class Topology:
 
     def _parts(self, switch: int, hosts: Sequence[int], along: int, *, is_point: bool) -> list[int | Plan]:
         by_part: dict[int, list[int | Plan]] = {}
-        """By the lowest rank of each part."""
+        """Parts by the lowest rank of each."""
         for rank, host in enumerate(hosts):
             if self.attached[host] == switch:
                 by_part[rank] = [rank]
@@ -158,7 +158,7 @@ class Topology:
 
 
 def node_names(topology: Topology | None) -> tuple[str, ...]:
-    """Of the switches, in the order of their nodes."""
+    """Names of the switches, in the order of their nodes."""
     if topology is None:
         return ("switch",)
     own = tuple(switch.name for switch in topology.switches)
@@ -216,7 +216,7 @@ def parse_topology(text: str, hosts: int) -> Topology:
 
 
 def map_trunks(topology: Topology, change: Callable[[LinkConfig], LinkConfig]) -> Topology:
-    """With other links between its switches; the root has none upward."""
+    """The topology with other links between its switches; the root has none upward."""
     below = (replace(switch, trunk=change(switch.trunk)) for switch in topology.switches[1:])
     further = tuple(replace(root, trunk=change(root.trunk)) for root in topology.further_roots)
     return replace(topology, switches=(topology.switches[0], *below), further_roots=further)

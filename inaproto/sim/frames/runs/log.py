@@ -44,7 +44,7 @@ class Program:
 
     version: str
     commit: str | None = None
-    """Of the source, where that is known."""
+    """Commit of the source, where that is known."""
     variant: str | None = None
     """``MODULE:FUNCTION`` that was installed during the run, if any (see ``inaproto replay --with``)."""
 
@@ -61,7 +61,7 @@ class Log:
 
     @classmethod
     def of(cls, result: WorldResult, records: list[Record], program: Program) -> Log:
-        """Of a run that ``records`` tells."""
+        """The log of a run that ``records`` tells."""
         return cls(
             program=program,
             config=result.config,

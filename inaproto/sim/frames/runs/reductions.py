@@ -292,7 +292,7 @@ def _renamed(link: str, number: dict[int, int]) -> str:
 
 
 def simpler_fates(fate: Fate) -> Iterator[Fate]:
-    """With one of its harms taken away, then halved delays."""
+    """The fate with one of its harms taken away, then with halved delays."""
     harms = [name for name in Fate._fields if getattr(fate, name) != getattr(_PLAIN_FATE, name)]
     if len(harms) > 1:
         for name in harms:
