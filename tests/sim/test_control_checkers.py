@@ -18,12 +18,12 @@ from inaproto.sim.control.checkers.checkers import (
     all_checkers,
 )
 from inaproto.sim.control.config import ControlFault, FaultKind
-from inaproto.sim.control.node import Timer
 from inaproto.sim.control.pool import Pool
 from inaproto.sim.control.rules import RULES
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.store import Store
 from inaproto.sim.control.world import ControlWorld
+from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Instant, S
 from tests.planted.sharing_faults import FAULTS

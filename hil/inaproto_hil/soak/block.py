@@ -19,7 +19,8 @@ from inaproto.sim.campaign.word_worlds import draw_words, world_of
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.frames.runs.log import Log, Program
 from inaproto.sim.frames.runs.shrink import Shrunk, shrink
-from inaproto.sim.frames.world import Violation, World
+from inaproto.sim.frames.world import World
+from inaproto.sim.kernel.violated import Violation
 from inaproto.sim.models.world import OverlayWorld
 from inaproto_hil.soak.parts import PRODUCT, installed
 from inaproto_hil.soak.tally import Tally

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from inaproto.sim.frames.world import Violation
+from inaproto.sim.kernel.violated import Violation
 from inaproto_hil.soak.block import Told
 from inaproto_hil.soak.tally import Failure
 

@@ -16,7 +16,7 @@ from inaproto.sim.frames.draw.swarm import Fault, FaultKind, WorldConfig
 from inaproto.sim.frames.draw.topology import SWITCH_NODE, node_names
 from inaproto.sim.frames.recorder import Record, end_of, say_time
 from inaproto.sim.frames.runs.log import Log
-from inaproto.sim.frames.world import Violation
+from inaproto.sim.kernel.violated import Violation
 
 RED: Final = "#c62828"
 INK: Final = "#20242b"

@@ -16,8 +16,8 @@ from inaproto.errors import ConfigError
 from inaproto.sim.campaign.word_worlds import WordsConfig, WordsResult, config_from, kind_of_words, world_of
 from inaproto.sim.frames.recorder import Record, say_fate, say_time
 from inaproto.sim.frames.runs.log import DamagedLog, Program, fates_record, write_lines
-from inaproto.sim.frames.world import Violation
 from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.violated import Violation
 
 FORMAT: Final = 1
 WORLDS: Final = ("control", "overlay")

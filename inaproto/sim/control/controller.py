@@ -44,7 +44,7 @@ from inaproto.errors import Blame
 from inaproto.sim.control.config import NO_TREE, ControlJob
 from inaproto.sim.control.group import Group
 from inaproto.sim.control.job_state import JobPhase, JobState, boots_of
-from inaproto.sim.control.node import Node, Timer
+from inaproto.sim.control.node import Node
 from inaproto.sim.control.words import (
     ControllerIsHere,
     Heartbeat,
@@ -54,6 +54,7 @@ from inaproto.sim.control.words import (
     SeatSays,
     SeatSeen,
 )
+from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import JobId
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from inaproto.sim.control.config import ControlFault, FaultKind
 from inaproto.sim.control.words import SeatSays, ToSeat
+from inaproto.sim.kernel.moments import FaultsAtMoments
 
 if TYPE_CHECKING:
     from inaproto.sim.control.host import ControlHost
@@ -14,41 +15,20 @@ if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld
 
 
-class Faults:
-    """Schedules them; those that wait for a moment strike after its mark was first set."""
+class Faults(FaultsAtMoments[ControlFault]):
+    """Schedules them; those that wait for a moment strike after its mark was set."""
 
     def __init__(self, world: ControlWorld) -> None:
+        super().__init__(world.agenda, world.config.faults, world.config.weather_until_ns)
         self._world = world
-        self._waiting: dict[tuple[str, int], list[ControlFault]] = {}
-        self.moments = frozenset(fault.moment for fault in world.config.faults)
-        """Marks that are waited for."""
-        self.healed = False
 
-    def begin(self) -> None:
-        world = self._world
-        for fault in world.config.faults:
-            if fault.moment:
-                self._waiting.setdefault((fault.moment, fault.occurrence), []).append(fault)
-            else:
-                world.agenda.at(fault.at_ns, self._strike, fault)
-        world.agenda.at(world.config.weather_until_ns, self._heal)
-
-    def moment(self, mark: str, occurrence: int) -> None:
-        """A mark was set."""
-        for fault in self._waiting.pop((mark, occurrence), ()):
-            self._world.agenda.after(fault.at_ns, self._strike, fault)
-
-    def _heal(self, _: Any) -> None:
-        self.healed = True
+    def _calm_down(self) -> None:
         self._world.note(self._world.controller, "heals", "")
         self._world.set_weather(None)
 
-    def _strike(self, fault: ControlFault) -> None:
+    def _strike(self, fault: ControlFault, left_ns: int) -> None:
         world = self._world
-        left = world.config.weather_until_ns - world.agenda.now
-        if left <= 0:
-            return
-        duration = min(fault.duration_ns, left)
+        duration = min(fault.duration_ns, left_ns)
         match fault.kind:
             case FaultKind.CONTROLLER_CRASH:
                 struck = self._crash(world.controller, duration)

@@ -34,8 +34,8 @@ from inaproto.core.sharing.events import (
 from inaproto.core.sharing.messages import AT_ONCE, Rule, Seat, SeatMessage
 from inaproto.core.sharing.rounds import Phase
 from inaproto.errors import Blame
-from inaproto.sim.control.node import Timer
 from inaproto.sim.control.words import ToSeat
+from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, JobId, OpIndex
 

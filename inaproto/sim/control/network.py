@@ -8,12 +8,11 @@ replay a run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.faults.streams import Draws
 from inaproto.faults.weather import Weather
-from inaproto.sim.kernel.fates import DrawnFates, Fate, FateSource, LinkFates, RecordedFates
+from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.words import Cuts, Way
 
 if TYPE_CHECKING:
     from inaproto.sim.control.node import Node
@@ -23,19 +22,12 @@ _MESSAGE_BYTES: Final = 256
 _HARMLESS: Final = Fate()
 
 
-class Path:
+class Path(Way):
     """One direction between two nodes."""
 
     def __init__(self, world: ControlWorld, source: Node, target: Node, fates: LinkFates | None) -> None:
-        self.name = f"{source.name}>{target.name}"
+        super().__init__(f"{source.name}>{target.name}", world.config.seed, world.weather, fates)
         self.source, self.target = source, target
-        seed = world.config.seed
-        self.delays = Draws(seed, f"delay/{self.name}")
-        self.fates: FateSource
-        if fates is None:
-            self.fates = DrawnFates(world.weather, seed, f"weather/{self.name}")
-        else:
-            self.fates = RecordedFates(fates.get(self.name, {}))
 
 
 class Network:
@@ -43,8 +35,9 @@ class Network:
         self._world = world
         self._given = fates
         self._paths: dict[tuple[int, int], Path] = {}
-        self._cuts: dict[tuple[int, int], int] = {}
-        """How many partitions stop that direction now."""
+        self._cuts = Cuts()
+        self.cut = self._cuts.cut
+        self.join = self._cuts.join
         self._silent: dict[tuple[int, type], int] = {}
         """How many faults keep that kind of message of a host from getting through."""
         self.messages = 0
@@ -58,14 +51,6 @@ class Network:
         for path in self._paths.values():
             path.fates.set_weather(weather)
 
-    def cut(self, directions: Sequence[tuple[int, int]]) -> None:
-        for each in directions:
-            self._cuts[each] = self._cuts.get(each, 0) + 1
-
-    def join(self, directions: Sequence[tuple[int, int]]) -> None:
-        for each in directions:
-            self._cuts[each] -= 1
-
     def silence(self, host: Node, what: type) -> None:
         self._silent[host.number, what] = self._silent.get((host.number, what), 0) + 1
 
@@ -77,7 +62,7 @@ class Network:
         return any(self._silent.get((node.number, kind), 0) > 0 for node in (source, target))
 
     def is_cut(self, source: Node, target: Node) -> bool:
-        return self._cuts.get((source.number, target.number), 0) > 0
+        return self._cuts.between(source.number, target.number)
 
     def delay(self, source: Node, target: Node) -> int:
         """Of something on its way, without weather."""

@@ -52,9 +52,9 @@ from inaproto.core.sharing.seat import (
 from inaproto.errors import Blame
 from inaproto.faults.streams import Draws
 from inaproto.sim.control.config import ControlJob
-from inaproto.sim.control.node import Timer
 from inaproto.sim.control.trunk import Part
 from inaproto.sim.control.words import SeatPhase
+from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Instant, JobId, OpIndex
 

@@ -25,9 +25,10 @@ from inaproto.core.migration.ledger import (
     ToHost,
 )
 from inaproto.errors import Blame
-from inaproto.sim.control.node import Node, Timer
+from inaproto.sim.control.node import Node
 from inaproto.sim.control.pool import Pool
 from inaproto.sim.control.words import ControllerIsHere
+from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:

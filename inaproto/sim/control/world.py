@@ -8,16 +8,13 @@ one digest: a hash over every ``(time, node, event)`` in order.
 
 from __future__ import annotations
 
-import hashlib
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.events import Mark
 from inaproto.core.sharing.messages import Path, Seat, Version
-from inaproto.faults.weather import Weather
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import all_checkers
 from inaproto.sim.control.config import ControlConfig, ControlJob
@@ -32,33 +29,26 @@ from inaproto.sim.control.seat import SimJob, SimSeat
 from inaproto.sim.control.store import Store
 from inaproto.sim.control.switch import ControlSwitch
 from inaproto.sim.control.trunk import Trunk
-from inaproto.sim.frames.world import Violation
-from inaproto.sim.kernel.agenda import Agenda
 from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.violated import Violated
+from inaproto.sim.kernel.violated import Violation
+from inaproto.sim.kernel.words import WorldOfWords
+from inaproto.sim.kernel.world import StepCounts
 from inaproto.units import MS
 
 if TYPE_CHECKING:
     from inaproto.sim.campaign.word_log import ControlRecorder
 
-_SAMPLE_EVENTS: Final = 32
-_DIGEST_BYTES: Final = 1 << 16
 _ASK_AGAIN_NS: Final = 3 * MS
-_CLEAR: Final = Weather()
 
 
 @dataclass(slots=True)
-class ControlSteps:
+class ControlSteps(StepCounts):
     """Events handed to each kind of core."""
 
     coordinator: int = 0
     participant: int = 0
     migration: int = 0
     slot_ledger: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, item.name) for item in fields(self))
 
 
 @dataclass(slots=True)
@@ -98,7 +88,7 @@ class ControlResult:
     measures: Measures
 
 
-class ControlWorld:
+class ControlWorld(WorldOfWords[ControlChecker, Network]):
     """One run; ``fates`` replays those of a log."""
 
     def __init__(
@@ -109,18 +99,11 @@ class ControlWorld:
         checkers: Sequence[ControlChecker] | None = None,
         recorder: ControlRecorder | None = None,
     ) -> None:
+        super().__init__(config, recorder)
         self.config = config
-        self.agenda = Agenda()
         self.steps = ControlSteps()
         self.measures = Measures()
-        self.events = 0
-        self.operations_done = 0
-        self.marks: dict[str, int] = {}
-        self.weather = config.weather
         self.checkers = list(all_checkers() if checkers is None else checkers)
-        self._recorder = recorder
-        self._notes = bytearray()
-        self._hash = hashlib.blake2b(digest_size=16)
         self.network = Network(self, fates)
         self.store = Store(self)
         self.trunk = Trunk(self)
@@ -137,23 +120,11 @@ class ControlWorld:
 
     def run(self) -> ControlResult:
         """To the end, or to the first violation. Never raises for a fault of the parts."""
-        violation = None
-        try:
-            self._run()
-        except Violated as violated:
-            where = traceback.extract_tb(violated.__traceback__)[-1]
-            checker = where.filename.rpartition("/")[2].removesuffix(".py")
-            violation = self._violation(violated.rule, violated.evidence, checker)
-        except Exception as error:  # noqa: BLE001  whatever a part raises is what the world is there to find
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{where.name} in {where.filename.rpartition('/')[2]}:{where.lineno}"
-            violation = self._violation("no part raises", f"{type(error).__name__}: {error} ({at})", "world")
-        self._hash.update(self._notes)
-        self._notes.clear()
+        violation = self._first_violation()
         return ControlResult(
             config=self.config,
             violation=violation,
-            digest=self._hash.hexdigest(),
+            digest=self._digest(),
             events=self.events,
             steps=self.steps,
             frames=self.network.messages,
@@ -164,12 +135,7 @@ class ControlWorld:
             measures=self.measures,
         )
 
-    def _violation(self, rule: str, evidence: str, checker: str) -> Violation:
-        return Violation(rule, evidence, self.events, self.agenda.now, checker)
-
-    def _run(self) -> None:
-        for checker in self.checkers:
-            checker.begin(self)
+    def _begin(self) -> None:
         for node in (self.controller, *self.switches, *self.hosts):
             node.start()
         self.faults.begin()
@@ -179,20 +145,6 @@ class ControlWorld:
                 self.agenda.at(max(job.cancelled_ns, job.arrives_ns + 1), self._cancel, job)
         for number, step in enumerate(self.config.plan):
             self.agenda.at(step.at_ns, self._plan, number)
-        until = self.config.weather_until_ns + self.config.heal_ns
-        sampled = 0
-        while not self.is_settled:
-            if self.events >= sampled:
-                sampled = self.events + _SAMPLE_EVENTS
-                for checker in self.checkers:
-                    checker.sample()
-            if not self.agenda.run_next():
-                raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")
-            if self.agenda.now > until or self.events > self.config.events_max:
-                rule = "every slot comes back" if self._are_over else "every job ends"
-                raise Violated(rule, f"{self.events} events, long after the weather; {self.waiting()}")
-        for checker in self.checkers:
-            checker.end(self)
 
     @property
     def _are_over(self) -> bool:
@@ -208,6 +160,9 @@ class ControlWorld:
             and not any(switch.rings for switch in self.switches)
             and self.controller.is_idle
         )
+
+    def _overdue_rule(self) -> str:
+        return "every slot comes back" if self._are_over else "every job ends"
 
     def waiting(self) -> str:
         """For people: what is not as it should be at the end."""
@@ -245,10 +200,6 @@ class ControlWorld:
         node = self._named[name]
         assert isinstance(node, ControlSwitch)
         return node
-
-    def set_weather(self, weather: Weather | None) -> None:
-        self.weather = weather or _CLEAR
-        self.network.set_weather(self.weather)
 
     def job_over(self, name: str, why: str) -> None:
         """It is on disk, whether or not anybody was told."""
@@ -307,11 +258,6 @@ class ControlWorld:
 
     # --- trace
 
-    def mark(self, name: str) -> None:
-        times = self.marks[name] = self.marks.get(name, 0) + 1
-        if name in self.faults.moments:
-            self.faults.moment(name, times)
-
     def noted(self, mark: Mark) -> None:
         """By a sharing core."""
         self.mark(f"sharing: {mark.value}")
@@ -325,17 +271,6 @@ class ControlWorld:
             measures.doubts += 1
         elif mark in ABORTS:
             measures.aborted += 1
-
-    def note(self, node: Node, kind: str, detail: object) -> None:
-        """An event at a node: into the digest, and the log if there is one."""
-        self.events += 1
-        said = str(detail)
-        self._notes += f"{self.agenda.now} {node.number} {kind} {said}\n".encode()
-        if len(self._notes) > _DIGEST_BYTES:
-            self._hash.update(self._notes)
-            self._notes.clear()
-        if self._recorder is not None:
-            self._recorder.event(self.events, self.agenda.now, node.name, kind, said)
 
     def heard(self, message: Any) -> None:
         for checker in self.checkers:

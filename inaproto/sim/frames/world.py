@@ -11,11 +11,9 @@ every ``(time, node, event)`` in order.
 
 from __future__ import annotations
 
-import hashlib
 import struct
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from heapq import heappop
 from typing import Final
 
@@ -41,16 +39,15 @@ from inaproto.sim.frames.recorder import Recorder
 from inaproto.sim.frames.switch import SimSwitch, Trunk
 from inaproto.sim.frames.tree_moves import TreeMover
 from inaproto.sim.frames.wiring import make_links, switch_memory
-from inaproto.sim.kernel.agenda import Agenda
 from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.violated import Violated
+from inaproto.sim.kernel.violated import Violated, Violation
+from inaproto.sim.kernel.world import DIGEST_BYTES, SimulatedWorld, StepCounts
 from inaproto.units import PSN_MASK, Frames
 from inaproto.wire.crc import crc32
 
 _NOTE: Final = struct.Struct("<qHHI")
 _FRAMES: Final = 0
 _SAMPLE_EVENTS: Final = 1024
-_DIGEST_BYTES: Final = 1 << 16
 _COUNTED: Final = (
     *("results_out", "replayed", "replay_filled", "gaps_signalled", "bridged"),
     *("sums_up", "sums_up_again", "results_in", "results_down", "results_down_again"),
@@ -60,7 +57,7 @@ _COUNTED: Final = (
 
 
 @dataclass(slots=True)
-class Steps:
+class Steps(StepCounts):
     """Events handed to each kind of pure core: one call of ``step`` each, whatever it carries.
 
     Those of the message window are made inside the ring engine; its counters tell how many they were."""
@@ -72,22 +69,6 @@ class Steps:
     responder: int = 0
     rendezvous: int = 0
     tree_control: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, item.name) for item in fields(self))
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """The first rule that was broken."""
-
-    rule: str
-    evidence: str
-    event: int
-    """Number of the event at which it was found; the same in every run of this configuration."""
-    at_ns: int
-    checker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +94,7 @@ def _assigned(config: WorldConfig) -> FabricTree | None:
     return None if config.along < 0 else config.topology.further_tree(config.along)
 
 
-class World:
+class World(SimulatedWorld):
     """One run. ``make_nic`` and ``make_accelerator`` give the parts; ``fates`` replays those of a log."""
 
     def __init__(
@@ -126,16 +107,13 @@ class World:
         recorder: Recorder | None = None,
         make_accelerator: Callable[[AcceleratorConfig], Accelerator] = Accelerator,
     ) -> None:
+        super().__init__()
         self.config = config
-        self.agenda = Agenda()
         self.make_nic = make_nic
         self.make_accelerator = make_accelerator
         self.recorder = recorder
         self.steps = Steps()
-        self.events = 0
         self.frames = 0
-        self.operations_done = 0
-        self.marks: dict[str, int] = {}
         self.damage = False
         """Whether the weather has flipped or cut bits of any frame."""
         self.checkers = list(all_checkers() if checkers is None else checkers)
@@ -151,8 +129,6 @@ class World:
         self._pid = 1000
         self._unfinished = sum(len(job.hosts) for job in config.jobs)
         self._kinds: dict[str, int] = {"frames": _FRAMES}
-        self._notes = bytearray()
-        self._hash = hashlib.blake2b(digest_size=16)
         self.downlinks: list[SimLink] = []
         """To each host."""
         self.trunks: list[Trunk] = []
@@ -207,24 +183,12 @@ class World:
 
     def run(self) -> WorldResult:
         """To the end, or to the first violation. Never raises for a fault of the parts."""
-        violation = None
-        try:
-            self._run()
-        except Violated as violated:
-            violation = self._violation(violated.rule, violated.evidence, _raiser(violated))
-        except Exception as error:  # noqa: BLE001  whatever a part raises is what the world is there to find
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            evidence = (
-                f"{type(error).__name__}: {error} ({where.name} in {where.filename.rpartition('/')[2]})"
-            )
-            violation = self._violation("no part raises", evidence, "world")
+        violation = self._first_violation()
         self._collect_marks()
-        self._hash.update(self._notes)
-        self._notes.clear()
         return WorldResult(
             config=self.config,
             violation=violation,
-            digest=self._hash.hexdigest(),
+            digest=self._digest(),
             events=self.events,
             steps=self.steps,
             frames=self.frames,
@@ -233,9 +197,6 @@ class World:
             marks=dict(sorted(self.marks.items())),
             fates={link.name: link.fates.recorded for link in self.links if link.fates.recorded},
         )
-
-    def _violation(self, rule: str, evidence: str, checker: str) -> Violation:
-        return Violation(rule, evidence, self.events, self.agenda.now, checker)
 
     def _run(self) -> None:
         for checker in self.checkers:
@@ -364,9 +325,6 @@ class World:
 
     # --- trace
 
-    def mark(self, name: str) -> None:
-        self.marks[name] = self.marks.get(name, 0) + 1
-
     def note(self, node: int, kind: str, detail: int) -> None:
         """An event at a node: into the digest, and the log if there is one."""
         self.events += 1
@@ -375,9 +333,8 @@ class World:
             code = self._kinds[kind] = len(self._kinds)
             self._notes += kind.encode()
         self._notes += _NOTE.pack(self.agenda.now, node, code, detail)
-        if len(self._notes) > _DIGEST_BYTES:
-            self._hash.update(self._notes)
-            self._notes.clear()
+        if len(self._notes) > DIGEST_BYTES:
+            self._hash_notes()
         if self.recorder is not None:
             self.recorder.event(self.events, self.agenda.now, node, kind, detail)
 
@@ -388,9 +345,8 @@ class World:
         detail = crc32(block)
         notes = self._notes
         notes += _NOTE.pack(self.agenda.now, node, _FRAMES, detail)
-        if len(notes) > _DIGEST_BYTES:
-            self._hash.update(notes)
-            notes.clear()
+        if len(notes) > DIGEST_BYTES:
+            self._hash_notes()
         if self.recorder is not None:
             self.recorder.event(self.events, self.agenda.now, node, "frames", detail)
             self.recorder.frames(node, block)
@@ -411,12 +367,6 @@ class World:
 def _finish(ring: HostRing) -> None:
     if ring.phase in (Phase.IDLE, Phase.JOINING) and ring.host.is_up:
         ring.host.when_awake(lambda: ring.finish() if ring.phase in (Phase.IDLE, Phase.JOINING) else None)
-
-
-def _raiser(violated: Violated) -> str:
-    """Name of the checker that raised it."""
-    frames = traceback.extract_tb(violated.__traceback__)
-    return frames[-1].filename.rpartition("/")[2].removesuffix(".py")
 
 
 def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:

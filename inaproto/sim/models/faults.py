@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 from inaproto.core.models.clocks import WorkerId
+from inaproto.sim.kernel.moments import FaultsAtMoments
 from inaproto.sim.models.config import FaultKind, OverlayFault
 
 if TYPE_CHECKING:
@@ -14,41 +15,20 @@ if TYPE_CHECKING:
     from inaproto.sim.models.world import OverlayWorld
 
 
-class Faults:
+class Faults(FaultsAtMoments[OverlayFault]):
     """Schedules them; those that wait for a moment strike after its mark was set."""
 
     def __init__(self, world: OverlayWorld) -> None:
+        super().__init__(world.agenda, world.config.faults, world.config.weather_until_ns)
         self._world = world
-        self._waiting: dict[tuple[str, int], list[OverlayFault]] = {}
-        self.moments = frozenset(fault.moment for fault in world.config.faults)
-        """Marks that are waited for."""
-        self.healed = False
 
-    def begin(self) -> None:
-        world = self._world
-        for fault in world.config.faults:
-            if fault.moment:
-                self._waiting.setdefault((fault.moment, fault.occurrence), []).append(fault)
-            else:
-                world.agenda.at(fault.at_ns, self._strike, fault)
-        world.agenda.at(world.config.weather_until_ns, self._heal)
-
-    def moment(self, mark: str, occurrence: int) -> None:
-        """A mark was set."""
-        for fault in self._waiting.pop((mark, occurrence), ()):
-            self._world.agenda.after(fault.at_ns, self._strike, fault)
-
-    def _heal(self, _: Any) -> None:
-        self.healed = True
+    def _calm_down(self) -> None:
         self._world.note(self._world.servers[0], "heals", "")
         self._world.set_weather(None)
 
-    def _strike(self, fault: OverlayFault) -> None:
+    def _strike(self, fault: OverlayFault, left_ns: int) -> None:
         world = self._world
-        left = world.config.weather_until_ns - world.agenda.now
-        if left <= 0:
-            return
-        duration = min(fault.duration_ns, left)
+        duration = min(fault.duration_ns, left_ns)
         host = world.hosts[fault.target % len(world.hosts)]
         server = world.servers[fault.target % len(world.servers)]
         match fault.kind:

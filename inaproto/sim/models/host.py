@@ -26,8 +26,9 @@ from inaproto.core.models.events import (
 from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.errors import Blame
+from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
-from inaproto.sim.models.machine import Machine, Timer
+from inaproto.sim.models.machine import Machine
 from inaproto.sim.models.worker import Worker
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from inaproto.core.models.messages import NodeId, Word
 from inaproto.faults.streams import Draws
 from inaproto.faults.weather import Weather
-from inaproto.sim.kernel.fates import DrawnFates, Fate, FateSource, LinkFates, RecordedFates
+from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.words import Cuts, Way
 
 if TYPE_CHECKING:
     from inaproto.sim.models.machine import Machine
@@ -52,27 +53,12 @@ class Connection:
         return self.other if seat is self.dialer else self.dialer
 
 
-class Way:
-    """One direction between two nodes, whatever connection there is."""
-
-    def __init__(self, world: OverlayWorld, source: Seat, target: Seat, fates: LinkFates | None) -> None:
-        self.name = f"{source.machine.name}>{target.machine.name}/{source.shard}"
-        seed = world.config.seed
-        self.delays = Draws(seed, f"delay/{self.name}")
-        self.fates: FateSource
-        if fates is None:
-            self.fates = DrawnFates(world.weather, seed, f"weather/{self.name}")
-        else:
-            self.fates = RecordedFates(fates.get(self.name, {}))
-
-
 class Network:
     def __init__(self, world: OverlayWorld, fates: LinkFates | None) -> None:
         self._world = world
         self._given = fates
         self._ways: dict[tuple[int, NodeId, NodeId], Way] = {}
-        self._cuts: dict[tuple[int, int], int] = {}
-        """How many partitions stop that direction between two machines now."""
+        self._cuts = Cuts()
         self._orders: dict[tuple[int, NodeId, NodeId], int] = {}
         """Whom a seat is to dial, and the number of that order."""
         self._current: dict[tuple[int, NodeId, NodeId], Connection] = {}
@@ -244,8 +230,7 @@ class Network:
     # --- partitions
 
     def cut(self, directions: list[tuple[int, int]]) -> None:
-        for each in directions:
-            self._cuts[each] = self._cuts.get(each, 0) + 1
+        self._cuts.cut(directions)
         for connection in dict.fromkeys(self._current.values()):
             ends = connection.dialer.machine.number, connection.other.machine.number
             hit = ends in directions or ends[::-1] in directions
@@ -253,8 +238,7 @@ class Network:
                 self.break_(connection, notice=self._world.config.silent_ns)
 
     def join(self, directions: list[tuple[int, int]]) -> None:
-        for each in directions:
-            self._cuts[each] -= 1
+        self._cuts.join(directions)
         for connection in dict.fromkeys(self._current.values()):
             for seat in (connection.dialer, connection.other):
                 if not self._is_cut(connection.far(seat), seat):
@@ -262,11 +246,13 @@ class Network:
                         self._send(connection, connection.far(seat), word)
 
     def _is_cut(self, source: Seat, target: Seat) -> bool:
-        return self._cuts.get((source.machine.number, target.machine.number), 0) > 0
+        return self._cuts.between(source.machine.number, target.machine.number)
 
     def _way(self, source: Seat, target: Seat) -> Way:
         key = source.shard, source.node, target.node
         found = self._ways.get(key)
         if found is None:
-            found = self._ways[key] = Way(self._world, source, target, self._given)
+            name = f"{source.machine.name}>{target.machine.name}/{source.shard}"
+            world = self._world
+            found = self._ways[key] = Way(name, world.config.seed, world.weather, self._given)
         return found

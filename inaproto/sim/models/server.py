@@ -31,9 +31,10 @@ from inaproto.core.models.events import (
 from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.shard import ShardRoot
 from inaproto.errors import Blame
+from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.config import FIRST_SERVER
-from inaproto.sim.models.machine import Machine, Timer
+from inaproto.sim.models.machine import Machine
 from inaproto.units import MS
 
 if TYPE_CHECKING:

@@ -8,19 +8,16 @@ one digest: a hash over every ``(time, node, event)`` in order.
 
 from __future__ import annotations
 
-import hashlib
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from inaproto.core.models.events import Patience
 from inaproto.core.models.messages import NodeId, Word
-from inaproto.faults.weather import Weather
-from inaproto.sim.frames.world import Violation
-from inaproto.sim.kernel.agenda import Agenda
 from inaproto.sim.kernel.fates import Fate, LinkFates
-from inaproto.sim.kernel.violated import Violated
+from inaproto.sim.kernel.violated import Violation
+from inaproto.sim.kernel.words import WorldOfWords
+from inaproto.sim.kernel.world import StepCounts
 from inaproto.sim.models.checkers import all_checkers
 from inaproto.sim.models.checking import OverlayChecker
 from inaproto.sim.models.config import FIRST_SERVER, OverlayConfig, Reshaping
@@ -36,21 +33,13 @@ from inaproto.sim.models.values import Values
 if TYPE_CHECKING:
     from inaproto.sim.campaign.word_log import ControlRecorder
 
-_SAMPLE_EVENTS: Final = 32
-_DIGEST_BYTES: Final = 1 << 16
-_CLEAR: Final = Weather()
-
 
 @dataclass(slots=True)
-class OverlaySteps:
+class OverlaySteps(StepCounts):
     """Events handed to each kind of core."""
 
     node: int = 0
     root: int = 0
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, item.name) for item in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +58,7 @@ class OverlayResult:
     fates: LinkFates
 
 
-class OverlayWorld:
+class OverlayWorld(WorldOfWords[OverlayChecker, Network]):
     """One run; ``fates`` replays those of a log."""
 
     def __init__(
@@ -80,13 +69,9 @@ class OverlayWorld:
         checkers: Sequence[OverlayChecker] | None = None,
         recorder: ControlRecorder | None = None,
     ) -> None:
+        super().__init__(config, recorder)
         self.config = config
-        self.agenda = Agenda()
         self.steps = OverlaySteps()
-        self.events = 0
-        self.operations_done = 0
-        self.marks: dict[str, int] = {}
-        self.weather = config.weather
         self.checkers = list(all_checkers() if checkers is None else checkers)
         self.removed: dict[int, None] = {}
         """Workers whose hosts are lost."""
@@ -96,9 +81,6 @@ class OverlayWorld:
             return_ns=config.return_ns,
             start_ns=config.start_ns,
         )
-        self._recorder = recorder
-        self._notes = bytearray()
-        self._hash = hashlib.blake2b(digest_size=16)
         self.trees = [config.tree(shard) for shard in range(len(config.shards))]
         self.values = [Values(config, shard) for shard in range(len(config.shards))]
         clocks = [worker.clocks for worker in config.workers]
@@ -123,23 +105,11 @@ class OverlayWorld:
 
     def run(self) -> OverlayResult:
         """Run to the end, or to the first violation. Never raises for a fault of the parts."""
-        violation = None
-        try:
-            self._run()
-        except Violated as violated:
-            where = traceback.extract_tb(violated.__traceback__)[-1]
-            checker = where.filename.rpartition("/")[2].removesuffix(".py")
-            violation = self._violation(violated.rule, violated.evidence, checker)
-        except Exception as error:  # noqa: BLE001  whatever a part raises is what the world is there to find
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{where.name} in {where.filename.rpartition('/')[2]}:{where.lineno}"
-            violation = self._violation("no part raises", f"{type(error).__name__}: {error} ({at})", "world")
-        self._hash.update(self._notes)
-        self._notes.clear()
+        violation = self._first_violation()
         return OverlayResult(
             config=self.config,
             violation=violation,
-            digest=self._hash.hexdigest(),
+            digest=self._digest(),
             events=self.events,
             steps=self.steps,
             frames=self.network.words,
@@ -149,12 +119,7 @@ class OverlayWorld:
             fates=self.network.fates,
         )
 
-    def _violation(self, rule: str, evidence: str, checker: str) -> Violation:
-        return Violation(rule, evidence, self.events, self.agenda.now, checker)
-
-    def _run(self) -> None:
-        for checker in self.checkers:
-            checker.begin(self)
+    def _begin(self) -> None:
         for machine in self.machines:
             machine.start()
         self.faults.begin()
@@ -164,20 +129,6 @@ class OverlayWorld:
             self.mark("a tree was three levels high")
         if self.config.heartbeat_ns < 0:
             self.mark("a world had no heartbeats")
-        until = self.config.weather_until_ns + self.config.heal_ns
-        sampled = 0
-        while not self._is_settled():
-            if self.events >= sampled:
-                sampled = self.events + _SAMPLE_EVENTS
-                for checker in self.checkers:
-                    checker.sample()
-            if not self.agenda.run_next():
-                raise Violated("no wait without deadline", f"nothing will happen any more; {self.waiting()}")
-            if self.agenda.now > until or self.events > self.config.events_max:
-                rule = "the tree is whole again" if self._are_over() else "every worker ends"
-                raise Violated(rule, f"{self.events} events, long after the weather; {self.waiting()}")
-        for checker in self.checkers:
-            checker.end(self)
 
     def _reshape(self, one: Reshaping) -> None:
         self.servers[one.shard].reshape(one.tree)
@@ -188,7 +139,11 @@ class OverlayWorld:
             for host in self.hosts
         ) and all(ledger.is_over() for ledger in self.ledgers)
 
-    def _is_settled(self) -> bool:
+    def _overdue_rule(self) -> str:
+        return "the tree is whole again" if self._are_over() else "every worker ends"
+
+    @property
+    def is_settled(self) -> bool:
         """All workers are over, durably; every node is where it belongs, and keeps nothing."""
         if self.agenda.now < self.config.weather_until_ns or not self._are_over():
             return False
@@ -224,28 +179,8 @@ class OverlayWorld:
 
     # --- what the parts tell
 
-    def set_weather(self, weather: Weather | None) -> None:
-        self.weather = weather or _CLEAR
-        self.network.set_weather(self.weather)
-
-    def mark(self, name: str) -> None:
-        times = self.marks[name] = self.marks.get(name, 0) + 1
-        if name in self.faults.moments:
-            self.faults.moment(name, times)
-
     def say(self, shard: int, what: object) -> str:
         return say(self.values[shard], what)
-
-    def note(self, machine: Machine, kind: str, detail: object) -> None:
-        """An event at a machine: into the digest, and the log if there is one."""
-        self.events += 1
-        said = str(detail)
-        self._notes += f"{self.agenda.now} {machine.number} {kind} {said}\n".encode()
-        if len(self._notes) > _DIGEST_BYTES:
-            self._hash.update(self._notes)
-            self._notes.clear()
-        if self._recorder is not None:
-            self._recorder.event(self.events, self.agenda.now, machine.name, kind, said)
 
     def said(self, seat: Seat, peer: NodeId, word: Word, fate: Fate, lost: str) -> None:
         """A node tells another, whether or not it will be heard."""

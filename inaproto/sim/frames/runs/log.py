@@ -17,8 +17,9 @@ from inaproto.errors import ConfigError, DecodeError
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.frames.draw.topology import SWITCH_NODE
 from inaproto.sim.frames.recorder import Record, say_frame, say_time
-from inaproto.sim.frames.world import Violation, WorldResult
+from inaproto.sim.frames.world import WorldResult
 from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.violated import Violation
 
 FORMAT: Final = 1
 _LINES_MAX: Final = 5

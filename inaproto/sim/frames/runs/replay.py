@@ -17,8 +17,9 @@ from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.frames.nic import NicFactory
 from inaproto.sim.frames.recorder import Record, Recorder, say_time
 from inaproto.sim.frames.runs.log import Log, Program, say_record
-from inaproto.sim.frames.world import Violation, World, WorldResult
+from inaproto.sim.frames.world import World, WorldResult
 from inaproto.sim.kernel.fates import LinkFates
+from inaproto.sim.kernel.violated import Violation
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.swarm import WorldConfig
 from inaproto.sim.frames.draw.topology import Topology, map_trunks, node_names
 from inaproto.sim.frames.runs.reductions import Candidate, Fates, fates_of, simpler_fates, structural
-from inaproto.sim.frames.world import Violation, WorldResult
+from inaproto.sim.frames.world import WorldResult
 from inaproto.sim.kernel.fates import Fate, LinkFates
+from inaproto.sim.kernel.violated import Violation
 
 T = TypeVar("T")
 Run = Callable[[WorldConfig, LinkFates | None], WorldResult]
