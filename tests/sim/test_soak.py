@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.rules import rules
 from inaproto.sim.frames.draw.swarm import draw_world
-from inaproto.sim.frames.world import Violation
+from inaproto.sim.kernel.violated import Violation
 from inaproto.task_engines import InProcess
 from inaproto_hil.soak import campaign, replay, soak
 from inaproto_hil.soak.block import Block, Told, run_block
