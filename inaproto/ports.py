@@ -15,14 +15,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from inaproto.core.verbs import Completion as Completion  # noqa: PLC0414  whoever has a NIC finds it here
-from inaproto.core.verbs import CompletionKind as CompletionKind  # noqa: PLC0414  whoever has a NIC finds it here
-from inaproto.core.verbs import MemoryRegion as MemoryRegion  # noqa: PLC0414  whoever has a NIC finds it here
-from inaproto.core.verbs import QpAddress as QpAddress  # noqa: PLC0414  whoever has a NIC finds it here
-from inaproto.core.verbs import QpAttributes as QpAttributes  # noqa: PLC0414  whoever has a NIC finds it here
-from inaproto.core.verbs import Segment as Segment  # noqa: PLC0414  whoever has a NIC finds it here
-from inaproto.core.verbs import Status as Status  # noqa: PLC0414  whoever has a NIC finds it here
-from inaproto.core.verbs import Verbs as Verbs  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import Completion as Completion  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import CompletionKind as CompletionKind  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import MemoryRegion as MemoryRegion  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import QpAddress as QpAddress  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import QpAttributes as QpAttributes  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import Segment as Segment  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import Status as Status  # noqa: PLC0414  whoever has a NIC finds it here
+from inaproto.core.rdma.verbs import Verbs as Verbs  # noqa: PLC0414  whoever has a NIC finds it here
 from inaproto.errors import Unsupported
 from inaproto.units import Frames
 

@@ -30,7 +30,6 @@ from inaproto_controller.planning.paring.routes import Routes
 from inaproto_controller.simulate.paring_execution import Unfolded, carry, carry_in_time, go
 from tests.controller.paring_trees import draw_network, draw_tree
 from tests.seeds import seeds
-from tests.sim.worlds import make_nic
 
 UNEVEN = Path(__file__).resolve().parents[2] / "examples" / "uneven.json"
 
@@ -52,7 +51,7 @@ def best_tree_of_figure_1() -> tuple[ProgrammableNetwork, Task, PlacedTree]:
 def test_the_best_tree_of_figure_1_carries_15_gradients_at_its_cap() -> None:
     network, task, tree = best_tree_of_figure_1()
     unfolded = Unfolded.of(network, tree)
-    carried = carry(unfolded, make_nic)
+    carried = carry(unfolded)
     assert carried.hops == 15
     assert carried.hops * task.gradient_bytes == measure(network, task, tree).traffic_bytes(task)
     assert go(network, task, tree).rate == 1
@@ -65,7 +64,7 @@ def test_any_tree_on_an_uneven_graph_carries_and_goes_as_predicted(seed: int) ->
     network = draw_network(draw, uneven())
     task, tree = draw_tree(draw, network)
     predicted = measure(network, task, tree)
-    carried = carry(Unfolded.of(network, tree), make_nic)
+    carried = carry(Unfolded.of(network, tree))
     assert carried.hops == predicted.hops
     by_link = {hop: nbytes // carried.operation_bytes for hop, nbytes in carried.link_bytes.items()}
     assert by_link == Routes(network.topology, tree).gradients
@@ -79,20 +78,20 @@ def test_frames_along_an_installed_tree_go_at_the_planned_rate(seed: int) -> Non
     network = draw_network(draw, uneven())
     task, tree = draw_tree(draw, network)
     task = replace(task, accounting=Accounting.STRICT)
-    assert carry_in_time(network, task, tree, make_nic).rate == measure(network, task, tree).rate
+    assert carry_in_time(network, task, tree).rate == measure(network, task, tree).rate
 
 
 def test_frames_along_the_best_tree_of_figure_1_go_at_its_cap() -> None:
     network, task, tree = best_tree_of_figure_1()
-    assert carry_in_time(network, task, tree, make_nic).rate == task.rate_cap == 1
+    assert carry_in_time(network, task, tree).rate == task.rate_cap == 1
     slower = replace(network, capacities=tuple(capacity and capacity / 3 for capacity in network.capacities))
-    assert carry_in_time(slower, task, tree, make_nic).rate == measure(slower, task, tree).rate < 1
+    assert carry_in_time(slower, task, tree).rate == measure(slower, task, tree).rate < 1
 
 
 def test_a_free_input_is_timed_in_the_model_alone() -> None:
     network, task, tree = best_tree_of_figure_1()
     with pytest.raises(LocalMisuse, match="takes no time"):
-        carry_in_time(network, replace(task, accounting=Accounting.PAPER), tree, make_nic)
+        carry_in_time(network, replace(task, accounting=Accounting.PAPER), tree)
 
 
 @pytest.mark.parametrize("seed", seeds(60))
@@ -125,7 +124,7 @@ class Results(Checker):
 def test_the_sums_are_those_of_numpy_bit_for_bit(dtype: Dtype) -> None:
     network, _, tree = best_tree_of_figure_1()
     unfolded, results = Unfolded.of(network, tree), Results()
-    carry(unfolded, make_nic, dtype=dtype, checkers=lambda: [*all_checkers(), results])
+    carry(unfolded, dtype=dtype, checkers=lambda: [*all_checkers(), results])
     assert len(results.seen) == 2 * 7
     for got, given in results.seen:
         inputs = [np.frombuffer(one, np.uint8) for one in given]
@@ -148,10 +147,10 @@ def test_a_switch_that_adds_up_and_passes_on_is_two_places() -> None:
     unfolded = Unfolded.of(network, tree)
     places = [(network.topology.name(place.node), place.adds) for place in unfolded.places]
     assert places == [("h0", True), ("leaf-a", False), ("leaf-a", True)]
-    assert carry(unfolded, make_nic).hops == measure(network, Task(3, 8, Fraction(1)), tree).hops == 5
+    assert carry(unfolded).hops == measure(network, Task(3, 8, Fraction(1)), tree).hops == 5
 
 
 def test_one_worker_alone_has_nothing_to_add() -> None:
     network = read_network(UNEVEN, server=Fraction(6))
     with pytest.raises(LocalMisuse, match="nothing to add"):
-        carry(Unfolded.of(network, PlacedTree(0, {1: 0})), make_nic)
+        carry(Unfolded.of(network, PlacedTree(0, {1: 0})))

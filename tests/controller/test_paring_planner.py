@@ -17,7 +17,6 @@ from inaproto_controller.planning.paring.model import Accounting, ProgrammableNe
 from inaproto_controller.planning.paring.network_file import read_network
 from inaproto_controller.planning.paring.planner import Fixed, Mode, Plan, plan
 from inaproto_controller.simulate.paring_execution import Unfolded, carry, go
-from tests.sim.worlds import make_nic
 
 UNEVEN = Path(__file__).resolve().parents[2] / "examples" / "uneven.json"
 MASK = "e0.* e1.* a0.0 a1.0"
@@ -44,7 +43,7 @@ def refused(network: ProgrammableNetwork, task: Task, **options: object) -> Infe
 def test_a_planned_tree_on_an_uneven_graph_carries_and_goes_as_planned(mode: Mode, workers: int) -> None:
     network, task = uneven(), Task(workers, 10**6, Fraction(3))
     planned = found(network, task, mode=mode)
-    carried = carry(Unfolded.of(network, planned.tree), make_nic)
+    carried = carry(Unfolded.of(network, planned.tree))
     assert carried.hops == planned.hops
     assert carried.hops * task.gradient_bytes == planned.traffic_bytes
     assert go(network, task, planned.tree).rate == planned.rate

@@ -18,7 +18,6 @@ from inaproto.wire.capture_reader import read_capture
 from inaproto.wire.pcapng import CapturedFrame, CaptureWriter, Direction, Interface
 from inaproto_hil.inspect.findings import Broken
 from inaproto_hil.inspect.inspector import Inspector
-from tests.sim.worlds import make_nic
 
 CLEAR: Final = Weather()
 EPOCH_NS: Final = 1_700_000_000_000_000_000
@@ -59,7 +58,7 @@ class Tap(Checker):
 def tap(config: WorldConfig, switch: int = 0) -> list[Passed]:
     """All that passes a switch while the world runs; the world itself must be right."""
     checker = Tap()
-    result = World(config, make_nic, checkers=[checker]).run()
+    result = World(config, checkers=[checker]).run()
     assert result.violation is None, result.violation
     return [one for one in checker.passed if one.switch == switch]
 

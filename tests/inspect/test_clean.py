@@ -18,7 +18,7 @@ from inaproto.wire.roce import Opcode
 from tests.inspect.captures import CLEAR, Tap, frames_of, inspect, ring_world, tap, without_damage
 from tests.inspect.damages import patched
 from tests.seeds import seeds
-from tests.sim.worlds import SMALL, make_nic
+from tests.sim.worlds import SMALL
 
 HARSH: Final = Weather(drop=0.05, duplicate=0.03, reorder=0.05)
 RACKS: Final = Swarm(ranks_max=6, jobs_max=2, packets_max=200)
@@ -27,7 +27,7 @@ RACKS: Final = Swarm(ranks_max=6, jobs_max=2, packets_max=200)
 def inspect_world(config: WorldConfig, books: Counter[str]) -> None:
     """At each of its switches; with directions, and one port alone without."""
     checker = Tap()
-    result = World(without_damage(config), make_nic, checkers=[checker]).run()
+    result = World(without_damage(config), checkers=[checker]).run()
     assert result.violation is None, result.violation
     for switch in {one.switch for one in checker.passed}:
         here = [one for one in checker.passed if one.switch == switch]

@@ -9,7 +9,6 @@ from inaproto.sim.frames.draw.topology import LinkConfig, fat_tree
 from inaproto.sim.frames.switch import SimSwitch
 from inaproto.sim.frames.world import World
 from inaproto.units import MS, Frames, PortId
-from tests.sim.worlds import make_nic
 
 _WRITES = range(0x06, 0x0C)
 
@@ -39,7 +38,7 @@ def set_up(hosts: tuple[int, ...]) -> SetUp:
         "set-up", (job,), (LinkConfig(),) * 8, control_delay_ns=3 * MS, topology=fat_tree(4, 8)
     )
     checker = SetUp()
-    assert World(config, make_nic, checkers=[checker]).run().violation is None
+    assert World(config, checkers=[checker]).run().violation is None
     return checker
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.switch.lookup_table import Flow
-from inaproto_adapters.softnic.engine import SoftNicEngine
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import damaged_addresses
 
@@ -24,7 +24,7 @@ ADDRESS_FAULTS: Final = (
     ),
     PlantedFault(
         "peer_never_asked_for",
-        "RFC 1122 2.3.2.1; inaproto_adapters.softnic.arp",
+        "RFC 1122 2.3.2.1; inaproto.core.rdma.arp",
         "sends again and again to where no ACK comes from, and asks nobody where its peer is",
         (Change(SoftNicEngine._unanswered, "% UNANSWERED_BEFORE_ARP == 0", "< 0"),),
         shape=damaged_addresses,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from inaproto.sim.frames.draw.swarm import draw_world
 from inaproto.sim.frames.world import World, WorldResult
-from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 from tests.planted.planting import PlantedFault
 
 
@@ -24,13 +23,9 @@ class Catch:
     events: int
 
 
-def make_nic(mac: bytes, ip: bytes, first_qpn: int) -> SoftNicEngine:
-    return SoftNicEngine(SoftNicConfig(mac=mac, ip=ip, first_qpn=first_qpn))
-
-
 def run_world(fault: PlantedFault, seed: int) -> WorldResult:
     """The world of ``seed`` as the fault wants it; whether the fault is in it is the caller's choice."""
-    return World(fault.shape(draw_world(seed, fault.swarm)), make_nic).run()
+    return World(fault.shape(draw_world(seed, fault.swarm))).run()
 
 
 def run_test(fault: PlantedFault) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.rdma.requester import RcRequester
 from inaproto.core.rdma.responder import RcResponder
-from inaproto_adapters.softnic.engine import SoftNicEngine
 from tests.planted.planting import Change, PlantedFault
 
 RELIABILITY: Final = "NetReduce 3.2, reliability"
@@ -99,13 +99,13 @@ RECEIVER_FAULTS: Final = (
     ),
     PlantedFault(
         "payloads_kept_for_ever",
-        "inaproto_adapters.softnic.engine: memory",
+        "inaproto.core.rdma.nic: memory",
         "keeps the payload of a write that is complete",
         (Change(SoftNicEngine._perform_requests, "del connection.gathers[message.serial]", "pass"),),
     ),
     PlantedFault(
         "completions_counted_for_ever",
-        "inaproto_adapters.softnic.engine: the completion queue cannot overflow",
+        "inaproto.core.rdma.nic: the completion queue cannot overflow",
         "counts work requests when they come, not when their completions have been polled",
         (Change(SoftNicEngine.take_completions, "self._work -= len(taken)", "pass"),),
     ),

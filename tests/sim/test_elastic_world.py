@@ -19,7 +19,6 @@ from inaproto.sim.frames.runs.replay import replay
 from inaproto.sim.frames.world import World, WorldResult
 from inaproto.units import MS, S
 from tests.sim.third_nak import PRODUCT, PROGRAM
-from tests.sim.worlds import make_nic
 
 ELEMENTS = (400, 3, 700, 90, 1200)
 SEVEN = (0, 1, 0, 2, 2, 0, 1)
@@ -42,7 +41,7 @@ def death(operation: int, host: int, process: int = 0, *, after_ns: int = 10_000
 
 
 def run(config: WorldConfig) -> tuple[World, WorldResult]:
-    world = World(config, make_nic)
+    world = World(config)
     result = world.run()
     assert result.violation is None
     return world, result

@@ -21,7 +21,7 @@ from inaproto.sim.frames.draw.topology import (
 )
 from inaproto.sim.frames.world import World
 from tests.seeds import seeds
-from tests.sim.worlds import make_nic, run
+from tests.sim.worlds import run
 
 SMALL = Swarm(ranks_max=6, jobs_max=2, packets_max=200)
 
@@ -38,7 +38,7 @@ def test_the_further_root_has_the_sums_and_none_of_the_other_traffic() -> None:
         config = along_a_further_root(draw_racks(seed, SMALL))
         if any(fault.kind.name == "SWITCH_REBOOT" for fault in config.faults) or config.refusing >= 0:
             continue
-        world = World(replace(config, faults=()), make_nic)
+        world = World(replace(config, faults=()))
         assert world.run().violation is None
         own, further = world.switches[0].accelerator.counters, world.switches[-1].accelerator.counters
         assert further.aggregated_in > 0
@@ -59,7 +59,7 @@ def test_a_bridge_over_all_trunks_is_found() -> None:
 
     config = replace(along_a_further_root(draw_racks(0, SMALL)), events_max=50_000)
     assert run(config).violation is None
-    violation = World(config, make_nic, make_accelerator=planted).run().violation
+    violation = World(config, make_accelerator=planted).run().violation
     assert violation is not None
     assert violation.evidence.startswith("50001 events")
 

@@ -23,7 +23,7 @@ from inaproto.wire.ina_header import Dtype, Op
 from inaproto_hil.soak import soak
 from tests.seeds import seeds
 from tests.sim.third_nak import PRODUCT, PROGRAM
-from tests.sim.worlds import make_nic, run
+from tests.sim.worlds import run
 
 SMALL = Swarm(ranks_max=4, jobs_max=2, packets_max=300)
 ANEW = "a job finished after it had started anew"
@@ -117,7 +117,7 @@ def test_ranks_of_one_host_that_disagree_are_told(hosts: tuple[int, ...]) -> Non
 @pytest.mark.parametrize("recover_ns", [0, 2 * S])
 def test_a_process_that_dies_ends_its_job_and_is_named(operation: int, recover_ns: int) -> None:
     death = during(FaultKind.PROCESS_DEATH, operation, 0, 20 * MS, process=1)
-    world = World(crowded(faults=(death,), recover_ns=recover_ns), make_nic)
+    world = World(crowded(faults=(death,), recover_ns=recover_ns))
     result = world.run()
     assert result.violation is None
     assert result.marks["a rank died beside others"] == 1
@@ -140,7 +140,7 @@ def test_a_process_that_dies_while_it_joins_is_waited_for(at_ns: int) -> None:
 def test_a_process_that_dies_while_its_host_is_away_is_named_when_that_is_back() -> None:
     reset = during(FaultKind.NIC_RESET, 1)
     death = replace(during(FaultKind.PROCESS_DEATH, 1, 0, 50 * MS, process=2), at_ns=100_000)
-    world = World(crowded(faults=(reset, death), recover_ns=4 * S), make_nic)
+    world = World(crowded(faults=(reset, death), recover_ns=4 * S))
     result = world.run()
     assert result.violation is None
     assert result.marks[ANEW] == 1

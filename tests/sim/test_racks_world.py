@@ -29,7 +29,7 @@ from inaproto_hil.soak import soak
 from tests.planted.shapes import damaged_addresses
 from tests.seeds import seeds
 from tests.sim.third_nak import PRODUCT, PROGRAM
-from tests.sim.worlds import make_nic, run
+from tests.sim.worlds import run
 
 SMALL = Swarm(ranks_max=6, jobs_max=2, packets_max=200)
 
@@ -75,7 +75,7 @@ def test_damage_where_no_icrc_looks_stops_nobody(seed: int) -> None:
 
 
 def test_one_copy_goes_up_and_one_comes_down_each_trunk() -> None:
-    world = World(racks(), make_nic)
+    world = World(racks())
     assert world.run().violation is None
     operations = [Volume.of(4 * count, mtu=256, message_packets=4) for count in (400, 3, 700)]
     packets = sum(volume.packets for volume in operations)
@@ -99,7 +99,7 @@ def test_results_are_rounded_at_each_switch(dtype: Dtype, op: Op) -> None:
     assert run(config).violation is None
     if op is Op.SUM:
         flat = replace(config, topology=None)
-        one, other = (World(each, make_nic).oracle(job).result(5, 0, 900) for each in (config, flat))
+        one, other = (World(each).oracle(job).result(5, 0, 900) for each in (config, flat))
         assert one != other
 
 
@@ -114,7 +114,7 @@ def test_a_switch_without_memory_steers() -> None:
 
 def test_jobs_within_a_rack_do_not_use_the_spine() -> None:
     job = JobConfig("job0", (1, 0), (400,))
-    world = World(racks(jobs=(job,)), make_nic)
+    world = World(racks(jobs=(job,)))
     assert world.run().violation is None
     assert not world.switch.accelerator.counters.aggregated_in
 
@@ -296,7 +296,7 @@ def test_a_ring_goes_to_the_root_of_the_own_tree_if_it_is_to() -> None:
     job = JobConfig("job0", (0, 1), (400,), think_ns=MS)
     config = racks(jobs=(job,))
     for to_root in (False, True):
-        world = World(replace(config, to_root=to_root), make_nic)
+        world = World(replace(config, to_root=to_root))
         assert world.run().violation is None
         assert (world.switches[0].accelerator.counters.aggregated_in > 0) == to_root
     with pytest.raises(ConfigError, match="rings to the root of the own tree"):

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather, WeatherStream
 from inaproto.sim.frames.checkers import all_checkers
@@ -25,7 +26,7 @@ from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Instant
 from inaproto.wire.ina_header import Dtype, Op
 from tests.seeds import seeds
-from tests.sim.worlds import make_nic, run, small
+from tests.sim.worlds import run, small
 from tests.unit.exact_reference import exact
 
 HARSH = Weather(0.2, 0.2, 0.2, 0.2, 0.2, delay_min_ns=1000, delay_max_ns=3 * MS)
@@ -181,11 +182,12 @@ def test_a_violation_is_found_at_the_same_event_every_time() -> None:
     assert found[0] == found[1]
 
 
-def test_what_a_part_raises_is_a_violation_that_names_it() -> None:
-    def broken(mac: bytes, ip: bytes, first_qpn: int) -> object:
+def test_what_a_part_raises_is_a_violation_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: SoftNicEngine, config: SoftNicConfig) -> None:
         raise ZeroDivisionError("no such NIC")
 
-    result = World(calm(), broken).run()  # type: ignore[arg-type]
+    monkeypatch.setattr(SoftNicEngine, "__init__", broken)
+    result = World(calm()).run()
     assert result.violation is not None
     assert result.violation.rule == "no part raises"
     assert "ZeroDivisionError: no such NIC" in result.violation.evidence
@@ -228,6 +230,6 @@ def test_drawn_worlds_survive_their_record() -> None:
 def test_memory_of_the_host_machine_is_never_shared_between_runs() -> None:
     """Two worlds side by side do not disturb each other."""
     alone = run(small(4)).digest
-    first, second = World(small(4), make_nic), World(small(7), make_nic)
+    first, second = World(small(4)), World(small(7))
     second.run()
     assert first.run().digest == alone

@@ -7,14 +7,12 @@ from contextlib import contextmanager
 
 from inaproto.sim.frames import world
 from inaproto.sim.frames.checkers.checker import Checker
-from inaproto.sim.frames.nic import NicEngine
 from inaproto.sim.frames.recorder import describe
 from inaproto.sim.frames.runs.log import Program
 from inaproto.sim.frames.runs.replay import Parts
 from inaproto.sim.frames.switch import SimSwitch
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Frames, PortId
-from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 from inaproto_hil.soak import block as soak_block
 
 PROGRAM = Program("0.1.0", "0123456789abcdef", "tests.sim.third_nak:PARTS")
@@ -35,12 +33,8 @@ class NoThirdNak(Checker):
             raise Violated(self.name, f"port {port} brought NAK number {self._naks}")
 
 
-def make_nic(mac: bytes, ip: bytes, first_qpn: int) -> NicEngine:
-    return SoftNicEngine(SoftNicConfig(mac=mac, ip=ip, first_qpn=first_qpn))
-
-
-PRODUCT = Parts(make_nic)
-PARTS = Parts(make_nic, checkers=lambda: [NoThirdNak()])
+PRODUCT = Parts()
+PARTS = Parts(checkers=lambda: [NoThirdNak()])
 
 
 @contextmanager

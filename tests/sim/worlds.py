@@ -6,13 +6,8 @@ from typing import Any, Final
 
 from inaproto.sim.frames.draw.swarm import Swarm, WorldConfig, draw_world
 from inaproto.sim.frames.world import World, WorldResult
-from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 
 SMALL: Final = Swarm(ranks_max=4, jobs_max=2, packets_max=300)
-
-
-def make_nic(mac: bytes, ip: bytes, first_qpn: int) -> SoftNicEngine:
-    return SoftNicEngine(SoftNicConfig(mac=mac, ip=ip, first_qpn=first_qpn))
 
 
 def small(seed: int) -> WorldConfig:
@@ -20,4 +15,4 @@ def small(seed: int) -> WorldConfig:
 
 
 def run(config: WorldConfig, **options: Any) -> WorldResult:
-    return World(config, make_nic, **options).run()
+    return World(config, **options).run()

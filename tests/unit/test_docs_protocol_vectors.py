@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from inaproto.core.plan.reduce import reduce_into
+from inaproto.core.rdma.queue_pair import udp_source_port
 from inaproto.core.switch.accelerator import Accelerator, EmitFrames, FramesArrived, InstallRing, PortUp
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.core.switch.tree.translation import start_psn
@@ -25,7 +26,6 @@ from inaproto.wire.roce import Opcode
 from inaproto.wire.tree_note import NoteKind, TreeNote
 from inaproto.wire.trunk_hello import TrunkHello
 from inaproto.wire.vector import FlowTemplate
-from inaproto_adapters.softnic.queue_pair import udp_source_port
 
 _PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text()
 _SECTION: Final = _PAGE.split("\n## 22. ")[1]

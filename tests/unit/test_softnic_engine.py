@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inaproto.core.rdma.deadlines import Deadlines
+from inaproto.core.rdma.nic import UNANSWERED_BEFORE_ARP
+from inaproto.core.rdma.packetiser import GatherList
+from inaproto.core.rdma.queue_pair import udp_source_port
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.ports import CompletionKind, QpAddress, QpAttributes, Segment, Status
 from inaproto.units import PSN_MASK, Frames, Instant
@@ -17,10 +21,6 @@ from inaproto.wire.connection import contradicts_itself
 from inaproto.wire.icrc import seal
 from inaproto.wire.roce import Opcode, RocePacket
 from inaproto_adapters.softnic import SoftNicConfig, SoftNicEngine
-from inaproto_adapters.softnic.deadlines import Deadlines
-from inaproto_adapters.softnic.engine import UNANSWERED_BEFORE_ARP
-from inaproto_adapters.softnic.packetiser import GatherList
-from inaproto_adapters.softnic.queue_pair import udp_source_port
 
 T0 = Instant(0)
 LEFT = SoftNicConfig(mac=b"\x52\x54\0\0\0\1", ip=b"\x0a\0\0\1", first_qpn=17, first_key=100)

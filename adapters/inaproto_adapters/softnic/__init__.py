@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
 from inaproto.ports import Adapter
-from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 from inaproto_adapters.softnic.nic import SoftNic, open_nic
 
 __all__ = ["ADAPTER", "SoftNic", "SoftNicConfig", "SoftNicEngine", "open_nic"]

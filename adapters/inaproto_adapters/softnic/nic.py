@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import trio
 
+from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.errors import LocalMisuse, Unsupported
 from inaproto.ports import (
@@ -32,7 +33,6 @@ from inaproto.ports import (
     Segment,
 )
 from inaproto.units import US, Instant, S
-from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 
 OVERHEAD_BYTES_MAX: Final = 14 + 20 + 8 + 12 + 16 + 4 + 4
 """Ethernet, IPv4, UDP, BTH, RETH, IMM and ICRC around the payload of a WRITE_ONLY_IMM."""

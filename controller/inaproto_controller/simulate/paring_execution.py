@@ -48,7 +48,6 @@ from inaproto.sim.frames.checkers import all_checkers
 from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.draw.swarm import JobConfig, WorldConfig
 from inaproto.sim.frames.draw.topology import LinkConfig, SwitchConfig, Topology
-from inaproto.sim.frames.nic import NicFactory
 from inaproto.sim.frames.world import World
 from inaproto.units import Frames
 from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype
@@ -229,7 +228,6 @@ class _Counted:
 
 def carry(
     unfolded: Unfolded,
-    make_nic: NicFactory,
     *,
     elements: Sequence[int] = (1000, 3),
     dtype: Dtype = Dtype.F32,
@@ -246,7 +244,7 @@ def carry(
         raise LocalMisuse("an all-reduce of one worker: there is nothing to add")
     job = JobConfig("job", tuple(range(ranks)), tuple(elements), dtype, mtu=MTU, depth=len(elements))
     config = WorldConfig(seed, (job,), (_FAST,) * ranks, topology=unfolded.fabric(), to_root=True)
-    world = World(config, make_nic, checkers=checkers())
+    world = World(config, checkers=checkers())
     assert world.fabric is not None, "it has several switches"
     names = [unfolded.places[seat].name for seat in unfolded.seats]
     if tree_of(world.fabric.switches, names, world.along) != unfolded.root:
@@ -267,9 +265,7 @@ ROUNDS: Final = (96, 192, 384, 768)
 """Messages of a run whose rate is measured; more, if it has not become steady."""
 
 
-def carry_in_time(
-    network: ProgrammableNetwork, task: Task, tree: PlacedTree, make_nic: NicFactory
-) -> SteadyRate:
+def carry_in_time(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> SteadyRate:
     """The rate at which frames go along the tree that is installed: in the world of frames, where switches
     take the time that their capacities need for adding. Links are far faster than any of them.
 
@@ -287,13 +283,11 @@ def carry_in_time(
     paces = {name: 0 if one is None else int(scale / one) for name, one in capacities.items()}
     for rounds in ROUNDS[:-1]:
         with suppress(Unsupported):
-            return _timed(unfolded, paces, int(scale / task.rate_cap), scale, rounds, make_nic)
-    return _timed(unfolded, paces, int(scale / task.rate_cap), scale, ROUNDS[-1], make_nic)
+            return _timed(unfolded, paces, int(scale / task.rate_cap), scale, rounds)
+    return _timed(unfolded, paces, int(scale / task.rate_cap), scale, ROUNDS[-1])
 
 
-def _timed(
-    unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, rounds: int, make_nic: NicFactory
-) -> SteadyRate:
+def _timed(unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, rounds: int) -> SteadyRate:
     """``paces``, ``pace``: nanoseconds for each byte, of adders and of hosts."""
     message_bytes = MESSAGE_PACKETS * MTU - INA_HEADER_BYTES
     ranks = len(unfolded.workers)
@@ -308,7 +302,7 @@ def _timed(
     )
     config = WorldConfig("rate", (job,), (_FAST,) * ranks, topology=unfolded.fabric(), to_root=True)
     # What waits in a line is delivered and not taken: the ledger would miss it.
-    world = World(config, make_nic, checkers=[one for one in all_checkers() if one.name != "ledger"])
+    world = World(config, checkers=[one for one in all_checkers() if one.name != "ledger"])
     slow_down(world, paces, pace)
     watch = Watch(world)
     world.downlinks[0].tap = watch.see

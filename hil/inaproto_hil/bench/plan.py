@@ -42,7 +42,6 @@ from inaproto_controller.planning.paring.spiders.flows import FlowSpiders
 from inaproto_controller.planning.paring.spiders.printed import plan_printed
 from inaproto_controller.simulate.paring_execution import Unfolded, carry, go
 from inaproto_hil.rigs import environment
-from inaproto_hil.soak.parts import make_nic
 
 VERSION: Final = 1
 GOAL: Final = 500
@@ -146,7 +145,7 @@ def _ratio(medians: Mapping[str, float], one: str, other: str) -> dict[str, Any]
 
 def executed(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> dict[str, Any]:
     """What a tree came to in the simulated world, and whether that is what was planned."""
-    carried, went = carry(Unfolded.of(network, tree), make_nic), go(network, task, tree)
+    carried, went = carry(Unfolded.of(network, tree)), go(network, task, tree)
     planned = measure(network, task, tree)
     return {
         "rate_gbit_s": str(went.rate),

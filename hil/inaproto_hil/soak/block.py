@@ -63,7 +63,7 @@ def _collecting_between_worlds() -> Iterator[None]:
 def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld | OverlayWorld:
     if kind in WORD_KINDS:
         return world_of(draw_words(seed, kind))
-    return World(draw_kind(seed, kind), PRODUCT.make_nic)
+    return World(draw_kind(seed, kind))
 
 
 def run_block(block: Block) -> tuple[Block, Tally]:

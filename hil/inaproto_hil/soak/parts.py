@@ -14,18 +14,11 @@ from typing import Final
 import inaproto
 import inaproto_adapters
 from inaproto.errors import ConfigError
-from inaproto.sim.frames.nic import NicEngine
 from inaproto.sim.frames.runs.log import Program
 from inaproto.sim.frames.runs.replay import Parts
-from inaproto_adapters.softnic.engine import SoftNicConfig, SoftNicEngine
 from inaproto_hil.rigs.environment import describe
 
-
-def make_nic(mac: bytes, ip: bytes, first_qpn: int) -> NicEngine:
-    return SoftNicEngine(SoftNicConfig(mac=mac, ip=ip, first_qpn=first_qpn))
-
-
-PRODUCT: Final = Parts(make_nic)
+PRODUCT: Final = Parts()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from inaproto.core.host.engines.host_tree import UP
-from inaproto.core.verbs import MemoryRegion, QpAddress, QpAttributes, Segment, Verbs
+from inaproto.core.rdma.verbs import MemoryRegion, QpAddress, QpAttributes, Segment, Verbs
 from inaproto.errors import LocalMisuse
 from inaproto.wire.control_messages import IntoAddress, OutAddress
 from inaproto.wire.ina_header import INA_HEADER_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from inaproto.core.verbs import Completion
+from inaproto.core.rdma.verbs import Completion
 from inaproto.wire.control_messages import Ring
 
 

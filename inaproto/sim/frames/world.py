@@ -33,7 +33,6 @@ from inaproto.sim.frames.host.host import SimHost
 from inaproto.sim.frames.host.ring import HostRing
 from inaproto.sim.frames.host.state import Phase
 from inaproto.sim.frames.link import SimLink
-from inaproto.sim.frames.nic import NicFactory
 from inaproto.sim.frames.oracle import Oracle, oracle_of
 from inaproto.sim.frames.recorder import Recorder
 from inaproto.sim.frames.switch import SimSwitch, Trunk
@@ -95,12 +94,11 @@ def _assigned(config: WorldConfig) -> FabricTree | None:
 
 
 class World(SimulatedWorld):
-    """One run. ``make_nic`` and ``make_accelerator`` give the parts; ``fates`` replays those of a log."""
+    """One run. ``make_accelerator`` gives that part; ``fates`` replays those of a log."""
 
     def __init__(
         self,
         config: WorldConfig,
-        make_nic: NicFactory,
         *,
         fates: LinkFates | None = None,
         checkers: Sequence[Checker] | None = None,
@@ -109,7 +107,6 @@ class World(SimulatedWorld):
     ) -> None:
         super().__init__()
         self.config = config
-        self.make_nic = make_nic
         self.make_accelerator = make_accelerator
         self.recorder = recorder
         self.steps = Steps()

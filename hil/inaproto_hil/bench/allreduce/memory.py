@@ -31,7 +31,6 @@ from inaproto_hil.bench import report
 from inaproto_hil.bench.allreduce.link_traffic import LinkTraffic, Volume, arithmetic, compare
 from inaproto_hil.bench.pattern import DTYPES
 from inaproto_hil.rigs import environment
-from inaproto_hil.soak.parts import make_nic
 
 FABRICS: Final = ("daemons", "memory")
 HOSTS_MAX: Final = 64
@@ -152,7 +151,7 @@ def measure_row(config: MemoryConfig, tree: Topology, dtype: str, size: int) -> 
     )
     watch = _Watch(config.operations, DTYPES[dtype].itemsize)
     checkers = [watch, *(one for one in all_checkers() if not isinstance(one, OneResult))]
-    world = World(world_config, make_nic, checkers=checkers)
+    world = World(world_config, checkers=checkers)
     traffic = LinkTraffic()
     for link in world.links:
         link.tap = traffic.see

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
 from inaproto.errors import JobError, SwitchUnreachable
 from inaproto.faults.announcement import announcement
 from inaproto.sim.frames.host.operations import RingOperations
 from inaproto.sim.frames.host.rank import SimRank
 from inaproto.sim.frames.host.ring import HostRing
 from inaproto.sim.frames.link import SimLink
-from inaproto.sim.frames.nic import NicEngine
 from inaproto.units import Frames, Instant
 from inaproto.wire.control_messages import Error, Hello, Message, Regrouped, Welcome
 
@@ -50,7 +50,7 @@ class SimHost:
         self.clock_ahead_ns = 0
         self._starts = 0
         self.uplink: SimLink
-        self.nic: NicEngine
+        self.nic: SoftNicEngine
         self.frames_in = 0
         """Handed to this NIC."""
         self.frames_out = 0
@@ -166,13 +166,13 @@ class SimHost:
     def new_nic(self) -> None:
         """Also attaches it to a new port of its switch, as soon as that is up."""
         first_qpn = 17 + self.world.chance_draws.below(1 << 20)
-        self.nic = self.world.make_nic(self.mac, self.ip, first_qpn)
+        self.nic = SoftNicEngine(SoftNicConfig(mac=self.mac, ip=self.ip, first_qpn=first_qpn))
         self.frames_in = self.frames_out = 0
         self._owners = {}
         self._nic_wake_at = None
         self._attach(self.nic)
 
-    def _attach(self, nic: NicEngine) -> None:
+    def _attach(self, nic: SoftNicEngine) -> None:
         """The first switch's sessions attach their hosts; at any other one the host tries until it is up."""
         if self.switch.attach(self):
             if self.world.config.topology is not None:
@@ -180,7 +180,7 @@ class SimHost:
         elif self.switch is not self.world.switch:
             self.world.agenda.after(RECONNECT_NS, self._attach_again, nic)
 
-    def _attach_again(self, nic: NicEngine) -> None:
+    def _attach_again(self, nic: SoftNicEngine) -> None:
         if nic is self.nic and self.is_up:
             self._attach(nic)
 
@@ -206,12 +206,12 @@ class SimHost:
             self.when_awake(partial(ring.lose_fabric if recovers else ring.lose, error))
         self.new_nic()
 
-    def port_gone(self, nic: NicEngine) -> None:
+    def port_gone(self, nic: SoftNicEngine) -> None:
         """Its switch went down, not the first one: the session stands, the link does not."""
         if nic is self.nic and self.is_up:
             self.when_awake(lambda: self._lose_dead_nic(nic))
 
-    def _lose_dead_nic(self, nic: NicEngine) -> None:
+    def _lose_dead_nic(self, nic: SoftNicEngine) -> None:
         if nic is self.nic:
             self.lose_nic(SwitchUnreachable(f"{self}: {self.switch} is gone"))
 
@@ -285,7 +285,7 @@ class SimHost:
         self._owners.pop(qpn, None)
         self.world.agenda.at(0, self._poll, self.nic)
 
-    def _poll(self, nic: NicEngine) -> None:
+    def _poll(self, nic: SoftNicEngine) -> None:
         if nic is self.nic:
             self.when_awake(self.nic_touched)
 
@@ -348,7 +348,7 @@ class SimHost:
             self._nic_wake_at = deadline
             self.world.agenda.at(self.world_time(deadline), self._nic_due, (self.nic, deadline))
 
-    def _nic_due(self, planned: tuple[NicEngine, Instant]) -> None:
+    def _nic_due(self, planned: tuple[SoftNicEngine, Instant]) -> None:
         if planned[0] is self.nic and planned[1] == self._nic_wake_at:
             self.when_awake(self._nic_wake)
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+from inaproto.core.rdma.nic import SoftNicEngine
+from inaproto.core.rdma.verbs import Segment
 from inaproto.errors import InvariantBroken
-from inaproto.ports import Segment
-from inaproto.sim.frames.nic import NicEngine
 from inaproto.units import Instant
 
 
 class RankTensors:
     """One for each all-reduce that the rank will call, each its input and then its result."""
 
-    def __init__(self, sizes: Sequence[int], nic: NicEngine) -> None:
+    def __init__(self, sizes: Sequence[int], nic: SoftNicEngine) -> None:
         ends = list(accumulate(sizes))
         self._offsets = [end - size for end, size in zip(ends, sizes, strict=True)]
         self._memory = memoryview(bytearray(max(1, sum(sizes))))
         self.whole = [self._memory[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         self.register(nic)
 
-    def register(self, nic: NicEngine) -> None:
+    def register(self, nic: SoftNicEngine) -> None:
         self._nic = nic
         self._region = nic.register_memory(self._memory)
 
@@ -40,7 +40,7 @@ class HostTensors:
         self._of_ranks = of_ranks
         self._ended: set[int] = set()
 
-    def register(self, nic: NicEngine) -> None:
+    def register(self, nic: SoftNicEngine) -> None:
         for tensors in self._of_ranks:
             tensors.register(nic)
 
@@ -69,7 +69,7 @@ class HostTensors:
 class ClockedNic:
     """A simulated NIC as links use one: it is told the time by its host."""
 
-    def __init__(self, nic: NicEngine, clock: Callable[[], Instant]) -> None:
+    def __init__(self, nic: SoftNicEngine, clock: Callable[[], Instant]) -> None:
         self.register_memory, self.deregister_memory = nic.register_memory, nic.deregister_memory
         self.create_qp, self.destroy_qp, self.connect_qp = nic.create_qp, nic.destroy_qp, nic.connect_qp
         self.post_receive, self.statistics = nic.post_receive, nic.statistics

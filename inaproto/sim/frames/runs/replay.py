@@ -14,7 +14,6 @@ from inaproto.core.switch.accelerator import Accelerator, AcceleratorConfig
 from inaproto.errors import ConfigError
 from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.draw.swarm import WorldConfig
-from inaproto.sim.frames.nic import NicFactory
 from inaproto.sim.frames.recorder import Record, Recorder, say_time
 from inaproto.sim.frames.runs.log import Log, Program, say_record
 from inaproto.sim.frames.world import World, WorldResult
@@ -26,7 +25,6 @@ from inaproto.sim.kernel.violated import Violation
 class Parts:
     """What a world is built of beside its configuration; ``checkers`` makes fresh ones for each run."""
 
-    make_nic: NicFactory
     make_accelerator: Callable[[AcceleratorConfig], Accelerator] = Accelerator
     checkers: Callable[[], Sequence[Checker]] | None = None
 
@@ -35,7 +33,6 @@ class Parts:
     ) -> WorldResult:
         return World(
             config,
-            self.make_nic,
             fates=fates,
             checkers=None if self.checkers is None else self.checkers(),
             recorder=recorder,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from inaproto.core.rdma.counters import NicCounters
+from inaproto.core.rdma.packetiser import build_frames
+from inaproto.core.rdma.queue_pair import Connection
 from inaproto.core.rdma.requester import Transmit
 from inaproto.units import Frames
 from inaproto.wire.roce import Opcode
-from inaproto_adapters.softnic.counters import NicCounters
-from inaproto_adapters.softnic.packetiser import build_frames
-from inaproto_adapters.softnic.queue_pair import Connection
 
 _NO_REQUEST = (False,)
 _ACK = Opcode.RC_ACK

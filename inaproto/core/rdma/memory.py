@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inaproto.core.rdma.verbs import MemoryRegion, Segment
 from inaproto.errors import LocalMisuse
-from inaproto.ports import MemoryRegion, Segment
 
 _PAGE: Final = 4096
 _FIRST_VA: Final = 1 << 32

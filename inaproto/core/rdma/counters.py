@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Final
 
-from inaproto_adapters.softnic.queue_pair import Connection
+from inaproto.core.rdma.queue_pair import Connection
 
 _OF_CONNECTION: Final = {
     "retransmits": attrgetter("requester.counters.retransmits"),

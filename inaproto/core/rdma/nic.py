@@ -22,6 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from inaproto.core.rdma.arp import arp_question, arp_replies
+from inaproto.core.rdma.counters import NicCounters
+from inaproto.core.rdma.deadlines import Deadlines
+from inaproto.core.rdma.memory import MemoryTable
+from inaproto.core.rdma.output import Output
+from inaproto.core.rdma.packetiser import GatherList
+from inaproto.core.rdma.queue_pair import Connection, QueueLimits, QueuePair
 from inaproto.core.rdma.reliable_connection import Outcome
 from inaproto.core.rdma.requester import (
     AckArrived,
@@ -46,8 +53,7 @@ from inaproto.core.rdma.responder import (
     RunArrived,
     append_reply,
 )
-from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
-from inaproto.ports import (
+from inaproto.core.rdma.verbs import (
     Completion,
     CompletionKind,
     MemoryRegion,
@@ -56,16 +62,10 @@ from inaproto.ports import (
     Segment,
     Status,
 )
+from inaproto.errors import Blame, ConfigError, InvariantBroken, LocalMisuse
 from inaproto.units import PSN_MASK, Frames, Instant
 from inaproto.wire.packet import Packet, decode_packet
 from inaproto.wire.vector import PlainRun, RoceRun, decode_runs
-from inaproto_adapters.softnic.arp import arp_question, arp_replies
-from inaproto_adapters.softnic.counters import NicCounters
-from inaproto_adapters.softnic.deadlines import Deadlines
-from inaproto_adapters.softnic.memory import MemoryTable
-from inaproto_adapters.softnic.output import Output
-from inaproto_adapters.softnic.packetiser import GatherList
-from inaproto_adapters.softnic.queue_pair import Connection, QueueLimits, QueuePair
 
 UNANSWERED_BEFORE_ARP: Final = 3
 """Timers of a connection that passed one after another, with no ACK in between: few, for a connection that

@@ -6,15 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from inaproto.core.rdma.packetiser import GatherList
 from inaproto.core.rdma.reliable_connection import MTUS
 from inaproto.core.rdma.requester import RcRequester, RequesterConfig
 from inaproto.core.rdma.responder import PostReceive, RcResponder, Reply, ResponderConfig
+from inaproto.core.rdma.verbs import QpAddress, QpAttributes
 from inaproto.errors import ConfigError, LocalMisuse
-from inaproto.ports import QpAddress, QpAttributes
 from inaproto.units import PSN_MASK, Instant
 from inaproto.wire.packet import PacketBuilder
 from inaproto.wire.vector import FlowTemplate
-from inaproto_adapters.softnic.packetiser import GatherList
 
 
 def udp_source_port(qpn: int, remote_qpn: int) -> int:
