@@ -1,7 +1,7 @@
 """A userspace RoCEv2 NIC without I/O: frames and time in, frames and completions out.
 
 The engine owns registered memory and the queue pairs, and moves payload between frames and memory;
-what a connection does is decided by ``inaproto.core.rdma.requester`` and ``rc_responder``. It is the RDMA
+what a connection does is decided by ``requester`` and ``responder`` beside it. It is the RDMA
 endpoint that NetReduce's transparency (§3.2) is about, so it behaves as a kernel's RoCE stack does
 (docs/protocol.md 3.2, 4): wrong ICRC dropped silently, UDP source port folded from the two QP
 numbers, an IP identification that grows with every packet sent, retransmissions included.
