@@ -7,7 +7,7 @@ from scipy import stats
 
 from inaproto_controller.simulate.confidence import CONFIDENCE, half_width, student_t
 from inaproto_controller.simulate.scenario.statistics import mean_of
-from inaproto_hil.evaluation.mina.spread import spread
+from inaproto_hil.evaluation.spread import spread
 
 VALUES = [0.91, 0.95, 0.89, 0.97, 0.93]
 

@@ -15,10 +15,11 @@ import pytest
 from rich.console import Console
 
 from inaproto_controller.planning.turns.policy import Policy
-from inaproto_hil.evaluation.mina.command import run_all
-from inaproto_hil.evaluation.mina.figures import FIGURES, MINA, needed
+from inaproto_hil.evaluation.mina.figures import FIGURES, MINA
+from inaproto_hil.evaluation.mina.paper import PAPER
 from inaproto_hil.evaluation.mina.published import published
 from inaproto_hil.evaluation.mina.runs import ClusterFound, ClusterRun, ConflictFound, ConflictRun, perform
+from inaproto_hil.evaluation.performing import perform_all
 from tests.data.mina.reference import reference
 
 pytestmark = [pytest.mark.figures, pytest.mark.timeout(3600)]
@@ -83,6 +84,9 @@ def test_mina_ends_when_it_ends_in_the_paper_s_revision() -> None:
 
 
 def test_processes_find_what_one_process_finds() -> None:
-    runs = needed([next(one for one in FIGURES if one.key == "12")], 1)[:6]
+    runs = PAPER.needed([next(one for one in FIGURES if one.key == "12")], 1)[:6]
     quiet = Console(stderr=True, quiet=True)
-    assert run_all(runs, 2, "local", quiet) == run_all(runs, 1, "local", quiet)
+    two, one = (
+        perform_all(perform, runs, jobs, "local", quiet, compile_once=PAPER.warm_up) for jobs in (2, 1)
+    )
+    assert two == one

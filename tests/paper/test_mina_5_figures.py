@@ -19,9 +19,9 @@ from rich.console import Console
 from inaproto_controller.cluster.model import EVALUATED
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_hil.evaluation import reproduce
-from inaproto_hil.evaluation.mina.command import show
-from inaproto_hil.evaluation.mina.figures import FIGURES, Figure, needed
-from inaproto_hil.evaluation.mina.rows import Row
+from inaproto_hil.evaluation.command import show_figure
+from inaproto_hil.evaluation.mina.figures import FIGURES, Figure
+from inaproto_hil.evaluation.mina.paper import PAPER
 from inaproto_hil.evaluation.mina.runs import (
     ClusterFound,
     ClusterRun,
@@ -31,7 +31,8 @@ from inaproto_hil.evaluation.mina.runs import (
     Run,
     perform,
 )
-from inaproto_hil.evaluation.mina.spread import spread
+from inaproto_hil.evaluation.rows import Row
+from inaproto_hil.evaluation.spread import spread
 from tests.data.mina.reference import reference
 
 
@@ -40,7 +41,7 @@ def figure(key: str) -> Figure:
 
 
 def rows_of(key: str, seeds: int = 1) -> dict[str, Row]:
-    outcomes = dict(map(perform, needed([figure(key)], seeds)))
+    outcomes = dict(map(perform, PAPER.needed([figure(key)], seeds)))
     return {row.what: row for row in figure(key).rows(outcomes, seeds)}
 
 
@@ -84,7 +85,7 @@ def test_mina_saves_what_it_saves_in_the_paper() -> None:
 
 
 def test_each_run_is_needed_once_and_every_score_has_its_fair_baseline() -> None:
-    runs = needed(FIGURES, 5)
+    runs = PAPER.needed(FIGURES, 5)
     assert len(set(runs)) == len(runs)
     for run in runs:
         if isinstance(run, ClusterRun) and run.trees != "exclusive" and run.order.value == "hash":
@@ -168,15 +169,14 @@ def test_pages_and_status_are_there_though_nobody_reads_the_tables(tmp_path: Pat
 
 
 def test_what_is_outside_is_named_and_drawn() -> None:
-    from inaproto_hil.evaluation.mina.command import document
-    from inaproto_hil.evaluation.mina.report import render
+    from inaproto_hil.evaluation.report import render
 
     def made(run: Run) -> ClusterFound:
         score = 0.5 if isinstance(run, ClusterRun) and run.seed else 0.625
         return ClusterFound(score, score, 0.1, 0.01, 0.001, 10.0, 5.0, 15.0, 4000, 1000, 0.0, 300.0, 9)
 
-    outcomes = {run: made(run) for run in needed([figure("14"), figure("13"), figure("table-1")], 2)}
-    report = document([figure("14"), figure("13"), figure("table-1")], outcomes, 2)
+    outcomes = {run: made(run) for run in PAPER.needed([figure("14"), figure("13"), figure("table-1")], 2)}
+    report = PAPER.document([figure("14"), figure("13"), figure("table-1")], outcomes, 2)
     named = [row["what"] for row in report["outside"] if row["figure"] == "14"]
     assert named == [f"k = {count}" for count in (1, 2, 3, 4, 5, 6, 8)]
     first = report["figures"][0]["rows"][0]
@@ -191,7 +191,7 @@ def test_what_is_outside_is_named_and_drawn() -> None:
         "swaps_per_job": 2.0,
         "exclusive_score": 0.625,
     }
-    page = Page(render(report))
+    page = Page(render(PAPER, report))
     assert page.tags.count("svg") == 3
     assert "k = 1" in page.words
 
@@ -227,7 +227,8 @@ def test_figures_of_rows_with_long_names_are_whole() -> None:
         "beside": beside,
     }
     text = io.StringIO()
-    show(Console(file=text, width=100), {"title": "title", "setting": "setting", "rows": [row]})
+    shown = {"title": "title", "setting": "setting", "rows": [row]}
+    show_figure(Console(file=text, width=100), shown, PAPER)
     for figure in ("0.9876", "0.8765", "0.0123", "NO", "1.2 s", "12.345 %", "123.4 s", "0.1", "0.5432"):
         assert figure in text.getvalue()
     assert "…" not in text.getvalue()

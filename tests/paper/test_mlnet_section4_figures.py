@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 from inaproto_hil.evaluation import MLNET_FIGURES, reproduce
 from inaproto_hil.evaluation.flows.trees import Scheme
-from inaproto_hil.evaluation.mlnet.command import document
-from inaproto_hil.evaluation.mlnet.figures import FIGURES, Figure, needed
-from inaproto_hil.evaluation.mlnet.report import render, write_report
+from inaproto_hil.evaluation.mlnet.figures import FIGURES, Figure
+from inaproto_hil.evaluation.mlnet.paper import PAPER
 from inaproto_hil.evaluation.mlnet.rows import RATIOS, crossing_row, drawn_row
 from inaproto_hil.evaluation.mlnet.runs import (
     Found,
@@ -24,6 +23,7 @@ from inaproto_hil.evaluation.mlnet.runs import (
     TogetherRun,
     perform,
 )
+from inaproto_hil.evaluation.report import render, write_report
 from tests.paper.test_mina_5_figures import Page
 
 SEEDS = 2
@@ -57,31 +57,31 @@ def test_all_that_the_text_says_is_a_row() -> None:
 
 
 def test_each_run_is_needed_once() -> None:
-    runs = needed(FIGURES, 3)
+    runs = PAPER.needed(FIGURES, 3)
     assert len(set(runs)) == len(runs)
 
 
 def test_what_is_outside_is_named_and_all_is_drawn(tmp_path: Path) -> None:
     figures = [figure(key) for key in ("1a", "1b", "3")]
-    report = document(figures, {run: made(run) for run in needed(figures, SEEDS)}, SEEDS)
+    report = PAPER.document(figures, {run: made(run) for run in PAPER.needed(figures, SEEDS)}, SEEDS)
     named = {(row["figure"], row["what"]) for row in report["outside"]}
     assert ("1a", "BINARY over BASELINE, P = 50") in named
     assert ("1a", "RACK over BASELINE, P = 50") not in named
     assert ("3", "priority alone, median, %, compute 2") in named
     assert ("3", "priority alone, median, %, compute 8") not in named, "it is there to compare"
     assert not [row for row in report["outside"] if "phase, V/B" in row["what"]]
-    page = Page(render(report))
+    page = Page(render(PAPER, report))
     assert page.tags.count("svg") == 3
     assert "report only" in page.words
     assert "script" not in page.tags
-    assert write_report(tmp_path, report) == tmp_path / "report.html"
+    assert write_report(PAPER, tmp_path, report) == tmp_path / "report.html"
     drawn = sorted(path.name for path in tmp_path.glob("*.svg"))
     assert drawn == ["figure-1a.svg", "figure-1b.svg", "figure-3.svg"]
 
 
 def test_every_row_that_nothing_is_asked_of_says_why_where_the_paper_has_a_value() -> None:
     figures = [one for one in FIGURES if one.key != "2"]
-    report = document(figures, {run: made(run) for run in needed(figures, SEEDS)}, SEEDS)
+    report = PAPER.document(figures, {run: made(run) for run in PAPER.needed(figures, SEEDS)}, SEEDS)
     for one in report["figures"]:
         for row in one["rows"]:
             is_asked = row["verdict"] != "report only"
@@ -92,7 +92,7 @@ def test_every_row_that_nothing_is_asked_of_says_why_where_the_paper_has_a_value
 def late(*, trees: float, both: float, differ: float) -> dict[str, Any]:
     """The document's figure 3, where models end so much sooner than the baseline's; every other draw, by
     ``differ`` more or less."""
-    runs = needed([figure("3")], SEEDS)
+    runs = PAPER.needed([figure("3")], SEEDS)
     shares = {(Scheme.BINARY, False): trees, (Scheme.BINARY, True): both}
     outcomes: dict[Run, Found] = {}
     for run in runs:
@@ -101,7 +101,7 @@ def late(*, trees: float, both: float, differ: float) -> dict[str, Any]:
         share = 1.0 if share is None else share + differ * (-1) ** run.seed
         ends = tuple(share * (10.0 + model) for model in range(20))
         outcomes[run] = TogetherFound(ends, ends)
-    return document([figure("3")], outcomes, SEEDS)
+    return PAPER.document([figure("3")], outcomes, SEEDS)
 
 
 def test_the_last_models_do_not_reproduce_where_draws_leave_it_open_and_trees_alone_do_no_better() -> None:
@@ -114,7 +114,7 @@ def test_the_last_models_do_not_reproduce_where_draws_leave_it_open_and_trees_al
     assert what not in {one["what"] for one in report["outside"]}
     (shown,) = [one for one in report["figures"][0]["rows"] if one["what"] == what]
     assert (shown["inside"], shown["verdict"], shown["bounds"]) == (False, "does not reproduce", [-64, -44])
-    assert "Outside, with a known reason:" in Page(render(report)).words
+    assert "Outside, with a known reason:" in Page(render(PAPER, report)).words
 
 
 @pytest.mark.parametrize(("trees", "both", "differ"), [(0.6, 0.6, 0.01), (0.5, 0.6, 0.06), (0.7, 0.6, 0.06)])
@@ -128,25 +128,25 @@ def test_it_is_outside_where_that_is_not_the_reason(trees: float, both: float, d
 def test_a_ratio_that_draws_leave_open_says_so(differ: float, is_open: bool) -> None:
     """BINARY's phase is 8 V/B of 18, more or less: about 0.49 for 0.34."""
     outcomes: dict[Run, Found] = {}
-    for run in needed([figure("1b")], SEEDS):
+    for run in PAPER.needed([figure("1b")], SEEDS):
         assert isinstance(run, PhaseRun)
         is_tree = run.scheme is Scheme.BINARY_SHARED
         time = 8.0 + differ * (-1) ** run.seed if is_tree else 18.0
         outcomes[run] = PhaseFound(time, time, time, time, (0.0, time), 7, 0.25, 2, 7)
-    report = document([figure("1b")], outcomes, SEEDS)
+    report = PAPER.document([figure("1b")], outcomes, SEEDS)
     what = "BINARY over BASELINE, P = 50"
     assert (what in {one["what"] for one in report["not_reproduced"]}) == is_open
     assert (what in {one["what"] for one in report["outside"]}) != is_open
 
 
 def test_a_model_that_ends_before_its_flows_can_have_been_carried_is_found() -> None:
-    runs = needed([figure("3")], SEEDS)
+    runs = PAPER.needed([figure("3")], SEEDS)
     outcomes: dict[Run, Found] = {run: made(run) for run in runs}
-    assert document([figure("3")], outcomes, SEEDS)["figures"][0]["rows"][-1]["verdict"] == "exact"
+    assert PAPER.document([figure("3")], outcomes, SEEDS)["figures"][0]["rows"][-1]["verdict"] == "exact"
     found = outcomes[runs[0]]
     assert isinstance(found, TogetherFound)
     outcomes[runs[0]] = found._replace(makespans=(0.0, *found.makespans[1:]))
-    assert document([figure("3")], outcomes, SEEDS)["figures"][0]["rows"][-1]["verdict"] == "outside"
+    assert PAPER.document([figure("3")], outcomes, SEEDS)["figures"][0]["rows"][-1]["verdict"] == "outside"
 
 
 def test_no_model_of_a_run_ends_before_its_flows_can_have_been_carried() -> None:

@@ -11,12 +11,10 @@ from click.testing import CliRunner
 
 from inaproto_controller.planning.paring.fat_tree_names import switches_named
 from inaproto_hil.evaluation import PARING_FIGURES, reproduce
-from inaproto_hil.evaluation.mina.rows import Row
 from inaproto_hil.evaluation.paring import published
-from inaproto_hil.evaluation.paring.command import document
-from inaproto_hil.evaluation.paring.figures import FIGURES, Figure, needed
+from inaproto_hil.evaluation.paring.figures import FIGURES, Figure
+from inaproto_hil.evaluation.paring.paper import PAPER
 from inaproto_hil.evaluation.paring.published import EXPERIMENTS, GB_PER_HOP, Experiment
-from inaproto_hil.evaluation.paring.report import render, write_report
 from inaproto_hil.evaluation.paring.rows import (
     ALIKE,
     AS_PRINTED,
@@ -24,7 +22,6 @@ from inaproto_hil.evaluation.paring.rows import (
     DIFFERS,
     NOT_REPRODUCIBLE,
     UNKNOWN,
-    DrawnRow,
     Outcomes,
     Reasons,
     bound_of_rate,
@@ -51,6 +48,8 @@ from inaproto_hil.evaluation.paring.runs import (
     switches_of,
 )
 from inaproto_hil.evaluation.paring.settings import grid, setting_at
+from inaproto_hil.evaluation.report import render, write_report
+from inaproto_hil.evaluation.rows import DrawnRow, Row
 from tests.paper.test_mina_5_figures import Page
 
 
@@ -78,7 +77,7 @@ def asked(rows: list[Row]) -> list[str]:
 
 
 def test_figure_1_is_what_the_paper_says() -> None:
-    outcomes = dict(map(perform, needed([figure("1")], 1)))
+    outcomes = dict(map(perform, PAPER.needed([figure("1")], 1)))
     rows = {row.what: row for row in figure("1").rows(outcomes, 1)}
     assert len(asked(list(rows.values()))) == 12
     assert rows[f"{AS_DRAWN}: traffic, GB"].ours == 15
@@ -208,7 +207,7 @@ def test_more_switches_include_fewer_and_the_first_six_are_edge_switches() -> No
 
 
 def test_each_run_is_needed_once_and_printed_points_are_among_the_grid() -> None:
-    runs = needed(FIGURES, 3)
+    runs = PAPER.needed(FIGURES, 3)
     assert len(set(runs)) == len(runs)
     for experiment in EXPERIMENTS:
         assert set(experiment.points) <= set(grid(experiment))
@@ -229,15 +228,15 @@ def made(run: Run) -> Found:
 
 def test_what_is_outside_is_named_and_drawn(tmp_path: Path) -> None:
     figures = [figure(key) for key in ("2", "9", "19")]
-    report = document(figures, {run: made(run) for run in needed(figures, 2)}, 2)
+    report = PAPER.document(figures, {run: made(run) for run in PAPER.needed(figures, 2)}, 2)
     named = {(row["figure"], row["what"]) for row in report["outside"]}
     assert ("2", "n = 35: DeepSys") in named
     assert ("9", "fast: rises with R, then is level") in named, "it is level from the first"
-    page = Page(render(report))
+    page = Page(render(PAPER, report))
     assert page.tags.count("svg") == 3
     assert "not reproducible" in page.words
     assert "script" not in page.tags
-    assert write_report(tmp_path, report) == tmp_path / "report.html"
+    assert write_report(PAPER, tmp_path, report) == tmp_path / "report.html"
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == [
         "figure-19.svg",
         "figure-2.svg",

@@ -6,14 +6,17 @@ Only the options are here; what runs is imported when it runs, so that ``inaprot
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from inaproto.errors import ConfigError, InaprotoError, InvariantBroken, LocalMisuse, Unsupported
 from inaproto.option_types import ReportFile
+
+if TYPE_CHECKING:
+    from inaproto_hil.evaluation.paper import Paper
 
 EXIT_OUTSIDE: Final = 1
 EXIT_WRONG: Final = 2
@@ -102,145 +105,121 @@ def reproduce() -> None:
     """Compute the papers' evaluations anew, and set ours beside what they print."""
 
 
+Options = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _options(
+    figures: Sequence[str], drawn: str, default: int, help_of_drawn: str, tables: Sequence[str] = ()
+) -> Options:
+    """The options of every paper; ``drawn`` is the one that says how often what is drawn is drawn."""
+    choices = [("--figure", "figures", figures), ("--table", "tables", tables)]
+    only, many = "Only this; may be repeated.", click.IntRange(1, 1000)
+    written = "Write report.html, report.json and figure-N.svg there; the page needs nothing from elsewhere."
+    folder, engines = click.Path(file_okay=False, path_type=Path), click.Choice(["local", "ray"])
+    options = [
+        *(
+            click.option(flag, name, multiple=True, type=click.Choice(of), help=only)
+            for flag, name, of in choices
+            if of
+        ),
+        click.option(drawn, "count", type=many, default=default, show_default=True, help=help_of_drawn),
+        click.option(
+            "--json",
+            "json_at",
+            type=ReportFile(),
+            metavar="FILE",
+            help="Write all of it there as JSON; - is stdout.",
+        ),
+        click.option("--report", "--out", "report_in", type=folder, metavar="DIR", help=written),
+        click.option("--jobs", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]"),
+        click.option(
+            "--engine",
+            type=engines,
+            default="local",
+            show_default=True,
+            help="ray: on a Ray cluster (the extra 'ray').",
+        ),
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 @reproduce.command("mina", epilog=_EPILOG)
-@click.option(
-    "--figure", "figures", multiple=True, type=click.Choice(FIGURES), help="Only this; may be repeated."
-)
-@click.option(
-    "--table", "tables", multiple=True, type=click.Choice(TABLES), help="Only this; may be repeated."
-)
-@click.option(
+@_options(
+    FIGURES,
     "--seeds",
-    type=click.IntRange(1, 1000),
-    default=SEEDS_DEFAULT,
-    show_default=True,
-    help="Draws of candidate trees, for what depends on them. Tolerances are meant for 5 or more.",
+    SEEDS_DEFAULT,
+    "Draws of candidate trees, for what depends on them. Tolerances are meant for 5 or more.",
+    TABLES,
 )
-@click.option(
-    "--json", "json_at", type=ReportFile(), metavar="FILE", help="Write all of it there as JSON; - is stdout."
-)
-@click.option(
-    "--report",
-    "report_in",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write report.html and report.json there; the page needs nothing from elsewhere.",
-)
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="ray: on a Ray cluster (the extra 'ray').",
-)
-def mina(
-    figures: tuple[str, ...],
-    tables: tuple[str, ...],
-    seeds: int,
-    json_at: str | None,
-    report_in: Path | None,
-    jobs: int | None,
-    engine: str,
-) -> None:
+def mina(**asked: Any) -> None:
     """Every figure and table of MINA's evaluation: the paper's value, ours, and whether that is inside.
 
     All requests are those of the published streams, as the paper's revision of the simulator runs them.
     """
-    keys = [*figures, *(f"table-{number}" for number in tables)]
 
-    def work() -> int:
-        from inaproto_hil.evaluation.mina.command import reproduce_mina
+    def paper() -> Paper[Any, Any]:
+        from inaproto_hil.evaluation.mina.paper import PAPER
 
-        return reproduce_mina(keys, seeds, json_at, report_in, jobs, engine)
+        return PAPER
 
-    _end_with(work)
+    _reproduce(paper, asked)
 
 
 @reproduce.command("paring", epilog=_PARING_EPILOG)
-@click.option(
-    "--figure",
-    "figures",
-    multiple=True,
-    type=click.Choice(PARING_FIGURES),
-    help="Only this; may be repeated.",
-)
-@click.option(
+@_options(
+    PARING_FIGURES,
     "--draws",
-    type=click.IntRange(1, 1000),
-    default=DRAWS_DEFAULT,
-    show_default=True,
-    help="Of the switches that add up, for what depends on them.",
+    DRAWS_DEFAULT,
+    "Draws of the switches that add up, for what depends on them.",
 )
-@click.option(
-    "--json", "json_at", type=ReportFile(), metavar="FILE", help="Write all of it there as JSON; - is stdout."
-)
-@click.option(
-    "--report",
-    "--out",
-    "report_in",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write report.html, report.json and figure-N.svg there; the page needs nothing from elsewhere.",
-)
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
-def paring(
-    figures: tuple[str, ...], draws: int, json_at: str | None, report_in: Path | None, jobs: int | None
-) -> None:
+def paring(**asked: Any) -> None:
     """Figures 1 to 19 of PARING: what its text says of them, ours beside it, and a verdict on each value.
 
     Ours are the fast and the exact planner, the algorithm as printed, and all benchmarks. What the paper does
     not say enough for, or cannot mean, is there to compare, with the reason.
     """
 
-    def work() -> int:
-        from inaproto_hil.evaluation.paring.command import reproduce_paring
+    def paper() -> Paper[Any, Any]:
+        from inaproto_hil.evaluation.paring.paper import PAPER
 
-        return reproduce_paring(figures, draws, json_at, report_in, jobs)
+        return PAPER
 
-    _end_with(work)
+    _reproduce(paper, asked)
 
 
 @reproduce.command("mlnet", epilog=_MLNET_EPILOG)
-@click.option(
-    "--figure",
-    "figures",
-    multiple=True,
-    type=click.Choice(MLNET_FIGURES),
-    help="Only this; may be repeated.",
-)
-@click.option(
+@_options(
+    MLNET_FIGURES,
     "--seeds",
-    type=click.IntRange(1, 1000),
-    default=SEEDS_DEFAULT,
-    show_default=True,
-    help="Draws of hosts, trees and paths. Figure 3 has four times as many.",
+    SEEDS_DEFAULT,
+    "Draws of hosts, trees and paths. Figure 3 has four times as many.",
 )
-@click.option(
-    "--json", "json_at", type=ReportFile(), metavar="FILE", help="Write all of it there as JSON; - is stdout."
-)
-@click.option(
-    "--report",
-    "--out",
-    "report_in",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write report.html, report.json and figure-N.svg there; the page needs nothing from elsewhere.",
-)
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes.  [default: one for each core]")
-def mlnet(
-    figures: tuple[str, ...], seeds: int, json_at: str | None, report_in: Path | None, jobs: int | None
-) -> None:
+def mlnet(**asked: Any) -> None:
     """Figures 1 to 3 of MLNet: what its text says of them, ours beside it, and a verdict on each value.
 
     Flows of 800 workers on 1,024 servers share links max-min fairly. What the paper does not say enough
     for, or what does not reproduce, is there to compare, with the reason.
     """
 
-    def work() -> int:
-        from inaproto_hil.evaluation.mlnet.command import reproduce_mlnet
+    def paper() -> Paper[Any, Any]:
+        from inaproto_hil.evaluation.mlnet.paper import PAPER
 
-        return reproduce_mlnet(figures, seeds, json_at, report_in, jobs)
+        return PAPER
+
+    _reproduce(paper, asked)
+
+
+def _reproduce(paper: Callable[[], Paper[Any, Any]], asked: Mapping[str, Any]) -> NoReturn:
+    def work() -> int:
+        from inaproto_hil.evaluation.command import Asked, reproduce_paper
+
+        return reproduce_paper(paper(), Asked(**asked))
 
     _end_with(work)
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from inaproto_hil.evaluation.tables import PROSE, Cells, as_json
-
-Picture = Callable[[Mapping[str, Any]], str | None]
-"""Makes of a figure an ``<svg>`` element; None for one that is better read as a table."""
+from inaproto_hil.evaluation.paper import PROSE, Fields, Paper, as_json
 
 
-def render_report(
-    report: Mapping[str, Any], template: str, columns: Sequence[str], cells: Cells, picture: Picture
-) -> str:
+def render(paper: Paper[Any, Any], report: Fields) -> str:
     pages = Environment(
         loader=PackageLoader("inaproto_hil.evaluation", "."),
         autoescape=True,
@@ -27,18 +21,23 @@ def render_report(
     figures = [
         {
             **figure,
-            "picture": picture(figure),
-            "lines": [(row["what"], row["inside"], cells(row)) for row in figure["rows"]],
+            "picture": None if (svg := paper.drawing(figure)) is None else svg[svg.index("<svg") :],
+            "lines": [(row["what"], row["inside"], paper.cells(row)) for row in figure["rows"]],
         }
         for figure in report["figures"]
     ]
-    prose = [place for place, name in enumerate(columns) if name in PROSE]
-    return pages.get_template(template).render(report=report, figures=figures, columns=columns, prose=prose)
+    prose = [place for place, name in enumerate(paper.columns) if name in PROSE]
+    page = pages.get_template(f"{paper.name}_report.html")
+    return page.render(report=report, figures=figures, columns=list(paper.columns), prose=prose)
 
 
-def write_page(folder: Path, report: dict[str, Any], page: str) -> Path:
-    """``report.html`` and ``report.json``; the folder is there. Returns the page."""
+def write_report(paper: Paper[Any, Any], folder: Path, report: Fields) -> Path:
+    """``report.html``, ``report.json`` and ``figure-N.svg``; the folder is there. Returns the page."""
+    for figure in report["figures"]:
+        svg = paper.drawing(figure)
+        if svg is not None:
+            (folder / f"figure-{figure['key']}.svg").write_text(svg, encoding="utf-8")
     (folder / "report.json").write_text(as_json(report), encoding="utf-8")
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(render(paper, report), encoding="utf-8")
     return path

@@ -7,8 +7,8 @@ none of these is exact. Rows without a tolerance are for comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from inaproto_controller.cluster.requests import HISTOGRAMS
@@ -20,9 +20,7 @@ from inaproto_hil.evaluation.mina.rows import (
     FIRST,
     LEAST,
     REBUILT,
-    Beside,
     Outcomes,
-    Row,
     by_seed,
     clusters,
     mean_of,
@@ -38,12 +36,15 @@ from inaproto_hil.evaluation.mina.runs import (
     ConflictRun,
     CurveFound,
     CurveRun,
+    Found,
     OwnRun,
     PairRun,
     Run,
     pair_runs,
 )
-from inaproto_hil.evaluation.mina.spread import Spread, spread
+from inaproto_hil.evaluation.paper import FigureOf
+from inaproto_hil.evaluation.rows import Beside, Row
+from inaproto_hil.evaluation.spread import Spread, spread
 
 GREEDY: Final = Policy.GREEDY
 SCORE: Final = Policy.SCORE
@@ -54,15 +55,7 @@ UPLINKS: Final = tuple(range(1, 9))
 CANDIDATES: Final = (1, 2, 3, 4, 5, 6, 8)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    key: str
-    """``2`` for Figure 2, ``table-1``."""
-    title: str
-    setting: str
-    runs: Callable[[int], Iterator[Run]]
-    """Runs of so many seeds."""
-    rows: Callable[[Outcomes, int], Iterator[Row]]
+Figure = FigureOf[Run, Found]
 
 
 # -- Figure 2
@@ -335,13 +328,8 @@ FIGURES: Final = (
 )
 
 
-def needed(figures: Sequence[Figure], seeds: int) -> list[Run]:
-    """Each run once, those that take longest first."""
-    found: dict[Run, None] = {run: None for figure in figures for run in figure.runs(seeds)}
-    return sorted(found, key=_weight, reverse=True)
-
-
-def _weight(run: Run) -> int:
+def length(run: Run) -> int:
+    """How long it takes, among the others."""
     match run:
         case ClusterRun():
             return 1 + (run.trees == REBUILT) + (run.placement == LEAST)

@@ -13,9 +13,10 @@ from typing import Final
 
 from inaproto_controller.cluster.topology import Quota
 from inaproto_hil.evaluation.mina.published import published
-from inaproto_hil.evaluation.mina.rows import EXCLUSIVE, REBUILT, Beside, Outcomes, Row, mean_of, scores
+from inaproto_hil.evaluation.mina.rows import EXCLUSIVE, REBUILT, Outcomes, mean_of, scores
 from inaproto_hil.evaluation.mina.runs import LEVERS, ClusterFound, OwnRun, Run
-from inaproto_hil.evaluation.mina.spread import spread
+from inaproto_hil.evaluation.rows import Beside, Row
+from inaproto_hil.evaluation.spread import spread
 
 SETTING: Final = "1024 hosts, 2000 requests, least-fragments placement, .559 s for each exchange of a tree"
 STREAMS_MIN: Final = 10

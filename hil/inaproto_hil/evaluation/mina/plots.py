@@ -1,17 +1,14 @@
-"""The pictures of the report on MINA: drawn from its document, as SVG text that a page holds."""
+"""The pictures of the report on MINA: drawn from its document, as SVG files."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from inaproto_controller.pictures.plot_look import LOOK
+from inaproto_hil.evaluation.drawing import svg_of
 
 _OURS: Final = "#1f5fbf"
 _PAPER: Final = "#20242b"
@@ -21,18 +18,10 @@ _COLOURS: Final = {"least-fragments": _OURS, "first": _FAIR, "random": "#6a7078"
 Rows = Sequence[Mapping[str, Any]]
 
 
-def picture(figure: Mapping[str, Any]) -> str | None:
-    """An ``<svg>`` element; None for a figure that is better read as a table."""
+def drawing(figure: Mapping[str, Any]) -> str | None:
+    """An SVG file; None for a figure that is better read as a table."""
     draw = _PICTURES.get(figure["key"])
-    if draw is None:
-        return None
-    with mpl.rc_context(LOOK):
-        drawn = Figure(figsize=(9.0, 3.4), layout="constrained")
-        draw(drawn.subplots(), figure["rows"])
-        text = io.StringIO()
-        drawn.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
+    return None if draw is None else svg_of(lambda axes: draw(axes, figure["rows"]))
 
 
 def _dots(axes: Axes, rows: Rows, labels: Sequence[str]) -> None:

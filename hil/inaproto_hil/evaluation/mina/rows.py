@@ -1,14 +1,15 @@
-"""A row of a figure: the paper's value, its tolerance, ours, and what has to stand beside a score."""
+"""The rows of MINA's figures: scores, and what has to stand beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from inaproto_controller.planning.turns.policy import Policy
 from inaproto_hil.evaluation.mina.runs import ClusterFound, ClusterRun, Found, Run
-from inaproto_hil.evaluation.mina.spread import Spread, spread
+from inaproto_hil.evaluation.rows import Beside, Row
+from inaproto_hil.evaluation.spread import Spread, spread
 
 FIRST: Final = "first"
 LEAST: Final = "least-fragments"
@@ -16,44 +17,6 @@ REBUILT: Final = "rebuild-all"
 EXCLUSIVE: Final = "exclusive"
 
 Outcomes = Mapping[Run, Found]
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """Without which a score says little: what it is a share of, and what it takes. Means over seeds."""
-
-    saved_s: float | None
-    """Seconds saved by the mean job."""
-    saved_share: float | None
-    """Share saved of what the jobs take without INA."""
-    jct_s: float | None
-    queued_s: float | None
-    jct_with_queue_s: float | None
-    swaps_per_job: float
-    """Changes of its tree after the first; as in the paper they cost nothing, but where ours are."""
-    exclusive_score: float | None
-    """Score of first-fit trees that nobody shares, with this placement: the fair baseline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    what: str
-    ours: float
-    paper: float | None = None
-    below: float | None = None
-    """How far ours may be below the paper's; None if nothing is asked."""
-    above: float | None = None
-    half_width: float | None = None
-    """Half the width of the 95 % confidence interval over seeds."""
-    runs: int = 1
-    beside: Beside | None = None
-
-    @property
-    def is_inside(self) -> bool | None:
-        """None if nothing is asked."""
-        if self.paper is None or self.below is None or self.above is None:
-            return None
-        return self.paper - self.below <= self.ours <= self.paper + self.above
 
 
 def seeded(run: ClusterRun, seeds: int) -> list[ClusterRun]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from inaproto_hil.evaluation.flows.trees import Scheme
-from inaproto_hil.evaluation.mina.rows import Row
 from inaproto_hil.evaluation.mlnet.rows import (
     COMPUTE,
     NEAR,
@@ -25,7 +23,15 @@ from inaproto_hil.evaluation.mlnet.rows import (
     time_row,
     traffic_rows,
 )
-from inaproto_hil.evaluation.mlnet.runs import QUANTILES, STORED_SLACK, PhaseFound, PhaseRun, Run, TogetherRun
+from inaproto_hil.evaluation.mlnet.runs import (
+    QUANTILES,
+    STORED_SLACK,
+    Found,
+    PhaseFound,
+    PhaseRun,
+    Run,
+    TogetherRun,
+)
 from inaproto_hil.evaluation.mlnet.together import (
     TOGETHER,
     TOGETHER_FACTOR,
@@ -33,6 +39,8 @@ from inaproto_hil.evaluation.mlnet.together import (
     makespans,
     together_rows,
 )
+from inaproto_hil.evaluation.paper import FigureOf
+from inaproto_hil.evaluation.rows import Row
 
 GRID: Final = tuple(range(50, 401, 50))
 _SWEPT: Final = (
@@ -58,15 +66,7 @@ _STORED: Final = 50
 Curves = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    key: str
-    title: str
-    setting: str
-    runs: Callable[[int], Iterator[Run]]
-    """Runs of a number of seeds."""
-    rows: Callable[[Outcomes, int], list[Row]]
-    curves: Callable[[Outcomes, int], Curves | None]
+Figure = FigureOf[Run, Found]
 
 
 def _line(across: Sequence[float], values: Sequence[Sequence[float]]) -> Curves:
@@ -215,10 +215,6 @@ def _told(
     )
 
 
-def _no_curves(outcomes: Outcomes, seeds: int) -> None:
-    return None
-
-
 _CLUSTER: Final = "800 workers on 1,024 servers"
 FIGURES: Final[Sequence[Figure]] = (
     Figure(
@@ -259,12 +255,5 @@ FIGURES: Final[Sequence[Figure]] = (
         f"{_CLUSTER}; streamed phases are exact, stored ones hold rates for {100 * STORED_SLACK:g} %",
         _beside_runs,
         _beside_rows,
-        _no_curves,
     ),
 )
-
-
-def needed(figures: Sequence[Figure], seeds: int) -> list[Run]:
-    """Each run once, those that take longest first."""
-    found: dict[Run, None] = {run: None for figure in figures for run in figure.runs(seeds)}
-    return sorted(found, key=lambda run: -run.servers if isinstance(run, PhaseRun) else 0)

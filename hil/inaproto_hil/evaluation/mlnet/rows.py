@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from inaproto_hil.evaluation.flows.trees import Scheme
-from inaproto_hil.evaluation.mina.rows import Row
-from inaproto_hil.evaluation.mina.spread import spread
 from inaproto_hil.evaluation.mlnet.runs import Found, PhaseFound, PhaseRun, Run
+from inaproto_hil.evaluation.rows import DrawnRow, Row
+from inaproto_hil.evaluation.spread import spread
 
 Outcomes = Mapping[Run, Found]
 
@@ -26,28 +26,6 @@ this is the one free parameter. 1.7 means 11 GB for each worker and synchronisat
 COMPUTE_DRAWN: Final = 2.5
 """The same where BINARY has another permutation for each server."""
 OWN_READING: Final = "another reading of which trees the paper has, with 2.5 for 1.7"
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnRow(Row):
-    """``ours`` is a mean over draws."""
-
-    least: float | None = None
-    most: float | None = None
-    why: str | None = None
-    """Nothing is asked of it, because of that; or it is outside, and that is why it does not reproduce."""
-
-    @property
-    def reaches(self) -> bool:
-        """Whether the interval of the mean has something in common with the tolerance; no, if it has none."""
-        if self.paper is None or self.below is None or self.above is None:
-            return False
-        near = self.half_width or 0.0
-        return self.ours - near <= self.paper + self.above and self.ours + near >= self.paper - self.below
-
-    def with_ours(self, ours: float) -> DrawnRow:
-        """What would be asked of another value."""
-        return replace(self, ours=ours)
 
 
 def phases(outcomes: Outcomes, run: Callable[[int], PhaseRun], seeds: int) -> list[PhaseFound]:
@@ -76,7 +54,7 @@ def drawn_row(
         None,
         min(values),
         max(values),
-        why,
+        why=why,
     )
 
 

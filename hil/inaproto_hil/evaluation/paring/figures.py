@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from inaproto_hil.evaluation.mina.rows import Row
 from inaproto_hil.evaluation.paring import published, runs
 from inaproto_hil.evaluation.paring.published import EXPERIMENTS, GB_PER_HOP, Experiment
 from inaproto_hil.evaluation.paring.rows import (
@@ -20,6 +19,7 @@ from inaproto_hil.evaluation.paring.rows import (
 )
 from inaproto_hil.evaluation.paring.runs import ExactRun, Example, ExampleRun, PlanRun, Run
 from inaproto_hil.evaluation.paring.settings import grid, setting_at
+from inaproto_hil.evaluation.rows import Row
 
 _SHOWN: Final = (
     runs.FAST,
@@ -168,9 +168,3 @@ FIGURES: Final[Sequence[Figure]] = (
     Figure("1", "Figure 1: the example", "16 servers, 12 switches add up, 7 workers, R = 1 Gbit/s", None),
     *(figure for experiment in EXPERIMENTS for figure in _figures_of(experiment)),
 )
-
-
-def needed(figures: Sequence[Figure], draws: int) -> list[Run]:
-    """Each run once, those that take longest first."""
-    found: dict[Run, None] = {run: None for figure in figures for run in figure.runs(draws)}
-    return sorted(found, key=lambda run: isinstance(run, PlanRun))

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from inaproto_hil.evaluation.mina.rows import Row
-from inaproto_hil.evaluation.mina.spread import spread
 from inaproto_hil.evaluation.paring import published, runs
 from inaproto_hil.evaluation.paring.published import GB_PER_HOP, SLIPS, Experiment
 from inaproto_hil.evaluation.paring.runs import ExactRun, Found, Outcome, Planned, PlanRun, Proved, Run
 from inaproto_hil.evaluation.paring.settings import grid, setting_at
+from inaproto_hil.evaluation.rows import DrawnRow, Row
+from inaproto_hil.evaluation.spread import spread
 
 Outcomes = Mapping[Run, Found]
 
@@ -51,21 +51,6 @@ _NEAR: Final = 1e-9
 """Tolerance of what is decoded to a whole number of links, or a capacity over a whole number."""
 _PERCENT: Final = (0.05, 0.05)
 """Tolerance of what is printed with one digit after the point."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnRow(Row):
-    """``ours`` is a mean over draws of the switches that add up."""
-
-    least: float | None = None
-    most: float | None = None
-    """Most of any draw."""
-    first_pods: float | None = None
-    """Where the switches of the first two pods add up."""
-    why: str | None = None
-    """It is not as printed; None where it is, or nothing is known of it."""
-    verdict: str | None = None
-    """Where nothing is asked; None: nothing can be said, or ``why`` says that it cannot be reproduced."""
 
 
 @dataclass(frozen=True, slots=True)
