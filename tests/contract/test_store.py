@@ -32,6 +32,7 @@ from inaproto_controller.cluster.desired import (
     TreeNames,
     applied,
 )
+from inaproto_controller.service.store.opening import open_store
 from inaproto_controller.service.store.postgresql import PostgresqlStore
 from inaproto_controller.service.store.records import (
     SCHEMA,
@@ -39,7 +40,6 @@ from inaproto_controller.service.store.records import (
     Leadership,
     Store,
     StoreLost,
-    open_store,
 )
 from tests.controller.conftest import postgresql, postgresql_server  # noqa: F401  fixtures
 

@@ -28,7 +28,7 @@ from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.api import application
 from inaproto_controller.service.controller import Controller
 from inaproto_controller.service.live_history import LiveHistory
-from inaproto_controller.service.store.records import open_store
+from inaproto_controller.service.store.opening import open_store
 
 DEADLINE_S: Final = 300
 HOSTS: Final = tuple(f"h{number}" for number in range(8))

@@ -18,9 +18,10 @@ from inaproto.core.switch.aggregator import Region
 from inaproto.errors import InvariantBroken
 from inaproto.sim.explore.ring import live_rank, switch_machine
 from inaproto.sim.explore.ring.live_rank import LiveRank
+from inaproto.sim.explore.ring.steps import DELIVER, DELIVER_LATER, Step
 from inaproto.sim.explore.ring.switch_machine import emissions, fresh_accelerator
 from inaproto.sim.explore.ring.variants import ring_config
-from inaproto.sim.explore.ring.world import DELIVER, DELIVER_LATER, RingWorld, State, Step
+from inaproto.sim.explore.ring.world import RingWorld, State
 from inaproto.units import MS, Instant
 
 STEPS_MAX = 400

@@ -30,7 +30,7 @@ from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.api import BODY_BYTES_MAX, application
 from inaproto_controller.service.controller import Controller
 from inaproto_controller.service.settings import ControllerSettings
-from inaproto_controller.service.store.records import open_store
+from inaproto_controller.service.store.opening import open_store
 from inaproto_controller.service.trees.service import TreeService
 from inaproto_controller.service.turns.service import SharingService
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import trio
 
-from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.net.unix_sockets import connect_unix
-from inaproto.daemon.switch.control_server import DEAD_S
 from inaproto.errors import ConfigError, DecodeError, InaprotoError
 from inaproto.wire.capture_messages import Capture, CaptureBegun, CaptureEnd, CaptureEnded
 from inaproto.wire.control_messages import Error, Message, Ping, Pong

@@ -28,6 +28,8 @@ OUTPUT_BYTES_MAX = 4 << 20
 MESSAGES_MAX = 64
 READS_MAX = 2
 """In a row: who always has more to say keeps no other task waiting."""
+DEAD_S = 10.0
+"""A session from which nothing is heard for this long has ended; both sides ping more often."""
 PARTIAL_S = 10.0
 """A peer that falls silent in the middle of a message is cut off after this long."""
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from inaproto.daemon.net.control_address import Door, TlsDoor
-from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
 from inaproto.wire.controller_messages import (
@@ -36,8 +36,6 @@ log = logging.getLogger("inaproto.controller_link")
 
 RETRY_S: Final = 0.5
 """Between two rounds of all controllers."""
-DEAD_S: Final = 10.0
-"""A controller of which nothing is heard for so long is given up."""
 
 
 class GrantHolder(Protocol):

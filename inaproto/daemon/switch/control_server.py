@@ -41,7 +41,7 @@ from inaproto.core.rendezvous.fabric.events import Installed
 from inaproto.core.rendezvous.tokens import Refusal
 from inaproto.core.switch.accelerator import RingFault, RingRefused
 from inaproto.daemon.net.accepting import take_each
-from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.net.session_rules import (
     CERTIFICATE_EXPIRED,
     HELLO_SLOW,
@@ -92,7 +92,6 @@ from inaproto.wire.switch_messages import (
 
 log = logging.getLogger("inaproto.switch")
 
-DEAD_S = 10.0
 FLUSH_S = 1.0
 REFUSAL_LOG_S = 60.0
 """Who is refused tries again, every second; one reason is logged this often."""

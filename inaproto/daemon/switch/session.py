@@ -17,7 +17,7 @@ import trio
 
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.daemon.net.control_address import Door, TlsDoor
-from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
+from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.settings.fabric_file import Place
 from inaproto.daemon.switch.ring_records import ring_of
 from inaproto.errors import DecodeError, LocalMisuse
@@ -38,7 +38,6 @@ from inaproto.wire.switch_messages import (
 log = logging.getLogger("inaproto.switch")
 
 HEARTBEAT_S = 2.0
-DEAD_S = 10.0
 WELCOME_S = 5.0
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 1.0

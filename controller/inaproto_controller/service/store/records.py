@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol, assert_never
 
 from inaproto.errors import ConfigError, InaprotoError, LocalMisuse
@@ -352,20 +351,3 @@ def _job(number: int, revision: int, token_hash: str, body: str) -> Job:
         expires_s=fields.get("expires_s", 0),
         revision=revision,
     )
-
-
-def open_store(where: str) -> Store:
-    """A path: SQLite; ``postgresql://...``: that. Nothing is opened yet.
-
-    Raises ``ConfigError``, and ``Unsupported`` where PostgreSQL's client is not installed.
-    """
-    scheme, colon, _ = where.partition("://")
-    if not colon:
-        from inaproto_controller.service.store.sqlite import SqliteStore
-
-        return SqliteStore(Path(where))
-    if scheme not in ("postgresql", "postgres"):
-        raise ConfigError(f"store: {where.rpartition('@')[2]!r}: a path, or postgresql://HOST/DATABASE")
-    from inaproto_controller.service.store.postgresql import PostgresqlStore
-
-    return PostgresqlStore(where)

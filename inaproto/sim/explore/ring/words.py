@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
+from inaproto.sim.explore.ring import steps as kinds
 from inaproto.sim.explore.ring.packet_table import PATHS, Path
+from inaproto.sim.explore.ring.steps import Step
 
 if TYPE_CHECKING:
-    from inaproto.sim.explore.ring.world import RingWorld, State, Step
+    from inaproto.sim.explore.ring.world import RingWorld, State
+
+_FAULT_WORDS: Final[Mapping[int, str]] = {
+    kinds.LOST: "lost",
+    kinds.DOUBLED: "duplicated",
+    kinds.COPY_LATE: "duplicated, the copy late",
+    kinds.LATE: "late",
+}
 
 
 def describe(world: RingWorld, run: Sequence[tuple[State, Step]]) -> list[str]:
@@ -36,8 +45,6 @@ class _Teller:
         return "\n".join(lines + sent)
 
     def _sent(self, before: State, step: Step) -> list[str]:
-        from inaproto.sim.explore.ring.world import FAULT_WORDS
-
         world, lines = self._world, []
         for index, (channel, number) in enumerate(world.sent(before, step)):
             flow, path = divmod(channel, PATHS)
@@ -50,7 +57,7 @@ class _Teller:
                 line = f"the switch {sends} the result of {what} to rank {successor}"
             else:
                 line = f"rank {successor} {sends} the {what} to rank {flow}"
-            struck = [FAULT_WORDS[fault.what] for fault in step.faults if fault.number == index]
+            struck = [_FAULT_WORDS[fault.what] for fault in step.faults if fault.number == index]
             lines.append(line + "".join(f": {word.upper()}" for word in struck))
         return lines
 
@@ -65,8 +72,6 @@ class _Teller:
 
 
 def _event(world: RingWorld, before: State, step: Step) -> str:
-    from inaproto.sim.explore.ring import world as kinds
-
     if step.what == kinds.BEGIN:
         return f"rank {step.where} starts the all-reduce"
     if step.what in (kinds.EXPIRE, kinds.EXPIRE_EARLY):

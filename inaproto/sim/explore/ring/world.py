@@ -42,44 +42,27 @@ from inaproto.sim.explore.ring.config import RingWorldConfig
 from inaproto.sim.explore.ring.live_rank import START, TIMER
 from inaproto.sim.explore.ring.packet_table import PATHS, Channel, PacketTable, Path, Sent
 from inaproto.sim.explore.ring.rank_machine import RankMachine
+from inaproto.sim.explore.ring.steps import (
+    ARRIVE_LATE,
+    BEGIN,
+    COPY_LATE,
+    DELIVER,
+    DELIVER_LATER,
+    DOUBLED,
+    EXPIRE,
+    EXPIRE_EARLY,
+    LATE,
+    LOST,
+    Fault,
+    Step,
+)
 from inaproto.sim.explore.ring.switch_machine import AcceleratorMachine, SwitchMachine
 
 State = tuple[int, ...]
 """Ranks' states, switch's state, flows' contents, extra; all are numbers into tables."""
 
-BEGIN: Final = 0
-DELIVER: Final = 1
-DELIVER_LATER: Final = 2
-EXPIRE: Final = 3
-EXPIRE_EARLY: Final = 4
-ARRIVE_LATE: Final = 5
-
 OUTCOMES_MAX: Final = 100_000
 """Most outcomes of one step."""
-
-LOST: Final = 0
-DOUBLED: Final = 1
-COPY_LATE: Final = 2
-LATE: Final = 3
-FAULT_WORDS: Final = {
-    LOST: "lost",
-    DOUBLED: "duplicated",
-    COPY_LATE: "duplicated, the copy late",
-    LATE: "late",
-}
-
-
-class Fault(NamedTuple):
-    what: int
-    number: int
-    """Number of the packet, among those sent in the step."""
-
-
-class Step(NamedTuple):
-    what: int
-    where: int
-    """Rank, channel, or index among the late packets."""
-    faults: tuple[Fault, ...] = ()
 
 
 class Extra(NamedTuple):
