@@ -1,6 +1,6 @@
 """Vocabulary of RoCE reliable connections (RC): AETH syndromes, outcomes, limits.
 
-Shared by the requester (``rc_requester``) and the responder (``rc_responder``). NetReduce §3.2 keeps
+Shared by ``requester`` and ``responder``. NetReduce §3.2 keeps
 RC transport whole and puts only payload sums between its two ends, so these rules are those of the
 InfiniBand Architecture Specification, volume 1, chapter 9, as docs/protocol.md 4 has
 them.
