@@ -34,8 +34,6 @@ def _pair(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option("--pair", "pairs", multiple=True, callback=_pair, metavar="A+B", help="These alone.")
 @click.option("--steps", default=60, show_default=True, type=click.IntRange(12), help="Of the longer job.")
 @click.option("--hosts", default=2, show_default=True, type=click.IntRange(2, 64), help="Of each job.")
-@click.option("--message-us", default=100, show_default=True, type=click.IntRange(0), help="One way.")
-@click.option("--disk-us", default=500, show_default=True, type=click.IntRange(0), help="A write.")
 @click.option("--error", default=0.0, show_default=True, type=click.FloatRange(0, 0.5), help="Of times.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of errors and schedule.")
 @click.option("--timeline", type=click.Path(path_type=Path), metavar="DIR", help="A picture for each pair.")
@@ -50,8 +48,6 @@ def pairs_bench(
     pairs: tuple[Pair, ...],
     steps: int,
     hosts: int,
-    message_us: int,
-    disk_us: int,
     error: float,
     seed: int,
     timeline: Path | None,
@@ -66,14 +62,7 @@ def pairs_bench(
     Times are virtual: a report depends on its options and the program alone.
     """
     console = Console(stderr=True, highlight=False)
-    config = PairsConfig(
-        steps=steps,
-        hosts=hosts,
-        message=message_us / 1e6,
-        disk=disk_us / 1e6,
-        error=error,
-        seed=seed,
-    )
+    config = PairsConfig(steps=steps, hosts=hosts, error=error, seed=seed)
 
     def played(pair: Pair, run: GroupRun) -> None:
         if timeline is not None:

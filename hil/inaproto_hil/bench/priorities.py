@@ -243,9 +243,6 @@ def run(config: Config, say: Callable[[str], None], log_dir: Path | None) -> dic
 @click.option("--compute", type=FiniteRange(0, 3600), default=0.3, show_default=True, help="Seconds a round.")
 @click.option("--repetitions", type=click.IntRange(1, 1000), default=5, show_default=True)
 @click.option("--mbit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Of each link.")
-@click.option(
-    "--congestion-control", default="reno", show_default=True, help="Of TCP; the kernel has to have it."
-)
 @click.option("--json", "json_at", type=ReportFile(), metavar="FILE", help="Report file; - is stdout.")
 @click.option("--plot", type=ReportFile(), metavar="FILE", help="Picture (SVG) of the ends.")
 @click.option("--logs", type=click.Path(path_type=Path), help="Directory for the logs of the daemons.")
@@ -257,7 +254,6 @@ def priorities_bench(
     compute: float,
     repetitions: int,
     mbit: int,
-    congestion_control: str,
     json_at: str | None,
     plot: str | None,
     logs: Path | None,
@@ -271,7 +267,7 @@ def priorities_bench(
     of the models is no better than without priorities, if the others have less than a hundredth of the link
     meanwhile, or if any weights are not the sums.
     """
-    link = Link(mbit=mbit, congestion_control=congestion_control)
+    link = Link(mbit=mbit)
     config = Config(hosts, models, elements, rounds, compute, repetitions, link)
     console = Console(stderr=True, highlight=False)
     logging.getLogger("inaproto.client").setLevel(logging.ERROR)  # that pulls wait long is what is measured

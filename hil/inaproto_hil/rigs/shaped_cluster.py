@@ -22,6 +22,8 @@ from inaproto_hil.rigs.namespaces import Namespace, check_namespaces, join, name
 PORT: Final = 7500
 BURST_BYTES: Final = 16 << 10
 """Burst of the token buckets: what may go at once after a pause, and the largest packet of the kernel's."""
+_CONGESTION_CONTROL: Final = "reno"
+"""Congestion control of TCP on all machines: every kernel has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,6 @@ class Link:
     mbit: int
     queue_ms: int = 50
     """Time's worth of packets that a port keeps before it drops."""
-    congestion_control: str = "reno"
-    """Congestion control of TCP on all machines."""
 
 
 class ShapedModelsCluster(ModelsCluster):
@@ -91,7 +91,7 @@ def _connect(network: Namespace, machines: Sequence[Namespace], link: Link) -> N
     network.ip("link", "add", "bridge", "type", "bridge")
     network.ip("link", "set", "bridge", "up")
     for number, machine in enumerate(machines):
-        machine.write("ipv4/tcp_congestion_control", link.congestion_control)
+        machine.write("ipv4/tcp_congestion_control", _CONGESTION_CONTROL)
         join(machine, "eth0", network, f"port{number}")
         machine.ip("addr", "add", f"{address_of(number)}/24", "dev", "eth0")
         network.ip("link", "set", f"port{number}", "master", "bridge")
