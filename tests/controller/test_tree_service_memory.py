@@ -13,8 +13,8 @@ import trio.testing
 
 from inaproto.core.migration.service_events import ServiceConfig
 from inaproto.core.migration.wanted_roots import ROOTS_MAX
+from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.lent_slots import LentSlots
-from inaproto.daemon.switch.ports import current_instant
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.units import S
 from inaproto.wire.control_messages import Message

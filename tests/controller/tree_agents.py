@@ -19,8 +19,8 @@ from inaproto.daemon.net.control_address import UnixDoor
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.names import AGENTS_SOCKET
 from inaproto.daemon.net.unix_sockets import UNIX
+from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.lent_slots import LentSlots
-from inaproto.daemon.switch.ports import current_instant
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.units import S

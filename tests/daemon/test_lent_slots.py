@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from inaproto.core.migration.ledger import Lease, Order, SlotRequest
+from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.lent_slots import LentSlots
-from inaproto.daemon.switch.ports import current_instant
 from inaproto.daemon.switch.slot_records import order_message
 from inaproto.units import S
 from inaproto.wire.control_messages import Message

@@ -68,9 +68,10 @@ from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.daemon.host.sharing_records import answer_message, order_of, peer_message, peer_of, seat_record
 from inaproto.daemon.host.turn_waits import TurnWaits
 from inaproto.daemon.host.turns import NoTurns
+from inaproto.daemon.shell import Alarm
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
-from inaproto.units import US, Instant, JobId, OpIndex, S
+from inaproto.units import Instant, JobId, OpIndex, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.sharing_messages import (
     PATTERN_OPERATIONS_MAX,
@@ -123,7 +124,7 @@ class TurnSeats:
         self.tell_peer = tell_peer
         self._seats: dict[Seat, JobSeat] = {}
         self._send: Callable[[Message], None] | None = None
-        self._changed = trio.Event()
+        self._alarm = Alarm(self._deadline, self._wake, clock)
         self._to_tell: dict[JobSeat, None] = {}
         """Whose place is not what was told."""
         self._news = trio.Event()
@@ -145,7 +146,7 @@ class TurnSeats:
         self._send = None
         for seat in list(self._seats.values()):  # one may go meanwhile
             seat.coordinator_lost()
-        self._changed.set()
+        self._alarm.look()
 
     def tell(self, message: Message) -> None:
         """The controller, if there is one."""
@@ -158,7 +159,7 @@ class TurnSeats:
         seat = self._seats.get(said.seat)
         if seat is not None:
             seat.ordered(said)
-        self._changed.set()
+        self._alarm.look()
 
     def heard_of_peer(self, word: PeerWord) -> None:
         """From ``word.sender``'s host, as the control plane of the switches has made sure of."""
@@ -166,7 +167,7 @@ class TurnSeats:
         seat = self._seats.get(said.seat)
         if seat is not None:
             seat.told(said)
-        self._changed.set()
+        self._alarm.look()
 
     def _tell_seats(self) -> None:
         holds = tuple(seat.hold for seat in self._seats.values())
@@ -195,26 +196,24 @@ class TurnSeats:
 
     def look(self) -> None:
         """A deadline may have changed."""
-        self._changed.set()
+        self._alarm.look()
 
     # --- life
 
     async def run(self) -> None:
         """Keep deadlines and tell where jobs are, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_deadlines)
+            nursery.start_soon(self._alarm.run)
             nursery.start_soon(self._report)
 
-    async def _keep_deadlines(self) -> None:
-        while True:
-            self._changed = trio.Event()
-            found = [at for seat in self._seats.values() if (at := seat.deadline) is not None]
-            with trio.move_on_at((min(found) + US) / S if found else float("inf")):
-                await self._changed.wait()
-            now = self.clock()
-            for seat in list(self._seats.values()):
-                if seat.deadline is not None and seat.deadline <= now:
-                    seat.woke()
+    def _deadline(self) -> Instant | None:
+        return min((at for seat in self._seats.values() if (at := seat.deadline) is not None), default=None)
+
+    def _wake(self) -> None:
+        now = self.clock()
+        for seat in list(self._seats.values()):
+            if seat.deadline is not None and seat.deadline <= now:
+                seat.woke()
 
     async def _report(self) -> None:
         while True:

@@ -15,7 +15,6 @@ from inaproto.core.models.events import Ending
 from inaproto.core.models.node import ShardNode
 from inaproto.daemon.models.channels.queue_pairs import QueuePairs
 from inaproto.daemon.models.core_configs import node_config
-from inaproto.daemon.models.instants import now
 from inaproto.daemon.models.late_waits import LateWaits
 from inaproto.daemon.models.links import Admit, Links, admit_all
 from inaproto.daemon.models.listening import credentials_for
@@ -24,6 +23,7 @@ from inaproto.daemon.models.shells import NodeShell
 from inaproto.daemon.models.status import node_status
 from inaproto.daemon.net.tls import Credentials
 from inaproto.daemon.settings.models_file import Models, Shard, load_models
+from inaproto.daemon.shell import current_instant
 from inaproto.errors import ConfigError
 
 log = logging.getLogger("inaproto.overlay")
@@ -63,7 +63,7 @@ class HostModels:
                 continue
             seat = self.seats[model.name] = ModelSeat(model, worker)
             for shard in model.shards:
-                core = ShardNode(node_config(shard, host), now())
+                core = ShardNode(node_config(shard, host), current_instant())
                 shell = self._shells[shard] = NodeShell(shard, self._links, core, seat)
                 seat.add(shard, shell)
 

@@ -19,7 +19,6 @@ from inaproto.core.models.shard import ShardRoot
 from inaproto.daemon.models.channels.queue_pairs import QueuePairs
 from inaproto.daemon.models.core_configs import root_config
 from inaproto.daemon.models.host_models import wall_clock_life
-from inaproto.daemon.models.instants import now
 from inaproto.daemon.models.links import Admit, Links, admit_all
 from inaproto.daemon.models.listening import credentials_for
 from inaproto.daemon.models.shells import RootShell, frame_of
@@ -32,6 +31,7 @@ from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.tls import Credentials
 from inaproto.daemon.net.unix_sockets import listen_unix, make_run_directory
 from inaproto.daemon.settings.models_file import Models, Shard
+from inaproto.daemon.shell import current_instant
 from inaproto.errors import ConfigError, DecodeError, JobError, LocalMisuse
 from inaproto.ports import ByteStream
 from inaproto.wire.control_messages import Message, Status, StatusReply, encode_message, error_message
@@ -103,7 +103,7 @@ def _restored(shard: Shard, durable: DurableLog, directory: Path) -> ShardRoot:
     """The root as the disk has it. Raises ``ConfigError`` for a disk that has something else."""
     found = durable.found
     there = stored(found, shard, directory)
-    root = ShardRoot(root_config(shard), there.snapshot, there.changes, now())
+    root = ShardRoot(root_config(shard), there.snapshot, there.changes, current_instant())
     if there.news:
         log.warning("%s: store %s: %s", shard, directory, there.news)
     if there.snapshot is None or there.news:  # so that nobody takes the directory for that of another shard

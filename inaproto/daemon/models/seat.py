@@ -24,10 +24,10 @@ from inaproto.core.models.fixed_point import is_quantisable
 from inaproto.core.models.messages import Numbers
 from inaproto.core.models.tuning import StalenessTuning
 from inaproto.daemon.models.core_configs import pulls_max
-from inaproto.daemon.models.instants import now
 from inaproto.daemon.models.shells import NodeShell
 from inaproto.daemon.models.staleness_choice import StalenessChoice
 from inaproto.daemon.settings.models_file import PlacedModel, Shard
+from inaproto.daemon.shell import current_instant
 from inaproto.errors import JobError
 from inaproto.wire.push_pull_messages import OverlayState
 
@@ -201,7 +201,7 @@ class ModelSeat:
             return
         asked = _Request(request, self._clock or 0, staleness, is_pull=True)
         if self._choice is not None:
-            self._choice.asked(now())
+            self._choice.asked(current_instant())
         clock = asked.clock
         shells = [
             (shell, self._ask(asked, shard), max(0, self._clocks[shard] - clock))
@@ -329,7 +329,9 @@ class ModelSeat:
             self.pulls += 1
             if self._choice is not None:
                 in_order = sorted(asked.answers, key=lambda one: one[0].number)
-                self._choice.answered(asked.clock, [answer.weights for _, answer in in_order], now())
+                self._choice.answered(
+                    asked.clock, [answer.weights for _, answer in in_order], current_instant()
+                )
             self._owner.model_pulled(asked.number, _joined(asked))
 
     def refused(self, shard: Shard, request: int, reason: str) -> None:

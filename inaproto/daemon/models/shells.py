@@ -46,13 +46,13 @@ from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.core.models.shard import ShardRoot
 from inaproto.daemon.models.degree_choice import DegreeChoice, LinkLoad
-from inaproto.daemon.models.instants import now
 from inaproto.daemon.models.links import Links
 from inaproto.daemon.models.store.durable_log import DurableLog
 from inaproto.daemon.models.word_records import change_of, state_of
 from inaproto.daemon.settings.models_file import Shard
+from inaproto.daemon.shell import Alarm, Steps, current_instant
 from inaproto.errors import Blame, FabricError
-from inaproto.units import MS, Instant, S
+from inaproto.units import MS, Instant
 from inaproto.wire.array_frames import encode_frame
 from inaproto.wire.control_messages import encode_message
 from inaproto.wire.push_pull_messages import OverlayState
@@ -84,9 +84,9 @@ class _Shell:
     def __init__(self, shard: Shard, links: Links) -> None:
         self.shard = shard
         self._links = links
-        self._events: deque[Any] = deque()
-        self._is_stepping = False
-        self._rearm = trio.Event()
+        self._steps = Steps[Any](self._step)
+        self._alarm = Alarm(self._deadline, partial(self.post, Woke()))
+        self._stepped = trio.Event()
         self.marks: Counter[str] = Counter()
         self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
         """The newest, for people."""
@@ -110,16 +110,10 @@ class _Shell:
 
     def post(self, event: Any) -> None:
         """Step now, or after the step under way."""
-        self._events.append(event)
-        if self._is_stepping:
-            return
-        self._is_stepping = True
-        try:
-            while self._events:
-                self._step(self._events.popleft())
-        finally:
-            self._is_stepping = False
-        self._rearm.set()
+        if self._steps.post(event):
+            self._alarm.look()
+            self._stepped.set()
+            self._stepped = trio.Event()
 
     def state(self) -> OverlayState:
         raise NotImplementedError
@@ -132,14 +126,7 @@ class _Shell:
 
     async def keep_time(self) -> None:
         """Wake the core when it wants to be, until cancelled."""
-        while True:
-            deadline = self._deadline()
-            self._rearm = trio.Event()
-            # A deadline in floats may be a little early: a microsecond later it is past for sure.
-            with trio.move_on_at(math.inf if deadline is None else (deadline + 1000) / S):
-                await self._rearm.wait()
-                continue
-            self.post(Woke())
+        await self._alarm.run()
 
     def note(self, text: str) -> None:
         """For people, with the time, as the log has it."""
@@ -193,8 +180,8 @@ class NodeShell(_Shell):
         self.core = core
         self._worker = worker
         is_tuned = len(shard.trees) > 1
-        self._load = LinkLoad(links.rate, now(), links.carried) if is_tuned else None
-        self._told_at = now()
+        self._load = LinkLoad(links.rate, current_instant(), links.carried) if is_tuned else None
+        self._told_at = current_instant()
         """The core, how full the link is."""
 
     def start(self) -> None:
@@ -209,7 +196,7 @@ class NodeShell(_Shell):
     async def merged(self, clock: int) -> None:
         """Until the server has the worker's updates up to this one on its disk."""
         while self.merged_of_worker() < clock:
-            await self._rearm.wait()
+            await self._stepped.wait()
 
     def state(self) -> OverlayState:
         return OverlayState() if self._worker is None else self._worker.state()
@@ -218,14 +205,14 @@ class NodeShell(_Shell):
         return self.core.deadline
 
     def _step(self, event: NodeEvent) -> None:
-        for action in self.core.step(event, now()):
+        for action in self.core.step(event, current_instant()):
             self._perform(action)
         if self._load is not None:
             self._measure(self._load)
 
     def _measure(self, load: LinkLoad) -> None:
         """Once for each heartbeat, which tells it."""
-        at, carried = now(), self._links.carried
+        at, carried = current_instant(), self._links.carried
         load.goes_on(self.core.is_waited_for, at, carried)
         if at >= self._told_at + self.shard.model.settings.heartbeat_ms * MS:
             self._told_at = at
@@ -276,7 +263,7 @@ class RootShell(_Shell):
         """Written since the start."""
         self.choice: DegreeChoice | None = None
         """Where the in-degree is tuned."""
-        self._load = LinkLoad(links.rate, now(), links.carried)
+        self._load = LinkLoad(links.rate, current_instant(), links.carried)
         if len(shard.trees) > 1:
             tree = core.view().epoch.tree
             self.choice = DegreeChoice(str(shard), shard.model.degrees, self._load, tree)
@@ -292,13 +279,13 @@ class RootShell(_Shell):
         return self.core.deadline
 
     def _step(self, event: RootEvent) -> None:
-        for action in self.core.step(event, now()):
+        for action in self.core.step(event, current_instant()):
             self._perform(action)
         if self.choice is not None:
             self._tune(self.choice, event)
 
     def _tune(self, choice: DegreeChoice, event: RootEvent) -> None:
-        at, carried = now(), self._links.carried
+        at, carried = current_instant(), self._links.carried
         self._load.goes_on(self.core.is_waited_for, at, carried)
         if isinstance(event, Persisted):  # the model's clock may be a later one
             reshape = choice.stepped(self.core.view(), at, carried)
@@ -320,7 +307,7 @@ class RootShell(_Shell):
                 assert_never(action)
 
     def state(self) -> OverlayState:
-        view, at = self.core.view(), now()
+        view, at = self.core.view(), current_instant()
         absent = [(worker, self.core.absent_since(worker)) for worker in view.lost]
         return OverlayState(
             clocks=tuple((int(worker), clock) for worker, clock in view.clocks.items()),

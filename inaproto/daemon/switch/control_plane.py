@@ -69,11 +69,11 @@ from inaproto.core.switch.ring_spec import SHARED_POOL, PoolSpec
 from inaproto.daemon.net.session_rules import Guard
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
+from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.capture_desk import CaptureDesk
 from inaproto.daemon.switch.control_server import ControlServer
 from inaproto.daemon.switch.fabric_members import FabricMembers
 from inaproto.daemon.switch.link_probes import LinkProbes
-from inaproto.daemon.switch.ports import current_instant
 from inaproto.daemon.switch.ring_records import install_message
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits

@@ -44,20 +44,14 @@ from inaproto.daemon.net.tls_listener import TlsListener, listen_tls
 from inaproto.daemon.net.unix_sockets import UNIX
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
+from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.capture_desk import CaptureDesk
 from inaproto.daemon.switch.control_plane import SESSIONS_SPARE, ControlPlane
 from inaproto.daemon.switch.control_server import ControlServer
 from inaproto.daemon.switch.job_secret import tokens_of
 from inaproto.daemon.switch.lent_slots import LentSlots
 from inaproto.daemon.switch.link_ports import LinkPorts
-from inaproto.daemon.switch.ports import (
-    ConnectPort,
-    OpenPortListener,
-    PortBoard,
-    PortListener,
-    WrapPort,
-    current_instant,
-)
+from inaproto.daemon.switch.ports import ConnectPort, OpenPortListener, PortBoard, PortListener, WrapPort
 from inaproto.daemon.switch.session import SwitchSession
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.daemon.switch.trunks import Trunks

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Final, assert_never
-
-import trio
 
 from inaproto.core.migration.ledger import (
     CapacityTold,
@@ -25,9 +24,10 @@ from inaproto.core.migration.ledger import (
     ToHost,
 )
 from inaproto.core.migration.slot_lender import RingsAre, SlotLender
+from inaproto.daemon.shell import Alarm
 from inaproto.daemon.switch.slot_records import ledger_event, switch_message
 from inaproto.errors import Blame
-from inaproto.units import US, Instant, S
+from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome
 from inaproto.wire.slot_messages import SlotOrder
@@ -56,7 +56,7 @@ class LentSlots:
         self._rings, self._clock = rings, clock
         self._core = SlotLender(SlotLedgerConfig(switch, boot, lease_ns=lease_ns), clock())
         self._send: Callable[[Message], None] | None = None
-        self._changed = trio.Event()
+        self._alarm = Alarm(lambda: self._core.deadline, partial(self._step, LedgerWoke()), self._clock)
         self._counts = {"taken": 0, "freed": 0, "run_out": 0, "freed_under_ring": 0}
 
     # --- the controller
@@ -77,12 +77,7 @@ class LentSlots:
 
     async def run(self) -> None:
         """Renew, and take back what has run out, until cancelled."""
-        while True:
-            self._changed = trio.Event()
-            with trio.move_on_at((self._core.deadline + US) / S):
-                await self._changed.wait()
-            if self._clock() >= self._core.deadline:
-                self._step(LedgerWoke())
+        await self._alarm.run()
 
     def _step(self, event: LedgerEvent) -> None:
         now = self._clock()
@@ -104,7 +99,7 @@ class LentSlots:
                     log.warning("%s", action)
                 case _:
                     assert_never(action)
-        self._changed.set()
+        self._alarm.look()
 
     def _freed(self, job: str, *, has_run_out: bool) -> None:
         self._counts["freed"] += 1

@@ -22,9 +22,10 @@ import trio
 
 from inaproto.core.switch.accelerator import Action, EmitFrames, Event, FramesArrived, PortDown, PortUp
 from inaproto.daemon.capture.recording import Recording
+from inaproto.daemon.shell import current_instant
 from inaproto.errors import FabricError
 from inaproto.ports import FramePort, PortClosed, PortCounters
-from inaproto.units import Frames, Instant, PortId, S
+from inaproto.units import Frames, Instant, PortId
 
 log = logging.getLogger("inaproto.switch")
 
@@ -52,10 +53,6 @@ Greet = Callable[[FramePort], Awaitable[Sequence[Frames]]]
 """Agrees with the far side to use a port; returns what arrived after that. Raises ``PortClosed``."""
 WrapPort = Callable[[FramePort, str], FramePort]
 """Puts something (weather) around a port, whose name it is given."""
-
-
-def current_instant() -> Instant:
-    return Instant(round(trio.current_time() * S))
 
 
 class PortBoard:

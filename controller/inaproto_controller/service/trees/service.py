@@ -8,7 +8,6 @@ at once; what is to be on disk is written by one task, in order; another one wak
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -45,10 +44,11 @@ from inaproto.core.migration.service_events import (
     TreesPlanned,
     Woke,
 )
+from inaproto.daemon.shell import Alarm, Steps, current_instant
 from inaproto.daemon.switch.slot_records import order_message, switch_said
 from inaproto.daemon.switch.tree_records import state_of, wish_messages
 from inaproto.errors import Blame, DecodeError
-from inaproto.units import MS, US, Instant, S
+from inaproto.units import MS
 from inaproto.wire.control_messages import Message
 from inaproto.wire.slot_messages import SlotHint, SlotReport
 from inaproto.wire.tree_messages import TreeReport
@@ -74,10 +74,6 @@ WRITES_MAX: Final = 64
 """Records that wait to be written; the core has two under way at most."""
 
 
-def _now() -> Instant:
-    return Instant(int(trio.current_time() * S))
-
-
 class TreeService:
     """``send`` takes a message to an agent, or loses it. ``root``: the switch whose word on trees counts;
     empty: the first one that says something. ``live``: who plans trees, if they are not those of a job's
@@ -101,15 +97,13 @@ class TreeService:
         self._put_record: PutRecord | None = None
         """None: this controller does not lead, and the core is told to nobody."""
         self._core = service.TreeService(self._config(0))
-        self._events: deque[ServiceEvent] = deque()
-        """Events that the core is yet to hear."""
-        self._is_stepping = False
+        self._steps = Steps[ServiceEvent](self._step_core)
+        self._alarm = Alarm(lambda: self._core.deadline, self._wake)
         self._refused = ""
         """Why what an agent has just said cannot be."""
         self._roots_to_write: deque[PersistRoots] = deque()
         self._one_write = trio.Lock()
         """Lock of writes of roots: those that were wanted first are written first."""
-        self._stirred = trio.Event()
         self._news = trio.Event()
 
     def _config(self, term: int) -> ServiceConfig:
@@ -145,7 +139,7 @@ class TreeService:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_writing, put_record)
-                nursery.start_soon(self._keep_waking)
+                nursery.start_soon(self._alarm.run)
         finally:
             self._put_record = None
 
@@ -157,18 +151,11 @@ class TreeService:
                 await put_record(OWNER, encode_record(due.stored))
                 self._step(Persisted(due.token))
 
-    async def _keep_waking(self) -> None:
-        while True:
-            self._stirred = trio.Event()
-            deadline = self._core.deadline
-            with trio.move_on_at(math.inf if deadline is None else (deadline + US) / S):
-                await self._stirred.wait()
-            deadline = self._core.deadline
-            if deadline is not None and deadline <= _now():
-                self._step(PlacesTold(self._places()))
-                self._step(Woke())
-                for due in self._roots_to_write:
-                    self._to_write.send_nowait(due)
+    def _wake(self) -> None:
+        self._step(PlacesTold(self._places()))
+        self._step(Woke())
+        for due in self._roots_to_write:
+            self._to_write.send_nowait(due)
 
     def _places(self) -> dict[str, int]:
         places = ((job, self._sharing.operation(job)) for job in self._core.states)
@@ -190,19 +177,14 @@ class TreeService:
 
     def _step(self, event: ServiceEvent) -> None:
         """Tell the core, and do what it says; what that leads to at once is told next."""
-        self._events.append(event)
-        if self._is_stepping:
-            return
-        self._is_stepping = True
-        try:
-            while self._events:
-                for action in self._core.step(self._events.popleft(), _now()):
-                    self._perform(action)
-        finally:
-            self._is_stepping = False
-        self._stirred.set()
-        self._news.set()
-        self._news = trio.Event()
+        if self._steps.post(event):
+            self._alarm.look()
+            self._news.set()
+            self._news = trio.Event()
+
+    def _step_core(self, event: ServiceEvent) -> None:
+        for action in self._core.step(event, current_instant()):
+            self._perform(action)
 
     def _perform(self, action: ServiceAction) -> None:
         """Only enqueues."""
@@ -225,7 +207,7 @@ class TreeService:
             case HoldTurns(jobs):
                 self._sharing.hold(jobs)
             case PlanTrees():
-                self._events.append(self._plan(action))
+                self._steps.post(self._plan(action))
             case MovePhase(job, old, new, phase):
                 log.info("job %s, from %s to %s: %s", job, old, new, phase)
                 self.migrates(job, old, new, phase)

@@ -10,9 +10,9 @@ transfer is one message with an array, or what of them is in the queue of output
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -30,8 +30,7 @@ from inaproto.core.models.admission import (
     Refused,
     Woke,
 )
-from inaproto.daemon.models.instants import now
-from inaproto.units import S
+from inaproto.daemon.shell import Alarm, current_instant
 
 BURST_S: Final = 0.002
 """Time whose worth of its limit a channel may use at once."""
@@ -122,7 +121,8 @@ class LinkPacer:
         self._core = Admission(config)
         self._floor = max(1, config.rate * config.floor_permille // 1000)
         self._refused: set[Meter] = set()
-        self._rearm = trio.Event()
+        self._alarm = Alarm(lambda: self._core.deadline, partial(self.tell, Woke()))
+        self.run = self._alarm.run
 
     def meter(self, priority: int) -> Meter:
         return Meter(self, priority)
@@ -133,9 +133,9 @@ class LinkPacer:
             if isinstance(event, Ended):
                 self._refused.discard(transfer)
             return
-        for action in self._core.step(event, now()):
+        for action in self._core.step(event, current_instant()):
             self._perform(action)
-        self._rearm.set()
+        self._alarm.look()
 
     def _perform(self, action: AdmissionAction) -> None:
         meter = action.transfer
@@ -145,16 +145,6 @@ class LinkPacer:
         elif isinstance(action, Refused):  # too many at once: it goes at the floor, and is not measured
             self._refused.add(meter)
             meter.set_limit(self._floor)
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            deadline = self._core.deadline
-            self._rearm = trio.Event()
-            with trio.move_on_at(math.inf if deadline is None else (deadline + 1000) / S):
-                await self._rearm.wait()
-                continue
-            self.tell(Woke())
 
     def status(self) -> dict[str, Any]:
         return self._core.view()._asdict()
