@@ -7,12 +7,14 @@ ARGS ?=
 # compiles all that it imports, which costs more than all else that it does.
 export PYTHONDONTWRITEBYTECODE :=
 
+PYTEST := $(PY) -m pytest --numprocesses auto --maxprocesses 9 --dist worksteal
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test lint types unit coverage mutation fuzz hil figures bench soak crashes lock clean FORCE
+.PHONY: help venv demo test check lint types unit coverage mutation fuzz hil figures bench soak crashes lock clean FORCE
 
 help: ## Show this list
-	@echo 'make demo          is where to begin; make test checks everything. All targets:'
+	@echo 'make demo          is where to begin; make test checks a change, make check everything. All targets:'
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
 	  printf '  %-10s %s\n' "$$target" "$$text"; done
 
@@ -25,8 +27,11 @@ ifeq ($(ARGS),)
 endif
 
 # The types are checked beside the tests, by a core that these leave idle.
-test: lint ## Format, lint, import rules, types and all tests
+test: lint ## Format, lint, import rules, types, and the tests that are fast
 	@$(MAKE) --no-print-directory --jobs 2 types unit
+
+check: $(if $(TESTED),,test) ## Everything: make test, then slow tests and all seeds; after a make test: make check TESTED=1
+	INAPROTO_ROTATION=all $(PYTEST) -m '(slow or seeded) and not hil and not figures' $(ARGS)
 
 lint: $(STAMP) ## Format, lint and import rules
 	$(PY) -m ruff format --check --quiet
@@ -36,8 +41,8 @@ lint: $(STAMP) ## Format, lint and import rules
 types: $(STAMP) ## mypy --strict over everything
 	$(PY) -m mypy
 
-unit: $(STAMP) ## The tests alone, on all cores; for some of them: make unit ARGS='tests/unit -k psn'
-	$(PY) -m pytest --numprocesses auto --maxprocesses 9 --dist worksteal $(ARGS)
+unit: $(STAMP) ## The fast tests alone, on all cores; what each costs: make unit ARGS='--cpu-report FILE'
+	$(PYTEST) -m 'not slow and not hil and not figures' $(ARGS)
 
 coverage: $(STAMP) ## The tests with branch coverage of wire and core
 	$(PY) -m coverage run -m pytest $(ARGS)

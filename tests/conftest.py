@@ -7,14 +7,18 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from inaproto.errors import Unsupported
+from tests.seeds import how_to_repeat, rotation
+from tests.slow import is_slow
+
+pytest_plugins = ["tests.cpu_report"]
 
 REQUIRED = frozenset(os.environ.get("INAPROTO_REQUIRE", "").split())
 """Programs without which this run shall fail instead of skipping what they judge."""
@@ -26,6 +30,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A slow or busy machine must not turn a property into a failure: examples count, seconds do not.
 settings.register_profile("inaproto", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("inaproto")
+
+
+def pytest_configure() -> None:
+    rotation()  # here, before other processes are started, which are to take the same
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
+        if _is_seeded(item):
+            item.add_marker(pytest.mark.seeded)
+
+
+def _is_seeded(item: pytest.Item) -> bool:
+    """Whether :func:`tests.seeds.seeds` chooses its cases."""
+    return isinstance(item, pytest.Function) and "seed" in item.fixturenames and hasattr(item.module, "seeds")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report: Any = yield
+    if report.failed and item.get_closest_marker("seeded") is not None:
+        seed = item.callspec.params.get("seed")  # type: ignore[attr-defined]
+        report.sections.append(("seeds", f"again: {how_to_repeat(item.nodeid, seed)}"))
+    return report
 
 
 def pytest_collection_finish() -> None:

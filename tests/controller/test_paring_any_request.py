@@ -16,7 +16,7 @@ from inaproto_controller.planning.paring.planes import NOBODY_ABLE_NEAR, TOO_FEW
 from inaproto_controller.planning.paring.planner import Mode, Plan, plan
 from inaproto_controller.simulate.paring_execution import go
 from tests.controller.paring_draws import drawn_task, irregular_network
-from tests.seeds import seeds
+from tests.seeds import all_seeds, seeds
 
 
 def drawn(seed: int) -> tuple[ProgrammableNetwork, Task, frozenset[int]]:
@@ -60,7 +60,7 @@ def is_true(network: ProgrammableNetwork, task: Task, busy: frozenset[int], answ
 @pytest.mark.parametrize("mode", [Mode.FAST, Mode.PRINTED])
 def test_every_request_has_a_true_answer(mode: Mode) -> None:
     told: dict[str, int] = {}
-    for seed in seeds(80):
+    for seed in all_seeds(80):
         network, task, busy = drawn(seed)
         answer = plan(network, task, busy=busy, mode=mode)
         if isinstance(answer, Infeasible):
@@ -80,7 +80,7 @@ def test_every_request_has_a_true_answer(mode: Mode) -> None:
 
 def test_the_count_of_links_that_any_tree_needs_is_a_bound() -> None:
     checked = 0
-    for seed in seeds(40):
+    for seed in all_seeds(40):
         network, task, busy = drawn(seed)
         if task.workers > 6 or task.worker_capacity != 0:
             continue
@@ -103,7 +103,7 @@ def test_a_planned_tree_goes_at_the_planned_rate(seed: int) -> None:
 
 def test_fees_and_budgets_on_any_network() -> None:
     kept = refused = 0
-    for seed in seeds(20):
+    for seed in all_seeds(20):
         network, task, busy = drawn(seed)
         task, draw = replace(task, rate_cap=Fraction(100)), Random(f"{seed}/fees")
         fees = {node: Fraction(draw.randint(0, 9), draw.choice((1, 2))) for node in network.programmable}

@@ -11,7 +11,7 @@ from inaproto_controller.planning.paring.fees import ABOVE_BUDGET
 from inaproto_controller.planning.paring.model import ProgrammableNetwork, Task, measure
 from inaproto_controller.planning.paring.planner import Mode, Plan, plan
 from tests.controller.paring_by_force import AllTrees, small_network, small_task
-from tests.seeds import seeds
+from tests.seeds import all_seeds
 
 
 def drawn(seed: int, joined: float = 1.0) -> tuple[Random, ProgrammableNetwork, Task, frozenset[int]]:
@@ -22,7 +22,7 @@ def drawn(seed: int, joined: float = 1.0) -> tuple[Random, ProgrammableNetwork, 
 
 def test_no_tree_is_faster_and_of_those_none_has_fewer_links() -> None:
     modes: dict[Mode, int] = dict.fromkeys(Mode, 0)
-    for seed in seeds(25):
+    for seed in all_seeds(25):
         _, network, task, busy = drawn(seed)
         every = AllTrees(network, task, busy)
         for mode in Mode:
@@ -44,7 +44,7 @@ def test_no_tree_is_faster_and_of_those_none_has_fewer_links() -> None:
 
 def test_where_switches_may_be_apart_nothing_false_is_said() -> None:
     several = 0
-    for seed in seeds(12):
+    for seed in all_seeds(12):
         _, network, task, busy = drawn(1000 + seed, joined=0.2)
         every = AllTrees(network, task, busy)
         found = plan(network, task, busy=busy, mode=Mode.EXACT)
@@ -61,7 +61,7 @@ def test_where_switches_may_be_apart_nothing_false_is_said() -> None:
 
 def test_of_fees_the_least_is_known_and_the_rate_that_a_budget_allows() -> None:
     refused = 0
-    for seed in seeds(20):
+    for seed in all_seeds(20):
         draw, network, task, busy = drawn(seed)
         fees = {switch: Fraction(draw.randint(1, 6), draw.choice((1, 2))) for switch in network.programmable}
         every, budget = AllTrees(network, task, busy, fees), Fraction(draw.randint(0, 4))
@@ -89,7 +89,7 @@ def test_of_fees_the_least_is_known_and_the_rate_that_a_budget_allows() -> None:
 
 def test_workers_that_add_up_have_a_highest_rate_that_no_tree_exceeds() -> None:
     checked = 0
-    for seed in seeds(20):
+    for seed in all_seeds(20):
         draw, network, task, busy = drawn(seed)
         if network.topology.hosts > 5 or len(network.programmable) > 2:
             continue

@@ -25,7 +25,7 @@ from inaproto_controller.planning.paring.model import (
 from inaproto_controller.planning.paring.planner import Fixed, Mode, Plan, plan
 from inaproto_controller.planning.paring.slots.fast import plan_fast
 from inaproto_controller.simulate.paring_execution import go
-from tests.seeds import seeds
+from tests.seeds import all_seeds
 
 TEN, FAST = Fraction(10), Fraction(100)
 
@@ -246,7 +246,7 @@ def best_of_all(network: ProgrammableNetwork, task: Task) -> tuple[Fraction, int
 
 def test_no_tree_is_better_but_for_those_across_planes_which_nothing_denies() -> None:
     seen: set[str] = set()
-    for seed in seeds(20):
+    for seed in all_seeds(20):
         network, task = drawn(seed)
         best, planned = best_of_all(network, task), plan(network, task, mode=Mode.EXACT)
         if best is None:

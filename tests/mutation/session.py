@@ -51,6 +51,7 @@ from tests.mutation.results import (  # noqa: E402
     Result,
     read_results,
 )
+from tests.seeds import ALL, ROTATION  # noqa: E402
 
 CPU_FACTOR = 4
 CPU_SECONDS_MIN = 1.0
@@ -362,6 +363,7 @@ def main() -> int:
         str(ROOT),
     ]
     arguments += [f"--deselect={test}" for test in options.deselect]
+    os.environ.setdefault(ROTATION, ALL)  # which mutants survive must not change with the commit
     code = pytest.main([*arguments, *options.tests], plugins=[session])
     with options.results.open("a") as out:
         spent = heading.get("seconds", 0.0) if done else 0.0

@@ -16,7 +16,7 @@ from tests.chain_schedule import chain
 from tests.property.shm_ranks import Ranks, in_any_order
 from tests.property.test_plans_and_paths import UNSIGNED, random_column, random_plan
 from tests.schedule_run import run_schedule
-from tests.seeds import seeds
+from tests.seeds import all_seeds
 
 COLUMNS = 24
 LENGTHS = (0, 1, 7, 16, 33, 100, 257, 900)
@@ -34,7 +34,7 @@ def random_tensors(draw: random.Random, dtype: Dtype, ranks: int, elements: int)
 @pytest.mark.parametrize("part", range(4))
 def test_shared_memory_and_plan_and_chain_agree(part: int) -> None:
     """200 plans of 1 to 16 ranks; calls of all kinds follow each other, and ranks run ahead."""
-    for seed in seeds(200)[part::4]:
+    for seed in all_seeds(200)[part::4]:
         draw = random.Random(f"{seed}/shm plans")
         plan = random_plan(draw, draw.randint(1, 16))
         ranks = Ranks(plan, lines=draw.choice((1, 1, 2, 5)), choose=in_any_order(draw))
@@ -54,7 +54,7 @@ def test_shared_memory_and_plan_and_chain_agree(part: int) -> None:
 
 def test_calls_follow_each_other_without_a_barrier_between() -> None:
     """A rank that has its result begins with the next call, of any kind, while others are not through."""
-    for seed in seeds(60):
+    for seed in all_seeds(60):
         draw = random.Random(f"{seed}/shm programs")
         plan = random_plan(draw, draw.randint(2, 6))
         ranks = Ranks(plan, choose=in_any_order(draw))
@@ -93,7 +93,7 @@ def test_calls_follow_each_other_without_a_barrier_between() -> None:
 
 
 def test_results_may_take_the_place_of_inputs() -> None:
-    for seed in seeds(40):
+    for seed in all_seeds(40):
         draw = random.Random(f"{seed}/shm in place")
         plan = random_plan(draw, draw.randint(1, 8))
         ranks = Ranks(plan, choose=in_any_order(draw))
@@ -106,7 +106,7 @@ def test_results_may_take_the_place_of_inputs() -> None:
 
 
 def test_blocks_of_any_size_give_the_same_bytes() -> None:
-    for seed in seeds(40):
+    for seed in all_seeds(40):
         draw = random.Random(f"{seed}/shm blocks")
         plan = random_plan(draw, draw.randint(1, 16))
         for dtype, op in itertools.product(Dtype, Op):

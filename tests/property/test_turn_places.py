@@ -10,7 +10,7 @@ from inaproto.core.sharing.events import OperationEnded, OperationStarting, Turn
 from inaproto.core.sharing.messages import Rule, Seat
 from inaproto.units import MS, JobId, OpIndex
 from tests.paper.sharing_group import Group
-from tests.seeds import seeds
+from tests.seeds import all_seeds
 
 JOBS = "ABCDE"
 STEPS = 500
@@ -76,7 +76,7 @@ class Pool:
 @pytest.mark.parametrize("capacity", [2, 3])
 def test_no_two_turns_that_stand_have_one_place_and_all_places_are_used(rule: Rule, capacity: int) -> None:
     most, passed_over = 0, 0
-    for seed in seeds(12):
+    for seed in all_seeds(12):
         pool = Pool(rule, capacity, random.Random(f"{seed}/turn places"))
         for _ in range(STEPS):
             pool.step()

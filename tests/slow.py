@@ -1,0 +1,141 @@
+"""Which tests are slow, and which of their family stay in the fast tier.
+
+A test of a CPU second or more is slow (``tests/cpu_report.py`` measures, and names those of more than two
+that are not listed here). ``make test`` leaves the slow ones out, ``make check`` runs them. Of each family one
+or a few stay, so that what breaks the family shows in minutes.
+
+A key is a file or a test of it; its value names what stays fast: for a file tests, for a test its parameters,
+as patterns of ``fnmatch`` (a seed in them is ``*``: seeds rotate). A pattern after ``!`` names what is slow
+instead, and all others stay.
+"""
+
+# ruff: noqa: E501  an entry is one line, however long the name of its test
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+SLOW: Final[dict[str, tuple[str, ...]]] = {
+    "controller/test_agents_by_tls.py::test_a_job_by_way_of_tls_and_who_is_somebody_else": (),
+    "controller/test_best_schedules.py::test_no_list_of_decisions_is_better_in_150_groups": (),
+    "controller/test_cluster_arrivals.py::test_a_job_that_arrives_late_takes_as_long_as_at_0": (),
+    "controller/test_controller_crashes.py": ("test_a_pair_whose_leader_is_killed",),
+    "controller/test_pairwise_turns.py::test_who_is_excluded_waits_and_others_do_not": ("Quota.SWITCH",),
+    "controller/test_paring_execution.py::test_frames_along_an_installed_tree_go_at_the_planned_rate": ("*",),
+    "controller/test_paring_fast.py::test_section_4_c_4_links_and_fees_together_are_near_the_least": (),
+    "controller/test_paring_fast.py::test_the_tree_is_the_same_compiled_or_not": (),
+    "controller/test_paring_fast.py::test_the_highest_rate_is_always_reached": (),
+    "controller/test_simulate_command.py::test_files_are_written_though_nobody_reads_the_table": (),
+    "controller/test_simulate_command.py::test_progress_is_told_as_shares_that_ascend_to_1": ("1",),
+    "controller/test_simulate_command.py::test_the_same_seeds_give_the_same_json_in_as_many_processes_as_one_likes": (),
+    "controller/test_simulate_report.py::test_the_page_is_the_same_each_time": (),
+    "controller/test_sticky_trees.py::test_few_jobs_gain_nearly_as_much_as_the_best_of_all_trees_for_them": (),
+    "controller/test_sticky_trees.py::test_a_pair_that_takes_turns_loses_about_what_is_estimated": (),
+    "daemon/test_asked_paths.py::test_every_fault_at_once": ("ring",),
+    "daemon/test_asked_paths.py::test_hosts_in_crossed_racks_sum_up_a_tree_and_return_with_the_bytes_of_the_plan": (
+        "0-False-int64",
+    ),
+    "daemon/test_bench_allreduce.py": ("test_one_path_is_asked_for", "test_a_refused_setting_is_named"),
+    "daemon/test_bench_migration.py": (),
+    "daemon/test_bench_priorities.py": (),
+    "daemon/test_crashes.py": (),
+    "daemon/test_demo_kills.py": (
+        "test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left[[]rank1*",
+    ),
+    "daemon/test_demo_pushpull.py::test_a_host_and_a_server_are_killed_and_nothing_is_lost": (),
+    "daemon/test_demo_racks.py": (),
+    "daemon/test_demo_run.py": (
+        "test_a_refused_setting_fails_the_demo_and_is_named",
+        "test_an_interrupted_demo_leaves_no_process[[]2]",
+    ),
+    "daemon/test_fabric_processes.py": ("test_the_sum_of_two_racks_and_what_status_shows",),
+    "daemon/test_further_roots.py::test_a_job_is_summed_along_the_tree_of_a_further_root": ("clear",),
+    "daemon/test_further_roots.py::test_what_a_job_alone_needs_is_lost_and_it_alone_goes_on_without": (
+        "spine1",
+    ),
+    "daemon/test_large_arrays.py::test_who_sends_or_receives_for_longer_than_patience_is_not_taken_for_dead": (),
+    "daemon/test_memory_cluster.py::test_one_seed_gives_one_digest_in_processes_that_hash_differently": (),
+    "daemon/test_memory_fabric.py::test_a_job_goes_on_when_a_switch_restarts": ("leaf1-stop-*",),
+    "daemon/test_memory_fabric.py::test_every_fault_at_once": (),
+    "daemon/test_memory_fabric.py::test_sums_are_those_of_the_nested_plan": ("weather-racks", "clear-with*"),
+    "daemon/test_memory_fabric.py::test_three_levels": ("",),
+    "daemon/test_memory_fabric.py::test_two_runs_of_one_seed_are_the_same": (),
+    "daemon/test_memory_recovery.py::test_a_job_returns_to_the_switch_when_another_has_made_room": (),
+    "daemon/test_memory_trunks.py::test_a_trunk_that_is_cut_under_a_job_costs_frames_only": ("0.5",),
+    "daemon/test_parallel_rings.py::test_a_daemon_that_is_killed_is_named_to_every_rank_in_time": (),
+    "daemon/test_parallel_rings_end_to_end.py": ("test_scripts_get_the_same_sums_by_two_rings",),
+    "daemon/test_planned_trees_live.py": (),
+    "daemon/test_push_pull_nic_processes.py": (
+        "test_an_edge_without_a_nic_goes_by_tcp_and_the_status_says_why",
+    ),
+    "daemon/test_real_links.py::test_tcp_of_several_mebibytes_both_ways_with_offloads": ("1500",),
+    "daemon/test_real_links_rings.py": ("test_a_host_waits_for_its_link",),
+    "daemon/test_security_processes.py": (),
+    "daemon/test_sharing_live.py": (
+        "test_two_jobs_use_the_pool_by_turns[[]*-]",
+        "test_a_question_to_a_peer_goes_through_the_control_plane_of_the_switches",
+    ),
+    "daemon/test_sharing_rules_live.py::test_jobs_share_under_equal_indices": (),
+    "daemon/test_shrink_end_to_end.py": (
+        "test_the_others_end_with_the_weights_of_exact_sums[[]both_of_a_host_are_killed]",
+    ),
+    "daemon/test_sparse_regression.py": (),
+    "daemon/test_tree_migration_live.py": (
+        "test_a_switch_that_is_lost_and_comes_back_has_its_jobs_again[[]leaf0]",
+    ),
+    "daemon/test_two_paths.py::test_whatever_ends_the_rings_the_job_goes_on": ("fabric-*", "switch crash-*"),
+    "daemon/test_two_paths.py::test_a_leaf_that_is_lost_ends_both_rings_and_both_come_back": (),
+    "sim/test_control_world.py::test_a_campaign_that_fails_says_how_to_run_it_again": (),
+    "sim/test_control_world.py::test_a_digest_does_not_depend_on_hashes": (),
+    "sim/test_control_world.py::test_a_failure_is_told_made_smaller_and_replayed": (),
+    "sim/test_explore_given_up.py::test_a_seat_that_is_given_up_runs_no_operation_under_two_epochs": (
+        "!*'turns': 2,*",
+    ),
+    "sim/test_explore_migration.py::test_two_jobs_swap_whatever_fails_once": (),
+    "sim/test_explore_overlay.py::test_three_workers_and_one_crash_anywhere": (),
+    "sim/test_explore_ring.py::test_a_single_entry_with_negative_offsets_stops_the_ring_too": (),
+    "sim/test_explore_sharing.py::test_reductions_change_no_verdict": ("equal-index",),
+    "sim/test_explore_sharing.py::test_the_product_holds": (
+        "!*'until': 1*",
+        "!*'turn': 1, 'losses'*",
+        "!*'turns': 3*",
+    ),
+    "sim/test_log.py::test_a_stuck_rank_is_told_with_what_it_lacks": (),
+    "sim/test_overlay_planted.py::test_a_world_finds_it": (
+        "!epoch_not_told_to_who_asks",
+        "!flush_forgotten",
+        "!multicast_to_one",
+    ),
+    "sim/test_overlay_world.py::test_a_digest_does_not_depend_on_hashes": (),
+    "sim/test_overlay_world.py::test_the_command_runs_and_replays_one_seed": (),
+    "sim/test_racks_world.py::test_a_campaign_of_racks_runs_and_reruns": (),
+    "sim/test_shrink.py::test_a_failing_world_becomes_small_and_fails_alike": (),
+    "sim/test_soak.py::test_a_campaign_in_two_processes_prints_and_reports": (),
+    "sim/test_soak.py::test_a_failure_that_cannot_be_told_is_listed_all_the_same": (),
+    "sim/test_soak.py::test_a_resumed_campaign_runs_each_seed_once": (),
+    "sim/test_soak.py::test_nothing_is_left_of_a_campaign_that_is_stopped": ("signals0",),
+    "sim/test_soak.py::test_the_digest_does_not_depend_on_the_hash_seed": (),
+}
+
+
+def is_slow(nodeid: str) -> bool:
+    path, _, name = nodeid.removeprefix("tests/").partition("::")
+    test, _, parameters = name.partition("[")
+    if path in SLOW:
+        return not _stays(name, SLOW[path])
+    patterns = SLOW.get(f"{path}::{test}")
+    return patterns is not None and not _stays(parameters.removesuffix("]"), patterns)
+
+
+def _stays(name: str, patterns: tuple[str, ...]) -> bool:
+    slow = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
+    if slow:
+        return not any(fnmatchcase(name, pattern) for pattern in slow)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def functions_of(entry: str) -> list[str]:
+    """The functions of a file that ``SLOW[entry]`` and ``entry`` name."""
+    _, _, test = entry.partition("::")
+    return [test] if test else [pattern.partition("[")[0] for pattern in SLOW[entry]]

@@ -1,0 +1,54 @@
+"""The tiers of tests: the table of slow ones names tests that there are, and seeds rotate."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.seeds import ALL, ROTATION, ROTATIONS, SEEDS, how_to_repeat, seeds
+from tests.slow import SLOW, functions_of, is_slow
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("entry", SLOW)
+def test_what_is_listed_as_slow_is_there(entry: str) -> None:
+    path = TESTS / entry.partition("::")[0]
+    assert path.is_file(), f"tests/slow.py: {entry}: no such file"
+    found = set(re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE))
+    missing = [name for name in functions_of(entry) if name not in found]
+    assert not missing, f"tests/slow.py: {entry}: not in that file: {missing}"
+
+
+def test_of_a_slow_file_or_test_some_stay_fast() -> None:
+    assert is_slow("tests/daemon/test_bench_allreduce.py::test_parallel_rings_share_the_traffic")
+    assert not is_slow("tests/daemon/test_bench_allreduce.py::test_one_path_is_asked_for")
+    assert is_slow("tests/daemon/test_memory_fabric.py::test_three_levels[spine]")
+    assert not is_slow("tests/daemon/test_memory_fabric.py::test_three_levels[]")
+    assert is_slow("tests/daemon/test_demo_run.py::test_an_interrupted_demo_leaves_no_process[15]")
+    assert not is_slow("tests/daemon/test_demo_run.py::test_an_interrupted_demo_leaves_no_process[2]")
+    assert not is_slow("tests/unit/test_tiers.py::test_of_a_slow_file_or_test_some_stay_fast")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 24, 200])
+def test_rotations_are_all_seeds_together(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.delenv(SEEDS, raising=False)
+    taken = set()
+    for rotation in range(ROTATIONS):
+        monkeypatch.setenv(ROTATION, str(rotation))
+        chosen = seeds(count)
+        assert 1 <= len(chosen) <= -(-count // ROTATIONS)
+        taken |= {*chosen}
+    assert taken == {*range(count)}
+    monkeypatch.setenv(ROTATION, ALL)
+    assert seeds(count) == range(count)
+    monkeypatch.setenv(SEEDS, "17:18")
+    assert seeds(count) == range(17, 18)
+
+
+def test_a_failure_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ROTATION, "3")
+    assert how_to_repeat("t.py::test_x[17]", 17) == "INAPROTO_SEEDS=17:18 python -m pytest 't.py::test_x'"
+    assert how_to_repeat("t.py::test_y", None) == "INAPROTO_ROTATION=3 python -m pytest 't.py::test_y'"
