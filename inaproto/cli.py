@@ -15,7 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from inaproto.daemon.models.channels.queue_pairs import QueuePairs
     from inaproto.daemon.settings.config import (
         HostSettings,
+        Loaded,
         OverlayNic,
         ServerSettings,
         Settings,
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from inaproto.ports import FramePort
 
 COMMAND_GROUP: Final = "inaproto.commands"
-Flags = Mapping[str, str | tuple[str, ...] | None]
+Flag = str | tuple[str, ...] | None
+Flags = Mapping[str, Flag]
+S = TypeVar("S", bound="Settings")
 EXIT_FAILED: Final = 1
 EXIT_WRONG: Final = 2
 
@@ -102,19 +105,39 @@ def cli() -> None:
     """
 
 
+class Daemon(NamedTuple, Generic[S]):
+    """What a daemon's command needs of it."""
+
+    model: type[S]
+    load: Callable[[Mapping[str, object], Path | None, Mapping[str, str]], Loaded[S]]
+    """Merges the flags that are given, the file and the environment."""
+    serve: Callable[[S, trio.Event], Awaitable[None]]
+    """Runs until the event."""
+
+
 class DaemonCommand(click.Command):
     """A daemon, with one option per field of its settings."""
 
-    def __init__(self, name: str, load_model: Callable[[], type[Settings]], **rest: Any) -> None:
-        super().__init__(name, **rest)
-        self._load_model = load_model
+    def __init__(self, name: str, daemon: Callable[[], Daemon[Any]], **rest: Any) -> None:
+        super().__init__(name, callback=lambda **flags: guarded(lambda: self._run(**flags)), **rest)
+        self._daemon = daemon
         self._made = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self._made:  # pydantic is imported when a daemon's options are asked for, not before
             self._made = True
-            self.params += _options(self._load_model())
+            self.params += _options(self._daemon().model)
         return super().get_params(ctx)
+
+    def _run(self, config_file: Path | None, show_config: bool, **flags: Flag) -> None:
+        daemon = self._daemon()
+        loaded = daemon.load(given(flags), config_file, os.environ)
+        if show_config:
+            click.echo(loaded.show(), nl=False)
+            return
+        settings = loaded.settings
+        start_log(settings.log_level, loaded.warnings, settings.log_format)
+        run_daemon(lambda stop: daemon.serve(settings, stop))
 
 
 def _options(model: type[Settings]) -> list[click.Parameter]:
@@ -142,29 +165,6 @@ def _options(model: type[Settings]) -> list[click.Parameter]:
             )
         )
     return options
-
-
-def _switch_settings_model() -> type[Settings]:
-    from inaproto.daemon.settings.config import SwitchSettings
-
-    return SwitchSettings
-
-
-def _host_settings_model() -> type[Settings]:
-    from inaproto.daemon.settings.config import HostSettings
-
-    return HostSettings
-
-
-def _switch(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
-    from inaproto.daemon.settings.config import load_switch_settings
-
-    loaded = load_switch_settings(given(flags), config_file, os.environ)
-    if show_config:
-        click.echo(loaded.show(), nl=False)
-        return
-    start_log(loaded.settings.log_level, loaded.warnings, loaded.settings.log_format)
-    run_daemon(lambda stop: _serve_switch(loaded.settings, stop))
 
 
 async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
@@ -197,23 +197,6 @@ async def _serve_switch(settings: SwitchSettings, stop: trio.Event) -> None:
         stop=stop,
         announce=announce,
     )
-
-
-def _server_settings_model() -> type[Settings]:
-    from inaproto.daemon.settings.config import ServerSettings
-
-    return ServerSettings
-
-
-def _server(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
-    from inaproto.daemon.settings.config import load_server_settings
-
-    loaded = load_server_settings(given(flags), config_file, os.environ)
-    if show_config:
-        click.echo(loaded.show(), nl=False)
-        return
-    start_log(loaded.settings.log_level, loaded.warnings, loaded.settings.log_format)
-    run_daemon(lambda stop: _serve_shards(loaded.settings, stop))
 
 
 async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
@@ -254,17 +237,6 @@ def _queue_pairs(wish: OverlayNic | None) -> QueuePairs | None:
     return QueuePairs(overlay_nic_of(wish), traffic_class=wish.traffic_class)
 
 
-def _host(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
-    from inaproto.daemon.settings.config import load_host_settings
-
-    loaded = load_host_settings(given(flags), config_file, os.environ)
-    if show_config:
-        click.echo(loaded.show(), nl=False)
-        return
-    start_log(loaded.settings.log_level, loaded.warnings, loaded.settings.log_format)
-    run_daemon(lambda stop: _serve_host(loaded.settings, stop))
-
-
 async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
     import trio
 
@@ -287,11 +259,28 @@ async def _serve_host(settings: HostSettings, stop: trio.Event) -> None:
         nursery.cancel_scope.cancel()
 
 
+def _switch() -> Daemon[SwitchSettings]:
+    from inaproto.daemon.settings.config import SwitchSettings, load_switch_settings
+
+    return Daemon(SwitchSettings, load_switch_settings, _serve_switch)
+
+
+def _host() -> Daemon[HostSettings]:
+    from inaproto.daemon.settings.config import HostSettings, load_host_settings
+
+    return Daemon(HostSettings, load_host_settings, _serve_host)
+
+
+def _server() -> Daemon[ServerSettings]:
+    from inaproto.daemon.settings.config import ServerSettings, load_server_settings
+
+    return Daemon(ServerSettings, load_server_settings, _serve_shards)
+
+
 cli.add_command(
     DaemonCommand(
         "switch",
-        _switch_settings_model,
-        callback=lambda **flags: guarded(lambda: _switch(**flags)),
+        _switch,
         short_help="Run a switch.",
         help="Run a switch: hosts plug into its ports, and it sums what their rings send.",
         epilog="Example: inaproto switch --dir /tmp/ina --weather drop=0.01,reorder=0.01 --seed 7",
@@ -300,8 +289,7 @@ cli.add_command(
 cli.add_command(
     DaemonCommand(
         "host",
-        _host_settings_model,
-        callback=lambda **flags: guarded(lambda: _host(**flags)),
+        _host,
         short_help="Run a host daemon.",
         help="Run a host daemon: it carries the all-reduces of the training processes on this machine.",
         epilog="Example: inaproto host --dir /tmp/ina --name h0 --ip 10.0.0.1",
@@ -312,8 +300,7 @@ cli.add_command(
 cli.add_command(
     DaemonCommand(
         "server",
-        _server_settings_model,
-        callback=lambda **flags: guarded(lambda: _server(**flags)),
+        _server,
         short_help="Run a parameter server.",
         help="Run a parameter server: it holds its part of models trained by push and pull, on disk.",
         epilog="Example: inaproto server --dir /tmp/ina --models models.toml --name ps0",

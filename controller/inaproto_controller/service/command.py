@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from inaproto.cli import DaemonCommand, announce, given, guarded, run_daemon, start_log
+from inaproto.cli import Daemon, DaemonCommand, announce
 
 if TYPE_CHECKING:
-    from inaproto.daemon.settings.config import Settings
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import trio
+
+    from inaproto.daemon.settings.config import Loaded
+    from inaproto_controller.service.settings import ControllerSettings
 
 _EPILOG: Final = """
 \b
@@ -29,37 +33,34 @@ The cluster file: docs/cluster-files.md. Operating it: docs/operating.md.
 """
 
 
-def _settings_model() -> type[Settings]:
+def _daemon() -> Daemon[ControllerSettings]:
     from inaproto_controller.service.settings import ControllerSettings
 
-    return ControllerSettings
+    return Daemon(ControllerSettings, _load, _serve)
 
 
-def _controller(config_file: Path | None, show_config: bool, **flags: str | tuple[str, ...] | None) -> None:
-    import click
-
+def _load(
+    flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
+) -> Loaded[ControllerSettings]:
     from inaproto.daemon.net.unix_sockets import require_path_fits
     from inaproto.daemon.settings.config import load_settings
     from inaproto_controller.service.settings import ControllerSettings
 
-    loaded = load_settings(ControllerSettings, given(flags), config_file, os.environ)
-    settings = loaded.settings
-    for path in (settings.jobs_path, settings.agents_path):
+    loaded = load_settings(ControllerSettings, flags, file, environment)
+    for path in (loaded.settings.jobs_path, loaded.settings.agents_path):
         require_path_fits(path, f"dir ({loaded.sources['dir']})")
-    if show_config:
-        click.echo(loaded.show(), nl=False)
-        return
-    start_log(settings.log_level, loaded.warnings, settings.log_format)
+    return loaded
 
+
+async def _serve(settings: ControllerSettings, stop: trio.Event) -> None:
     from inaproto_controller.service.daemon import run_controller
 
-    run_daemon(lambda stop: run_controller(settings, stop=stop, announce=announce))
+    await run_controller(settings, stop=stop, announce=announce)
 
 
 controller = DaemonCommand(
     "controller",
-    _settings_model,
-    callback=lambda **flags: guarded(lambda: _controller(**flags)),
+    _daemon,
     short_help="Run a controller.",
     help="Run a controller: it takes jobs in, and gives them hosts and aggregation trees.",
     epilog=_EPILOG,
