@@ -1,7 +1,7 @@
 """The table of planted faults, ``docs/planted-faults.md``: what each is, what catches it, and how soon.
 
 ``python -m tests.planted.table`` hunts for every fault anew, from seed 0 on, and writes the table. That takes
-some ten minutes; ``--overlay`` writes the part of overlay worlds alone, whose seeds stand beside the faults.
+some ten minutes; ``--words`` writes the parts of worlds of words alone, whose seeds stand beside the faults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from rich.progress import track
 
 from inaproto.errors import InvariantBroken
-from tests.planted import overlay_faults
+from tests.planted import overlay_faults, tree_faults
 from tests.planted.catalogue import FAULTS
 from tests.planted.hunt import Catch, hunt, run_world
 from tests.planted.planting import PlantedFault
@@ -31,6 +31,15 @@ What a careless implementer might do, planted one at a time into the running cod
 was first broken, searching seeds from 0, and how far that world had come; `make test` plants them all again.
 
 `python -m tests.planted.table` writes this table.
+"""
+_TREES: Final = """
+## In trees that move
+
+Slots, wishes and moves (`tests/planted/tree_faults.py`). The seed is that of a world of trees that breaks the
+rule, and keeps it without the fault.
+
+| Fault | What the implementer did | Against | Caught by | Seed |
+|---|---|---|---|---|
 """
 _OVERLAY: Final = """
 ## In trees of hosts
@@ -64,15 +73,23 @@ def render(catches: Mapping[str, Catch | None]) -> str:
         else:
             found = catch.rule, str(catch.seed), f"{catch.steps:,}", f"{catch.events:,}"
         lines.append("| " + " | ".join((f"`{name}`", fault.text, fault.paper, *found)) + " |")
-    return "\n".join(lines) + "\n" + overlay_section()
+    return "\n".join(lines) + "\n" + trees_section() + overlay_section()
+
+
+def trees_section() -> str:
+    return _TREES + _rows(tree_faults.FINDS, tree_faults.FAULTS)
 
 
 def overlay_section() -> str:
+    return _OVERLAY + _rows(overlay_faults.FINDS, overlay_faults.FAULTS)
+
+
+def _rows(finds: Mapping[str, tuple[int, str]], faults: Mapping[str, PlantedFault]) -> str:
     lines = []
-    for name, (seed, rule) in overlay_faults.FINDS.items():
-        fault = overlay_faults.FAULTS[name]
+    for name, (seed, rule) in finds.items():
+        fault = faults[name]
         lines.append(f"| `{name}` | {fault.text} | {fault.paper} | {rule} | {seed} |")
-    return _OVERLAY + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def read(text: str) -> dict[str, Row]:
@@ -98,11 +115,10 @@ def search(fault: PlantedFault) -> Catch | None:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--overlay", action="store_true", help="write the part of overlay worlds alone")
-    if options.parse_args().overlay:
-        TABLE.write_text(
-            TABLE.read_text().split(_OVERLAY.splitlines()[1])[0].rstrip() + "\n" + overlay_section()
-        )
+    options.add_argument("--words", action="store_true", help="write the parts of worlds of words alone")
+    if options.parse_args().words:
+        frames = TABLE.read_text().split("\n## ")[0].rstrip()
+        TABLE.write_text(frames + "\n" + trees_section() + overlay_section())
         return
     catches = {fault.name: search(fault) for fault in track(FAULTS.values(), "hunting")}
     TABLE.write_text(render(catches))

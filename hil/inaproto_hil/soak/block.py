@@ -22,6 +22,7 @@ from inaproto.sim.frames.runs.shrink import Shrunk, shrink
 from inaproto.sim.frames.world import World
 from inaproto.sim.kernel.violated import Violation
 from inaproto.sim.models.world import OverlayWorld
+from inaproto.sim.trees.world import TreesWorld
 from inaproto_hil.soak.parts import PRODUCT, installed
 from inaproto_hil.soak.tally import Tally
 
@@ -60,7 +61,7 @@ def _collecting_between_worlds() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld | OverlayWorld:
+def _world_of(seed: int, kind: WorldKind) -> World | ControlWorld | TreesWorld | OverlayWorld:
     if kind in WORD_KINDS:
         return world_of(draw_words(seed, kind))
     return World(draw_kind(seed, kind))

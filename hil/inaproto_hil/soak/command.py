@@ -32,6 +32,8 @@ from inaproto.sim.frames.runs.log import read_log
 from inaproto.sim.frames.runs.replay import replay as run_again
 from inaproto.sim.frames.world import WorldResult
 from inaproto.sim.models.summary import overlay_rows
+from inaproto.sim.trees.summary import trees_rows
+from inaproto.sim.trees.world import TreesResult
 from inaproto.task_engines import Local, open_engine
 from inaproto_hil.soak.block import Block, Telling, Told, run_block, tell
 from inaproto_hil.soak.campaign import Asked, Campaign, Plan, parse_seeds, resume_campaign
@@ -146,6 +148,8 @@ def _world_table(result: WorldResult | WordsResult, cpu_s: float) -> Table:
 def _rows(result: WorldResult | WordsResult) -> dict[str, str]:
     if isinstance(result, WorldResult):
         return _rows_of(result)
+    if isinstance(result, TreesResult):
+        return trees_rows(result)
     return control_rows(result) if isinstance(result, ControlResult) else overlay_rows(result)
 
 
@@ -343,6 +347,9 @@ def _print(ours: Campaign, verdict: Verdict, wall_s: float, seeds_now: int, told
     console.print(str(verdict), markup=False, style=_STYLES[verdict.state])
 
 
+_RESULTS: Final = {WorldKind.OVERLAY.value: "pulls", WorldKind.TREES.value: "rings"}
+
+
 def _summary_table(tally: Tally, world: str, wall_s: float, seeds_now: int) -> Table:
     def rate(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
@@ -350,7 +357,7 @@ def _summary_table(tally: Tally, world: str, wall_s: float, seeds_now: int) -> T
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
         "seeds": f"{tally.seeds} ({tally.faulted} with faults, {tally.weathered} in bad weather)",
-        "pulls" if world == WorldKind.OVERLAY else "all-reduces": f"{tally.operations:,} results",
+        _RESULTS.get(world, "all-reduces"): f"{tally.operations:,} results",
         "messages" if world in WORD_KINDS else "frames": f"{tally.frames:,}",
         "virtual time": say_time(tally.virtual_ns),
         "core steps": f"{tally.steps_total:,} ("

@@ -24,7 +24,11 @@ from inaproto_hil.soak.plots import pictures
 from inaproto_hil.soak.verdict import State, Verdict
 
 VERSION: Final = 1
-_MESSAGES: Final = {WorldKind.CONTROL.value: "messages", WorldKind.OVERLAY.value: "words"}
+_MESSAGES: Final = {
+    WorldKind.CONTROL.value: "messages",
+    WorldKind.TREES.value: "messages",
+    WorldKind.OVERLAY.value: "words",
+}
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #20242b; background: #fff; margin: 2rem auto;
        max-width: 66rem; padding: 0 1rem; }

@@ -379,8 +379,10 @@ class TreeService:
         if any(known.get(job) != tree for job, tree in wanted.items()):
             actions += self._migrate(PlanWanted(view.plan + 1, tuple(sorted(wanted.items()))), now)
         for name in event.unserved:
-            if name not in known and name not in self._wishes:
-                self._wishes[name] = TreeWished(name, 1, None)
+            wish = self._wishes.get(name)
+            if name not in known and (wish is None or wish.tree is not None):
+                # Its slots may have gone to others while it was away; by its old wish it would stand without.
+                self._wishes[name] = TreeWished(name, 1 if wish is None else wish.epoch, None)
         roots = {name: found.tree.root for name, found in event.trees.items() if found is not None}
         return [*actions, *self._look_at_rest(roots, now)]
 

@@ -27,11 +27,13 @@ class WorldKind(StrEnum):
     """Jobs with two rings at once, each all-reduce by one of them; anything else as in the other worlds."""
     CONTROL = "control"
     """No frames: who may use the switches when (:mod:`inaproto.sim.control`)."""
+    TREES = "trees"
+    """No frames: trees that move under jobs (:mod:`inaproto.sim.trees`)."""
     OVERLAY = "overlay"
     """No frames: push, pull and clock over trees of hosts (:mod:`inaproto.sim.models`)."""
 
 
-WORD_KINDS: Final = (WorldKind.CONTROL, WorldKind.OVERLAY)
+WORD_KINDS: Final = (WorldKind.CONTROL, WorldKind.TREES, WorldKind.OVERLAY)
 """Those whose subject is what nodes say."""
 FRAME_KINDS: Final = tuple(kind for kind in WorldKind if kind not in WORD_KINDS)
 """Those of hosts, links and switches that carry frames."""
@@ -50,7 +52,7 @@ def draw_kind(seed: Seed, kind: WorldKind) -> WorldConfig:
             return draw_machines(seed)
         case WorldKind.SHARED:
             return draw_shared(seed)
-        case WorldKind.CONTROL | WorldKind.OVERLAY:
+        case WorldKind.CONTROL | WorldKind.TREES | WorldKind.OVERLAY:
             raise LocalMisuse("draw_kind: worlds of frames; draw_words draws the others")
         case _:
             assert_never(kind)

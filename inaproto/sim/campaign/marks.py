@@ -14,6 +14,8 @@ from inaproto.sim.campaign.kinds import WorldKind
 from inaproto.sim.control.marks import DECLARED as CONTROL_MARKS
 from inaproto.sim.frames.world import WorldResult
 from inaproto.sim.models.marks import DECLARED as OVERLAY_MARKS
+from inaproto.sim.trees.marks import DECLARED as TREES_MARKS
+from inaproto.sim.trees.marks import FURTHER as RARE_TREES
 
 _SEEDS_MIN: Final = dict.fromkeys(WorldKind, 1000) | {WorldKind.SINGLE: 2000}
 
@@ -88,6 +90,7 @@ DECLARED: Final[dict[str, str]] = {
 }
 
 _FURTHER: Final = {
+    RARE_TREES: "and then started again",
     "a ring became an overlay: ": "the hosts summed themselves, up a tree of them",
     "a ring became one of hosts: ": "the hosts summed themselves, in an ordinary ring",
     "nic: acks_sent": "a NIC acknowledged packets",
@@ -224,6 +227,8 @@ def declared_of(kind: WorldKind) -> dict[str, str]:
             }
         case WorldKind.CONTROL:
             return dict(CONTROL_MARKS)
+        case WorldKind.TREES:
+            return dict(TREES_MARKS)
         case WorldKind.OVERLAY:
             return dict(OVERLAY_MARKS)
         case _:
@@ -243,6 +248,7 @@ def meaning_of(name: str) -> str | None:
         _OF_MACHINES,
         _OF_SHARED,
         CONTROL_MARKS,
+        TREES_MARKS,
         OVERLAY_MARKS,
     ):
         if name in declared:

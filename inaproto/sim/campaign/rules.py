@@ -15,6 +15,7 @@ from inaproto.sim.campaign.kinds import WorldKind
 from inaproto.sim.control.rules import RULES as CONTROL_RULES
 from inaproto.sim.frames.checkers import all_checkers
 from inaproto.sim.models.rules import RULES as OVERLAY_RULES
+from inaproto.sim.trees.rules import RULES as TREES_RULES
 
 _FURTHER: Final = {
     "no part raises": "no core, NIC or checker raises an exception, whatever befalls it",
@@ -40,4 +41,6 @@ def rules_of(kind: WorldKind) -> dict[str, str]:
     """Those that a campaign of such worlds checks."""
     if kind is WorldKind.OVERLAY:
         return dict(OVERLAY_RULES)
+    if kind is WorldKind.TREES:
+        return dict(TREES_RULES)
     return dict(CONTROL_RULES) if kind is WorldKind.CONTROL else rules()

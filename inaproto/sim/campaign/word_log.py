@@ -20,7 +20,7 @@ from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.sim.kernel.violated import Violation
 
 FORMAT: Final = 1
-WORLDS: Final = ("control", "overlay")
+WORLDS: Final = ("control", "trees", "overlay")
 _FAULTS: Final = ("crashes", "clock jumps", "stands still", "is cut off")
 _REMEDY: Final = "make it again with: inaproto soak --world WORLD --seed N --log FILE"
 

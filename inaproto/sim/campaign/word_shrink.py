@@ -1,4 +1,4 @@
-"""Reduces a world of words, control or overlay, that breaks a rule to a small one that still breaks it.
+"""Reduces a world of words that breaks a rule to a small one that still breaks it.
 
 As in :mod:`inaproto.sim.frames.runs.shrink`: first the structure shrinks (faults, jobs, plans, operations)
 while weather is drawn as before; then the fates of messages are written down and reduced too (ddmin), in
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, assert_never
 
 from inaproto.errors import ConfigError
 from inaproto.faults.weather import Weather
@@ -19,6 +19,8 @@ from inaproto.sim.frames.runs.shrink import as_link_fates, ddmin, failure_kind
 from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.sim.models.config import OverlayConfig
 from inaproto.sim.models.shrink import size_of, smaller_overlay
+from inaproto.sim.trees.config import TreesConfig
+from inaproto.sim.trees.shrink import size_of_trees, smaller_trees
 
 ROUNDS_MAX: Final = 6
 _CLEAR: Final = Weather()
@@ -43,7 +45,15 @@ class ControlShrunk:
 
 def _size(result: WordsResult) -> str:
     config = result.config
-    of = size_of(config) if isinstance(config, OverlayConfig) else _control_size(config)
+    match config:
+        case OverlayConfig():
+            of = size_of(config)
+        case TreesConfig():
+            of = size_of_trees(config)
+        case ControlConfig():
+            of = _control_size(config)
+        case _:
+            assert_never(config)
     return (
         f"{of}, {len(config.faults)} faults, {sum(map(len, result.fates.values()))} messages "
         f"that weather hit, {result.events} events"
@@ -101,7 +111,15 @@ def _listed(fates: LinkFates) -> tuple[tuple[str, int, Fate], ...]:
 
 def smaller(config: WordsConfig) -> Iterator[WordsConfig]:
     """Configurations with one thing less, the greatest steps first."""
-    return smaller_overlay(config) if isinstance(config, OverlayConfig) else _smaller_control(config)
+    match config:
+        case OverlayConfig():
+            return smaller_overlay(config)
+        case TreesConfig():
+            return smaller_trees(config)
+        case ControlConfig():
+            return _smaller_control(config)
+        case _:
+            assert_never(config)
 
 
 def _smaller_control(config: ControlConfig) -> Iterator[ControlConfig]:

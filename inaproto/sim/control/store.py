@@ -8,16 +8,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from inaproto.faults.streams import Draws
+from inaproto.sim.kernel.agenda import Agenda
 
-if TYPE_CHECKING:
-    from inaproto.sim.control.world import ControlWorld
+
+class StoreConfig(Protocol):
+    @property
+    def seed(self) -> str: ...
+    @property
+    def fsync_max_ns(self) -> int: ...
+
+
+class WorldWithStore(Protocol):
+    """What a store needs of its world."""
+
+    agenda: Agenda
+
+    @property
+    def config(self) -> StoreConfig: ...
+    def mark(self, name: str) -> None: ...
 
 
 class Store:
-    def __init__(self, world: ControlWorld) -> None:
+    def __init__(self, world: WorldWithStore) -> None:
         self._world = world
         self._draws = Draws(world.config.seed, "store")
         self.disk: dict[str, Any] = {}
