@@ -11,9 +11,8 @@ import pytest
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress
 from inaproto.core.rendezvous.events import TreeState
-from inaproto.core.rendezvous.fabric.events import FabricSwitch, LinkUp
 from inaproto.core.rendezvous.fabric.shapes import fault_of, tree_of
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, LinkUp
 from inaproto.errors import Infeasible
 from inaproto.units import PortId
 from inaproto_controller.cluster.graph_file import parse_json

@@ -14,6 +14,7 @@ from tests.planted.address_faults import ADDRESS_FAULTS
 from tests.planted.control_faults import CONTROL_FAULTS
 from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
+from tests.planted.plane_faults import PLANE_FAULTS
 from tests.planted.planting import PlantedFault
 from tests.planted.receiver_faults import RECEIVER_FAULTS
 from tests.planted.recovery_faults import RECOVERY_FAULTS
@@ -28,6 +29,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *SWITCH_FAULTS,
         *RECEIVER_FAULTS,
         *CONTROL_FAULTS,
+        *PLANE_FAULTS,
         *RECOVERY_FAULTS,
         *HOST_FAULTS,
         *ELASTIC_FAULTS,

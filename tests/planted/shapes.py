@@ -201,3 +201,8 @@ def half_sums_of_racks(config: WorldConfig) -> WorldConfig:
         for job in racks.jobs[:1]
     )
     return replace(racks, jobs=jobs, faults=(), recover_ns=S, refusing=0)
+
+
+def across_racks(config: WorldConfig) -> WorldConfig:
+    """Several switches, jobs across them, and all that befalls them."""
+    return draw_racks(config.seed)

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch
-from inaproto.core.rendezvous.fabric.events import FabricSwitch
 from inaproto.core.rendezvous.fabric.shapes import tree_of
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.kinds import FRAME_KINDS, draw_kind, kind_of
 from inaproto.sim.frames.draw.racks import draw_racks

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.events import (
     HostArrived,
     JobView,
@@ -43,6 +44,7 @@ from inaproto.wire.control_messages import (
     Ready,
     encode_message,
 )
+from tests.unit.rendezvous_fabrics import fabric_adding
 from tests.unit.rendezvous_members import hello, member
 
 T = TypeVar("T", bound=Message)
@@ -61,9 +63,18 @@ class World:
         *,
         old: Sequence[int] = (),
         overlays: Sequence[int] = (),
+        plan: ReductionPlan | None = None,
+        at: Sequence[str] = (),
         **config: Any,
     ) -> None:
-        """``old``: hosts of a release that knows of no parking; ``overlays``: those that know that path."""
+        """``old``: hosts of a release that knows of no parking; ``overlays``: those that know that path.
+
+        ``plan``: what the fabric adds, by positions; ``at``: at which switch of it each host is.
+        """
+        if plan is not None:
+            config["switches"], seats = fabric_adding(plan)
+            by_position = sorted(ranks, key=lambda host: min(ranks[host]))
+            at = [seats[by_position.index(host)] for host in range(len(ranks))]
         self.core = Rendezvous(RendezvousConfig(**{"recover_ns": 5 * S} | config))
         self.ranks = ranks
         self.host_of = {rank: host for host, its in ranks.items() for rank in its}
@@ -74,7 +85,8 @@ class World:
         """Of rings that are on one of their own."""
         self.session = {host: SessionId(host) for host in ranks}
         for host in ranks:
-            said = replace(hello(host), parks=host not in old, overlays=host in overlays)
+            switch = at[host] if at else ""
+            said = replace(hello(host), parks=host not in old, overlays=host in overlays, switch=switch)
             self.step(HostArrived(self.session[host], said))
 
     def step(self, event: RendezvousEvent) -> list[RendezvousAction]:
@@ -96,8 +108,12 @@ class World:
         return actions
 
     @property
+    def jobs(self) -> tuple[JobView, ...]:
+        return self.core.view().jobs
+
+    @property
     def job(self) -> JobView:
-        [view] = self.core.view().jobs
+        [view] = self.jobs
         return view
 
     def at(self, rank: int) -> SessionId:

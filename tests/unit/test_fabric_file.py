@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.core.rendezvous.fabric.events import FabricSwitch, LinkUp
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
 from inaproto.daemon.settings.config import load_host_settings, load_switch_settings
 from inaproto.daemon.settings.fabric_file import load_fabric, place_in
 from inaproto.errors import ConfigError

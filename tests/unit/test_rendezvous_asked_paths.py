@@ -88,7 +88,7 @@ def test_a_job_on_one_host_has_no_ring_whatever_it_asks_for() -> None:
 
 def test_slots_for_a_chain_follow_the_plan_and_too_small_ones_end_the_job() -> None:
     plan = ReductionPlan((0, (1, (2, 3))))
-    world = World({0: (0, 4), 1: (1,), 2: (2,), 3: (3,)}, plan_of=lambda hosts: plan)
+    world = World({0: (0, 4), 1: (1,), 2: (2,), 3: (3,)}, plan=plan)
     assert {halt.plan for _, halt in sent(asks_all(world, path="chain"), Halt)} == {"[0, [1, [2, 3]]]"}
     needs = Accumulators(plan).slot_bytes(MESSAGE_BYTES - INA_HEADER_BYTES)
     small = world.halted(0, 0, slots=3)
@@ -97,7 +97,7 @@ def test_slots_for_a_chain_follow_the_plan_and_too_small_ones_end_the_job() -> N
 
 
 def test_a_chain_that_cannot_keep_the_plan_is_refused_in_words() -> None:
-    world = World(THREE, plan_of=lambda hosts: CROSSED)
+    world = World(THREE, plan=CROSSED)
     refused = sent(asks_all(world, path="chain"), Error)
     assert [session for session, _ in refused] == [0, 1, 2, 0]
     [words] = {error.message for _, error in refused}
@@ -109,7 +109,7 @@ def test_a_chain_that_cannot_keep_the_plan_is_refused_in_words() -> None:
 
 
 def test_the_ring_follows_no_plan() -> None:
-    world = World(THREE, plan_of=lambda hosts: CROSSED)
+    world = World(THREE, plan=CROSSED)
     halts = sent(asks_all(world, path="ring"), Halt)
     assert {(halt.path, halt.plan) for _, halt in halts} == {("ring", "")}
     assert {(ring.path, ring.plan) for _, ring in sent(halted_all(world), Ring)} == {("ring", "")}
@@ -210,7 +210,7 @@ def test_all_ranks_ask_for_the_same(changes: dict[str, Any], words: str) -> None
 
 
 def inexact(plan: ReductionPlan | None = CROSSED) -> World:
-    world = World(THREE, plan_of=lambda hosts: plan)
+    world = World(THREE, plan=plan)
     asks_all(world, exact_plan=False)
     world.ready()
     assert (world.job.phase, world.job.path, world.job.exact_plan) == ("running", "switch", True)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.events import Noted, RendezvousConfig
 from inaproto.core.switch.accelerator import RingFault
 from inaproto.errors import LocalMisuse
@@ -20,6 +19,7 @@ from inaproto.wire.control_messages import (
 )
 from tests.unit.rendezvous_hosts import APART, PAIRS, World, failure, refusal, sent
 from tests.unit.rendezvous_members import ip, member
+from tests.unit.test_tree_control import switch
 
 # --- the ring
 
@@ -101,16 +101,11 @@ def test_a_host_says_once_that_it_is_ready() -> None:
     assert sent(world.ready(0), Start) == [(host, Start(job="train", ring_id=1)) for host in (1, 0, 2)]
 
 
-def test_the_plan_of_a_tree_is_asked_for_by_hosts_and_shown_with_all_ranks() -> None:
-    asked: list[tuple[bytes, ...]] = []
-
-    def plan_of(hosts: tuple[bytes, ...]) -> ReductionPlan:
-        asked.append(hosts)
-        return ReductionPlan(((0, 2), 1))
-
-    world = World(APART, plan_of=plan_of)
+def test_the_plan_of_a_tree_follows_where_hosts_are_by_position_and_is_shown_with_all_ranks() -> None:
+    switches = (switch("root"), switch("leaf", "root"))
+    world = World(APART, switches=switches, at=["root", "leaf", "leaf"])
     rings = sent(world.connecting(), Ring)
-    assert asked == [(ip(1), ip(0), ip(2))]
+    assert rings[0][1].peers == ("h1", "h0", "h2")
     assert {ring.plan for _, ring in rings} == {"[[0, 2], 1]"}
     assert world.job.plan == "[[[0, 2, 5], 4], [1, 3]]"
 

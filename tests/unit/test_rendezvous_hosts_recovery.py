@@ -145,13 +145,13 @@ def test_slots_for_a_chain_are_those_of_a_ring_of_hosts() -> None:
 
 def test_a_chain_goes_by_the_order_of_hosts_not_of_ranks() -> None:
     """Ranks are interleaved, positions are in order: the chain can follow."""
-    world = World({0: (0, 2), 1: (1, 3)}, plan_of=lambda hosts: ReductionPlan((0, (1,))))
+    world = World({0: (0, 2), 1: (1, 3)}, plan=ReductionPlan((0, (1,))))
     world.connecting()
     assert {halt.path for _, halt in sent(world.step(RingRefused(1, "full")), Halt)} == {"chain"}
-    world = World(plan_of=lambda hosts: ReductionPlan(((1,), 0)))
+    world = World({0: (0, 1), 1: (2, 3), 2: (4, 5)}, plan=ReductionPlan(((0, 2), 1)))
     world.connecting()
     assert failure(world.step(RingRefused(1, "full"))).endswith(
-        "its hosts cannot sum in the order [[[2, 3]], [0, 1]], but with exact_plan=False in another"
+        "its hosts cannot sum in the order [[[0, 1], [4, 5]], [2, 3]], but with exact_plan=False in another"
     )
 
 

@@ -25,7 +25,7 @@ SLOW = LinkFigures(latency_ns=1_000_000, rate_bps=10**10)
 
 
 def world(plan: ReductionPlan | None = CROSSED, **config: Any) -> World:
-    asked: dict[str, Any] = {"overlays": tuple(FOUR), "plan_of": lambda hosts: plan}
+    asked: dict[str, Any] = {"overlays": tuple(FOUR), "plan": plan}
     return World(FOUR, **(asked | config))
 
 

@@ -12,6 +12,7 @@ from inaproto.core.switch.accelerator import RemoveRing
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Halt, Start
 from inaproto.wire.ina_messages import InaPark, InaStands
+from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_tree_moves import (
     CONFIG,
@@ -101,7 +102,7 @@ def test_a_ring_of_a_host_that_cannot_park_leaves_the_switches_for_good() -> Non
 
 
 def test_a_ring_of_a_host_that_cannot_park_stays_where_it_is_wished_to_be() -> None:
-    world = begun(old=[1], shape_on=lambda hosts, tree: SPINE0 if tree is None else tree)
+    world = begun(old=[1], **TWO_SPINES)
     assert wish(world, 3, SPINE0) == []
     assert state(world) == TreeState("train", HOSTS, 3, "standing", "shared")
     world.broken(1, 20)

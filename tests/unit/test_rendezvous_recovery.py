@@ -49,6 +49,7 @@ from inaproto.wire.control_messages import (
     Start,
     encode_message,
 )
+from tests.unit.rendezvous_fabrics import fabric_adding
 from tests.unit.rendezvous_members import hello, member
 
 T = TypeVar("T", bound=Message)
@@ -62,8 +63,9 @@ class World:
     def __init__(
         self, *, size: int = 3, epoch: int = 1, arrive: bool = True, plan: ReductionPlan | None = None
     ) -> None:
+        switches, self.at = ((), ("",) * size) if plan is None else fabric_adding(plan)
         config = RendezvousConfig(
-            recover_ns=RECOVER_NS, epoch=epoch, first_ring_id=100 * epoch, plan_of=lambda hosts: plan
+            recover_ns=RECOVER_NS, epoch=epoch, first_ring_id=100 * epoch, switches=switches
         )
         self.core = Rendezvous(config)
         self.now = 0
@@ -100,7 +102,7 @@ class World:
         return {name: count for name, count in self.core.view().counters.items() if count}
 
     def arrive(self, host: int) -> None:
-        self.step(HostArrived(self.session[host], hello(host)))
+        self.step(HostArrived(self.session[host], replace(hello(host), switch=self.at[host])))
 
     def asks(self, rank: int, progress: int | None = None, **changes: Any) -> list[RendezvousAction]:
         asked: Member = replace(member(rank, size=self.size), progress=progress)

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.events import (
     HostArrived,
     MemberAsked,
@@ -39,7 +40,7 @@ from inaproto.wire.control_messages import (
     Ring,
     RingPath,
 )
-from tests.unit.rendezvous_members import hello, ip, member
+from tests.unit.rendezvous_members import hello, member
 from tests.unit.test_rendezvous_recovery import World, failure, sent
 
 
@@ -375,13 +376,21 @@ def test_the_ends_of_so_many_jobs_are_remembered() -> None:
         assert why_ended(world, job) == "all its ranks left"
 
 
-def test_the_plan_is_asked_for_by_the_addresses_of_the_ranks() -> None:
-    asked: list[tuple[bytes, ...]] = []
-    world = World()
-    world.core._config = replace(world.core._config, plan_of=asked.append)
+def test_the_plan_follows_from_where_the_hosts_of_the_ranks_are() -> None:
+    plan = ReductionPlan((0, (1, 2)))
+    world = World(plan=plan)
     for rank in range(3):
         world.asks(rank)
-    assert asked == [(ip(0), ip(1), ip(2))]
+    assert world.job.plan == str(plan)
+    world.broken(0)
+    world.step(SessionEnded(world.session[2], "it moves"))
+    world.session[2] = SessionId(12)
+    world.at = (world.at[0], world.at[1], world.at[0])
+    world.arrive(2)
+    world.asks(2, 0)
+    for rank in range(3):
+        world.halted(rank, 0)
+    assert world.job.plan == str(ReductionPlan((0, (1,), 2))), "it came back at another switch"
 
 
 # --- the recovery of one job

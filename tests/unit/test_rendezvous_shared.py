@@ -53,7 +53,7 @@ def halted(
 ) -> list[RendezvousAction]:
     """The host answers ``Halt`` with two links."""
     name = changes.pop("job", "train")
-    [ring_id] = [view.ring_id for view in world.core.view().jobs if view.name == name]
+    [ring_id] = [view.ring_id for view in world.jobs if view.name == name]
     link = member(0, host=host)
     ina_out, ina_into = ina_link(host, **changes)
     told = Halted(
@@ -309,7 +309,7 @@ def test_a_second_link_with_other_slots_or_of_another_host_is_refused() -> None:
 
 
 def test_hosts_that_no_chain_can_follow_are_refused_in_words() -> None:
-    world = World(THREE, plan_of=lambda hosts: ReductionPlan(((0, 2), 1)))
+    world = World(THREE, plan=ReductionPlan(((0, 2), 1)))
     actions = asks_all(world)
     [words] = {error.message for _, error in sent(actions, Error)}
     assert words.startswith("job 'train' asked for the path shared, but its hosts cannot sum in the order")

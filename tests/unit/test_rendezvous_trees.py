@@ -10,6 +10,7 @@ from inaproto.core.switch.accelerator import InstallRing, RemoveRing
 from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.wire.control_messages import Start
 from inaproto.wire.ina_messages import InaPark, InaStands
+from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_tree_moves import (
     CONFIG,
@@ -129,7 +130,7 @@ def test_a_move_wished_at_once_goes_by_way_of_being_parked() -> None:
 
 def test_a_wish_for_the_tree_on_which_it_stands_takes_its_epoch_over() -> None:
     """Though it was laid on the fabric's own, unnamed: whether it is the same ring counts."""
-    world = started(shape_on=lambda hosts, tree: SPINE0 if tree is None else tree)
+    world = started(**TWO_SPINES)
     assert wish(world, 5, SPINE0) == []
     assert state(world) == TreeState("train", HOSTS, 5, "standing", "shared")
     wish(world, 6, SPINE1)
@@ -186,7 +187,7 @@ def test_one_that_parks_parks_whatever_is_wished_meanwhile() -> None:
 
 
 def test_back_to_the_old_tree_while_it_parks_the_ring_never_leaves_the_switches() -> None:
-    world = started(shape_on=lambda hosts, tree: SPINE0 if tree is None else tree)
+    world = started(**TWO_SPINES)
     ring_id = world.job.ina_ring_id
     wish(world, 3, None)
     parks(world, 0, 9, 3)

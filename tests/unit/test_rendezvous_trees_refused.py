@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.events import (
     MemberAsked,
     MemberParked,
@@ -25,6 +24,7 @@ from inaproto.core.switch.accelerator import RemoveRing, RingFault, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Failed, Halt, Ready, Ring, Start
 from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
+from tests.unit.rendezvous_fabrics import CROSSED, IN_TURN, OTHER, OTHER_PLAN, THREE_LEAVES, TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_tree_moves import (
     CONFIG,
@@ -110,7 +110,7 @@ def test_a_wish_that_comes_while_hosts_connect_is_followed_before_they_start(
 
 
 def test_a_wish_for_the_same_tree_while_hosts_connect_is_taken_over() -> None:
-    world, _ = joined(shape_on=lambda hosts, tree: None, **CONFIG)
+    world, _ = joined(**TWO_SPINES, **CONFIG)
     assert wish(world, 2, SPINE0) == []
     assert (state(world).phase, state(world).epoch) == ("moving", 2)
     wish(world, 3, None)
@@ -295,43 +295,40 @@ def test_a_ring_that_begins_parked_is_asked_for_again_before_its_start_too() -> 
 
 
 def test_a_tree_that_adds_in_another_order_is_refused_and_the_ring_stays_parked() -> None:
-    other = ReductionPlan(((0, 1), 2))
-    world = started(plan_on=lambda hosts, tree: other if tree == SPINE1 else None)
+    world = started(**THREE_LEAVES)
     parked(world)
-    said = wish(world, 4, SPINE1)
-    reason = "the tree of spine1 adds in another order than [[0, 3], 1, 2]"
+    said = wish(world, 4, OTHER)
+    reason = "the tree of spine1 adds in another order than [[[0, 3]], [1], [2]]"
     assert said == [Noted(f"job train: its ring stays parked: {reason}", is_problem=True)]
     assert state(world) == TreeState("train", HOSTS, 4, "refused", reason=reason)
-    assert wish(world, 4, SPINE1) == [], "said once"
+    assert wish(world, 4, OTHER) == [], "said once"
     assert wish(world, 5, None) == []
     assert state(world) == TreeState("train", HOSTS, 5, "parked")
-    stand(world, wish(world, 6, SPINE0))
+    stand(world, wish(world, 6, IN_TURN))
     assert state(world).phase == "standing"
 
 
 @pytest.mark.parametrize("is_parked", [False, True], ids=["standing", "parked"])
 def test_a_tree_that_adds_in_another_order_is_followed_anew_where_that_is_wished(is_parked: bool) -> None:
-    other = ReductionPlan(((0, 1), 2))
-    world = started(plan_on=lambda hosts, tree: other if tree == SPINE1 else None)
+    world = started(**THREE_LEAVES)
     if is_parked:
         parked(world)
-    said = wish(world, 4, SPINE1, anew=True)
+    said = wish(world, 4, OTHER, anew=True)
     halts = [halt for _, halt in sent(said, Halt)]
     assert {halt.reason for halt in halts} == {"to go along the tree of spine1, which adds in another order"}
-    assert world.job.plan == str(other.over([(0, 3), (1,), (2,)])), "hosts hear what slots it needs"
-    assert wish(world, 4, SPINE1, anew=True) == [], "once"
+    assert world.job.plan == str(OTHER_PLAN.over([(0, 3), (1,), (2,)])), "hosts hear what slots it needs"
+    assert wish(world, 4, OTHER, anew=True) == [], "once"
     halted_all(world, 9)
     stand(world, world.ready())
     assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
     counters = world.core.view().counters
     assert (counters["generations_for_trees"], counters["recoveries"]) == (1, 1)
-    assert wish(world, 5, SPINE1, anew=True) == [], "it is there"
+    assert wish(world, 5, OTHER, anew=True) == [], "it is there"
 
 
 def test_a_ring_whose_hosts_connect_goes_there_anew_when_they_have_begun() -> None:
-    other = ReductionPlan(((0, 1), 2))
-    world, _ = joined(**CONFIG | {"plan_on": lambda hosts, tree: other if tree == SPINE1 else None})
-    assert sent(wish(world, 4, SPINE1, anew=True), Halt) == []
+    world, _ = joined(**CONFIG | THREE_LEAVES)
+    assert sent(wish(world, 4, OTHER, anew=True), Halt) == []
     assert {halt.reason for _, halt in sent(world.ready(), Halt)} == {
         "to go along the tree of spine1, which adds in another order"
     }
@@ -341,29 +338,26 @@ def test_a_ring_whose_hosts_connect_goes_there_anew_when_they_have_begun() -> No
 
 
 def test_an_order_in_which_hosts_cannot_sum_is_refused_though_it_is_wished_anew() -> None:
-    crossed = ReductionPlan(((0, 2), 1))
-    world = started(plan_on=lambda hosts, tree: crossed if tree == SPINE1 else None)
+    world = started(**THREE_LEAVES)
     parked(world)
-    assert sent(wish(world, 4, SPINE1, anew=True), Halt) == []
+    assert sent(wish(world, 4, CROSSED, anew=True), Halt) == []
     assert state(world).phase == "refused"
 
 
 def test_the_next_generation_adds_as_the_tree_does_that_is_wished() -> None:
-    other = ReductionPlan(((0, 1), 2))
-    world = started(plan_on=lambda hosts, tree: other if tree == SPINE1 else None)
+    world = started(**THREE_LEAVES)
     parked(world)
-    wish(world, 4, SPINE1)
+    wish(world, 4, OTHER)
     world.broken(1, 9)
     halted_all(world, 9)
-    assert world.job.plan == str(other.over([(0, 3), (1,), (2,)]))
+    assert world.job.plan == str(OTHER_PLAN.over([(0, 3), (1,), (2,)]))
     stand(world, world.ready())
     assert state(world) == TreeState("train", HOSTS, 4, "standing", "shared@spine1")
 
 
 def test_a_tree_that_no_chain_can_follow_is_refused_before_it_harms_the_job() -> None:
-    crossed = ReductionPlan(((0, 2), 1))
-    world = World({0: (0, 3), 1: (1,), 2: (2,)}, plan_on=lambda hosts, tree: crossed, **CONFIG)
-    wish(world, 4, SPINE1)
+    world = World({0: (0, 3), 1: (1,), 2: (2,)}, **THREE_LEAVES, **CONFIG)
+    wish(world, 4, CROSSED)
     asks_all(world)
     actions = halted_all(world)
     assert sent(actions, Failed) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,9 @@ from inaproto.core.rendezvous.events import RoomMade
 from inaproto.core.rendezvous.fabric.control import NO_WAY, SWITCH_LOST, TRUNK_LOST, TreeControl
 from inaproto.core.rendezvous.fabric.events import (
     Admit,
-    FabricSwitch,
     Faulted,
     HostSeen,
     Installed,
-    LinkUp,
     Order,
     Refused,
     Release,
@@ -28,8 +27,8 @@ from inaproto.core.rendezvous.fabric.events import (
     TreeControlConfig,
     TrunkSaid,
 )
-from inaproto.core.rendezvous.fabric.shapes import plan_of, roles_of
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.fabric.shapes import plan_of, roles_of, shape_of
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, LinkUp
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import LocalMisuse
 from inaproto.units import Instant, PortId, S
@@ -119,31 +118,30 @@ def test_the_assigned_root_stays_the_root_where_a_lower_switch_would_do() -> Non
 
 
 def test_hosts_add_in_the_order_of_the_assigned_tree() -> None:
-    config = TreeControlConfig(two_spines(), {ip(0): "leaf0", ip(1): "leaf1", ip(2): "leaf0"})
-    hosts = tuple(ip(rank) for rank in range(3))
-    own = plan_of(config, hosts)
+    switches, seats = two_spines(), ("leaf0", "leaf1", "leaf0")
+    own = plan_of(switches, seats)
     assert own is not None
-    assert plan_of(config, hosts, tree=ALONG_1) == own, "two roots over the same leaves add alike"
-    assert plan_of(config, hosts, tree=FabricTree("spine1", (("leaf0", "spine1"),))) is None
-    assert plan_of(config, (ip(9),), tree=ALONG_1) is None
-    one_rack = hosts[:1] + hosts[2:]
-    assert plan_of(config, one_rack, tree=ALONG_1) != plan_of(config, one_rack)
-    core = TreeControl(config)
-    assert core.plan_of(hosts, ALONG_1) == own
-    assert core.plan_of(one_rack, ALONG_1) == plan_of(config, one_rack, tree=ALONG_1)
+    assert plan_of(switches, seats, ALONG_1) == own, "two roots over the same leaves add alike"
+    assert plan_of(switches, seats, FabricTree("spine1", (("leaf0", "spine1"),))) is None
+    assert plan_of(switches, ("",), ALONG_1) is None
+    one_rack = seats[:1] + seats[2:]
+    assert plan_of(switches, one_rack, ALONG_1) != plan_of(switches, one_rack)
 
 
 def test_trees_along_which_a_ring_is_the_same_are_told_from_others() -> None:
-    core = TreeControl(TreeControlConfig(two_spines(), {ip(0): "leaf0", ip(1): "leaf1", ip(2): "leaf0"}))
-    both, one_rack, strange = (ip(0), ip(1)), (ip(0), ip(2)), (ip(0), ip(9))
-    assert core.shape_of(both, ALONG_0) == core.shape_of(both)
-    assert core.shape_of(both, ALONG_1) != core.shape_of(both)
+    both, one_rack, strange = LEAVES, ("leaf0", "leaf0"), ("leaf0", "")
+
+    def shape(seats: tuple[str, ...], tree: FabricTree | None = None) -> Hashable:
+        return shape_of(two_spines(), seats, tree)
+
+    assert shape(both, ALONG_0) == shape(both)
+    assert shape(both, ALONG_1) != shape(both)
     fewer = FabricTree("spine1", (("leaf0", "spine1"),))
-    assert core.shape_of(one_rack, ALONG_1) == core.shape_of(one_rack, fewer)
-    assert core.shape_of(one_rack, FabricTree("leaf0")) == core.shape_of(one_rack)
-    assert core.shape_of(both, fewer) == fewer
-    assert (core.shape_of(strange, ALONG_1), core.shape_of(strange)) == (ALONG_1, None)
-    assert hash(core.shape_of(both)) == hash(core.shape_of(both, ALONG_0))
+    assert shape(one_rack, ALONG_1) == shape(one_rack, fewer)
+    assert shape(one_rack, FabricTree("leaf0")) == shape(one_rack)
+    assert shape(both, fewer) == fewer
+    assert (shape(strange, ALONG_1), shape(strange)) == (ALONG_1, None)
+    assert hash(shape(both)) == hash(shape(both, ALONG_0))
 
 
 @pytest.mark.parametrize(
@@ -238,11 +236,11 @@ def test_a_tree_may_lead_down_a_trunk_and_over_switches_that_only_pass_on() -> N
     assert [(passed.peer, passed.port) for passed in spine1.passes] == [("leaf1", 2)]
     assert leaf1.parent is not None
     assert (leaf1.parent.peer, leaf1.parent.port, leaf1.below) == ("leaf0", 2, ())
-    hosts = (ip(0), ip(1))
-    assert world.core.plan_of(hosts, along).to_lists() == [0, [1]]  # type: ignore[union-attr]
+    fabric = world.config.switches
+    assert plan_of(fabric, LEAVES, along).to_lists() == [0, [1]]  # type: ignore[union-attr]
     added = FabricTree("leaf0", along.above)
-    assert world.core.plan_of(hosts, added).to_lists() == [0, [[1]]]  # type: ignore[union-attr]
-    assert world.core.shape_of(hosts, along) != world.core.shape_of(hosts, added)
+    assert plan_of(fabric, LEAVES, added).to_lists() == [0, [[1]]]  # type: ignore[union-attr]
+    assert shape_of(fabric, LEAVES, along) != shape_of(fabric, LEAVES, added)
     assert roles_of(world.config, spec(2), tree=ALONG_0)["leaf0"].below is None  # type: ignore[union-attr]
 
 

@@ -13,7 +13,6 @@ from inaproto.core.rendezvous.events import Send, SessionId
 from inaproto.core.rendezvous.fabric.control import HANDLERS, SWITCH_LOST, Phase, TreeControl
 from inaproto.core.rendezvous.fabric.events import (
     Admit,
-    FabricSwitch,
     Faulted,
     HostSeen,
     Installed,
@@ -33,6 +32,7 @@ from inaproto.core.rendezvous.fabric.events import (
     TreeView,
 )
 from inaproto.core.rendezvous.fabric.shapes import roles_of, tree_of
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import FlowSpec, RingSpec
 from inaproto.errors import LocalMisuse
@@ -376,10 +376,6 @@ def test_hosts_are_where_they_were_seen_last() -> None:
     control = Controlled(["leaf0", "leaf0"])
     assert control.step(HostSeen(ip(1), "leaf1")) == []
     assert control.want() == ["mid", "leaf0", "leaf1"]
-    plan = control.core.plan_of((ip(0), ip(1)))
-    assert plan is not None
-    assert plan.to_lists() == [[0], [1]]
-    assert control.core.plan_of((ip(0), ip(9))) is None
 
 
 def test_a_host_at_an_unknown_switch_is_not_seen() -> None:
@@ -390,10 +386,15 @@ def test_a_host_at_an_unknown_switch_is_not_seen() -> None:
 
 def test_the_host_seen_longest_ago_makes_room() -> None:
     core = TreeControl(TreeControlConfig(fabric(), {}, hosts_max=2))
+    core.step(SwitchArrived("leaf0"), Instant(0))
     for rank in (0, 1, 0, 2):
         core.step(HostSeen(ip(rank), "leaf0"), Instant(0))
-    assert core.plan_of((ip(0), ip(2))) is not None
-    assert core.plan_of((ip(0), ip(1))) is None
+    first, unknown, known = spec(2), spec(2, 8), spec(2, 9)
+    known = replace(known, flows=(first.flows[0], replace(first.flows[1], src_ip=ip(2))))
+    assert core.step(RingWanted(unknown), Instant(0)) == [
+        Tell(RingRefused(8, "a rank's host is at no switch of the fabric"))
+    ]
+    assert [type(action) for action in core.step(RingWanted(known), Instant(0))] == [Order]
 
 
 def test_trees_refusals_and_losses_are_counted() -> None:

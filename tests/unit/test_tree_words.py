@@ -10,7 +10,6 @@ from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch, compo
 from inaproto.core.rendezvous.events import Send, SessionId
 from inaproto.core.rendezvous.fabric.control import SWITCH_LOST
 from inaproto.core.rendezvous.fabric.events import (
-    FabricSwitch,
     Order,
     RingWanted,
     StartAsked,
@@ -20,6 +19,7 @@ from inaproto.core.rendezvous.fabric.events import (
     TreeControlConfig,
 )
 from inaproto.core.rendezvous.fabric.shapes import plan_of
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch
 from inaproto.core.switch.accelerator import InstallRing, RingFault
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.client_messages import Ok
@@ -148,8 +148,8 @@ def test_what_is_no_start_concerns_no_ring() -> None:
 
 def test_the_plan_of_a_job_is_that_of_its_tree() -> None:
     world = Controlled(["leaf0", "leaf1", "leaf0"])
-    hosts = tuple(world.config.hosts)
-    plan = plan_of(world.config, hosts)
+    seats = tuple(world.config.hosts.values())
+    plan = plan_of(world.config.switches, seats)
     assert plan is not None
     assert plan.to_lists() == [[0, 2], [1]]
-    assert plan_of(world.config, (hosts[0], b"none")) is None
+    assert plan_of(world.config.switches, (seats[0], "")) is None

@@ -5,12 +5,11 @@ What the accelerator says of a ring is an event here, and what it is told of a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NewType
 
-from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree
 from inaproto.core.rendezvous.path_costs import IN_DEGREE_DEFAULT, LinkFigures
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import PoolSpec, RingSpec
@@ -35,27 +34,6 @@ SessionId = NewType("SessionId", int)
 """One connection of a host daemon; never used twice."""
 
 
-PlanOn = Callable[[tuple[bytes, ...], FabricTree], ReductionPlan | None]
-"""As ``PlanOf``, where the ring is on that tree."""
-
-
-ShapeOn = Callable[[tuple[bytes, ...], FabricTree | None], Hashable]
-"""What a ring of those hosts is on a tree, None being the fabric's own: equal where it is the same. Pure."""
-
-
-PlanOf = Callable[[tuple[bytes, ...]], ReductionPlan | None]
-"""The plan over a ring's positions, from the IP address of the host at each; None: all in order. Pure."""
-
-
-def flat_plan(hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> None:
-    """All hosts are summed at one switch."""
-
-
-def itself(hosts: tuple[bytes, ...], tree: FabricTree | None) -> FabricTree | None:
-    """Each tree is another."""
-    return tree
-
-
 @dataclass(frozen=True, slots=True)
 class RendezvousConfig:
     """Raises ``LocalMisuse`` if rings that it allows do not fit in the PSN space."""
@@ -78,10 +56,6 @@ class RendezvousConfig:
     """How long hosts may take to park a ring; then its generation ends. 0, or no ``recover_ns``: for ever."""
     regroupings_max: int = 64
     """Elastic jobs whose survivors regroup, at once."""
-    plan_of: PlanOf = flat_plan
-    """What every path of a job follows, so that all give the same bytes."""
-    plan_on: PlanOn = flat_plan
-    shape_on: ShapeOn = itself
     links: LinkFigures | None = None
     """By which the hosts' path is chosen; None: a chain where one can follow the plan, else an overlay."""
     switch_rate_bps: int = 0
@@ -90,6 +64,11 @@ class RendezvousConfig:
     """For which it is chosen."""
     in_degree: int = IN_DEGREE_DEFAULT
     """Bound of overlays whose costs are not known."""
+    switches: tuple[FabricSwitch, ...] = ()
+    """The fabric, whose trees say in which order every path of a job adds, so that all give the same bytes;
+    empty: one switch, which adds all in order."""
+    along: FabricTree | None = None
+    """The tree along which rings go of which nothing is wished; None: the fabric's own."""
     root: str = ""
     """Of the fabric's own tree: rings on trees with that root have ``pool``, others one for each root."""
     pool: PoolSpec | None = None
@@ -244,21 +223,21 @@ class LinkMeasured:
     rate_bps: int
 
 
-RendezvousEvent = (
+HostEvent = (
     HostArrived
     | LinkMeasured
     | SessionEnded
     | MemberAsked
     | MemberEvent
     | MemberRegroups
-    | RingFault
-    | RingRefused
-    | RingStands
     | TreesWished
-    | RoomMade
     | Woke
     | ShuttingDown
 )
+"""What hosts, a controller, the clock and the switch itself say."""
+RingSaid = RingFault | RingRefused | RingStands | RoomMade
+"""What becomes of rings in the switches."""
+RendezvousEvent = HostEvent | RingSaid
 
 
 # --- actions

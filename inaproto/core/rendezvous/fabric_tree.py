@@ -10,7 +10,13 @@ that was planned for its rate and its traffic (PARING) is rooted where that is b
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from inaproto.core.plan.aggregation_tree import SwitchAddress
+from inaproto.units import PortId
+
+_NO_PORT: Final = PortId(0)
 
 Link = tuple[str, str]
 """Two switches, the lower first: the one farther from the root."""
@@ -24,3 +30,41 @@ class FabricTree(NamedTuple):
     """Each switch of the tree but the root with the one above it, sorted."""
     passing: tuple[str, ...] = ()
     """Those of them that add nothing up for this tree and send on what is added below them, sorted."""
+
+
+class LinkUp(NamedTuple):
+    """From a switch to one above it."""
+
+    above: str
+    port_up: PortId
+    """Of the lower switch, towards the upper."""
+    port_down: PortId
+    """Of the upper switch, towards the lower."""
+
+
+@dataclass(frozen=True, slots=True)
+class FabricSwitch:
+    """A switch of the fabric and its links upward.
+
+    ``above`` is that of the fabric's own tree; None: this is the root, which is the first, or a further root,
+    to which only further links lead.
+    """
+
+    name: str
+    address: SwitchAddress
+    above: str | None = None
+    port_up: PortId = _NO_PORT
+    """Of this switch, towards the one above."""
+    port_down: PortId = _NO_PORT
+    """Of the one above, towards this switch."""
+    aggregates: bool = True
+    passes_sums: bool = False
+    """Of one that does not aggregate: switches below it do all the same, and it sends their sums on."""
+    further: tuple[LinkUp, ...] = ()
+    """For rings along assigned trees only."""
+
+    @property
+    def links(self) -> tuple[LinkUp, ...]:
+        """All that lead up."""
+        own = () if self.above is None else (LinkUp(self.above, self.port_up, self.port_down),)
+        return (*own, *self.further)

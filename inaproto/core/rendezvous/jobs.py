@@ -57,6 +57,8 @@ class Seat:
     """Its host has lost its connection, and may come back."""
     instance: str = ""
     """Of its host daemon."""
+    switch: str = ""
+    """At which its host is; empty: at the only one."""
     halted: bool = False
     """It has said how far it is since the ring ended: ``member.progress``."""
     overlays: bool = False
@@ -298,6 +300,11 @@ class Job:
     def position_of(self, seat: Seat) -> int:
         """Of its host."""
         return next(at for at, its in enumerate(self.members()) if its.host == seat.member.host)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """At which its hosts are, by position."""
+        return tuple(its.seats[0].switch for its in self.members())
 
     def at(self, session: SessionId) -> list[Seat]:
         """Seats that are held through this session, in rank order; not those that are away."""

@@ -105,6 +105,7 @@ class JobLife:
         seat = job.seats[member.rank] = Seat(event.session, member, left_after=member.left_after)
         hello = self._hosts[event.session].hello
         seat.instance, seat.overlays = hello.instance, hello.overlays
+        seat.switch = hello.switch or self._config.root
         if member.progress is not None:
             job.recovery.wait(self._now, self._config.recover_ns)
         if member.progress is None:

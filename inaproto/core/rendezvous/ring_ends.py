@@ -188,7 +188,8 @@ class RingEnds(JobLife):
         if beside and (refusal := refuse_beside(beside[0].member, member)):
             return self._refuse(event.session, member, refusal)
         seat.session, seat.member, seat.is_away, seat.below = event.session, member, False, ()
-        seat.overlays = self._hosts[event.session].hello.overlays
+        hello = self._hosts[event.session].hello
+        seat.overlays, seat.switch = hello.overlays, hello.switch or self._config.root
         if member.left_after is not None:
             seat.left_after = member.left_after
         if any(other.is_away and other.member.host == member.host for other in job.in_order()):

@@ -23,10 +23,11 @@ there were no wishes; a wish that is withdrawn changes nothing before the genera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.events import (
     MemberParked,
     Noted,
@@ -37,6 +38,7 @@ from inaproto.core.rendezvous.events import (
     TreeWished,
     WantRing,
 )
+from inaproto.core.rendezvous.fabric.shapes import plan_of, shape_of
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.job_tree import TreeIs
 from inaproto.core.rendezvous.jobs import Job, Phase, ring_spec
@@ -71,17 +73,27 @@ class TreeMoves(RingEnds):
 
     def _plan(self, job: Job) -> None:
         """Of the next generation; a wish that it cannot keep to is not followed."""
-        hosts, wish = _hosts(job), self._wishes.get(job.name)
+        wish = self._wishes.get(job.name)
         job.tree.refused = ""
         if wish is not None and job.is_shared and self._must_leave(job, wish):
             job.tree.epoch = wish.epoch
         if wish is not None and wish.tree is not None and job.is_shared:
-            job.plan = self._config.plan_on(hosts, wish.tree)
+            job.plan = self._plan_on(job, wish.tree)
             if job.can_chain:
                 return
             job.tree.refused = f"its hosts cannot sum in the order {job.rank_plan}, as that tree does"
             job.tree.epoch = wish.epoch
-        job.plan = self._config.plan_of(hosts)
+        job.plan = self._plan_on(job, None)
+
+    def _plan_on(self, job: Job, tree: FabricTree | None) -> ReductionPlan | None:
+        """What its ring adds along that tree (None: where nothing is wished); None: all in order."""
+        switches = self._config.switches
+        return plan_of(switches, job.switches, tree or self._config.along) if switches else None
+
+    def _shape_on(self, job: Job, tree: FabricTree | None) -> Hashable:
+        """Equal where its ring is the same."""
+        switches = self._config.switches
+        return shape_of(switches, job.switches, tree or self._config.along) if switches else tree
 
     def _lay(self, job: Job, ring_key: int) -> list[RendezvousAction]:
         """The ring through the switches of a generation that begins, of two hosts or more."""
@@ -105,7 +117,8 @@ class TreeMoves(RingEnds):
     def _install(self, job: Job, spec: RingSpec, tree: FabricTree | None) -> list[RendezvousAction]:
         job.installed = spec.ring_id
         self._rings[job.installed] = job.name
-        return [InstallRing(spec) if tree is None else WantRing(spec, tree)]
+        along = tree or self._config.along
+        return [InstallRing(spec) if along is None else WantRing(spec, along)]
 
     def _pool_of(self, tree: FabricTree | None) -> PoolSpec | None:
         """One for each root."""
@@ -243,7 +256,7 @@ class TreeMoves(RingEnds):
         if self._begins_anew(job, wish):
             # Before its hosts have begun nothing is halted: they are followed up when they have.
             return self._begin_anew(job, wish) if job.phase is Phase.RUNNING else []
-        plan = self._config.plan_on(_hosts(job), wish.tree)
+        plan = self._plan_on(job, wish.tree)
         if plan != job.plan:
             tree.epoch = wish.epoch
             tree.refused = f"{_named(wish.tree)} adds in another order than {job.rank_plan}"
@@ -254,13 +267,13 @@ class TreeMoves(RingEnds):
         """Whether its next generation is to begin for another order, in which its hosts can sum, too."""
         if not wish.anew or wish.tree is None or wish.epoch == job.tree.epoch:
             return False
-        plan = self._config.plan_on(_hosts(job), wish.tree)
+        plan = self._plan_on(job, wish.tree)
         return plan is not None and plan != job.plan and list(plan.ranks) == list(range(plan.size))
 
     def _begin_anew(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
         assert wish.tree is not None, "it begins anew for a tree"
         job.tree.epoch = wish.epoch
-        job.plan = self._config.plan_on(_hosts(job), wish.tree)  # its hosts hear what slots that needs
+        job.plan = self._plan_on(job, wish.tree)  # its hosts hear what slots that needs
         self._counters["generations_for_trees"] += 1
         return self._halt(job, f"to go along {_named(wish.tree)}, which adds in another order")
 
@@ -268,10 +281,10 @@ class TreeMoves(RingEnds):
         """Whether its ring would be the one that it is."""
         if wish.tree is None:
             return False
-        tree, hosts, shape_on = job.tree, _hosts(job), self._config.shape_on
+        tree = job.tree
         if self._pool_of(wish.tree) != tree.pool:
             return False
-        return wish.tree == tree.tree or shape_on(hosts, wish.tree) == shape_on(hosts, tree.tree)
+        return wish.tree == tree.tree or self._shape_on(job, wish.tree) == self._shape_on(job, tree.tree)
 
     def _take_away(self, job: Job) -> list[RendezvousAction]:
         """Out of the switches: its generation goes on, and it may come back."""
@@ -342,11 +355,6 @@ def stands(message: Message) -> int:
             return message.ring_id
         case _:
             return 0
-
-
-def _hosts(job: Job) -> tuple[bytes, ...]:
-    """IP addresses, by position."""
-    return tuple(its.member.out.ip for its in job.members())
 
 
 def _named(tree: FabricTree | None) -> str:

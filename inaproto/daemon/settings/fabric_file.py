@@ -36,7 +36,8 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress
-from inaproto.core.rendezvous.fabric.events import FabricSwitch, LinkUp, TreeControlConfig
+from inaproto.core.rendezvous.fabric.events import TreeControlConfig
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
 from inaproto.daemon.net.names import CONTROL_SOCKET, PORTS_SOCKET, require_name, trunk_socket
 from inaproto.daemon.net.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError

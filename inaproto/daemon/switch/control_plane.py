@@ -1,34 +1,30 @@
-"""The control plane: hosts' and switches' sessions, the rendezvous and, in a fabric, the control of trees.
+"""Drives the control plane: sessions of hosts and switches, the clock, the switch's own accelerator, the log.
 
-It runs in the switch that is alone, or in the root of a fabric, and goes down with it. The rendezvous
-decides who belongs to which ring, :class:`~inaproto.core.rendezvous.fabric.control.TreeControl` which switch
-does what for it; where there is only one switch, the rendezvous' orders go straight to its accelerator.
+What is decided is decided by :class:`inaproto.core.rendezvous.control_plane.ControlPlane`, in the switch that
+is alone or in the root of a fabric, and goes down with it.
 
-Invariants: the cores are stepped from synchronous code only, so no step sees another half done; what one
-core or the accelerator says to another goes through a queue and is never a call back into a running step. A
-host is welcome, and stays, only while the switch at which its NIC is has its ports open. One task keeps the
-deadlines of both cores.
+Invariants: the core is stepped from synchronous code only, so no step sees another half done; what
+performing its actions causes is an event for a later step. A host is welcome, and stays, only while the
+switch at which its NIC is has its ports open. One task keeps the core's deadline.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, assert_never
 
 import trio
 
+from inaproto.core.rendezvous.control_plane import ControlAction, ControlEvent, TreesChanged
+from inaproto.core.rendezvous.control_plane import ControlPlane as Core
 from inaproto.core.rendezvous.events import (
     LinkMeasured,
     Noted,
     RefuseHost,
-    RendezvousAction,
     RendezvousConfig,
-    RendezvousEvent,
-    RingStands,
     Send,
     SessionEnded,
     SessionId,
@@ -36,34 +32,20 @@ from inaproto.core.rendezvous.events import (
     TreeState,
     TreesWished,
     TreeWished,
-    WantRing,
     WelcomeHost,
     Woke,
-    flat_plan,
-    itself,
 )
-from inaproto.core.rendezvous.fabric.control import TreeControl
 from inaproto.core.rendezvous.fabric.events import (
     Admit,
     Faulted,
-    HostSeen,
     Installed,
     Order,
     Refused,
-    Release,
-    RingGone,
-    RingWanted,
-    StartAsked,
     SwitchArrived,
     SwitchLost,
-    Tell,
-    TimePassed,
-    TreeAction,
-    TreeEvent,
     TrunkSaid,
 )
-from inaproto.core.rendezvous.rendezvous import Rendezvous
-from inaproto.core.rendezvous.tree_moves import stands
+from inaproto.core.step_queue import StepQueue
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import SHARED_POOL, PoolSpec
 from inaproto.daemon.net.session_rules import Guard
@@ -77,9 +59,8 @@ from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.daemon.switch.ring_records import install_message
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
-from inaproto.units import MS, US, Instant, S
-from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Start, Welcome
-from inaproto.wire.ina_messages import InaStands
+from inaproto.units import MS, US, S
+from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Welcome
 from inaproto.wire.link_messages import LinkProbed, LinkProbeWord
 from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 
@@ -87,11 +68,8 @@ log = logging.getLogger("inaproto.switch")
 
 SESSIONS_SPARE = 32
 """Control sessions beyond one per port: hosts that reconnect, and ``inaproto status``."""
-TRUNK_WAIT_S = 5.0
-"""How long a ring waits for a trunk where rings that end are not recovered (``recover_ms`` is 0)."""
 LINKS_SHOWN = 64
 """The newest."""
-ControlEvent = RendezvousEvent | TreeEvent
 
 
 class ControlPlane:
@@ -115,16 +93,9 @@ class ControlPlane:
         self._place = place
         self._boot_id = boot_id
         self._order = order
-        self._refused: dict[int, None] = {}
-        """Of a switch alone: rings that it does not have, until the rendezvous gives them up."""
         self._blame = blame
         self._switch_lost = switch_lost
-        self._trees = None
-        if place is not None:
-            wait_ns = settings.recover_ms * MS or round(TRUNK_WAIT_S * S)
-            self._trees = TreeControl(replace(place.fabric.tree_config(), wait_ns=wait_ns))
-        trees = self._trees
-        self._rendezvous = Rendezvous(
+        self._core = Core(
             RendezvousConfig(
                 jobs_max=settings.rings_max,
                 ranks_max=settings.ranks_max,
@@ -132,15 +103,12 @@ class ControlPlane:
                 recover_ns=settings.recover_ms * MS,
                 boot_id=boot_id,
                 first_ring_id=1 + random_bits(31),  # hosts may still speak of a ring of an earlier boot
-                plan_of=flat_plan if trees is None else trees.plan_of,
-                plan_on=flat_plan if trees is None else trees.plan_of,
-                shape_on=itself if trees is None else trees.shape_of,
-                root="" if place is None else place.fabric.root.name,
                 pool=PoolSpec(SHARED_POOL, settings.pool_rings),
                 links=settings.link_figures,
                 switch_rate_bps=settings.switch_mbps * 1_000_000,
                 tensor_bytes=settings.tensor_kib << 10,
-            )
+            ),
+            None if place is None else place.fabric.tree_config(),
         )
         self._switches: dict[str, SessionId] = {}
         """Of the other switches that are connected; the root needs no session."""
@@ -150,10 +118,8 @@ class ControlPlane:
         self._members = None if place is None else FabricMembers(place)
         self.trees_changed: Callable[[], None] = lambda: None
         """Called when ``tree_states()`` may have changed."""
-        self._tree_states: tuple[TreeState, ...] = ()
         self._deadline_changed = trio.Event()
-        self._events: deque[ControlEvent] = deque()
-        self._handling = False
+        self._due: StepQueue[ControlEvent] = StepQueue()
         self.server = ControlServer(
             self.handle,
             status,
@@ -165,23 +131,15 @@ class ControlPlane:
         )
 
     def handle(self, event: ControlEvent) -> None:
-        """Step the core that it is for and perform its actions, then the events that these caused."""
-        self._events.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        deadline = self._deadline
-        try:
-            while self._events:
-                self._step(self._events.popleft())
-        finally:
-            self._handling = False
-        if self._deadline != deadline:
+        """Step the core and perform its actions, then the events that these caused."""
+        deadline = self._core.deadline
+        for due in self._due.put(event):
+            if isinstance(due, SessionEnded):
+                self._probes.session_ended(due.session)
+            for action in self._core.step(due, current_instant()):
+                self._perform(action)
+        if self._core.deadline != deadline:
             self._deadline_changed.set()
-        states = self._rendezvous.tree_states()
-        if states != self._tree_states:
-            self._tree_states = states
-            self.trees_changed()
 
     # --- trees of shared jobs
 
@@ -191,36 +149,19 @@ class ControlPlane:
 
     def tree_states(self) -> tuple[TreeState, ...]:
         """Where the rings of the jobs on the path ``shared`` are; without a job while it gathers."""
-        return self._tree_states
-
-    @property
-    def _deadline(self) -> Instant | None:
-        of_trees = None if self._trees is None else self._trees.deadline
-        return min((at for at in (self._rendezvous.deadline, of_trees) if at is not None), default=None)
-
-    def _step(self, event: ControlEvent) -> None:
-        now = current_instant()
-        if not isinstance(event, TreeEvent):
-            if isinstance(event, SessionEnded):
-                self._probes.session_ended(event.session)
-            for action in self._rendezvous.step(event, now):
-                self._perform(action)
-        elif self._trees is not None:
-            for order in self._trees.step(event, now):
-                self._perform_of_trees(order)
+        return self._core.tree_states()
 
     async def keep_deadlines(self) -> None:
-        """Wake the cores when a deadline has passed, until cancelled."""
+        """Wake the core when its deadline has passed, until cancelled."""
         while True:
             self._deadline_changed = trio.Event()
-            deadline = self._deadline
+            deadline = self._core.deadline
             # A microsecond more, so that the float clock is past the deadline for sure.
             at = math.inf if deadline is None else (deadline + US) / S
             with trio.move_on_at(at):
                 await self._deadline_changed.wait()
             if deadline is not None and current_instant() >= deadline:
                 self.handle(Woke())
-                self.handle(TimePassed())
 
     def shut_down(self, reason: str) -> None:
         """Tell whoever has a ring."""
@@ -228,41 +169,28 @@ class ControlPlane:
 
     def said_of_ring(self, said: RingFault | RingRefused) -> None:
         """By this switch's own accelerator."""
-        if self._place is None:
-            self.handle(said)
-        else:
-            self.switch_said(self._place.name, said)
+        self.switch_said(self._own_name, said)
 
-    # --- orders of the cores
+    @property
+    def _own_name(self) -> str:
+        return "" if self._place is None else self._place.name
 
-    def _perform(self, action: RendezvousAction) -> None:
-        is_fabric = self._trees is not None
+    # --- orders of the core
+
+    def _perform(self, action: ControlAction) -> None:
         match action:
             case Send(session, message):
-                if is_fabric and isinstance(message, Start | InaStands):
-                    self.handle(StartAsked(action))
-                elif not stands(message) or stands(message) not in self._refused:
-                    self._tell_host(session, message)
+                self.server.send(session, message)
             case WelcomeHost(session, hello_id):
                 self._welcome(session, hello_id)
             case RefuseHost(session, error):
                 self.server.refuse(session, error)
-            case InstallRing(spec):
-                if is_fabric:
-                    self.handle(RingWanted(spec))
-                else:
-                    self._install(action)
-            case WantRing(spec, tree):
-                if is_fabric:
-                    self.handle(RingWanted(spec, tree))
-                else:
-                    self._install(InstallRing(spec))
-            case RemoveRing(ring_id):
-                if is_fabric:
-                    self.handle(RingGone(ring_id))
-                else:
-                    self._refused.pop(ring_id, None)
-                    self._order(action)
+            case Order(switch, order):
+                self._to_switch(switch, order)
+            case Admit(switch):
+                self._tell_switch(switch, SwitchAdmit())
+            case TreesChanged():
+                self.trees_changed()
             case Noted(text, is_problem):
                 log.log(logging.WARNING if is_problem else logging.INFO, "%s", text)
             case Blame():
@@ -270,33 +198,8 @@ class ControlPlane:
             case _:
                 assert_never(action)
 
-    def _install(self, order: InstallRing) -> None:
-        """A switch alone: what it refuses the rendezvous hears when it has told hosts of the ring."""
-        self._refused.pop(order.spec.ring_id, None)
-        if not self._order(order):
-            self._refused[order.spec.ring_id] = None
-
-    def _tell_host(self, session: SessionId, message: Message) -> None:
-        self.server.send(session, message)
-        ring_id = stands(message)
-        if ring_id:
-            self.handle(RingStands(ring_id))
-
-    def _perform_of_trees(self, action: TreeAction) -> None:
-        match action:
-            case Order(switch, order):
-                self._to_switch(switch, order)
-            case Admit(switch):
-                self._tell_switch(switch, SwitchAdmit())
-            case Tell(event):
-                self.handle(event)
-            case Release(start):
-                self._tell_host(start.session, start.message)
-            case _:
-                assert_never(action)
-
     def _to_switch(self, switch: str, order: InstallRing | RemoveRing) -> None:
-        if self._place is not None and switch == self._place.name:
+        if switch == self._own_name:
             if self._order(order) and isinstance(order, InstallRing):
                 self.handle(Installed(switch, order.spec.ring_id))
         elif isinstance(order, InstallRing):
@@ -313,7 +216,7 @@ class ControlPlane:
 
     def is_in_job(self, session: SessionId, job: str) -> bool:
         """Whether the host of that session has ranks of it."""
-        return self._rendezvous.is_in_job(session, job)
+        return self._core.is_in_job(session, job)
 
     def refusal_of(self, hello: Hello) -> Error | None:
         """Why a host cannot be welcome now, before the rendezvous hears of it."""
@@ -348,13 +251,12 @@ class ControlPlane:
         if self._place is not None and hello is not None:
             switch = hello.switch or self._place.name
             ports_path = self._place.fabric.by_name[switch].ports_path
-            self.handle(HostSeen(hello.ip, switch))
         welcome = Welcome(
             id=hello_id, boot_id=self._boot_id, port_path=str(ports_path), mtu_max=settings.mtu_max
         )
         self.server.send(session, welcome)
         if hello is not None and hello.probes:
-            self._probes.host_arrived(session, hello.host, self._rendezvous.links, current_instant())
+            self._probes.host_arrived(session, hello.host, self._core.links, current_instant())
 
     # --- other switches
 
@@ -433,7 +335,8 @@ class ControlPlane:
     # --- status
 
     def status(self) -> dict[str, Any]:
-        rendezvous = asdict(self._rendezvous.view())
+        view = self._core.view()
+        rendezvous = asdict(view.rendezvous)
         found = {
             "hosts": list(rendezvous["hosts"]),
             "jobs": list(rendezvous["jobs"]),
@@ -442,8 +345,8 @@ class ControlPlane:
             "trees": list(rendezvous["trees"]),
             "host_links": self._links_status(),
         }
-        if self._trees is not None and self._members is not None:
-            found["fabric"] = self._members.status(self._trees.view())
+        if view.fabric is not None and self._members is not None:
+            found["fabric"] = self._members.status(view.fabric)
         return found
 
     def _links_status(self) -> dict[str, Any]:
@@ -452,7 +355,7 @@ class ControlPlane:
             "configured": "" if figures is None else str(figures),
             "measured": [
                 {"hosts": list(one.hosts), "latency_ns": one.latency_ns, "rate_bps": one.rate_bps}
-                for one in self._rendezvous.links.all()[-LINKS_SHOWN:]
+                for one in self._core.links.all()[-LINKS_SHOWN:]
             ],
             "not_measured": dict(self._probes.failed),
         }

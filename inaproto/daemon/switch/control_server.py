@@ -24,6 +24,7 @@ import trio
 from inaproto.ca.identity import Identity
 from inaproto.core.rendezvous.events import (
     HostArrived,
+    HostEvent,
     MemberAsked,
     MemberBroken,
     MemberGone,
@@ -33,7 +34,6 @@ from inaproto.core.rendezvous.events import (
     MemberReady,
     MemberRegroups,
     OperationStalled,
-    RendezvousEvent,
     SessionEnded,
     SessionId,
 )
@@ -139,14 +139,14 @@ class _Session:
 
 
 class ControlServer:
-    """``handle`` is the rendezvous' step with its actions performed; ``status`` makes a status report.
+    """``handle`` is the control plane's step with its actions performed; ``status`` makes a status report.
 
     Without ``desk``, which a switch has whose control plane is elsewhere, only the status is to be had.
     """
 
     def __init__(
         self,
-        handle: Callable[[RendezvousEvent], None],
+        handle: Callable[[HostEvent], None],
         status: Callable[[], dict[str, Any]],
         *,
         desk: Desk | None,

@@ -1,19 +1,20 @@
-"""The control plane of a simulated cluster: sessions, the rendezvous and, for several switches, trees.
+"""Drives the control plane of a simulated cluster: sessions with hosts and switches, and virtual time.
 
-It runs on the first switch, as ``inaproto.daemon.switch.daemon`` wires it, and goes down with it. Hosts and
-the other switches have sessions with it: reliable, in order, each message ``control_delay_ns`` on its way,
-and broken ones are noticed after ``DETECTION_NS``. Control messages of switches are not encoded here; those
-of daemons are in :mod:`inaproto.wire.switch_messages`.
+What is decided is decided by :class:`inaproto.core.rendezvous.control_plane.ControlPlane`, which the daemon
+drives, too. It runs on the first switch, and goes down with it. Hosts and the
+other switches have sessions with it: reliable, in order, each message ``control_delay_ns`` on its way, and
+broken ones are noticed after ``DETECTION_NS``. Control messages of switches are not encoded here; those of
+daemons are in :mod:`inaproto.wire.switch_messages`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress
+from inaproto.core.rendezvous.control_plane import ControlAction, ControlEvent, TreesChanged
+from inaproto.core.rendezvous.control_plane import ControlPlane as Core
 from inaproto.core.rendezvous.events import (
     HostArrived,
     MemberAsked,
@@ -27,44 +28,27 @@ from inaproto.core.rendezvous.events import (
     Noted,
     OperationStalled,
     RefuseHost,
-    RendezvousAction,
     RendezvousConfig,
-    RendezvousEvent,
-    RingStands,
     Send,
     SessionEnded,
     SessionId,
     TreesWished,
-    WantRing,
     WelcomeHost,
     Woke,
-    flat_plan,
-    itself,
 )
-from inaproto.core.rendezvous.fabric.control import TreeControl
 from inaproto.core.rendezvous.fabric.events import (
     Admit,
-    FabricSwitch,
     Faulted,
     Installed,
-    LinkUp,
     Order,
     Refused,
-    Release,
-    RingGone,
-    RingWanted,
-    StartAsked,
     SwitchArrived,
+    SwitchEvent,
     SwitchLost,
-    Tell,
-    TimePassed,
-    TreeAction,
     TreeControlConfig,
-    TreeEvent,
 )
-from inaproto.core.rendezvous.fabric.shapes import plan_of
-from inaproto.core.rendezvous.rendezvous import Rendezvous
-from inaproto.core.rendezvous.tree_moves import stands
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
+from inaproto.core.step_queue import StepQueue
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.sim.frames.draw.topology import SWITCH_NODE, Topology
@@ -86,12 +70,11 @@ from inaproto.wire.control_messages import (
     OpStarted,
     Ready,
     Regroup,
-    Start,
     Welcome,
     decode_message,
     encode_message,
 )
-from inaproto.wire.ina_messages import InaParked, InaStands
+from inaproto.wire.ina_messages import InaParked
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost
@@ -150,11 +133,11 @@ class SwitchSession:
         """Which boot of the control plane it is with."""
         self._world = world
 
-    def to_control(self, event: TreeEvent) -> None:
+    def to_control(self, event: SwitchEvent) -> None:
         if self.is_open:
             self._world.agenda.after(self._world.config.control_delay_ns, self._at_control, event)
 
-    def _at_control(self, event: TreeEvent) -> None:
+    def _at_control(self, event: SwitchEvent) -> None:
         if self.is_open:
             self._world.control.handle(event)
 
@@ -190,35 +173,26 @@ class ControlPlane:
         self._sessions: dict[SessionId, Session] = {}
         self._session_serial = 0
         self._switches: dict[str, SwitchSession] = {}
-        self._events: deque[RendezvousEvent | TreeEvent] = deque()
-        self._handling = False
+        self._due: StepQueue[ControlEvent] = StepQueue()
         self._wake_at: Instant | None = None
         self._fallbacks = self._disagreements = 0
         self.boots = 0
-        self.rendezvous: Rendezvous
-        self.trees: TreeControl | None = None
+        self.core: Core
 
     # --- ups and downs
 
     def boot(self) -> None:
         self.boots += 1
         first_ring_id = 1 + self._draws.below(1 << 30)
-        fabric = self._world.fabric
-        trees = self.trees = None if fabric is None else TreeControl(fabric)
-        self.rendezvous = Rendezvous(
-            RendezvousConfig(
-                first_ring_id=first_ring_id,
-                epoch=self.boots,
-                boot_id=self._boot_id,
-                recover_ns=self._world.config.recover_ns,
-                plan_of=flat_plan if fabric is None else partial(plan_of, fabric, tree=self._world.along),
-                plan_on=flat_plan if trees is None else trees.plan_of,
-                shape_on=itself if trees is None else trees.shape_of,
-                root="" if fabric is None else fabric.switches[0].name,
-            )
+        fabric, along = self._world.fabric, self._world.along
+        config = RendezvousConfig(
+            first_ring_id=first_ring_id,
+            boot_id=self._boot_id,
+            recover_ns=self._world.config.recover_ns,
+            along=along,
         )
+        self.core = Core(config, fabric)
         self._wake_at = None
-        self._refused: set[int] = set()
         self._fallbacks = self._disagreements = 0
         if self._world.mover.wishes:
             self.handle(TreesWished(self._world.mover.wishes))
@@ -293,24 +267,8 @@ class ControlPlane:
             del self._switches[session.switch.name]
             self.handle(SwitchLost(session.switch.name, reason))
 
-    def _perform_of_trees(self, action: TreeAction) -> None:
-        match action:
-            case Order(switch, order):
-                self._to_switch(switch, order)
-            case Admit(switch):
-                self._to_switch(switch, action)
-            case Tell(event):
-                if isinstance(event, RingFault):
-                    self._world.mark(f"a ring was stopped: {event.rule}")
-                self.handle(event)
-            case Release(start):
-                self._send(start.session, start.message)
-                self._has_told(start.message)
-            case _:
-                assert_never(action)
-
     def _to_switch(self, name: str, action: InstallRing | RemoveRing | Admit) -> None:
-        if name == self._world.switch.name:
+        if self._world.fabric is None or name == self._world.switch.name:
             self._world.switch.ordered(action)
         elif name in self._switches:
             self._switches[name].to_switch(action)
@@ -318,14 +276,11 @@ class ControlPlane:
     # --- what the accelerators say
 
     def said_of_ring(self, switch: SimSwitch, event: RingFault | RingRefused | Installed) -> None:
-        """In a world of one switch the rendezvous hears it itself."""
-        if self.trees is None:
-            if not isinstance(event, Installed):
-                self.handle(event)
-            return
+        said: SwitchEvent
         match event:
             case RingFault():
-                said: TreeEvent = Faulted(switch.name, event)
+                self._world.mark(f"a ring was stopped: {event.rule}")
+                said = Faulted(switch.name, event)
             case RingRefused():
                 said = Refused(switch.name, event)
             case Installed():
@@ -337,25 +292,20 @@ class ControlPlane:
         elif switch.session is not None:
             switch.session.to_control(said)
 
-    # --- the rendezvous
+    # --- the core
 
-    def handle(self, event: RendezvousEvent | TreeEvent) -> None:
-        """Step the core that it is for and perform its actions, then the events that these caused."""
-        self._events.append(event)
-        if self._handling:
-            return
-        self._handling = True
-        try:
-            while self._events:
-                self._handle(self._events.popleft())
-        finally:
-            self._handling = False
-        self._arm()
-        self._world.mover.look()
+    def handle(self, event: ControlEvent) -> None:
+        """Step the core and perform its actions, then the events that these caused."""
+        is_outermost = False
+        for due in self._due.put(event):
+            is_outermost = True
+            self._handle(due)
+        if is_outermost:
+            self._arm()
+            self._world.mover.look()
 
     def _arm(self) -> None:
-        cores = [self.rendezvous.deadline, None if self.trees is None else self.trees.deadline]
-        deadline = min((at for at in cores if at is not None), default=None)
+        deadline = self.core.deadline
         if deadline is not None and deadline != self._wake_at:
             self._wake_at = deadline
             self._world.agenda.at(deadline, self._woke, (self.boots, deadline))
@@ -364,91 +314,69 @@ class ControlPlane:
         if planned == (self.boots, self._wake_at) and self._world.switch.is_up:
             self._wake_at = None
             self.handle(Woke())
-            if self.trees is not None:
-                self.handle(TimePassed())
 
-    def _handle(self, event: RendezvousEvent | TreeEvent) -> None:
+    def _handle(self, event: ControlEvent) -> None:
         world = self._world
-        now = Instant(world.agenda.now)
         world.note(SWITCH_NODE, type(event).__name__, 0)
-        if not isinstance(event, TreeEvent):
-            world.steps.rendezvous += 1
-            actions = self.rendezvous.step(event, now)
-            if world.config.recover_ns:
-                self._mark_recovery(event, actions)
-            for action in actions:
-                self._perform(action)
-        elif self.trees is not None:
-            world.steps.tree_control += 1
-            for order in self.trees.step(event, now):
-                self._perform_of_trees(order)
+        world.steps.control_plane += 1
+        if isinstance(event, SwitchLost | SwitchArrived):
+            self._mark_rings_of(event.switch)
+        actions = self.core.step(event, Instant(world.agenda.now))
+        if world.config.recover_ns:
+            self._mark_recovery(event, actions)
+        for action in actions:
+            self._perform(action)
 
-    def _mark_recovery(self, event: RendezvousEvent, actions: list[RendezvousAction]) -> None:
+    def _mark_rings_of(self, switch: str) -> None:
+        """Those that are lost with a switch."""
+        fabric = self.core.view().fabric
+        for ring in () if fabric is None else fabric.rings:
+            if switch in ring.switches and ring.phase in ("installing", "standing"):
+                self._world.mark("a ring was stopped: switch lost")
+
+    def _mark_recovery(self, event: ControlEvent, actions: list[ControlAction]) -> None:
         said = [action.message for action in actions if isinstance(action, Send)]
-        counters = self.rendezvous.view().counters
+        halts = [message for message in said if isinstance(message, Halt)]
+        counters = self.core.view().rendezvous.counters
         fallbacks = counters["fallbacks"]
         if counters["disagreements"] > self._disagreements:
             self._world.mark("hosts had bound an all-reduce to different rings")
         self._disagreements = counters["disagreements"]
         if fallbacks > self._fallbacks:
-            why = "the switch refused it" if isinstance(event, RingRefused) else "it broke twice"
-            path = next((message.path for message in said if isinstance(message, Halt)), "chain")
+            is_refused = isinstance(event, Refused) or any(
+                "cannot sum for it" in halt.reason for halt in halts
+            )
+            why = "the switch refused it" if is_refused else "it broke twice"
+            path = next((halt.path for halt in halts), "chain")
             became = {"ring": "one of hosts", "overlay": "an overlay"}.get(path, "a chain")
             self._world.mark(f"a ring became {became}: {why}")
         self._fallbacks = fallbacks
         if isinstance(event, Woke) and any(isinstance(message, Failed | Error) for message in said):
             self._world.mark("a rank did not come back and was named")
 
-    def _perform(self, action: RendezvousAction) -> None:
-        world = self._world
+    def _perform(self, action: ControlAction) -> None:
         match action:
             case Send(number, message):
-                if self.trees is not None and isinstance(message, Start | InaStands):
-                    self.handle(StartAsked(action))
-                elif not stands(message) or stands(message) not in self._refused:
-                    self._send(number, message)
-                    self._has_told(message)
+                self._send(number, message)
             case WelcomeHost(number, hello_id):
                 welcome = Welcome(id=hello_id, boot_id=self._boot_id, port_path="simulated", mtu_max=4096)
                 self._send(number, welcome)
             case RefuseHost(number, error):
                 self._send(number, error)
                 self._world.mark("a host was refused until its old session had ended")
-            case InstallRing(spec):
-                if self.trees is not None:
-                    self.handle(RingWanted(spec, world.along))
-                else:
-                    self._install(action)
-            case WantRing(spec, tree):
-                if self.trees is not None:
-                    self.handle(RingWanted(spec, tree))
-                else:
-                    self._install(InstallRing(spec))
-            case RemoveRing(ring_id):
-                if self.trees is not None:
-                    self.handle(RingGone(ring_id))
-                else:
-                    self._refused.discard(ring_id)
-                    world.switch.ordered(action)
+            case Order(switch, order):
+                self._to_switch(switch, order)
+            case Admit(switch):
+                self._to_switch(switch, action)
+            case TreesChanged():
+                pass  # the mover of trees looks after every event, also at hosts
             case Noted(text, _):
-                if world.recorder is not None:
-                    world.recorder.noted(text)
+                if self._world.recorder is not None:
+                    self._world.recorder.noted(text)
             case Blame():
                 raise Violated("nobody is to blame", f"the rendezvous blames {action}")
             case _:
                 assert_never(action)
-
-    def _install(self, order: InstallRing) -> None:
-        """As :class:`inaproto.daemon.switch.control_plane.ControlPlane` does it for a switch alone."""
-        self._refused.discard(order.spec.ring_id)
-        if not self._world.switch.ordered(order):
-            self._refused.add(order.spec.ring_id)
-
-    def _has_told(self, message: Message) -> None:
-        """Hosts hear of rings that stand."""
-        ring_id = stands(message)
-        if ring_id:
-            self.handle(RingStands(ring_id))
 
     def _send(self, number: SessionId, message: Message) -> None:
         session = self._sessions.get(number)

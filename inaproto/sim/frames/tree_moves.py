@@ -134,7 +134,7 @@ class TreeMover:
         if self._is_looking or not self._wishes or not self._world.switch.is_up:
             return
         self._is_looking = True
-        for state in self._world.control.rendezvous.tree_states():
+        for state in self._world.control.core.tree_states():
             wish = self._wishes.get(state.job)
             if wish is not None and state.epoch == wish.epoch:
                 self._followed(state)
@@ -161,5 +161,5 @@ class TreeMover:
         """As the control plane has it: no switch has the ring."""
         if not self._wishes or not self._world.switch.is_up:
             return False
-        states = self._world.control.rendezvous.tree_states()
+        states = self._world.control.core.tree_states()
         return any(state.job == job and state.phase == "parked" for state in states)

@@ -66,8 +66,7 @@ class Steps(StepCounts):
     message_window: int = 0
     requester: int = 0
     responder: int = 0
-    rendezvous: int = 0
-    tree_control: int = 0
+    control_plane: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,12 @@ before it is admitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
 from inaproto.core.plan.aggregation_tree import Role, TreeSwitch
-from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.events import RoomMade, Send
 from inaproto.core.rendezvous.fabric.events import (
     Admit,
@@ -60,7 +59,7 @@ from inaproto.core.rendezvous.fabric.events import (
     TreeView,
     TrunkSaid,
 )
-from inaproto.core.rendezvous.fabric.shapes import fault_of, links_of, plan_of, roles_of, tree_of
+from inaproto.core.rendezvous.fabric.shapes import links_of, roles_of, tree_of
 from inaproto.core.rendezvous.fabric.ways import NOT_SAID, Obstacle, Ways
 from inaproto.core.rendezvous.fabric_tree import FabricTree, Link
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
@@ -186,17 +185,6 @@ class TreeControl:
             counters=dict(self._counters),
             trunks_down=dict(self._ways.down),
         )
-
-    def plan_of(self, hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> ReductionPlan | None:
-        """As the function :func:`plan_of`, with the hosts that were seen."""
-        return plan_of(self._config, hosts, self._hosts, tree)
-
-    def shape_of(self, hosts: tuple[bytes, ...], tree: FabricTree | None = None) -> Hashable:
-        """Equal where a ring of those hosts is the same; of a tree that cannot be laid, the tree itself."""
-        seats = [self._hosts.get(host, "") for host in hosts]
-        if not all(seats) or (tree is not None and fault_of(self._config.switches, tree, seats)):
-            return tree
-        return tree_of(self._config.switches, seats, tree)
 
     # --- switches
 

@@ -4,57 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
-from inaproto.core.plan.aggregation_tree import SwitchAddress
 from inaproto.core.rendezvous.events import RoomMade, Send
-from inaproto.core.rendezvous.fabric_tree import FabricTree, Link
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, Link
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
-from inaproto.units import PortId, S
+from inaproto.units import S
 from inaproto.wire.control_messages import Start
 from inaproto.wire.ina_messages import InaStands
-
-_NO_PORT: Final = PortId(0)
-
-
-class LinkUp(NamedTuple):
-    """From a switch to one above it."""
-
-    above: str
-    port_up: PortId
-    """Of the lower switch, towards the upper."""
-    port_down: PortId
-    """Of the upper switch, towards the lower."""
-
-
-@dataclass(frozen=True, slots=True)
-class FabricSwitch:
-    """A switch of the fabric and its links upward.
-
-    ``above`` is that of the fabric's own tree; None: this is the root, which is the first, or a further root,
-    to which only further links lead.
-    """
-
-    name: str
-    address: SwitchAddress
-    above: str | None = None
-    port_up: PortId = _NO_PORT
-    """Of this switch, towards the one above."""
-    port_down: PortId = _NO_PORT
-    """Of the one above, towards this switch."""
-    aggregates: bool = True
-    passes_sums: bool = False
-    """Of one that does not aggregate: switches below it do all the same, and it sends their sums on."""
-    further: tuple[LinkUp, ...] = ()
-    """For rings along assigned trees only."""
-
-    @property
-    def links(self) -> tuple[LinkUp, ...]:
-        """All that lead up."""
-        own = () if self.above is None else (LinkUp(self.above, self.port_up, self.port_down),)
-        return (*own, *self.further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +162,10 @@ class Faulted:
         return self.fault.ring_id
 
 
+SwitchEvent = SwitchArrived | SwitchLost | TrunkSaid | Installed | Refused | Faulted
+"""What switches say."""
 RingEvent = Installed | Refused | Faulted | StartAsked | RingGone
-TreeEvent = SwitchArrived | SwitchLost | TrunkSaid | TimePassed | HostSeen | RingWanted | RingEvent
+TreeEvent = SwitchEvent | TimePassed | HostSeen | RingWanted | StartAsked | RingGone
 
 
 # --- actions

@@ -10,12 +10,12 @@ switch are in the order of the lowest rank of each, whatever tree it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from inaproto.core.plan.aggregation_tree import Role, TreeSwitch, compose_roles
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.core.rendezvous.fabric.events import FabricSwitch, TreeControlConfig
-from inaproto.core.rendezvous.fabric_tree import FabricTree, Link
+from inaproto.core.rendezvous.fabric.events import TreeControlConfig
+from inaproto.core.rendezvous.fabric_tree import FabricSwitch, FabricTree, Link
 from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
@@ -53,21 +53,25 @@ def roles_of(
 
 
 def plan_of(
-    config: TreeControlConfig,
-    hosts: tuple[bytes, ...],
-    seen: Mapping[bytes, str] | None = None,
-    tree: FabricTree | None = None,
+    fabric: tuple[FabricSwitch, ...], seats: Sequence[str], tree: FabricTree | None = None
 ) -> ReductionPlan | None:
-    """What the tree of a ring adds whose member ``r`` is the host with IP address ``hosts[r]``.
+    """What the tree of a ring adds whose member ``r`` is a host at switch ``seats[r]``.
 
-    ``seen``: where hosts are, if not as the configuration says. None if one is not known, or if ``tree``
-    cannot be laid: such a ring is refused.
+    None if one of them is at no switch that is known (empty), or if ``tree`` cannot be laid: such a ring is
+    refused.
     """
-    known = config.hosts if seen is None else seen
-    seats = [known.get(host, "") for host in hosts]
-    if not all(seats) or (tree is not None and fault_of(config.switches, tree, seats)):
+    if not all(seats) or (tree is not None and fault_of(fabric, tree, seats)):
         return None
-    return ReductionPlan.from_tree(tree_of(config.switches, seats, tree))
+    return ReductionPlan.from_tree(tree_of(fabric, seats, tree))
+
+
+def shape_of(
+    fabric: tuple[FabricSwitch, ...], seats: Sequence[str], tree: FabricTree | None = None
+) -> Hashable:
+    """Equal where a ring of hosts at these switches is the same; of a tree that cannot be laid, the tree."""
+    if not all(seats) or (tree is not None and fault_of(fabric, tree, seats)):
+        return tree
+    return tree_of(fabric, seats, tree)
 
 
 def tree_of(

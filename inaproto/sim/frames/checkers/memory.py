@@ -82,10 +82,11 @@ class BoundedMemory(Checker):
             view = switch.accelerator.view()
             if view.rings or view.memory_bytes or view.connections:
                 raise Violated("nothing is left", f"the accelerator of {switch} still holds {view}")
-        jobs = world.control.rendezvous.view().jobs
+        plane = world.control.core.view()
+        jobs = plane.rendezvous.jobs
         if jobs:
             raise Violated("nothing is left", f"the rendezvous still knows {jobs}")
-        trees = world.control.trees.view().rings if world.control.trees is not None else ()
+        trees = () if plane.fabric is None else plane.fabric.rings
         if trees:
             raise Violated("nothing is left", f"the tree control still knows {trees}")
 

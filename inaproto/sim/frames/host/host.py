@@ -232,7 +232,14 @@ class SimHost:
     def _hello(self) -> Hello:
         instance = f"{self.name}/{self._starts}"
         return Hello(
-            id=1, host=self.name, mac=self.mac, ip=self.ip, instance=instance, parks=True, overlays=True
+            id=1,
+            host=self.name,
+            mac=self.mac,
+            ip=self.ip,
+            instance=instance,
+            switch="" if self.world.fabric is None else self.switch.name,
+            parks=True,
+            overlays=True,
         )
 
     def tell(self, message: Message) -> None:
