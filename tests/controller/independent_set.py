@@ -15,8 +15,8 @@ import numpy as np
 
 from inaproto.errors import LocalMisuse
 from inaproto_controller.cluster.network import Bools
-from inaproto_controller.planning.trees.branch_and_bound import largest_set
 from inaproto_controller.planning.trees.peeling import peel_lists
+from tests.controller.branch_and_bound import largest_set
 
 Graph = Sequence[frozenset[int]]
 BRANCHES_MAX: Final = 2_000_000

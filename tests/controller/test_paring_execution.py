@@ -27,7 +27,8 @@ from inaproto_controller.planning.paring.model import (
 )
 from inaproto_controller.planning.paring.network_file import read_network
 from inaproto_controller.planning.paring.routes import Routes
-from inaproto_controller.simulate.paring_execution import Unfolded, carry, carry_in_time, go
+from inaproto_controller.simulate.paring_execution import Unfolded, carry, go
+from tests.controller.adding_time import carry_in_time
 from tests.controller.paring_trees import draw_network, draw_tree
 from tests.seeds import seeds
 

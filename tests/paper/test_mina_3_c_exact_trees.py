@@ -15,12 +15,12 @@ from inaproto_controller.cluster.model import EVALUATED, SHARING, measured
 from inaproto_controller.cluster.network import FatTreeNetwork, Ints
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.cluster.topology import FatTree, Quota
-from inaproto_controller.planning.trees.branch_and_bound import largest_set
 from inaproto_controller.planning.trees.builder import TreeBuilder, TreeJob
 from inaproto_controller.planning.trees.clique import HeaviestClique, decrease, heavy_set
 from inaproto_controller.planning.trees.exact import heaviest_set, most_trees
 from inaproto_controller.planning.trees.exclusive import FirstFitL
 from inaproto_controller.planning.trees.rebuild_all import RebuildAll
+from tests.controller.branch_and_bound import largest_set
 
 Needs = list[list[set[Hashable]]]
 

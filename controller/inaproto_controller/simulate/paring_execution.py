@@ -9,10 +9,6 @@ tree (``inaproto.core.plan.aggregation_tree``) with its reduction plan. Two worl
   the capacities of switches and servers are what limits. It says how fast the tree goes. It is a model beside
   the first one.
 
-The first can be timed, too (``carry_in_time``): there a line stands before each switch that adds, and is
-served at its capacity (``inaproto_controller.simulate.timed.adding_time``); its frames, protocol and windows
-show that rate.
-
 How a tree becomes one that switches execute, and what was decided for it:
 
 - *The parameter server adds up*, as a switch does. Here a switch at its place does it, the root of the tree,
@@ -32,18 +28,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
-from math import lcm
 from typing import Final
 
 from inaproto.core.plan.aggregation_tree import TreeSwitch
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.core.rendezvous.fabric.shapes import tree_of
 from inaproto.core.switch.aggregator import DATA_OPCODES
-from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
+from inaproto.errors import InvariantBroken, LocalMisuse
 from inaproto.sim.frames.checkers import all_checkers
 from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.frames.draw.swarm import JobConfig, WorldConfig
@@ -63,12 +57,12 @@ from inaproto_controller.planning.paring.model import (
     measure,
 )
 from inaproto_controller.planning.paring.routes import Hop, Routes
-from inaproto_controller.simulate.timed.adding_time import Watch, slow_down, steady_gaps
 from inaproto_controller.simulate.timed.tree_rate import Adder, SteadyRate, steady_rate
 
 MTU: Final = 1024
 _OPENING: Final = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
-_FAST: Final = LinkConfig(rate_bps=10**11, delay_ns=500)
+FAST: Final = LinkConfig(rate_bps=10**11, delay_ns=500)
+"""Far faster than any adder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +132,7 @@ class Unfolded:
         """For a world of frames."""
         return Topology(
             tuple(
-                SwitchConfig(one.name, one.above, _FAST, aggregates=one.adds, passes_sums=not one.adds)
+                SwitchConfig(one.name, one.above, FAST, aggregates=one.adds, passes_sums=not one.adds)
                 for one in self.places
             ),
             self.seats,
@@ -243,7 +237,7 @@ def carry(
     if ranks < 2:
         raise LocalMisuse("an all-reduce of one worker: there is nothing to add")
     job = JobConfig("job", tuple(range(ranks)), tuple(elements), dtype, mtu=MTU, depth=len(elements))
-    config = WorldConfig(seed, (job,), (_FAST,) * ranks, topology=unfolded.fabric(), to_root=True)
+    config = WorldConfig(seed, (job,), (FAST,) * ranks, topology=unfolded.fabric(), to_root=True)
     world = World(config, checkers=checkers())
     assert world.fabric is not None, "it has several switches"
     names = [unfolded.places[seat].name for seat in unfolded.seats]
@@ -259,70 +253,18 @@ def carry(
     return Carried(1, nbytes, dict(sorted(counted.bytes_of.items())))
 
 
-MESSAGE_PACKETS: Final = 1
-WINDOW: Final = 16
-ROUNDS: Final = (96, 192, 384, 768)
-"""Messages of a run whose rate is measured; more, if it has not become steady."""
-
-
-def carry_in_time(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> SteadyRate:
-    """The rate at which frames go along the tree that is installed: in the world of frames, where switches
-    take the time that their capacities need for adding. Links are far faster than any of them.
-
-    Raises ``LocalMisuse`` for the accounting ``PAPER``, whose free input no real adder has, and
-    ``Unsupported`` where the rate does not become steady.
-    """
-    if task.accounting is Accounting.PAPER:
-        raise LocalMisuse("an input that takes no time is none of a real switch")
-    measure(network, task, tree)
-    unfolded = Unfolded.of(network, tree)
-    adder = partial(_adder, network, task, tree)
-    capacities = {place.name: adder(place.node).capacity for place in unfolded.places if place.adds}
-    known = [task.rate_cap, *(capacity for capacity in capacities.values() if capacity is not None)]
-    scale = 8 * lcm(*(capacity.numerator for capacity in known))
-    paces = {name: 0 if one is None else int(scale / one) for name, one in capacities.items()}
-    for rounds in ROUNDS[:-1]:
-        with suppress(Unsupported):
-            return _timed(unfolded, paces, int(scale / task.rate_cap), scale, rounds)
-    return _timed(unfolded, paces, int(scale / task.rate_cap), scale, ROUNDS[-1])
-
-
-def _timed(unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, rounds: int) -> SteadyRate:
-    """``paces``, ``pace``: nanoseconds for each byte, of adders and of hosts."""
-    message_bytes = MESSAGE_PACKETS * MTU - INA_HEADER_BYTES
-    ranks = len(unfolded.workers)
-    job = JobConfig(
-        "job",
-        tuple(range(ranks)),
-        (rounds * message_bytes // Dtype.F32.itemsize,),
-        mtu=MTU,
-        message_packets=MESSAGE_PACKETS,
-        window_messages=WINDOW,
-        transport_timeout=24,
-    )
-    config = WorldConfig("rate", (job,), (_FAST,) * ranks, topology=unfolded.fabric(), to_root=True)
-    # What waits in a line is delivered and not taken: the ledger would miss it.
-    world = World(config, checkers=[one for one in all_checkers() if one.name != "ledger"])
-    slow_down(world, paces, pace)
-    watch = Watch(world)
-    world.downlinks[0].tap = watch.see
-    result = world.run()
-    if result.violation is not None:
-        raise InvariantBroken(f"a planned tree broke a rule of the world: {result.violation}")
-    return steady_gaps(watch.began[:-WINDOW], message_bytes, scale)  # nothing follows the last ones
-
-
 def go(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> SteadyRate:
     """The rate at which the tree goes in the world of adders, which is told of the capacities and of the tree
     that switches are told of. Raises ``Unsupported`` where that does not become steady."""
     measure(network, task, tree)
     unfolded = Unfolded.of(network, tree)
-    adder = partial(_adder, network, task, tree)
+    adder = partial(adder_at, network, task, tree)
     adders = {place.name: adder(place.node) for place in unfolded.places if place.adds}
     return steady_rate(unfolded.root, adders, task.rate_cap)
 
 
-def _adder(network: ProgrammableNetwork, task: Task, tree: PlacedTree, node: Node) -> Adder:
+def adder_at(network: ProgrammableNetwork, task: Task, tree: PlacedTree, node: Node) -> Adder:
+    """What adds up at the node, and how fast."""
     is_switch = node >= network.topology.hosts
     if not is_switch and node != tree.ps:
         return Adder(task.worker_capacity)

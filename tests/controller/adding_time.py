@@ -13,17 +13,31 @@ Times are integers, nanoseconds for each byte: whoever asks for rates that are n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
+from math import lcm
+from typing import Final
 
 from inaproto.core.switch.aggregator import DATA_OPCODES
-from inaproto.errors import InvariantBroken, Unsupported
+from inaproto.errors import InvariantBroken, LocalMisuse, Unsupported
+from inaproto.sim.frames.checkers import all_checkers
+from inaproto.sim.frames.draw.swarm import JobConfig, WorldConfig
 from inaproto.sim.frames.world import World
 from inaproto.units import Frames
-from inaproto.wire.ina_header import INA_HEADER_BYTES
+from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype
 from inaproto.wire.roce import Opcode
 from inaproto.wire.vector import RoceRun, decode_runs
+from inaproto_controller.planning.paring.model import (
+    Accounting,
+    PlacedTree,
+    ProgrammableNetwork,
+    Task,
+    measure,
+)
+from inaproto_controller.simulate.paring_execution import FAST, MTU, Unfolded, adder_at
 from inaproto_controller.simulate.timed.tree_rate import SteadyRate, period_of
 
 OPENING = (Opcode.RC_WRITE_FIRST, Opcode.RC_WRITE_ONLY, Opcode.RC_WRITE_ONLY_IMM)
@@ -95,3 +109,56 @@ def steady_gaps(began: Sequence[int], message_bytes: int, scale: int) -> SteadyR
         )
     took = began[-1] - began[-1 - period]
     return SteadyRate(Fraction(period * message_bytes * scale, took), period, len(began))
+
+
+MESSAGE_PACKETS: Final = 1
+WINDOW: Final = 16
+ROUNDS: Final = (96, 192, 384, 768)
+"""Messages of a run whose rate is measured; more, if it has not become steady."""
+
+
+def carry_in_time(network: ProgrammableNetwork, task: Task, tree: PlacedTree) -> SteadyRate:
+    """The rate at which frames go along the tree that is installed: in the world of frames, where switches
+    take the time that their capacities need for adding. Links are far faster than any of them.
+
+    Raises ``LocalMisuse`` for the accounting ``PAPER``, whose free input no real adder has, and
+    ``Unsupported`` where the rate does not become steady.
+    """
+    if task.accounting is Accounting.PAPER:
+        raise LocalMisuse("an input that takes no time is none of a real switch")
+    measure(network, task, tree)
+    unfolded = Unfolded.of(network, tree)
+    adder = partial(adder_at, network, task, tree)
+    capacities = {place.name: adder(place.node).capacity for place in unfolded.places if place.adds}
+    known = [task.rate_cap, *(capacity for capacity in capacities.values() if capacity is not None)]
+    scale = 8 * lcm(*(capacity.numerator for capacity in known))
+    paces = {name: 0 if one is None else int(scale / one) for name, one in capacities.items()}
+    for rounds in ROUNDS[:-1]:
+        with suppress(Unsupported):
+            return _timed(unfolded, paces, int(scale / task.rate_cap), scale, rounds)
+    return _timed(unfolded, paces, int(scale / task.rate_cap), scale, ROUNDS[-1])
+
+
+def _timed(unfolded: Unfolded, paces: Mapping[str, int], pace: int, scale: int, rounds: int) -> SteadyRate:
+    """``paces``, ``pace``: nanoseconds for each byte, of adders and of hosts."""
+    message_bytes = MESSAGE_PACKETS * MTU - INA_HEADER_BYTES
+    ranks = len(unfolded.workers)
+    job = JobConfig(
+        "job",
+        tuple(range(ranks)),
+        (rounds * message_bytes // Dtype.F32.itemsize,),
+        mtu=MTU,
+        message_packets=MESSAGE_PACKETS,
+        window_messages=WINDOW,
+        transport_timeout=24,
+    )
+    config = WorldConfig("rate", (job,), (FAST,) * ranks, topology=unfolded.fabric(), to_root=True)
+    # What waits in a line is delivered and not taken: the ledger would miss it.
+    world = World(config, checkers=[one for one in all_checkers() if one.name != "ledger"])
+    slow_down(world, paces, pace)
+    watch = Watch(world)
+    world.downlinks[0].tap = watch.see
+    result = world.run()
+    if result.violation is not None:
+        raise InvariantBroken(f"a planned tree broke a rule of the world: {result.violation}")
+    return steady_gaps(watch.began[:-WINDOW], message_bytes, scale)  # nothing follows the last ones
