@@ -57,9 +57,10 @@ class RendezvousConfig:
     regroupings_max: int = 64
     """Elastic jobs whose survivors regroup, at once."""
     links: LinkFigures | None = None
-    """By which the hosts' path is chosen; None: a chain where one can follow the plan, else an overlay."""
+    """Figures by which the hosts' path is chosen; None: a chain where one can follow the plan, else an
+    overlay."""
     switch_rate_bps: int = 0
-    """With measured links: at which switches add up what each host sends; 0: as fast as the links are."""
+    """How fast switches add up what each host sends, with measured links; 0: as fast as the links are."""
     tensor_bytes: int = 1 << 20
     """For which it is chosen."""
     in_degree: int = IN_DEGREE_DEFAULT
@@ -70,9 +71,11 @@ class RendezvousConfig:
     along: FabricTree | None = None
     """The tree along which rings go of which nothing is wished; None: the fabric's own."""
     root: str = ""
-    """Of the fabric's own tree: rings on trees with that root have ``pool``, others one for each root."""
+    """Root of the fabric's own tree: rings on trees with that root have ``pool``, others one for each
+    root."""
     pool: PoolSpec | None = None
-    """Whose slots the rings of jobs on the path ``shared`` have by turns; None: each has slots of its own."""
+    """Pool whose slots the rings of jobs on the path ``shared`` have by turns; None: each has slots of its
+    own."""
 
     def __post_init__(self) -> None:
         if self.ring_packets_max > 1 << (PSN_BITS - 1):
@@ -173,12 +176,12 @@ class TreeWished:
 
     job: str
     epoch: int
-    """Of the wish: what is reported of the job's tree says which one it follows. Greater than 0."""
+    """Epoch of the wish: what is reported of the job's tree says which one it follows. Greater than 0."""
     tree: FabricTree | None
     """None: nowhere, all goes by the base ring."""
     anew: bool = False
-    """Also if that tree adds in another order: then the generation of the job's rings ends, and the next one
-    begins there. Else it is refused."""
+    """Whether it moves even if that tree adds in another order: then the generation of the job's rings ends,
+    and the next one begins there. Else it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +285,7 @@ class WantRing:
 
 
 RendezvousAction = WelcomeHost | RefuseHost | Send | InstallRing | WantRing | RemoveRing | Noted | Blame
-"""To be performed in order: ``InstallRing`` comes before the members of the ring hear of it."""
+"""What is performed in order: ``InstallRing`` comes before the members of the ring hear of it."""
 
 
 # --- views
@@ -330,11 +333,11 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class RegroupingView:
-    """Of a job that has lost a rank, while its survivors find each other."""
+    """A job that has lost a rank, while its survivors find each other."""
 
     name: str
     next_name: str
-    """Of the job that they join next; empty until it is decided who does."""
+    """Name of the job that they join next; empty until it is decided who does."""
     phase: str
     came: tuple[int, ...]
     awaited: tuple[int, ...]
@@ -347,16 +350,16 @@ TreePhase = Literal["standing", "parking", "parked", "moving", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class TreeState:
-    """Of a job on the path ``shared``, on two hosts or more: where its ring through the switches is."""
+    """Where the ring through the switches is, of a job on the path ``shared`` that has two hosts or more."""
 
     job: str
     hosts: tuple[str, ...]
-    """By position."""
+    """Names of its hosts, by position."""
     epoch: int
-    """Of the wish that it follows; 0: none, it is on the fabric's own tree."""
+    """Epoch of the wish that it follows; 0: none, it is on the fabric's own tree."""
     phase: TreePhase
     pool: str = ""
-    """Whose slots it has by turns there; empty while it has none."""
+    """Pool whose slots it has by turns there; empty while it has none."""
     reason: str = ""
     """Why it is refused; or whom a ring that parks waits for."""
 

@@ -37,9 +37,9 @@ class LinkUp(NamedTuple):
 
     above: str
     port_up: PortId
-    """Of the lower switch, towards the upper."""
+    """Port of the lower switch, towards the upper."""
     port_down: PortId
-    """Of the upper switch, towards the lower."""
+    """Port of the upper switch, towards the lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class FabricSwitch:
     address: SwitchAddress
     above: str | None = None
     port_up: PortId = _NO_PORT
-    """Of this switch, towards the one above."""
+    """Port of this switch, towards the one above."""
     port_down: PortId = _NO_PORT
-    """Of the one above, towards this switch."""
+    """Port of the one above, towards this switch."""
     aggregates: bool = True
     passes_sums: bool = False
-    """Of one that does not aggregate: switches below it do all the same, and it sends their sums on."""
+    """Whether switches below one that does not aggregate do all the same, and it sends their sums on."""
     further: tuple[LinkUp, ...] = ()
     """For rings along assigned trees only."""
 

@@ -40,9 +40,9 @@ class JobTree:
     tree: FabricTree | None = None
     """On which it is or was last; None: on the fabric's own."""
     pool: PoolSpec | None = None
-    """Whose slots it has there by turns."""
+    """Pool whose slots it has there by turns."""
     epoch: int = 0
-    """Of the wish that it follows; 0: none."""
+    """Epoch of the wish that it follows; 0: none."""
     refused: str = ""
     """Why that wish cannot be followed; empty: it is."""
     retry_at: Instant | None = None
@@ -59,7 +59,7 @@ class JobTree:
     parked: dict[str, int] = field(default_factory=dict)
     """Messages that it has carried, by the hosts that have parked it."""
     messages: int = 0
-    """That it had carried when it was parked last."""
+    """Messages that it had carried when it was parked last."""
 
     def parks(self, epoch: int, until: Instant | None) -> None:
         """Its hosts are asked to."""
@@ -77,7 +77,7 @@ class JobTree:
         self.state, self.tells_start, self._retry_ns = TreeIs.STANDING, False, RETURN_FIRST_NS
 
     def is_refused(self, reason: str, now: Instant, *, until_room: bool) -> None:
-        """By the switches, which have it no more; its hosts have not heard that it stands.
+        """Its switches have refused it, and have it no more; its hosts have not heard that it stands.
 
         They are asked again after a while, doubled each time, or when room was made; or only then.
         """
@@ -98,7 +98,7 @@ class JobTree:
         self.refused, self.retry_at, self.waits_for_room = "", None, False
 
     def ends(self) -> None:
-        """With its generation. What was wished last is remembered, and why it was refused."""
+        """It ends with its generation. What was wished last is remembered, and why it was refused."""
         self.state, self.messages, self.park_until = TreeIs.ABSENT, 0, None
         self.retry_at, self.waits_for_room = None, False
         self.parked.clear()

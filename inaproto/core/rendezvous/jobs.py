@@ -56,7 +56,7 @@ class Seat:
     is_away: bool = False
     """Its host has lost its connection, and may come back."""
     instance: str = ""
-    """Of its host daemon."""
+    """Instance of its host daemon."""
     switch: str = ""
     """At which its host is; empty: at the only one."""
     halted: bool = False
@@ -78,7 +78,7 @@ class RingMember:
 
     @property
     def member(self) -> Member:
-        """Of its lowest rank."""
+        """The ``Member`` of its lowest rank."""
         return self.seats[0].member
 
     @property
@@ -106,21 +106,21 @@ class Job:
     phase: Phase = Phase.JOINING
     ring_id: int = 0
     first_ring_id: int = 0
-    """Of this life of the job; hosts may not have heard of its last ring."""
+    """First ring of this life of the job; hosts may not have heard of its last ring."""
     seats: dict[int, Seat] = field(default_factory=dict)
     installed: int = 0
     """Id of its ring in the accelerator; 0: none is."""
     ina_ring_id: int = 0
-    """Of the ring beside its present one; 0: there is none."""
+    """Id of the ring beside its present one; 0: there is none."""
     ring_key: int = field(default=0, repr=False)
-    """Of its present rings."""
+    """Key of its present rings."""
     tree: JobTree = field(default_factory=JobTree)
-    """Of the ring beside its present one."""
+    """Tree of the ring beside its present one."""
     recovery: JobRecovery = field(init=False)
     plan: ReductionPlan | None = None
-    """Of all its rings, over positions; None: all in order."""
+    """Plan of all its rings, over positions; None: all in order."""
     costs: tuple[PathCost, ...] = ()
-    """Of the paths that it may take, the fastest first; empty: nobody knows."""
+    """Costs of the paths that it may take, the fastest first; empty: nobody knows."""
     in_degree: int = IN_DEGREE_DEFAULT
     """Bound of its overlay."""
     links: str = ""
@@ -173,7 +173,7 @@ class Job:
 
     @property
     def paths(self) -> tuple[RingPath, ...]:
-        """That it may take, the one that it wants first."""
+        """The paths that it may take, the one that it wants first."""
         by_hosts = self.by_hosts
         if self.first.path == "auto":
             return ("switch", *by_hosts)
@@ -222,7 +222,7 @@ class Job:
 
     @property
     def overlay(self) -> OverlayTree:
-        """Of its hosts, where that is the path of the next ring."""
+        """The overlay of its hosts, where that is the path of the next ring."""
         return OverlayTree(self.plan or ReductionPlan.flat(len(self.members())), self.in_degree)
 
     @property
@@ -263,7 +263,7 @@ class Job:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a receive slot on the path of its next ring."""
+        """Size of a receive slot on the path of its next ring."""
         message_bytes, path = self.first.message_packets * self.first.mtu, self.recovery.path
         if path == "switch" or (path == "overlay" and not self.is_overlay):
             return message_bytes
@@ -291,14 +291,14 @@ class Job:
         return [self.seats[rank] for rank in sorted(self.seats)]
 
     def members(self) -> list[RingMember]:
-        """By position."""
+        """Its members, by position."""
         found: dict[str, list[Seat]] = {}
         for seat in self.in_order():
             found.setdefault(seat.member.host, []).append(seat)
         return [RingMember(tuple(seats)) for seats in found.values()]
 
     def position_of(self, seat: Seat) -> int:
-        """Of its host."""
+        """The position of its host."""
         return next(at for at, its in enumerate(self.members()) if its.host == seat.member.host)
 
     @property
@@ -314,7 +314,7 @@ class Job:
         return tuple(rank for rank in range(self.size) if rank not in self.seats)
 
     def sessions(self, *, without: Sequence[Seat] = ()) -> list[SessionId]:
-        """Of the ranks that are not away, each once, in rank order."""
+        """Sessions of the ranks that are not away, each once, in rank order."""
         return list(
             dict.fromkeys(
                 seat.session for seat in self.in_order() if seat not in without and not seat.is_away
@@ -347,7 +347,7 @@ class Job:
         )
 
     def disagreement(self, op_index: int) -> str:
-        """By which paths its hosts try to sum this operation, if not by one; else empty."""
+        """The paths by which its hosts try to sum this operation, if it is more than one; else empty."""
         for seat, told in self.stalled_in(op_index):
             if told.unlike is not None:
                 whose = f"{told.path} by {seat}, and not by host {told.unlike}, as that says"

@@ -86,7 +86,7 @@ class JobLife:
         self._ended: dict[str, str] = {}
         """Why the last jobs ended, for ranks whose hosts could not hear it."""
         self._wishes: dict[str, TreeWished] = {}
-        """By job, whether it is here or not."""
+        """What is wished for each job, whether it is here or not."""
         self._gone: dict[tuple[str, int], str] = {}
         """Ranks of jobs that are not known (yet) that are lost, and why."""
         self._regroupings = Regroupings(config, self._jobs.__contains__, self._fail_beginning)
@@ -181,7 +181,7 @@ class JobLife:
         return [*actions, Noted(text)]
 
     def _weigh(self, job: Job) -> None:
-        """By the links that are configured, or measured; and choose its path by that."""
+        """Weighs its paths by the links that are configured, or measured, and chooses one by that."""
         config, source = self._config, "configured"
         links = config.links
         if links is None:
@@ -221,7 +221,7 @@ class JobLife:
     def _ring_messages(
         self, job: Job, members: Sequence[RingMember], ring_key: int, resumed: Recovery
     ) -> list[RendezvousAction]:
-        """To each rank in order, with the id of its ``Member``."""
+        """What is sent to each rank in order, with the id of its ``Member``."""
         found: dict[int, RendezvousAction] = {}
         tree = job.overlay if job.is_overlay else None
         for position, its in enumerate(members):
@@ -332,7 +332,7 @@ class JobLife:
         return []
 
     def _stalled_early(self, job: Job, event: OperationStalled) -> list[RendezvousAction]:
-        """Of a rank that waits for its next ring; before the first one no rank has an all-reduce."""
+        """Answers a rank that waits for its next ring; before the first one no rank has an all-reduce."""
         return [] if job.is_resumed else self._out_of_order(job, event)
 
     def _out_of_order(
@@ -434,12 +434,12 @@ class JobLife:
     def _tell_all(
         self, job: Job, message: Message, *, without: Sequence[Seat] = ()
     ) -> list[RendezvousAction]:
-        """To every host that has members, once, and that is still there."""
+        """Sends it to every host that has members, once, and that is still there."""
         sessions = job.sessions(without=without)
         return [Send(session, message) for session in sessions if session in self._hosts]
 
     def _tell_halt(self, job: Job) -> list[RendezvousAction]:
-        """To every host, what it is to make links for."""
+        """Tells every host what it is to make links for."""
         return [
             Send(session, halt_message(job, job.at(session)))
             for session in job.sessions()

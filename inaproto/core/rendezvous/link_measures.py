@@ -31,7 +31,7 @@ class LinkMeasure(NamedTuple):
 
 
 class LinkMeasures:
-    """By the names of hosts."""
+    """What hosts have measured, by their names."""
 
     def __init__(self, *, links_max: int = 4096) -> None:
         self._links_max = links_max

@@ -17,7 +17,7 @@ from inaproto.wire.control_messages import Halt, OutAddress, Ring
 
 
 def halt_message(job: Job, seats: Sequence[Seat]) -> Halt:
-    """To the host of these seats, to make links for the next ring."""
+    """What the host of these seats is told, to make links for the next ring."""
     path, reason, children = job.recovery.path, job.recovery.reason, 0
     if job.is_overlay:
         children = len(job.overlay.children(job.position_of(seats[0])))
@@ -39,7 +39,7 @@ def in_overlay(ring: Ring, tree: OverlayTree, members: Sequence[RingMember]) -> 
 
 
 def cannot_sum(job: Job) -> str:
-    """Of a job whose hosts have no path that it would take."""
+    """The error of a job whose hosts have no path that it would take."""
     if job.first.path == "overlay":
         old = [its.host for its in job.members() if not all(seat.overlays for seat in its.seats)]
         return (

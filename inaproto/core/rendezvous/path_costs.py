@@ -34,21 +34,22 @@ from inaproto.wire.ina_header import INA_HEADER_BYTES, Dtype, Op
 IN_DEGREE_MAX: Final = 16
 """Bounds that are tried for an overlay are 1 to this."""
 IN_DEGREE_DEFAULT: Final = 4
-"""Of an overlay whose costs nobody has asked for."""
+"""In-degree of an overlay whose costs nobody has asked for."""
 MARGIN_PERCENT: Final = 25
 """Less time the hosts must be predicted to take than the switches, to be preferred; and the other way."""
 _DTYPE: Final = Dtype.F32
-"""By which payloads are counted."""
+"""Element type by which payloads are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFigures:
-    """Of the network between hosts, measured or configured. Raises ``LocalMisuse`` for what no link has."""
+    """Figures of the network between hosts, measured or configured. Raises ``LocalMisuse`` for what no link
+    has."""
 
     latency_ns: int
-    """Of a hop, from posting a message without payload to its arrival."""
+    """Latency of a hop, from posting a message without payload to its arrival."""
     rate_bps: int
-    """Of a host's NIC, in each direction."""
+    """Rate of a host's NIC, in each direction."""
     switch_rate_bps: int = 0
     """At which switches add up what each host sends; 0: as fast as the links are."""
 
@@ -82,7 +83,7 @@ class Task:
 
     @property
     def first_bytes(self) -> int:
-        """Of the first message, with its header."""
+        """Bytes of the first message, with its header."""
         return min(self.message_bytes, self.tensor_bytes + INA_HEADER_BYTES)
 
 
@@ -102,7 +103,7 @@ class PathCost(NamedTuple):
 def costs(
     paths: Iterable[RingPath], plan: ReductionPlan, task: Task, links: LinkFigures
 ) -> tuple[PathCost, ...]:
-    """Of these ``paths`` of a job with that ``plan`` over its hosts, the fastest first.
+    """Costs of these ``paths`` of a job with that ``plan`` over its hosts, the fastest first.
 
     Raises ``LocalMisuse`` for a chain that cannot follow the plan, and for paths that are not one.
     """
@@ -133,7 +134,7 @@ def explain(costs: Iterable[PathCost], taken: RingPath | None = None) -> str:
 
 
 def is_faster(one: PathCost, other: PathCost) -> bool:
-    """By the margin: predictions are not that exact, and changing costs time, too."""
+    """Whether it is faster by the margin: predictions are not that exact, and changing costs time, too."""
     return one.predicted_ns * (100 + MARGIN_PERCENT) < other.predicted_ns * 100
 
 

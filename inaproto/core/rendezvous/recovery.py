@@ -41,7 +41,8 @@ ASKED: Final = "asked for"
 
 @dataclass(slots=True)
 class JobRecovery:
-    """Of one job. ``path`` is that of the present ring, or of the next while the job is halted."""
+    """Paths of one job, now and next. ``path`` is that of the present ring, or of the next while the job is
+    halted."""
 
     path: RingPath = "switch"
     fallback: str = ""
@@ -63,7 +64,7 @@ class JobRecovery:
     """They are not tried again before that was made."""
     _return_ns: int = RETURN_FIRST_NS
     _breaks: dict[RingPath, int] = field(default_factory=dict)
-    """Of each path, since the job came past ``_broke_at``."""
+    """How often each path broke, since the job came past ``_broke_at``."""
     _broke_at: int = -1
     _waits_since: Instant | None = None
     _waited_ns: int = 0
@@ -72,7 +73,7 @@ class JobRecovery:
 
     @staticmethod
     def on(asked: PathAsked) -> JobRecovery:
-        """Of a job that asks for that path."""
+        """The state of a job that asks for that path."""
         match asked:
             case "auto":
                 return JobRecovery()

@@ -102,7 +102,7 @@ class Regrouping:
         self.outcome: Outcome | None
         self._deadline: Instant
         self._came: dict[int, int | None] = dict.fromkeys(sorted(ranks))
-        """By rank that is not lost: its operations; None: it has not come."""
+        """Operations of each rank that is not lost; None: it has not come."""
         self._lost: dict[int, str] = {}
         self._wait_ns = wait_ns
         self._begin(now)

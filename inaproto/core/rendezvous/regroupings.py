@@ -64,7 +64,7 @@ class _Ended:
     """Its first and its last."""
     error: JobError
     seats: Mapping[int, Seat]
-    """Of its survivors, by rank."""
+    """Seats of its survivors, by rank."""
     agreement: Regrouping
     next_name: str = ""
     has_begun: bool = False
@@ -72,7 +72,7 @@ class _Ended:
     void: dict[str, RankLost] = field(default_factory=dict)
     """Names that were given, and why these jobs did not begin."""
     asked: dict[int, tuple[SessionId, int]] = field(default_factory=dict)
-    """By rank that has come: through which session, and the id of its request."""
+    """How each rank that has come was heard: through which session, and the id of its request."""
 
     def had(self, ring_id: int) -> bool:
         first, last = self.rings
@@ -80,7 +80,8 @@ class _Ended:
 
 
 class Regroupings:
-    """Of one rendezvous; ``is_taken``: whether a job has that name; ``fail`` ends one that has not begun."""
+    """All regroupings of one rendezvous; ``is_taken``: whether a job has that name; ``fail`` ends one that
+    has not begun."""
 
     def __init__(
         self,

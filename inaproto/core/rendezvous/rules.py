@@ -16,15 +16,16 @@ ELASTIC_NAME_MAX: Final = 117
 """Characters: the number of a later generation has to find room."""
 _JOB_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GENERATION: Final = re.compile(r"~[1-9][0-9]{0,9}\Z")
-"""Of a job that goes on without a lost rank."""
+"""What the name of a job ends with that goes on without a lost rank."""
 _RING: Final = re.compile(r"#(0|[1-9][0-9]*)/[1-9][0-9]*\Z")
-"""Of one of the parallel rings of a job (NetReduce section 3.4); each is a job by itself here."""
+"""What the name of one of the parallel rings of a job ends with (NetReduce section 3.4); each is a job by
+itself here."""
 _PARAMETERS: Final = ("mtu", "window_messages", "message_packets")
 _WISHES: Final = ("path", "exact_plan")
 
 
 class JobName(NamedTuple):
-    """Whose a name at the switch is."""
+    """Says whose a name at the switch is."""
 
     job: str
     """As its user named it."""

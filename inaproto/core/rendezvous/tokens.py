@@ -33,7 +33,7 @@ from inaproto.errors import DecodeError, LocalMisuse
 PREFIX: Final = "ina1."
 SECRET_BYTES_MIN: Final = 32
 NAME_BYTES_MAX: Final = 128
-"""Of job and host together: so every token fits where a key does (256 bytes)."""
+"""Bytes of job and host together: so every token fits where a key does (256 bytes)."""
 _FIXED: Final = struct.Struct(">QQHHHB")
 _MAC_BYTES: Final = 32
 _NONCE_MAX: Final = (1 << 64) - 1
@@ -50,7 +50,7 @@ class Grant:
     expires_s: int
     """UNIX time, seconds."""
     nonce: int
-    """Of this run, 64 bits, drawn when it was admitted: tokens of an earlier one are of another."""
+    """Number of this run, 64 bits, drawn when it was admitted: tokens of an earlier one are of another."""
     host: str = ""
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Of the one text that ``_text`` makes of them. Raises ``DecodeError``."""
+    """The bytes of the one text that ``_text`` makes of them. Raises ``DecodeError``."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

@@ -72,7 +72,7 @@ class TreeMoves(RingEnds):
     # --- beginnings and ends of generations
 
     def _plan(self, job: Job) -> None:
-        """Of the next generation; a wish that it cannot keep to is not followed."""
+        """Plan of the next generation; a wish that it cannot keep to is not followed."""
         wish = self._wishes.get(job.name)
         job.tree.refused = ""
         if wish is not None and job.is_shared and self._must_leave(job, wish):
@@ -310,7 +310,7 @@ class TreeMoves(RingEnds):
         return f"waits for {', '.join(host for host in hosts if host not in job.tree.parked)}"
 
     def tree_states(self) -> tuple[TreeState, ...]:
-        """Of all jobs that may have a ring through the switches beside another."""
+        """Where the trees of all jobs are that may have a ring through the switches beside another."""
         return tuple(
             self._tree_state(job)
             for job in self._jobs.values()
@@ -371,4 +371,4 @@ STEPS: Final[Mapping[TreeIs, Step]] = {
     TreeIs.PARKING: TreeMoves._nothing_now,
     TreeIs.PARKED: TreeMoves._unpark,
 }
-"""Of a running job."""
+"""What is tried with the tree of a running job, by where it is."""

@@ -111,7 +111,7 @@ class ControlPlane:
             None if place is None else place.fabric.tree_config(),
         )
         self._switches: dict[str, SessionId] = {}
-        """Of the other switches that are connected; the root needs no session."""
+        """Sessions of the other switches that are connected; the root needs no session."""
         self._probes = LinkProbes(
             0 if settings.link_mbps else settings.link_probe_kib << 10, self._tell_probe, self._link_measured
         )
@@ -168,7 +168,7 @@ class ControlPlane:
         self.handle(ShuttingDown(reason))
 
     def said_of_ring(self, said: RingFault | RingRefused) -> None:
-        """By this switch's own accelerator."""
+        """This switch's own accelerator says something of a ring."""
         self.switch_said(self._own_name, said)
 
     @property

@@ -130,9 +130,9 @@ class _Session:
     hello: Hello | None = None
     ended: bool = False
     switch: str = ""
-    """Which switch of the fabric it is of; empty for others."""
+    """Name of the switch of the fabric whose session it is; empty for others."""
     orders: deque[Message] = field(default_factory=deque)
-    """Of a switch: they go to its stream as it takes them."""
+    """Orders to a switch: they go to its stream as it takes them."""
     has_orders: trio.Event = field(default_factory=trio.Event)
     captures: CaptureClient | None = None
     """While it is served."""
@@ -170,7 +170,7 @@ class ControlServer:
     # --- what the rendezvous orders
 
     def send(self, session_id: SessionId, message: Message) -> None:
-        """To a session that may have ended meanwhile: then its own task reports it."""
+        """Sends to a session that may have ended meanwhile: then its own task reports it."""
         session = self._sessions.get(session_id)
         if session is None:
             return
@@ -180,7 +180,7 @@ class ControlServer:
             log.info("host %s: %s", _name(session), end.reason)
 
     def order(self, session_id: SessionId, message: Message) -> None:
-        """To a switch, in order; a burst of orders may be more than its stream queues."""
+        """Sends to a switch, in order; a burst of orders may be more than its stream queues."""
         session = self._sessions.get(session_id)
         if session is None or session.ended:
             return
@@ -213,7 +213,7 @@ class ControlServer:
                 del self._refusals[next(iter(self._refusals))]
 
     def end_hosts(self, switch: str, reason: str) -> None:
-        """Of that switch: they can do nothing until it is back."""
+        """Ends the sessions of that switch's hosts: they can do nothing until it is back."""
         for session_id, session in list(self._sessions.items()):
             if session.hello is not None and session.hello.switch == switch:
                 self._end(session_id, session, reason)

@@ -92,7 +92,7 @@ class Switch:
             )
         )
         self._rings: dict[int, str] = {}
-        """That it was told to install, and not to remove; with the job that each is of."""
+        """Rings that it was told to install, and not to remove; with the job that each is of."""
         self._blames = BlameLog()
         self.ports = PortBoard(
             self._accelerator.step,
@@ -260,7 +260,7 @@ class Switch:
 
 
 def holder_of(settings: SwitchSettings) -> Holder:
-    """Whose certificate a switch has; one that is alone has any name."""
+    """The name whose certificate a switch has; one that is alone has any name."""
     return Holder(Role.SWITCH, settings.name, settings.tls, settings.dir)
 
 

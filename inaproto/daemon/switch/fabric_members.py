@@ -62,7 +62,8 @@ class FabricMembers:
         self._why_away[name] = reason
 
     def said_of_trunk(self, name: str, above: str, error: str) -> Link | None:
-        """Of which; None if there is none. ``above``: empty if it is that of the fabric's own tree."""
+        """Takes what was said of a trunk; returns which one, None if there is none. ``above``: empty if it is
+        that of the fabric's own tree."""
         others = self._above(name)
         link = name, above or next(iter(others), "")
         if link[1] not in others:
@@ -132,7 +133,7 @@ class FabricMembers:
         }
 
     def _trunk_status(self, name: str, above: str | None, view: TreeControlView) -> dict[str, Any] | None:
-        """Of its trunk to a switch above, as it says; None if there is none, or the switch is away."""
+        """State of its trunk to a switch above, as it says; None if there is none, or the switch is away."""
         if above is None or name not in view.present:
             return None
         link = name, above

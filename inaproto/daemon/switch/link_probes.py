@@ -63,7 +63,7 @@ class LinkProbes:
             self._order()
 
     def session_ended(self, session: SessionId) -> None:
-        """Of a host."""
+        """The session of a host has ended."""
         for number in [number for number, one in self._ordered.items() if session in one.ends]:
             self._over(number, "a host of it is gone")
         self._waiting = deque((one for one in self._waiting if session not in one.ends), WAITING_MAX)

@@ -177,7 +177,7 @@ class PortBoard:
     # --- captures
 
     def port_names(self) -> list[str]:
-        """Of the ports that are up."""
+        """Names of the ports that are up."""
         return list(self._names.values())
 
     def record(self, recording: Recording) -> None:

@@ -80,11 +80,12 @@ class SwitchSession:
 
     @property
     def control_boot(self) -> str:
-        """Of the control plane that has admitted this switch; empty: none has."""
+        """Boot of the control plane that has admitted this switch; empty: none has."""
         return self._control_boot if self._is_admitted else ""
 
     def said_of_ring(self, said: RingFault | RingRefused) -> None:
-        """By the accelerator. Nobody hears it when there is no session: the ring has then ended."""
+        """The accelerator says something of a ring. Nobody hears it when there is no session: the ring has
+        then ended."""
         match said:
             case RingFault(ring_id, rank, rule, evidence):
                 self._tell(RingFaulted(ring_id=ring_id, rank=rank, rule=rule, evidence=evidence))

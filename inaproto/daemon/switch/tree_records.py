@@ -13,16 +13,16 @@ from inaproto.wire.tree_messages import AboveRecord, AssignedTree, TreeRecord, T
 NAME_BYTES: Final = 128 + 3
 """Encoded, at most, as are those that follow."""
 HEAD_BYTES: Final = 256
-"""Of a message, without its wishes."""
+"""Bytes of a message, without its wishes."""
 WISH_BYTES: Final = 2 * NAME_BYTES + 64
-"""Without the switches of its tree."""
+"""Bytes of a wish, without the switches of its tree."""
 ABOVE_BYTES: Final = 2 * NAME_BYTES + 16
-"""Of each of them but the root."""
+"""Bytes of each of its switches but the root."""
 TOLD_SWITCHES_MAX: Final = (MESSAGE_BYTES_MAX - HEAD_BYTES - WISH_BYTES) // (ABOVE_BYTES + NAME_BYTES)
-"""Above the leaves of a tree that a message can carry."""
+"""Most switches above the leaves of a tree that a message can carry."""
 
 REASON_CHARACTERS: Final = 1024
-"""Of why a ring is where it is, for people."""
+"""Longest text of why a ring is where it is, for people."""
 
 
 def wish_record(wish: TreeWished) -> TreeWish:

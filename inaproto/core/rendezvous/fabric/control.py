@@ -116,7 +116,7 @@ class _Tree:
 class _Retired:
     until: Instant
     specs: Mapping[str, RingSpec]
-    """By switch."""
+    """What each switch is told of the ring, by its name."""
 
 
 class TreeControl:
@@ -135,14 +135,15 @@ class TreeControl:
         self._unanswered: dict[tuple[str, int], int] = {}
         """Orders to install a ring that a switch has not answered yet."""
         self._retired: dict[int, _Retired] = {}
-        """By ring; the one given up last is the last."""
+        """Rings that were given up, by id; the one given up last is the last."""
         self._hosts: dict[bytes, str] = dict(config.hosts)
         self._counters = {"trees_made": 0, "trees_refused": 0, "trees_waited": 0}
         self._counters |= {"switches_lost": 0, "trunks_down": 0}
 
     @property
     def deadline(self) -> Instant | None:
-        """Of rings that wait. A switch that does not answer is found by the end of its session."""
+        """When the first ring that waits is given up. A switch that does not answer is found by the end of
+        its session."""
         return min((tree.wait_until for tree in self._waiting()), default=None)
 
     def step(self, event: TreeEvent, now: Instant) -> list[TreeAction]:

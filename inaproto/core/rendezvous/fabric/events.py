@@ -19,7 +19,7 @@ from inaproto.wire.ina_messages import InaStands
 class TreeControlConfig:
     switches: tuple[FabricSwitch, ...]
     hosts: Mapping[bytes, str]
-    """By the IP address of each host, the switch at which it is; of others ``HostSeen`` tells."""
+    """The switch at which each host is, by its IP address; of others ``HostSeen`` tells."""
     hosts_max: int = 1 << 16
     """Hosts that are remembered; the one seen longest ago makes room."""
     retired_ns: int = 60 * S
@@ -64,7 +64,8 @@ class SwitchArrived:
 
     switch: str
     is_trunk_up: bool = True
-    """To every switch above, until ``TrunkSaid``; switches that will say it come with False."""
+    """Whether its trunks to every switch above are up, until ``TrunkSaid``; switches that will say it come
+    with False."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ TreeAction = Order | Admit | Tell | Release
 
 @dataclass(frozen=True, slots=True)
 class TreeView:
-    """Of one ring."""
+    """A picture of one ring."""
 
     ring_id: int
     phase: str

@@ -45,7 +45,7 @@ class _Ring:
     """Orders to install it that the accelerator has not answered yet."""
     is_refused: bool = False
     starts: list[Send] = field(default_factory=list)
-    """To be sent when it stands."""
+    """What is sent when it stands."""
 
 
 class OneSwitch:

@@ -27,7 +27,7 @@ def roles_of(
     hosts: Mapping[bytes, str] | None = None,
     tree: FabricTree | None = None,
 ) -> dict[str, Role | None]:
-    """Of every switch that has something to do for the ring; None: it does all.
+    """Roles of every switch that has something to do for the ring; None: it does all.
 
     ``hosts``: where they are, if not as the configuration says. Raises ``LocalMisuse`` for a rank whose host
     is not known, and for a tree that does not lead to it or that the fabric has not.

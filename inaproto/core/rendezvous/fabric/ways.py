@@ -67,7 +67,7 @@ class Ways:
         return was_down and not error
 
     def obstacle(self, own: TreeSwitch, assigned: TreeSwitch | None = None) -> Obstacle | None:
-        """To a ring: the first that parts its ranks, or else the first; None: all is there.
+        """What is in a ring's way: the first that parts its ranks, or else the first; None: all is there.
 
         ``own`` is its part of the fabric's tree, ``assigned`` the tree that it goes along, if that is
         another.
@@ -79,7 +79,7 @@ class Ways:
         return next((replace(one, parts=False) for one in self._obstacles(assigned)), None)
 
     def _why_down(self, one: str, other: str) -> str:
-        """Of the trunk between them, whichever is the lower one in the fabric; empty: it is up."""
+        """Why the trunk between them is down, whichever is the lower one in the fabric; empty: it is up."""
         return self.down.get((one, other), "") or self.down.get((other, one), "")
 
     def _obstacles(self, tree: TreeSwitch) -> Iterator[Obstacle]:
