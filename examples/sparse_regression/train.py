@@ -22,8 +22,8 @@ import trio
 import inaproto
 from examples.digits import data
 from examples.sparse_regression.model import ELEMENTS, DualAveraging, Samples, Vector, gradient
-from inaproto.core.models.messages import NodeId
 from inaproto.daemon.settings.models_file import PlacedModel, Shard
+from inaproto.wire.messages.models import NodeId
 from inaproto_hil.rigs.models_cluster import ModelsCluster
 
 MODEL = "sparse"

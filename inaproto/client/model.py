@@ -42,7 +42,7 @@ from inaproto.client.waits import EXPLAIN_AGAIN_S, EXPLAIN_S, ask_status
 from inaproto.errors import LocalMisuse, OperationTimeout
 from inaproto.ports import Dial
 from inaproto.units import UNIX_PATH_BYTES_MAX
-from inaproto.wire.push_pull_messages import ModelDone, ModelJoined, ModelPulled
+from inaproto.wire.messages.model_connections import ModelDone, ModelJoined, ModelPulled
 
 T = TypeVar("T")
 log = logging.getLogger("inaproto.client")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from inaproto.client.protocol import ClientProtocol
 from inaproto.errors import JobError
 from inaproto.wire.control_messages import Error, Message, encode_message, job_error
-from inaproto.wire.push_pull_messages import (
+from inaproto.wire.messages.model_connections import (
     ModelClock,
     ModelDone,
     ModelJoin,

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Protocol, cast, get_type_hints
+from typing import Any, Final, Protocol, cast, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+ARRAYS: Final = "arrays"
+NO_PAYLOAD: Final = memoryview(b"")
 
 
 class Kind(Protocol):
@@ -146,6 +152,28 @@ class FreeMap:
     give = take
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """An array that travels behind its message, not in it: there ``arrays`` says how many there are.
+
+    What comes is an array of bytes; who knows the model knows of what they are.
+    """
+
+    arrays_min: int = 0
+
+    def take(self, value: Any, payload: memoryview = NO_PAYLOAD) -> NDArray[Any] | None:
+        if not Integer(self.arrays_min, 1).take(value):
+            return None
+        array = np.frombuffer(payload, np.uint8)
+        array.flags.writeable = False
+        return array
+
+    def give(self, value: NDArray[Any] | None) -> int:
+        if value is not None and not isinstance(value, np.ndarray):
+            raise Refused(f"is {value!r:.60}, not an array")
+        return Integer(self.arrays_min, 1).give(0 if value is None else 1)
+
+
 _FIELD_KINDS: dict[type[Any], dict[str, tuple[Kind, bool]]] = {}
 
 
@@ -165,17 +193,22 @@ def field_kinds(cls: type[Any]) -> Mapping[str, tuple[Kind, bool]]:
     return kinds
 
 
-def take_fields(cls: type[Any], record: Mapping[str, Any]) -> dict[str, Any]:
+def take_fields(
+    cls: type[Any], record: Mapping[str, Any], payload: memoryview = NO_PAYLOAD
+) -> dict[str, Any]:
+    """Fields of the class, as the record and the array behind it say. Raises ``Refused``."""
     taken = {}
     for name, (kind, optional) in field_kinds(cls).items():
-        if name not in record:
+        key = ARRAYS if isinstance(kind, Behind) else name
+        if key not in record:
             if not optional:
-                raise Refused(f".{name} is missing")
+                raise Refused(f".{key} is missing")
             continue
         try:
-            taken[name] = kind.take(record[name])
+            value = record[key]
+            taken[name] = kind.take(value, payload) if isinstance(kind, Behind) else kind.take(value)
         except Refused as refused:
-            raise Refused(_at(f".{name}", refused)) from None
+            raise Refused(_at(f".{key}", refused)) from None
     return taken
 
 
@@ -186,10 +219,17 @@ def give_fields(message: Any) -> dict[str, Any]:
         if value is None and optional:
             continue
         try:
-            given[name] = kind.give(value)
+            given[ARRAYS if isinstance(kind, Behind) else name] = kind.give(value)
         except Refused as refused:
             raise Refused(_at(f".{name}", refused)) from None
     return given
+
+
+def arrays_behind(message: Any) -> tuple[memoryview, ...]:
+    """What travels behind the message; not copied."""
+    kinds = field_kinds(type(message)).items()
+    arrays = [getattr(message, name) for name, (kind, _) in kinds if isinstance(kind, Behind)]
+    return tuple(np.ascontiguousarray(array).data for array in arrays if array is not None)
 
 
 def _at(place: str, refused: Refused) -> str:

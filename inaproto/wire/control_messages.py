@@ -19,7 +19,7 @@ Ping, Pong.
 Between switches: :mod:`inaproto.wire.switch_messages`. Of captures: :mod:`inaproto.wire.capture_messages`.
 Between the controller and both daemons: :mod:`inaproto.wire.controller_messages`; about slots of switches
 and trees of jobs: :mod:`inaproto.wire.slot_messages`, :mod:`inaproto.wire.tree_messages`. Of models that are
-trained by push and pull: :mod:`inaproto.wire.push_pull_messages`.
+trained by push and pull: :mod:`inaproto.wire.messages.models`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,21 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
+from inaproto.wire.array_frames import Frame, encode_frame
 from inaproto.wire.capture_messages import CAPTURE_MESSAGES
 from inaproto.wire.client_messages import CLIENT_MESSAGES
 from inaproto.wire.control import ControlRecord, encode_control
-from inaproto.wire.control_fields import FreeMap, Many, OneOf, Record, Refused, give_fields, take_fields
+from inaproto.wire.control_fields import (
+    NO_PAYLOAD,
+    FreeMap,
+    Many,
+    OneOf,
+    Record,
+    Refused,
+    arrays_behind,
+    give_fields,
+    take_fields,
+)
 from inaproto.wire.control_types import (
     U16,
     U24,
@@ -57,7 +68,8 @@ from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414 
 from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
 from inaproto.wire.ina_messages import INA_MESSAGES, POOL_DEFAULT
 from inaproto.wire.link_messages import LINK_MESSAGES
-from inaproto.wire.push_pull_messages import PUSH_PULL_MESSAGES
+from inaproto.wire.messages.model_connections import MODEL_CONNECTION_MESSAGES
+from inaproto.wire.messages.models import MODEL_MESSAGES
 from inaproto.wire.sharing_messages import SHARING_MESSAGES
 from inaproto.wire.slot_messages import SLOT_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
@@ -104,7 +116,7 @@ IntoFields = Annotated[tuple[IntoAddress, ...], Many(Record(IntoAddress), 1 << 1
 class UnknownMessage(Message):
     """A well-formed message of a type that this side does not know; only for receiving."""
 
-    type: str
+    type: Name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,7 +484,8 @@ _ALL: Final[tuple[type[Message], ...]] = (
     *SLOT_MESSAGES,
     *TREE_MESSAGES,
     *SHARING_MESSAGES,
-    *PUSH_PULL_MESSAGES,
+    *MODEL_CONNECTION_MESSAGES,
+    *MODEL_MESSAGES,
     *LINK_MESSAGES,
 )
 MESSAGES: Final[Mapping[str, type[Message]]] = {cls.TYPE: cls for cls in _ALL}
@@ -489,16 +502,32 @@ def encode_message(message: Message) -> bytes:
     return encode_control(message.TYPE, given.pop("id"), **given)
 
 
-def decode_message(record: ControlRecord) -> Message:
-    """The typed message in a record that ``ControlDecoder`` or ``decode_control`` gave."""
+def decode_message(record: ControlRecord, payload: memoryview = NO_PAYLOAD) -> Message:
+    """The typed message in a record that ``ControlDecoder`` or ``decode_control`` gave.
+
+    ``payload`` is what came behind it, which it then owns.
+    """
     kind = record["type"]
     cls = MESSAGES.get(kind)
     if cls is None:
         return UnknownMessage(id=record["id"], type=kind)
     try:
-        return cls(**take_fields(cls, record))
+        return cls(**take_fields(cls, record, payload))
     except Refused as refused:
         raise DecodeError(f"control {kind}", str(refused).lstrip(".")) from None
+
+
+def encode_with_arrays(message: Message) -> list[memoryview]:
+    """The parts of a frame. Its arrays are not copied: they must not change before it is sent."""
+    return encode_frame(encode_message(message), arrays_behind(message))
+
+
+def decode_with_arrays(frame: Frame) -> Message:
+    """The message with its arrays, of bytes. Raises ``DecodeError``, also for what belongs to no array."""
+    message = decode_message(frame.record, frame.payload)
+    if frame.payload.nbytes and not arrays_behind(message):
+        raise DecodeError("frame", f"{frame.payload.nbytes} bytes behind {message.TYPE!r}, and no array")
+    return message
 
 
 def error_message(error: JobError, *, of: int = 0, op_index: int | None = None) -> Error:

@@ -14,15 +14,23 @@ import trio.testing
 from inaproto.daemon.models.channels.message_channel import MessageChannel
 from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.errors import DecodeError
-from inaproto.wire.push_pull_messages import PushPullFlush, PushPullPush, PushPullRequest
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import Clocks, WorkerId
+from inaproto.wire.messages.models import Flush, PullRequest, Push
 
 Pair = tuple[MessageChannel, MessageChannel]
 DEADLINE_S = 30.0
 LARGE = 3 << 20
 
 
-def push(number: int, arrays: int = 1) -> PushPullPush:
-    return PushPullPush(session=number, clock=1, before=((0, 0),), after=((0, 1),), arrays=arrays)
+def push(number: int, array: Numbers) -> Push:
+    """A push whose array is of bytes, as one that has come."""
+    worker = [WorkerId(0)]
+    return Push(number, 1, Clocks.alike(worker, 0), Clocks.alike(worker, 1), array)
+
+
+def zeros(nbytes: int) -> Numbers:
+    return np.zeros(nbytes, np.uint8)
 
 
 class MessageChannelContract(ABC):
@@ -45,46 +53,39 @@ class MessageChannelContract(ABC):
         async with self.running() as (left, right):
             arrays = [np.arange(number * 1000, dtype=np.int64) for number in range(8)]
             for number, array in enumerate(arrays):
-                left.send_nowait(push(number), [array.data])
-                left.send_nowait(PushPullRequest(needed=number))
+                left.send_nowait(push(number, array))
+                left.send_nowait(PullRequest(number))
             for number, array in enumerate(arrays):
-                message, payload = await right.receive()
-                assert message == push(number)
-                assert bytes(payload) == array.tobytes()
-                between = await right.receive()
-                assert between.message == PushPullRequest(needed=number)
-                assert between.payload.nbytes == 0
+                assert await right.receive() == push(number, array.view(np.uint8))
+                assert await right.receive() == PullRequest(number)
 
     async def test_both_ways_at_once(self) -> None:
         array = np.random.default_rng(1).integers(0, 255, LARGE, np.uint8)
         async with self.running() as pair:
             for end in pair:
-                end.send_nowait(push(1), [array.data])
+                end.send_nowait(push(1, array))
             for end in pair:
-                _, payload = await end.receive()
-                assert bytes(payload) == array.tobytes()
+                assert await end.receive() == push(1, array)
 
     async def test_a_receiver_that_comes_late_gets_all(self) -> None:
         async with self.running() as (left, right):
             for number in range(3):
-                left.send_nowait(push(number), [memoryview(bytes([number]) * LARGE)])
+                left.send_nowait(push(number, np.full(LARGE, number, np.uint8)))
             for number in range(3):
-                _, payload = await right.receive()
-                assert payload.nbytes == LARGE
-                assert {payload[0], payload[LARGE // 2], payload[-1]} == {number}
+                assert await right.receive() == push(number, np.full(LARGE, number, np.uint8))
 
     async def test_flush_waits_until_all_is_on_its_way(self) -> None:
         async with self.running() as (left, right):
-            left.send_nowait(push(1), [memoryview(bytes(LARGE))])
+            left.send_nowait(push(1, zeros(LARGE)))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(left.flush)
                 await right.receive()
 
     async def test_a_payload_beyond_what_is_allowed_is_refused(self) -> None:
         async with self.running(payload_bytes_max=100) as (left, right):
-            left.send_nowait(push(1), [memoryview(bytes(100))])
-            assert (await right.receive()).payload.nbytes == 100
-            left.send_nowait(push(2), [memoryview(bytes(101))])
+            left.send_nowait(push(1, zeros(100)))
+            assert await right.receive() == push(1, zeros(100))
+            left.send_nowait(push(2, zeros(101)))
             with pytest.raises(DecodeError, match="a payload of 101 bytes, at most 100"):
                 await right.receive()
 
@@ -93,17 +94,17 @@ class MessageChannelContract(ABC):
 
             def send_many() -> None:
                 for number in range(1000):
-                    left.send_nowait(push(number), [memoryview(bytes(LARGE))])
+                    left.send_nowait(push(number, zeros(LARGE)))
 
             with pytest.raises(EndOfChannel, match="unread"):
                 send_many()
 
     async def test_closing_ends_the_other_side_after_what_was_sent(self) -> None:
         async with self.running() as (left, right):
-            left.send_nowait(PushPullFlush())
+            left.send_nowait(Flush())
             await left.flush()
             left.close()
-            assert (await right.receive()).message == PushPullFlush()
+            assert (await right.receive()) == Flush()
             with pytest.raises(EndOfChannel):
                 await right.receive()
 
@@ -111,7 +112,7 @@ class MessageChannelContract(ABC):
         async with self.running() as (left, _):
             left.close("enough")
             with pytest.raises(EndOfChannel, match="enough"):
-                left.send_nowait(PushPullFlush())
+                left.send_nowait(Flush())
             with pytest.raises(EndOfChannel, match="enough"):
                 await left.receive()
 
@@ -130,11 +131,11 @@ class MessageChannelContract(ABC):
         async with self.running() as (left, right):
             with trio.move_on_after(0):
                 await right.receive()
-            left.send_nowait(PushPullRequest(needed=7))
+            left.send_nowait(PullRequest(needed=7))
             with trio.move_on_after(0):
                 await right.receive()
                 raise AssertionError("a receive that was cancelled before it began")
-            assert (await right.receive()).message == PushPullRequest(needed=7)
+            assert (await right.receive()) == PullRequest(needed=7)
 
     async def test_its_address_is_said(self) -> None:
         async with self.running() as pair:

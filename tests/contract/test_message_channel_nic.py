@@ -17,7 +17,7 @@ from inaproto.errors import FabricError
 from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, Nic, load_adapter
 from inaproto.units import MS, US
-from inaproto.wire.push_pull_messages import PushPullFlush
+from inaproto.wire.messages.models import Flush
 from inaproto_adapters.frames import open_frame_pair
 from inaproto_adapters.memory import Link, open_memory_pair, open_stream_pair
 from tests.contract.message_channel_contract import DEADLINE_S, MessageChannelContract, Pair, push
@@ -94,16 +94,16 @@ async def test_in_weather_everything_arrives_once_and_in_order() -> None:
     link = Link(latency_ns=20 * US, bandwidth_bps=10_000_000_000, weather=WEATHER)
     with trio.fail_after(2 * DEADLINE_S):
         async with channels(open_memory_pair(link, seed=3)) as (left, right), trio.open_nursery() as nursery:
-            arrays = [np.random.default_rng(number).bytes(100_000) for number in range(20)]
+            arrays = [
+                np.random.default_rng(number).integers(0, 255, 100_000, np.uint8) for number in range(20)
+            ]
             for end in (left, right):
                 end.allow_payload(100_000)
                 nursery.start_soon(end.run)
             for number, array in enumerate(arrays):
-                left.send_nowait(push(number), [memoryview(array)])
+                left.send_nowait(push(number, array))
             for number, array in enumerate(arrays):
-                message, payload = await right.receive()
-                assert message == push(number)
-                assert bytes(payload) == array
+                assert await right.receive() == push(number, array)
             left.close()
             right.close()
 
@@ -134,6 +134,6 @@ async def test_a_peer_that_vanishes_ends_the_channel() -> None:
         async with streams(open_memory_pair(Link())) as (left, right):
             right.abort()
             channel = StreamChannel(left, "left")
-            channel.send_nowait(PushPullFlush())
+            channel.send_nowait(Flush())
             with pytest.raises(EndOfChannel, match="the queue pair has failed"):
                 await channel.receive()

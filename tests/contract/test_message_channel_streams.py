@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trio
 
@@ -19,10 +20,10 @@ from inaproto.daemon.net.tls import Credentials
 from inaproto.daemon.net.tls_stream import handshake
 from inaproto.daemon.settings.models_file import Tcp
 from inaproto.ports import ByteStream
-from inaproto.wire.push_pull_messages import PushPullFlush
+from inaproto.wire.messages.models import Flush
 from inaproto_adapters.memory import StreamTiming, open_stream_pair
 from inaproto_hil.rigs.models_cluster import free_ports
-from tests.contract.message_channel_contract import MessageChannelContract, Pair
+from tests.contract.message_channel_contract import MessageChannelContract, Pair, push
 from tests.daemon.secure_switch import Deployment
 
 
@@ -89,9 +90,9 @@ class TestTls(MessageChannelContract):
 async def test_the_first_byte_is_the_priority_and_nothing_behind_it_is_lost() -> None:
     async with channels(open_stream_pair()) as (left, right):
         left.send_priority(200)
-        left.send_nowait(PushPullFlush())
+        left.send_nowait(Flush())
         assert await right.receive_priority() == 200
-        assert (await right.receive()).message == PushPullFlush()
+        assert (await right.receive()) == Flush()
 
 
 async def test_who_goes_before_its_first_byte_has_no_priority() -> None:
@@ -103,6 +104,6 @@ async def test_who_goes_before_its_first_byte_has_no_priority() -> None:
 
 async def test_before_anything_is_allowed_a_message_has_no_payload() -> None:
     async with channels(open_stream_pair()) as (left, right):
-        left.send_nowait(PushPullFlush(), [memoryview(b"x")])
+        left.send_nowait(push(1, np.zeros(1, np.uint8)))
         with pytest.raises(ValueError, match="a payload of 1 bytes, at most 0"):
             await right.receive()

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 import inaproto
 from inaproto.daemon.models.channels.message_channel import StreamChannel
 from inaproto.daemon.models.listening import credentials_for, dial
+from inaproto.daemon.models.shard_records import record_of, snapshot_of
 from inaproto.daemon.models.store.durable_log import DurableLog
-from inaproto.daemon.models.word_records import record_of, snapshot_of
 from inaproto.wire.control_messages import Error
-from inaproto.wire.push_pull_messages import OverlayHello
+from inaproto.wire.messages.model_connections import OverlayHello
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 
 ELEMENTS = 1000
@@ -198,7 +198,7 @@ async def test_between_machines_processes_prove_who_they_are(tmp_path: Path) -> 
         channel.send_nowait(
             OverlayHello(process="h0", model="m", shard=0, digest=cluster.models.digest, life=1)
         )
-        answer, _ = await channel.receive()
+        answer = await channel.receive()
         channel.close()
         assert isinstance(answer, Error)
         assert "model h1" in answer.message
@@ -227,7 +227,7 @@ async def test_strangers_are_told_why_they_are_not_taken(
         channel = StreamChannel(await dial(cluster.models.processes["ps0"]), "ps0")
         channel.send_priority(0)
         channel.send_nowait(replace(hello, **changes))
-        answer, _ = await channel.receive()
+        answer = await channel.receive()
         channel.close()
         assert isinstance(answer, Error)
         assert why in answer.message

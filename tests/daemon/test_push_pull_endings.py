@@ -11,8 +11,8 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.daemon.models.shard_records import record_of
 from inaproto.daemon.models.store.durable_log import DurableLog
-from inaproto.daemon.models.word_records import record_of
 from inaproto_hil.rigs.models_cluster import ModelsCluster as DaemonProcesses
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import trio
 
-from inaproto.core.models.clocks import NO_CLOCKS, Clocks, WorkerId
-from inaproto.core.models.messages import Attach, Attached, NodeId, PullRequest, Word
 from inaproto.daemon.models.links import Links
 from inaproto.daemon.settings.models_file import Shard
-from inaproto.wire.push_pull_messages import OverlayState
+from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.wire.messages.model_connections import OverlayState
+from inaproto.wire.messages.models import Attach, Attached, NodeId, PullRequest, Word
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 
 TEXT = models_text(2, 1, dtype="int64", elements=2, tree="direct", heartbeat_ms=500)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import trio
 
-from inaproto.core.models.clocks import FOREVER
 from inaproto.daemon.models.channels.queue_pairs import QueuePairs
 from inaproto.daemon.models.host_models import HostModels
 from inaproto.daemon.models.parameter_server import ParameterServer
 from inaproto.daemon.models.seat import PulledWeights
 from inaproto.daemon.settings.models_file import models_of
 from inaproto.faults.weather import Weather
+from inaproto.wire.messages.clocks import FOREVER
 from inaproto_adapters.memory import Link, MemoryFramePort, open_memory_pair
 from tests.contract.test_message_channel_nic import WEATHER, opening, two_nics
 from tests.daemon.models_cluster import WAIT_S, models_document

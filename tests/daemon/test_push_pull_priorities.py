@@ -39,15 +39,13 @@ async def train(model: Model, link: SharedLink, paces: Paces | None) -> None:
     sender.allow_payload(NBYTES)
     if paces is not None:
         receiver.pace(paces, model.priority)
-    began, update = trio.current_time(), memoryview(bytes(NBYTES))
+    began, update = trio.current_time(), np.zeros(NBYTES, np.uint8)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sender.run)
         for number in range(model.rounds):
             await trio.sleep(model.compute_s)
-            sender.send_nowait(push(number), [update])
-            message, payload = await receiver.receive()
-            assert message == push(number)
-            assert payload.nbytes == NBYTES
+            sender.send_nowait(push(number, update))
+            assert await receiver.receive() == push(number, update)
         model.took_s = trio.current_time() - began
         nursery.cancel_scope.cancel()
     sender.close()
@@ -116,7 +114,7 @@ async def test_what_is_sent_is_paced_too(autojump_clock: MockClock) -> None:
         sender.pace(paces, priority)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(sender.run)
-            sender.send_nowait(push(1), [memoryview(bytes(NBYTES))])
+            sender.send_nowait(push(1, np.zeros(NBYTES, np.uint8)))
             await receiver.receive()
             ends[priority] = trio.current_time()
             nursery.cancel_scope.cancel()

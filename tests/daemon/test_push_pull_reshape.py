@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 import inaproto
 from inaproto.core.models.events import RootView
-from inaproto.core.models.messages import Epoch, NodeId
 from inaproto.core.models.tree.trees import OverlayTree
 from inaproto.daemon.models.degree_choice import DegreeChoice, LinkLoad
+from inaproto.daemon.models.shard_records import record_of
 from inaproto.daemon.models.store.durable_log import DurableLog
-from inaproto.daemon.models.word_records import record_of
 from inaproto.daemon.settings.models_file import Shard
 from inaproto.units import MS, Instant, S
+from inaproto.wire.messages.models import Epoch, NodeId
 from tests.daemon.models_cluster import WAIT_S, ModelsCluster, models_cluster, models_text
 
 HOSTS, ELEMENTS = 6, 64

@@ -17,7 +17,8 @@ from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.errors import DecodeError, FabricError, Unsupported
 from inaproto.faults.weather import Weather
 from inaproto.ports import FramePort, Nic, load_adapter
-from inaproto.wire.push_pull_messages import OverlayNoQueuePair, OverlayQueuePair, PushPullFlush
+from inaproto.wire.messages.model_connections import OverlayNoQueuePair, OverlayQueuePair
+from inaproto.wire.messages.models import Flush
 from inaproto_adapters.memory import Link, open_memory_pair, open_stream_pair
 
 BROKEN = Weather(drop=1.0)
@@ -89,8 +90,8 @@ async def opened(both: tuple[Side, Side]) -> list[QueuePairStream]:
 
 
 async def still_usable(left: StreamChannel, right: StreamChannel) -> None:
-    left.send_nowait(PushPullFlush())
-    assert (await right.receive()).message == PushPullFlush()
+    left.send_nowait(Flush())
+    assert (await right.receive()) == Flush()
     left.close()
     right.close()
 
@@ -241,10 +242,10 @@ async def test_what_was_sent_before_the_end_is_read_although_the_stream_beside_e
             stream = right.stream
             assert isinstance(stream, QueuePairStream)
             nursery.start_soon(stream.watch_beside)
-            left.send_nowait(PushPullFlush())
+            left.send_nowait(Flush())
             left.close()
             await trio.sleep(1)
-            assert (await right.receive()).message == PushPullFlush()
+            assert (await right.receive()) == Flush()
             with pytest.raises(EndOfChannel):
                 await right.receive()
             right.close()
@@ -305,7 +306,7 @@ async def test_a_peer_that_says_something_else_is_refused_and_a_silent_one_given
 ) -> None:
     async with sides() as both:
         ends = connection()
-        ends[1].send_nowait(PushPullFlush())
+        ends[1].send_nowait(Flush())
         with pytest.raises(DecodeError, match="'overlay_queue_pair' was to come"):
             await both[0].pairs.open(ends[0])
         ends = connection()

@@ -36,19 +36,17 @@ from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from inaproto.wire.ipv4 import Ipv4Header
 from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
 from inaproto.wire.log_entries import encode_entry
-from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
-from inaproto.wire.push_pull_messages import (
+from inaproto.wire.messages.clocks import Clocks, WorkerId
+from inaproto.wire.messages.model_connections import (
     ModelJoin,
     ModelPulled,
     OverlayHello,
     OverlayNoQueuePair,
     OverlayQueuePair,
     OverlayState,
-    PushPullAttach,
-    PushPullPush,
-    PushPullReshaped,
-    ShardState,
 )
+from inaproto.wire.messages.models import Attach, Epoch, Push, Reshaped, ShardState
+from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.slot_messages import LeaseRecord, LeaseRenew, SlotOrder, SlotReport
 from inaproto.wire.switch_messages import (
@@ -323,7 +321,11 @@ _MESSAGES: Final = (
     ModelJoin(id=16, model="digits", pid=4711),
     ModelPulled(id=17, clock=4, model_clock=3, oldest=3, newest=5, staleness=1),
     OverlayHello(process="h1", model="digits", shard=1, digest="0123", life=1 << 60, no_nic="gone"),
-    OverlayState(clocks=((0, 7), (1, 3)), absent=((1, 20_000),), fault="No space left on device"),
+    OverlayState(
+        clocks=Clocks({WorkerId(0): 7, WorkerId(1): 3}),
+        absent=((1, 20_000),),
+        fault="No space left on device",
+    ),
     OverlayQueuePair(
         mac=b"\2\0\12\0\0\1", ip=b"\12\0\0\1", qpn=17, psn=0, va=1 << 40, rkey=7, nbytes=1 << 20, mtu=4096
     ),
@@ -331,10 +333,24 @@ _MESSAGES: Final = (
     LinkProbeWord(id=7, kind="answer", mac=b"\2\0\12\0\0\1", qpn=17, va=1 << 40, rkey=7, nbytes=1 << 20),
     LinkProbed(id=7, latency_ns=20_000, rate_bps=10**10),
     OverlayNoQueuePair(why="nothing comes by the NIC within 5 s"),
-    PushPullAttach(session=3, workers=(0, 4), floor=((0, 7), (4, (1 << 63) - 1))),
-    PushPullPush(session=3, clock=7, before=((0, 6), (4, 6)), after=((0, 7), (4, 7)), arrays=1),
-    PushPullReshaped(epoch=(3, 0, 2, 1 << 40)),
-    ShardState(model="digits", shard=0, first=0, elements=9, dtype="int64", clocks=((0, 7),)),
+    Attach(3, (WorkerId(0), WorkerId(4)), Clocks({WorkerId(0): 7, WorkerId(4): (1 << 63) - 1})),
+    Push(
+        3,
+        7,
+        Clocks({WorkerId(0): 6, WorkerId(4): 6}),
+        Clocks({WorkerId(0): 7, WorkerId(4): 7}),
+        np.zeros(9, np.int64),
+    ),
+    Reshaped(Epoch(3, 0, 2, 1 << 40)),
+    ShardState(
+        model="digits",
+        shard=0,
+        first=0,
+        elements=9,
+        dtype="int64",
+        clocks=Clocks({WorkerId(0): 7}),
+        weights=np.zeros(9, np.int64),
+    ),
 )
 _FRAMED: Final = (
     *map(encode_message, _MESSAGES),

@@ -11,9 +11,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from inaproto.core.models.clocks import REMOVED, Clocks, WorkerId
 from inaproto.core.models.events import Abandoned, Ending, Mark, Pushed, ShardSpec
-from inaproto.core.models.messages import (
+from inaproto.units import MS
+from inaproto.wire.messages.clocks import REMOVED, Clocks, WorkerId
+from inaproto.wire.messages.models import (
     Attach,
     Heartbeat,
     HeartbeatAnswer,
@@ -23,7 +24,6 @@ from inaproto.core.models.messages import (
     Push,
     Weights,
 )
-from inaproto.units import MS
 from tests.property.push_pull_net import QUICK, ROOT, Net
 
 LINE = {0: ROOT, 1: 0, 2: 1}

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from inaproto.core.models import staleness
-from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.models.events import Answer, Mark, Patience, Pushed, ShardSpec
-from inaproto.core.models.messages import NodeId, PullRequest, Push, Weights
+from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
+from inaproto.wire.messages.models import NodeId, PullRequest, Push, Weights
 from tests.property.push_pull_net import ROOT, Net
 
 PAIR = {0: ROOT, 1: 0, 2: 0}

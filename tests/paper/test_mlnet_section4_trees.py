@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.latency_trees import UNKNOWN, latency_tree
 from inaproto.core.models.tree.trees import (
     OverlayTree,
@@ -23,6 +22,7 @@ from inaproto.core.models.tree.trees import (
 )
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import Infeasible, LocalMisuse
+from inaproto.wire.messages.models import NodeId
 
 PS = NodeId(5000)
 

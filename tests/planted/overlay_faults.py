@@ -11,13 +11,13 @@ from inaproto.core.models.children import Children
 from inaproto.core.models.failures import Failures
 from inaproto.core.models.ledger import Ledger
 from inaproto.core.models.local_worker import LocalWorker
-from inaproto.core.models.messages import Epoch
 from inaproto.core.models.node import ShardNode
 from inaproto.core.models.parent_link import ParentLink
 from inaproto.core.models.shard import ShardRoot
 from inaproto.core.models.subtree import Subtree
 from inaproto.core.models.tree.shape import _Place
 from inaproto.core.models.updates import goes_on
+from inaproto.wire.messages.models import Epoch
 from tests.planted.planting import Change, PlantedFault
 
 _RULES: Final = "MLNet 3.1, 3.2"

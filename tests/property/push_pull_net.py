@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.models.events import (
     Answer,
     Clocked,
@@ -49,13 +48,14 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.core.models.shard import ShardRoot
 from inaproto.core.models.tree.epochs import Stand
 from inaproto.core.models.tree.shape import Shape
 from inaproto.errors import Blame
 from inaproto.units import MS, Instant
+from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
+from inaproto.wire.messages.models import NodeId, Word
 
 ROOT = NodeId(100)
 QUICK = Patience(heartbeat_ns=10 * MS, dead_ns=30 * MS, return_ns=30 * MS, start_ns=0)

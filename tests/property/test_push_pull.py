@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inaproto.core.models.clocks import REMOVED
 from inaproto.core.models.events import Mark, Patience, ShardSpec
-from inaproto.core.models.messages import NodeId, Push, Weights
 from inaproto.units import MS
+from inaproto.wire.messages.clocks import REMOVED
+from inaproto.wire.messages.models import NodeId, Push, Weights
 from tests.property.push_pull_net import QUICK, ROOT, Net, ancestors, children
 from tests.seeds import seeds
 

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from inaproto.core.models.clocks import REMOVED
 from inaproto.core.models.events import Mark, ShardSpec
-from inaproto.core.models.messages import NodeId
 from inaproto.units import MS
+from inaproto.wire.messages.clocks import REMOVED
+from inaproto.wire.messages.models import NodeId
 from tests.property.push_pull_net import ROOT, Net
 
 

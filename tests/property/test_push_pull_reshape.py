@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from inaproto.core.models.events import Mark, Patience, Reshape, ShardSpec
-from inaproto.core.models.messages import FIRST_EPOCH, NodeId, Push, Reshaped
 from inaproto.core.models.shard import ShardRoot
 from inaproto.core.models.tree.trees import heap_tree
+from inaproto.wire.messages.models import FIRST_EPOCH, NodeId, Push, Reshaped
 from tests.property.push_pull_net import QUICK, ROOT, Net
 from tests.property.test_push_pull import KINDS, STEPS, Faults, _made, serial
 from tests.seeds import seeds

@@ -13,11 +13,23 @@ from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 from inaproto.errors import JOB_ERRORS
 from inaproto.units import FRAME_BYTES_MAX
 from inaproto.wire.control import ARRAY_ITEMS_MAX, DEPTH_MAX, MAP_ITEMS_MAX, MESSAGE_BYTES_MAX
-from inaproto.wire.control_fields import FreeMap, Integer, Kind, Many, OneOf, Record, Text, field_kinds
+from inaproto.wire.control_fields import (
+    ARRAYS,
+    Behind,
+    FreeMap,
+    Integer,
+    Kind,
+    Many,
+    OneOf,
+    Record,
+    Text,
+    field_kinds,
+)
 from inaproto.wire.control_messages import MESSAGES
 from inaproto.wire.host_header import HOST_MAGIC
 from inaproto.wire.ina_header import MAGIC, Dtype, InaHeader, Op
-from inaproto.wire.push_pull_messages import CLOCK_MAX, NODES_MAX
+from inaproto.wire.messages.clocks import CLOCK_MAX, NODES_MAX, ClocksKind
+from inaproto.wire.messages.models import EpochKind
 from inaproto.wire.switch_messages import RING_RANKS_MAX
 from inaproto.wire.tree_note import NoteKind, TreeNote
 
@@ -59,6 +71,12 @@ def name_of(kind: Kind) -> str:
             return "/".join(values)
         case Many(Many(Integer(0, high), 2), nodes) if (high, nodes) == (CLOCK_MAX, NODES_MAX):
             return "clocks"
+        case ClocksKind():
+            return "clocks"
+        case EpochKind():
+            return "[clock; 4]"
+        case Behind(least):
+            return "0..1" if not least else "1"
         case Many(item, most):
             return f"[{name_of(item)}; {most:,}]"
         case Record(cls):
@@ -76,7 +94,10 @@ def said_of(cell: str) -> dict[str, tuple[str, bool]]:
 def has(cls: type[Any]) -> dict[str, tuple[str, bool]]:
     kinds = field_kinds(cls)
     return {
-        item.name: (name_of(kinds[item.name][0]), kinds[item.name][1])
+        (ARRAYS if isinstance(kinds[item.name][0], Behind) else item.name): (
+            name_of(kinds[item.name][0]),
+            kinds[item.name][1],
+        )
         for item in fields(cls)
         if item.name != "id"
     }

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.models.clocks import WorkerId
-from inaproto.core.models.messages import NodeId
 from inaproto.daemon.models.core_configs import node_config, root_config
 from inaproto.daemon.settings.models_file import Models, Tcp, load_models, models_of
 from inaproto.errors import ConfigError
 from inaproto.units import MS
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import NodeId
 from tests.daemon.models_cluster import models_document, models_text
 
 

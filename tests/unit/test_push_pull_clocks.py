@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
 from inaproto.core.models.fixed_point import dequantised, quantised
-from inaproto.core.models.messages import Push, Weights
 from inaproto.core.models.updates import Update, added, goes_on, rest_after, total
 from inaproto.errors import LocalMisuse
+from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.wire.messages.models import Push, Weights
 
 A, B, C = WorkerId(0), WorkerId(1), WorkerId(2)
 
@@ -99,7 +99,7 @@ def test_words_compare_by_the_bytes_of_their_arrays() -> None:
     assert push(1) != push(2)
     assert push(0.0) != push(-0.0)
     assert push(0, "float32") != push(0, "int32")
-    assert push(1) != Weights(np.ones(2), NO_CLOCKS, NO_CLOCKS)
+    assert push(1) != Weights(NO_CLOCKS, NO_CLOCKS, np.ones(2))
     assert Update.of(push(1)).push(1) == push(1)
 
 

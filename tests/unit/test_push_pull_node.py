@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
 from inaproto.core.models.events import (
     Abandoned,
     Clocked,
@@ -39,7 +38,12 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import (
+from inaproto.core.models.node import ShardNode
+from inaproto.core.models.shard import ShardRoot
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import MS, Instant
+from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.wire.messages.models import (
     Attach,
     Attached,
     Detached,
@@ -50,10 +54,6 @@ from inaproto.core.models.messages import (
     PullRequest,
     Push,
 )
-from inaproto.core.models.node import ShardNode
-from inaproto.core.models.shard import ShardRoot
-from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import MS, Instant
 from tests.property.push_pull_net import ROOT, Net
 
 SHARD = ShardSpec(2, "int64")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.core.models.events import (
     Connected,
     Disconnected,
@@ -14,9 +13,10 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import Attach, Mode, NodeId
 from inaproto.core.models.shard import ShardRoot
 from inaproto.units import Instant
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import Attach, Mode, NodeId
 
 WAIT = 5
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
 from inaproto.core.models.events import (
     Clocked,
     Connected,
@@ -28,7 +27,13 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import (
+from inaproto.core.models.node import ShardNode
+from inaproto.core.models.shard import ShardRoot
+from inaproto.core.models.tree.shape import Shape
+from inaproto.errors import Blame
+from inaproto.units import Instant
+from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.wire.messages.models import (
     Attach,
     Attached,
     Detach,
@@ -41,11 +46,6 @@ from inaproto.core.models.messages import (
     Push,
     Weights,
 )
-from inaproto.core.models.node import ShardNode
-from inaproto.core.models.shard import ShardRoot
-from inaproto.core.models.tree.shape import Shape
-from inaproto.errors import Blame
-from inaproto.units import Instant
 
 NOW = Instant(0)
 ROOT, ME, CHILD, OTHER, STRANGER = NodeId(9), NodeId(1), NodeId(2), NodeId(3), NodeId(77)
@@ -200,7 +200,7 @@ def test_the_root_refuses_what_no_child_says(word: Any, rule: str, staleness: in
     [
         (STRANGER, Attach(1, ()), "node or worker of another tree"),
         (CHILD, Merged(NO_CLOCKS), "speaks to the root as if it were below"),
-        (CHILD, Weights(numbers(), alike(0), alike(0)), "speaks to the root as if it were below"),
+        (CHILD, Weights(alike(0), alike(0), numbers()), "speaks to the root as if it were below"),
     ],
 )
 def test_the_root_hears_nobody_from_above_or_beside(peer: NodeId, word: Any, rule: str) -> None:
@@ -274,15 +274,15 @@ def test_what_a_worker_that_is_gone_may_still_need_is_not_known() -> None:
 FROM_THE_PARENT = [
     (Attached(9, alike(0), alike(0)), "answers what was not asked"),
     (Detached(9, ""), "answers what was not asked"),
-    (Weights(numbers(), NO_CLOCKS, clocks(w0=0)), "weights without what the root had"),
-    (Weights(numbers(), alike(0), alike(1)), "weights without what the root had"),
-    (Weights(numbers(), NO_CLOCKS, NO_CLOCKS), "weights of other workers"),
-    (Weights(numbers(), clocks(w0=1, w1=1), clocks(w0=1, w1=1)), "weights of other workers"),
-    (Weights(numbers(1, 1, 1), alike(1), alike(1)), "weights of another shape"),
-    (Weights(np.ones(2, np.float64), alike(1), alike(1)), "weights of another shape"),
-    (Weights(numbers(), alike(-1), alike(-1)), "a clock that cannot be"),
-    (Weights(numbers(), alike(1 << 63), alike(1)), "a clock that cannot be"),
-    (Weights(numbers(), alike(1000), alike(1000)), "too far ahead"),
+    (Weights(NO_CLOCKS, clocks(w0=0), numbers()), "weights without what the root had"),
+    (Weights(alike(0), alike(1), numbers()), "weights without what the root had"),
+    (Weights(NO_CLOCKS, NO_CLOCKS, numbers()), "weights of other workers"),
+    (Weights(clocks(w0=1, w1=1), clocks(w0=1, w1=1), numbers()), "weights of other workers"),
+    (Weights(alike(1), alike(1), numbers(1, 1, 1)), "weights of another shape"),
+    (Weights(alike(1), alike(1), np.ones(2, np.float64)), "weights of another shape"),
+    (Weights(alike(-1), alike(-1), numbers()), "a clock that cannot be"),
+    (Weights(alike(1 << 63), alike(1), numbers()), "a clock that cannot be"),
+    (Weights(alike(1000), alike(1000), numbers()), "too far ahead"),
     (Merged(clocks(w0=1000)), "too far ahead"),
     (Merged(clocks(w1=-1)), "a clock that cannot be"),
 ]
@@ -298,16 +298,16 @@ def test_a_node_refuses_what_no_parent_says(word: Any, rule: str, knows_all: boo
 
 def test_weights_are_of_all_workers_and_of_no_others() -> None:
     more = Clocks({WorkerId(w): 1 for w in range(5)})
-    assert refused(Node().whole().asks().core, ROOT, Weights(numbers(), more, more)) == (
+    assert refused(Node().whole().asks().core, ROOT, Weights(more, more, numbers())) == (
         "weights of other workers"
     )
     node = Node(knows_all=False).whole().asks()
-    assert not any(isinstance(a, Blame) for a in node.hears(ROOT, Weights(numbers(), more, more)))
+    assert not any(isinstance(a, Blame) for a in node.hears(ROOT, Weights(more, more, numbers())))
 
 
 def test_weights_are_not_taken_that_nobody_asked_for_nor_twice() -> None:
     node = Node().whole()
-    word = Weights(numbers(), alike(1), alike(1))
+    word = Weights(alike(1), alike(1), numbers())
     assert refused(node.core, ROOT, word) == "answers what was not asked"
     node.asks()
     assert not any(isinstance(action, Blame) for action in node.hears(ROOT, word))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from inaproto.core.models.clocks import Clocks, WorkerId
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.shape import Shape
 from inaproto.core.models.updates import Update
+from inaproto.wire.messages.clocks import Clocks, WorkerId
+from inaproto.wire.messages.models import NodeId
 
 HEIGHT = 1100
 """Beyond Python's limit of recursion."""

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.models.events import RootRecord, RootSnapshot
+from inaproto.daemon.models.shard_records import change_of, state_of
 from inaproto.daemon.models.store.durable_log import Found
 from inaproto.daemon.models.store.shard_store import Stored, stored
-from inaproto.daemon.models.word_records import Told, change_of, state_of
 from inaproto.daemon.settings.models_file import Shard, models_of
 from inaproto.errors import ConfigError
-from inaproto.wire.array_frames import Frame, FrameDecoder, encode_frame
-from inaproto.wire.control_messages import encode_message
-from inaproto.wire.push_pull_messages import ShardState
+from inaproto.wire.array_frames import Frame, FrameDecoder
+from inaproto.wire.control_messages import Message, encode_with_arrays
+from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
 from tests.daemon.models_cluster import models_document
 
 DIRECTORY = Path("/store/m-0")
@@ -33,8 +32,8 @@ def clocks(*values: int) -> Clocks:
     return Clocks((WorkerId(number), value) for number, value in enumerate(values))
 
 
-def sent(what: Told) -> Frame:
-    (frame,) = FrameDecoder(1 << 20).feed(b"".join(encode_frame(encode_message(what.message), what.payload)))
+def sent(message: Message) -> Frame:
+    (frame,) = FrameDecoder(1 << 20).feed(b"".join(encode_with_arrays(message)))
     return frame
 
 
@@ -111,9 +110,7 @@ def test_other_weights_are_refused(now: Shard, why: str) -> None:
 def test_a_store_that_has_no_names_yet_is_that_of_as_many_workers() -> None:
     by = shard()
     told = state_of(RootSnapshot(np.arange(4), clocks(4, 5, 6)), by)
-    assert isinstance(told.message, ShardState)
-    old = replace(told.message, workers=(), model_elements=0, shards=0)
-    there = Found(sent(Told(old, told.payload)), [], 0)
+    there = Found(sent(replace(told, workers=(), model_elements=0, shards=0)), [], 0)
     got = stored(there, by, DIRECTORY)
     assert got.snapshot is not None
     assert (got.snapshot.clocks, bool(got.news)) == (clocks(4, 5, 6), True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,8 @@ from inaproto.wire.control_messages import (
     job_error,
 )
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.messages.clocks import CLOCK_MAX, Clocks, ClocksKind, WorkerId
+from inaproto.wire.messages.models import Epoch, EpochKind
 
 OUT = OutAddress(mac=b"\x52\x54\0\0\0\1", ip=b"\x0a\0\0\1", qpn=17, psn=0x100)
 INTO = IntoAddress(
@@ -87,6 +90,14 @@ def values_of(kind: control_fields.Kind) -> st.SearchStrategy[Any]:
             return st.sampled_from(values)
         case control_fields.Octets(nbytes):
             return st.binary(min_size=nbytes, max_size=nbytes)
+        case control_fields.Behind(least):
+            array = st.builds(np.zeros, st.just(0), st.just(np.uint8))
+            return array if least else array | st.none()
+        case ClocksKind():
+            workers = st.integers(0, CLOCK_MAX).map(WorkerId)
+            return st.dictionaries(workers, st.integers(0, CLOCK_MAX), max_size=5).map(Clocks)
+        case EpochKind():
+            return st.builds(Epoch, *[st.integers(0, CLOCK_MAX)] * 4)
         case control_fields.Many(item, items_max):
             return st.lists(values_of(item), max_size=min(items_max, 5)).map(tuple)
         case control_fields.Record(cls):
@@ -143,13 +154,15 @@ def test_every_field_is_checked(cls: type[Message], data: st.DataObject) -> None
     message = data.draw(records_of(cls))
     record = record_of(message)
     for field in fields(cls):
-        with pytest.raises(DecodeError, match=rf"^control {cls.TYPE}: {field.name} is 1\.5, not "):
-            decode_message(record | {field.name: 1.5})
+        kind, optional = control_fields.field_kinds(cls)[field.name]
+        key = control_fields.ARRAYS if isinstance(kind, control_fields.Behind) else field.name
+        with pytest.raises(DecodeError, match=rf"^control {cls.TYPE}: {key} is 1\.5, not "):
+            decode_message(record | {key: 1.5})
         with pytest.raises(LocalMisuse, match=rf"^control {cls.TYPE}\.{field.name} is 1\.5, not "):
             encode_message(replace(message, **{field.name: 1.5}))
-        if not control_fields.field_kinds(cls)[field.name][1]:
-            missing = {name: value for name, value in record.items() if name != field.name}
-            with pytest.raises(DecodeError, match=rf"{field.name} is missing"):
+        if not optional:
+            missing = {name: value for name, value in record.items() if name != key}
+            with pytest.raises(DecodeError, match=rf"{key} is missing"):
                 decode_message(missing)
 
 

@@ -27,8 +27,8 @@ import trio
 from numpy.typing import NDArray
 
 import inaproto
+from inaproto.daemon.models.shard_records import record_of, snapshot_of
 from inaproto.daemon.models.store.durable_log import DurableLog
-from inaproto.daemon.models.word_records import record_of, snapshot_of
 from inaproto.daemon.settings.models_file import PlacedModel, Shard
 from inaproto_hil.rigs.cluster import ClusterError
 from inaproto_hil.rigs.models_cluster import ModelsCluster

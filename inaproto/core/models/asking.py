@@ -10,9 +10,9 @@ clocks is its own fault, and nobody's below or above it.
 from __future__ import annotations
 
 from inaproto.core.models.children import Bond
-from inaproto.core.models.clocks import NO_CLOCKS, Clocks, WorkerId
-from inaproto.core.models.messages import Attach
 from inaproto.core.models.subtree import Subtree
+from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.wire.messages.models import Attach
 
 
 class Asking:

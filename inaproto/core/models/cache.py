@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from inaproto.core.models.clocks import Clocks
-from inaproto.core.models.messages import Comparable, Numbers, Weights
 from inaproto.core.models.staleness import is_legal
 from inaproto.core.models.updates import Update, added, rest_after
+from inaproto.wire.messages.arrays import Comparable, Numbers
+from inaproto.wire.messages.clocks import Clocks
+from inaproto.wire.messages.models import Weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,4 +44,4 @@ class Cache(Comparable):
         return Cache(weights, found[1], self.root)
 
     def word(self) -> Weights:
-        return Weights(self.weights, self.included, self.root)
+        return Weights(self.included, self.root, self.weights)

@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from inaproto.core.models.clocks import NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.models.events import ChildView, Mark, NodeConfig, Noted, RootConfig, Tell
-from inaproto.core.models.messages import (
+from inaproto.core.models.requests import requests_max
+from inaproto.core.models.staleness import model_clock
+from inaproto.errors import Blame
+from inaproto.units import Instant
+from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.wire.messages.models import (
     Attach,
     Detached,
     Heartbeat,
@@ -24,10 +28,6 @@ from inaproto.core.models.messages import (
     PullRequest,
     Weights,
 )
-from inaproto.core.models.requests import requests_max
-from inaproto.core.models.staleness import model_clock
-from inaproto.errors import Blame
-from inaproto.units import Instant
 
 OWN_PLACE = -1
 """Place of the node's own worker in the order of addition."""

@@ -2,7 +2,7 @@
 
 Of :class:`inaproto.core.models.node.ShardNode` (a host's process, which may have a worker and may have
 children) and :class:`inaproto.core.models.shard.ShardRoot` (the parameter server's); one of either per
-model and shard. What they tell each other is in :mod:`inaproto.core.models.messages`.
+model and shard. What they tell each other is in :mod:`inaproto.wire.messages.models`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from inaproto.core.models.clocks import NO_CLOCKS, Clocks, WorkerId
-from inaproto.core.models.messages import FIRST_EPOCH, Comparable, Epoch, NodeId, Numbers, Word
 from inaproto.core.models.tree.epochs import Stand
 from inaproto.core.models.tree.shape import Shape
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import S
+from inaproto.wire.messages.arrays import Comparable, Numbers
+from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.wire.messages.models import FIRST_EPOCH, Epoch, NodeId, Word
 
 DTYPES: Final = ("int32", "int64", "float32", "float64")
 

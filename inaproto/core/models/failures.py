@@ -11,10 +11,10 @@ from collections.abc import Collection
 from typing import Final
 
 from inaproto.core.models.children import Bond, Children
-from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.models.events import RootConfig
-from inaproto.core.models.messages import NodeId
 from inaproto.units import Instant
+from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
+from inaproto.wire.messages.models import NodeId
 
 STANDS: Final = 16
 """A tree that stood for so many waits did not fall because it was built up too soon."""

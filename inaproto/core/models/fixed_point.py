@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from inaproto.core.models.messages import Numbers
 from inaproto.errors import LocalMisuse
+from inaproto.wire.messages.arrays import Numbers
 
 
 def quantised(values: Numbers, bits: int, dtype: np.dtype[Any]) -> Numbers:

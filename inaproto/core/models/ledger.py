@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.models.pending import Pending
 from inaproto.core.models.staleness import forwards
 from inaproto.core.models.tree.epochs import Orders
 from inaproto.core.models.tree.shape import IsGone
 from inaproto.core.models.updates import Update, goes_on, rest_after, total
+from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
 
 
 class Ledger:

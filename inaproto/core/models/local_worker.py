@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from inaproto.core.models.cache import Cache
-from inaproto.core.models.clocks import FOREVER, REMOVED, Clocks, WorkerId
 from inaproto.core.models.events import Answer, Done, Mark, NodeAction, Noted, Pulled, Refuse, ShardSpec
 from inaproto.core.models.fixed_point import dequantised, quantised
-from inaproto.core.models.messages import Numbers
 from inaproto.core.models.staleness import model_clock, needed
 from inaproto.core.models.updates import Update, added
 from inaproto.errors import LocalMisuse
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import FOREVER, REMOVED, Clocks, WorkerId
 
 GONE = "the worker has left the model, in an earlier life, or was removed from it"
 

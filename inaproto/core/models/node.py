@@ -1,7 +1,7 @@
 """A host's process in the tree of one model and shard: push up, pull down (MLNet section 3.2).
 
 It may have a worker, and it may have children; it has a parent. What it takes from below it adds up, once
-(see :mod:`~inaproto.core.models.messages`), forwards when the staleness of the tree says so, and answers
+(see :mod:`~inaproto.wire.messages.models`), forwards when the staleness of the tree says so, and answers
 pulls from its cache where that is legal. Every event changes the state; :meth:`ShardNode._settle` then does
 whatever is due in that state, always in the same order, so that nothing depends on how it came about.
 
@@ -18,7 +18,6 @@ from typing import assert_never
 from inaproto.core.models.absence import Absence
 from inaproto.core.models.asking import Asking
 from inaproto.core.models.children import Bond
-from inaproto.core.models.clocks import NO_CLOCKS
 from inaproto.core.models.events import (
     Abandoned,
     Clocked,
@@ -43,7 +42,16 @@ from inaproto.core.models.events import (
     Woke,
 )
 from inaproto.core.models.local_worker import LocalWorker
-from inaproto.core.models.messages import (
+from inaproto.core.models.parent_link import ParentLink
+from inaproto.core.models.requests import next_requests, requests_max
+from inaproto.core.models.rules import Above, Below, Fault, fault_from_above, fault_from_below
+from inaproto.core.models.subtree import Subtree
+from inaproto.core.models.tree.epochs import Orders
+from inaproto.core.models.updates import Update
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant, S
+from inaproto.wire.messages.clocks import NO_CLOCKS
+from inaproto.wire.messages.models import (
     Attach,
     Attached,
     Detach,
@@ -62,14 +70,6 @@ from inaproto.core.models.messages import (
     Weights,
     Word,
 )
-from inaproto.core.models.parent_link import ParentLink
-from inaproto.core.models.requests import next_requests, requests_max
-from inaproto.core.models.rules import Above, Below, Fault, fault_from_above, fault_from_below
-from inaproto.core.models.subtree import Subtree
-from inaproto.core.models.tree.epochs import Orders
-from inaproto.core.models.updates import Update
-from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import Instant, S
 
 
 class ShardNode:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.core.models.events import Connect, Disconnect, Mark, NodeAction, NodeConfig, Noted, Tell
-from inaproto.core.models.messages import Detach, Heartbeat, HeartbeatAnswer, NodeId
 from inaproto.units import Instant
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import Detach, Heartbeat, HeartbeatAnswer, NodeId
 
 
 class Bonding(Enum):

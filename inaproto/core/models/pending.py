@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inaproto.core.models.clocks import FOREVER, WorkerId
 from inaproto.core.models.updates import Update, total
+from inaproto.wire.messages.clocks import FOREVER, WorkerId
 
 
 @dataclass(slots=True)

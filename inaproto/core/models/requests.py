@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.core.models.events import ShardSpec
+from inaproto.wire.messages.clocks import WorkerId
 
 
 def requests_max(shard: ShardSpec, workers: Collection[WorkerId]) -> int:

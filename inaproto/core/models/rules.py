@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from inaproto.core.models.children import Bond, Child
-from inaproto.core.models.clocks import FOREVER, REMOVED, Clocks, WorkerId
 from inaproto.core.models.events import ShardSpec
-from inaproto.core.models.messages import (
+from inaproto.errors import Blame
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import FOREVER, REMOVED, Clocks, WorkerId
+from inaproto.wire.messages.models import (
     Attach,
     Attached,
     Detach,
@@ -35,14 +37,12 @@ from inaproto.core.models.messages import (
     Merged,
     Mode,
     NodeId,
-    Numbers,
     PullRequest,
     Push,
     Reshaped,
     UpWord,
     Weights,
 )
-from inaproto.errors import Blame
 
 _EVIDENCE_MAX: Final = 400
 _NAMED_MAX: Final = 16

@@ -20,7 +20,6 @@ import numpy as np
 
 from inaproto.core.models.absence import Absence
 from inaproto.core.models.children import OWN_PLACE, Bond, Children
-from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
 from inaproto.core.models.events import (
     Connected,
     Disconnected,
@@ -42,7 +41,14 @@ from inaproto.core.models.events import (
     Woke,
 )
 from inaproto.core.models.failures import Failures
-from inaproto.core.models.messages import (
+from inaproto.core.models.pending import Pending
+from inaproto.core.models.rules import Below, Fault, fault_from_below
+from inaproto.core.models.tree.epochs import Orders, first_clock
+from inaproto.core.models.updates import Update, added, goes_on, total
+from inaproto.errors import Blame, LocalMisuse
+from inaproto.units import Instant, S
+from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, REMOVED, Clocks, WorkerId
+from inaproto.wire.messages.models import (
     FIRST_EPOCH,
     Attach,
     Attached,
@@ -60,12 +66,6 @@ from inaproto.core.models.messages import (
     Weights,
     Word,
 )
-from inaproto.core.models.pending import Pending
-from inaproto.core.models.rules import Below, Fault, fault_from_below
-from inaproto.core.models.tree.epochs import Orders, first_clock
-from inaproto.core.models.updates import Update, added, goes_on, total
-from inaproto.errors import Blame, LocalMisuse
-from inaproto.units import Instant, S
 
 
 class ShardRoot:
@@ -339,7 +339,7 @@ class ShardRoot:
         if mode is not None:
             actions.append(Noted(Mark.TORN_DOWN if mode else Mark.BUILT_UP, why=f"dead: {failures.why}"))
             actions += [Tell(child.node, Mode(mode)) for child in children if child.bond is not Bond.NONE]
-        actions += children.multicast(Weights(self._weights, self._clocks, self._clocks))
+        actions += children.multicast(Weights(self._clocks, self._clocks, self._weights))
         return [*actions, *children.tell_merged(self._clocks)]
 
     def _attach(self) -> list[RootAction]:

@@ -9,7 +9,7 @@ tree.
 
 from __future__ import annotations
 
-from inaproto.core.models.clocks import Clocks
+from inaproto.wire.messages.clocks import Clocks
 
 
 def model_clock(root: Clocks) -> int:

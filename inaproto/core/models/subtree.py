@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from inaproto.core.models.cache import Cache
 from inaproto.core.models.children import OWN_PLACE, Bond, Children
-from inaproto.core.models.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.models.events import NodeAction, NodeConfig, Tell
 from inaproto.core.models.ledger import Ledger
 from inaproto.core.models.local_worker import LocalWorker
-from inaproto.core.models.messages import Weights
 from inaproto.core.models.tree.epochs import Orders, Stand
 from inaproto.core.models.updates import Update
 from inaproto.units import Instant
+from inaproto.wire.messages.clocks import FOREVER, NO_CLOCKS, Clocks, WorkerId
+from inaproto.wire.messages.models import Weights
 
 
 class Subtree:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from inaproto.core.models.clocks import Clocks
-from inaproto.core.models.messages import Comparable, Numbers, Push
+from inaproto.wire.messages.arrays import Comparable, Numbers
+from inaproto.wire.messages.clocks import Clocks
+from inaproto.wire.messages.models import Push
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update(Comparable):
-    """See :class:`~inaproto.core.models.messages.Push`, which is one on its way."""
+    """See :class:`~inaproto.wire.messages.models.Push`, which is one on its way."""
 
     clock: int
     before: Clocks

@@ -37,7 +37,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
-from inaproto.wire.push_pull_messages import ModelClock, ModelJoin, ModelLeave, ModelPull, ModelSave
+from inaproto.wire.messages.model_connections import ModelClock, ModelJoin, ModelLeave, ModelPull, ModelSave
 
 SEGMENTS_MAX = 256
 """Segments of one process: each takes one of the NIC's memory regions."""

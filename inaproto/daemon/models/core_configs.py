@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.core.models.events import NodeConfig, Patience, RootConfig, ShardSpec
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.epochs import Stand
 from inaproto.core.models.tree.shape import Shape
 from inaproto.core.models.tree.trees import OverlayTree
 from inaproto.daemon.settings.models_file import PlacedModel, Shard
 from inaproto.units import MS
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import NodeId
 
 
 def pulls_max(model: PlacedModel) -> int:

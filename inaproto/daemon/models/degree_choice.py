@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from inaproto.core.models.clocks import FOREVER
 from inaproto.core.models.events import Reshape, RootView
 from inaproto.core.models.tuning import Decision, DegreeTuner, DegreeTuning, Look
 from inaproto.daemon.models.staleness_choice import told
 from inaproto.units import MS, Instant, S
+from inaproto.wire.messages.clocks import FOREVER
 
 log = logging.getLogger("inaproto.overlay")
 

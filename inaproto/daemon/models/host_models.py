@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import trio
 
-from inaproto.core.models.clocks import FOREVER
 from inaproto.core.models.events import Ending
 from inaproto.core.models.node import ShardNode
 from inaproto.daemon.models.channels.queue_pairs import QueuePairs
@@ -25,6 +24,7 @@ from inaproto.daemon.net.tls import Credentials
 from inaproto.daemon.settings.models_file import Models, Shard, load_models
 from inaproto.daemon.shell import current_instant
 from inaproto.errors import ConfigError
+from inaproto.wire.messages.clocks import FOREVER
 
 log = logging.getLogger("inaproto.overlay")
 

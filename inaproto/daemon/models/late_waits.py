@@ -15,11 +15,11 @@ from typing import Final
 
 import trio
 
-from inaproto.core.models.clocks import FOREVER
 from inaproto.daemon.models.links import Links
 from inaproto.daemon.models.seat import ModelSeat, Waited
 from inaproto.errors import JobError
-from inaproto.wire.push_pull_messages import OverlayState
+from inaproto.wire.messages.clocks import FOREVER, WorkerId
+from inaproto.wire.messages.model_connections import OverlayState
 
 log = logging.getLogger("inaproto.overlay")
 
@@ -97,14 +97,14 @@ class LateWaits:
             return [f"server {shard.server}, which does not answer: {_told(error)}"]
         if state.fault:
             return [f"server {shard.server}, which cannot make anything durable: {state.fault}"]
-        clocks, absent = _pairs(state.clocks), _pairs(state.absent)
+        clocks, absent = state.clocks, {pair[0]: pair[1] for pair in state.absent if len(pair) == 2}
         behind = sorted(
             (clock, worker)
             for worker, clock in clocks.items()
             if clock < min(waited.clock, FOREVER) and worker != seat.worker
         )
         if not behind:
-            own = clocks.get(seat.worker, 0)
+            own = clocks.get(WorkerId(seat.worker)) or 0
             return [
                 f"server {shard.server}, which has updates of this worker up to {own}, and lacks later ones"
             ]
@@ -124,10 +124,6 @@ class LateWaits:
         if len(behind) > WORKERS_MAX:
             found.append(f"{len(behind) - WORKERS_MAX} more")
         return found
-
-
-def _pairs(clocks: tuple[tuple[int, ...], ...]) -> dict[int, int]:
-    return {pair[0]: pair[1] for pair in clocks if len(pair) == 2}
 
 
 def _process(there: OverlayState) -> str:

@@ -23,14 +23,13 @@ from typing import Any, Final, Protocol
 import trio
 
 from inaproto.ca.identity import Role
-from inaproto.core.models.messages import NodeId, Word
 from inaproto.daemon.models.channels.message_channel import ARRAYS_MAX, StreamChannel
 from inaproto.daemon.models.channels.pacing import Paces
 from inaproto.daemon.models.channels.queue_pair_stream import QueuePairStream
 from inaproto.daemon.models.channels.queue_pairs import NoQueuePair, QueuePairs
 from inaproto.daemon.models.core_configs import pushes_max
 from inaproto.daemon.models.listening import dial, listen_at
-from inaproto.daemon.models.word_records import heard, told
+from inaproto.daemon.models.shard_records import heard
 from inaproto.daemon.net.accepting import take_each
 from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.daemon.net.tls import Credentials
@@ -40,7 +39,8 @@ from inaproto.daemon.settings.models_file import Address, Models, Shard
 from inaproto.errors import DecodeError, FabricError, JobError
 from inaproto.ports import ByteStream
 from inaproto.wire.control_messages import Error, Message, error_message
-from inaproto.wire.push_pull_messages import OverlayHello, OverlayState, OverlayWelcome
+from inaproto.wire.messages.model_connections import OverlayHello, OverlayState, OverlayWelcome
+from inaproto.wire.messages.models import NodeId, Word
 
 HELLO_S: Final = 5.0
 RETRY_FIRST_S: Final = 0.05
@@ -196,9 +196,8 @@ class Links:
         """Queued; lost where there is no connection."""
         link = self._links.get((shard, peer))
         if link is not None and link.channel is not None:
-            message, payload = told(word)
             with suppress(EndOfChannel):  # who receives finds that, too
-                link.channel.send_nowait(message, payload)
+                link.channel.send_nowait(word)
 
     def status(self, shard: Shard) -> list[dict[str, Any]]:
         return [
@@ -240,7 +239,7 @@ class Links:
                     channel.send_priority(shard.model.settings.priority)
                     channel.send_nowait(replace(self._hello(shard, peer), nic=False, asks=True))
                     await channel.flush()
-                    answer, _ = await channel.receive()
+                    answer = await channel.receive()
                 finally:
                     channel.close()
         except trio.TooSlowError:
@@ -307,7 +306,7 @@ class Links:
         channel.send_priority(shard.model.settings.priority)
         channel.send_nowait(self._hello(shard, peer))
         await channel.flush()
-        answer, _ = await channel.receive()
+        answer = await channel.receive()
         if isinstance(answer, Error):
             raise JobError(f"{peer} refuses: {answer.message}")
         if not isinstance(answer, OverlayWelcome) or answer.process != peer:
@@ -404,7 +403,7 @@ class Links:
             priority = await channel.receive_priority()
         async with self._admit(priority, channel):
             with trio.fail_after(HELLO_S):
-                message, _ = await channel.receive()
+                message = await channel.receive()
             shard, hello = self._child_of(message, channel.stream)
             if hello.asks:
                 channel.send_nowait(self._seats[shard].state())
@@ -469,10 +468,10 @@ class Links:
             channel.tell_of_pieces(period_s, partial(self._stirred, shard, link))
             try:
                 while link.channel is channel:
-                    message, payload = await channel.receive()
+                    message = await channel.receive()
                     if not self._is_current(shard, link):
                         break
-                    seat.heard(link.peer, heard(message, payload, shard))
+                    seat.heard(link.peer, heard(message, shard))
                 else:
                     why = link.error
             except EndOfChannel as end:

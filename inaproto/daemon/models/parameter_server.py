@@ -21,11 +21,11 @@ from inaproto.daemon.models.core_configs import root_config
 from inaproto.daemon.models.host_models import wall_clock_life
 from inaproto.daemon.models.links import Admit, Links, admit_all
 from inaproto.daemon.models.listening import credentials_for
-from inaproto.daemon.models.shells import RootShell, frame_of
+from inaproto.daemon.models.shard_records import state_of
+from inaproto.daemon.models.shells import RootShell
 from inaproto.daemon.models.status import root_status
 from inaproto.daemon.models.store.durable_log import LOG_BYTES_MIN, DurableLog
 from inaproto.daemon.models.store.shard_store import stored
-from inaproto.daemon.models.word_records import state_of
 from inaproto.daemon.net.accepting import take_each
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.tls import Credentials
@@ -34,7 +34,14 @@ from inaproto.daemon.settings.models_file import Models, Shard
 from inaproto.daemon.shell import current_instant
 from inaproto.errors import ConfigError, DecodeError, JobError, LocalMisuse
 from inaproto.ports import ByteStream
-from inaproto.wire.control_messages import Message, Status, StatusReply, encode_message, error_message
+from inaproto.wire.control_messages import (
+    Message,
+    Status,
+    StatusReply,
+    encode_message,
+    encode_with_arrays,
+    error_message,
+)
 
 log = logging.getLogger("inaproto.server")
 
@@ -107,7 +114,7 @@ def _restored(shard: Shard, durable: DurableLog, directory: Path) -> ShardRoot:
     if there.news:
         log.warning("%s: store %s: %s", shard, directory, there.news)
     if there.snapshot is None or there.news:  # so that nobody takes the directory for that of another shard
-        durable.snapshot(frame_of(state_of(root.snapshot(), shard)))
+        durable.snapshot(encode_with_arrays(state_of(root.snapshot(), shard)))
     elif there.changes or found.torn_bytes:
         log.info(
             "%s: %d changes after snapshot %d, %d torn bytes",

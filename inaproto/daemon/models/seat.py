@@ -18,10 +18,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from inaproto.core.models.clocks import FOREVER
 from inaproto.core.models.events import Abandoned, Answer, Clocked, Left, Pulled, Pushed, Urged
 from inaproto.core.models.fixed_point import is_quantisable
-from inaproto.core.models.messages import Numbers
 from inaproto.core.models.tuning import StalenessTuning
 from inaproto.daemon.models.core_configs import pulls_max
 from inaproto.daemon.models.shells import NodeShell
@@ -29,7 +27,9 @@ from inaproto.daemon.models.staleness_choice import StalenessChoice
 from inaproto.daemon.settings.models_file import PlacedModel, Shard
 from inaproto.daemon.shell import current_instant
 from inaproto.errors import JobError
-from inaproto.wire.push_pull_messages import OverlayState
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import FOREVER
+from inaproto.wire.messages.model_connections import OverlayState
 
 URGE_S: Final = 1.0
 

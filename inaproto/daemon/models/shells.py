@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
@@ -42,20 +42,19 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.core.models.shard import ShardRoot
 from inaproto.daemon.models.degree_choice import DegreeChoice, LinkLoad
 from inaproto.daemon.models.links import Links
+from inaproto.daemon.models.shard_records import change_of, state_of
 from inaproto.daemon.models.store.durable_log import DurableLog
-from inaproto.daemon.models.word_records import change_of, state_of
 from inaproto.daemon.settings.models_file import Shard
 from inaproto.daemon.shell import Alarm, Steps, current_instant
 from inaproto.errors import Blame, FabricError
 from inaproto.units import MS, Instant
-from inaproto.wire.array_frames import encode_frame
-from inaproto.wire.control_messages import encode_message
-from inaproto.wire.push_pull_messages import OverlayState
+from inaproto.wire.control_messages import encode_with_arrays
+from inaproto.wire.messages.model_connections import OverlayState
+from inaproto.wire.messages.models import NodeId, Word
 
 log = logging.getLogger("inaproto.overlay")
 
@@ -310,7 +309,7 @@ class RootShell(_Shell):
         view, at = self.core.view(), current_instant()
         absent = [(worker, self.core.absent_since(worker)) for worker in view.lost]
         return OverlayState(
-            clocks=tuple((int(worker), clock) for worker, clock in view.clocks.items()),
+            clocks=view.clocks,
             absent=tuple((int(w), max(0, at - since) // MS) for w, since in absent if since is not None),
             fault=self.fault,
         )
@@ -333,7 +332,7 @@ class RootShell(_Shell):
             while self._unwritten:
                 batch = list(self._unwritten)
                 self._unwritten.clear()
-                bodies = [frame_of(change_of(one.record)) for one in batch]
+                bodies = [encode_with_arrays(change_of(one.record)) for one in batch]
                 append = partial(self._store.append, bodies)
                 while not await self._is_written(append):  # noqa: ASYNC110  nobody tells when there is space
                     await trio.sleep(SPACE_RETRY_S)
@@ -341,7 +340,7 @@ class RootShell(_Shell):
                 for one in batch:
                     self.post(Persisted(one.token))
                 if self._store.wants_snapshot and trio.current_time() >= self._snapshot_at:
-                    body = frame_of(state_of(self.core.snapshot(), self.shard))
+                    body = encode_with_arrays(state_of(self.core.snapshot(), self.shard))
                     if not await self._is_written(partial(self._store.snapshot, body)):
                         self._snapshot_at = trio.current_time() + SNAPSHOT_RETRY_S
 
@@ -363,11 +362,6 @@ class RootShell(_Shell):
             log.warning("%s: there is space again, after %s", self.shard, self.fault.rpartition(", for ")[2])
             self._full_since = None
         return True
-
-
-def frame_of(told: tuple[Any, Sequence[memoryview]]) -> list[memoryview]:
-    message, payload = told
-    return encode_frame(encode_message(message), payload)
 
 
 async def _in_thread(work: Callable[[], None]) -> None:

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from inaproto.core.models.messages import Numbers
 from inaproto.core.models.tuning import Decision, Look, StalenessTuner, StalenessTuning
 from inaproto.units import Instant
+from inaproto.wire.messages.arrays import Numbers
 
 log = logging.getLogger("inaproto.overlay")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.models.clocks import FOREVER, Clocks
 from inaproto.core.models.events import ChildView
+from inaproto.wire.messages.clocks import FOREVER, Clocks
 
 if TYPE_CHECKING:
     from inaproto.daemon.models.shells import NodeShell, RootShell

@@ -50,13 +50,13 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from inaproto.core.models.clocks import WorkerId
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.trees import OverlayTree, direct_tree, heap_tree, rack_tree, shard_trees
 from inaproto.daemon.net.control_address import is_loopback, parse_listen
 from inaproto.daemon.net.names import require_name
 from inaproto.daemon.net.unix_sockets import require_path_fits
 from inaproto.errors import ConfigError
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import NodeId
 
 MODELS_BYTES_MAX: Final = 1 << 20
 PROCESSES_MAX: Final = 4096

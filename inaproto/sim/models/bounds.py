@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from inaproto.core.models.clocks import FOREVER, REMOVED, Clocks, WorkerId
 from inaproto.core.models.events import (
     ChildView,
     Mark,
@@ -21,6 +20,7 @@ from inaproto.core.models.events import (
 from inaproto.core.models.requests import requests_max
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.checking import OverlayChecker
+from inaproto.wire.messages.clocks import FOREVER, REMOVED, Clocks, WorkerId
 
 if TYPE_CHECKING:
     from inaproto.sim.models.host import NodeSeat

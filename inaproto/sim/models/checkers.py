@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.models.events import (
     Answer,
     Done,
@@ -19,12 +18,14 @@ from inaproto.core.models.events import (
     RootEvent,
     Tell,
 )
-from inaproto.core.models.messages import Attached, Merged, NodeId, Numbers, Push, Weights, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.bounds import Bounds, Removals
 from inaproto.sim.models.checking import OverlayChecker
 from inaproto.sim.models.ledger import DURABLE, ONCE
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
+from inaproto.wire.messages.models import Attached, Merged, NodeId, Push, Weights, Word
 
 if TYPE_CHECKING:
     from inaproto.sim.models.host import NodeSeat

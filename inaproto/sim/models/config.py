@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.core.models.events import ShardSpec
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.epochs import Stand
 from inaproto.core.models.tree.shape import Shape
 from inaproto.core.models.tree.trees import OverlayTree
 from inaproto.errors import ConfigError, LocalMisuse
 from inaproto.faults.weather import Weather
 from inaproto.units import MS, US, S
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import NodeId
 
 FIRST_SERVER: Final = 1000
 """The node of shard 0's parameter server; hosts have lower numbers."""

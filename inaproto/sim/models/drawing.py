@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final
 
 from inaproto.core.models.events import Mark
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.latency_trees import latency_tree
 from inaproto.core.models.tree.trees import OverlayTree, direct_tree, heap_tree, planned_tree, rack_tree
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
@@ -27,6 +26,7 @@ from inaproto.sim.models.config import (
     WorkerSetup,
 )
 from inaproto.units import MS, US
+from inaproto.wire.messages.models import NodeId
 
 _WRITING: Final = "a record waits for the disk"
 MOMENTS: Final = (

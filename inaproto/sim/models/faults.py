@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.sim.kernel.moments import FaultsAtMoments
 from inaproto.sim.models.config import FaultKind, OverlayFault
+from inaproto.wire.messages.clocks import WorkerId
 
 if TYPE_CHECKING:
     from inaproto.sim.models.host import Host

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.core.models.events import (
     Abandoned,
     Answer,
@@ -23,13 +22,14 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.errors import Blame
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.machine import Machine
 from inaproto.sim.models.worker import Worker
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import NodeId, Word
 
 if TYPE_CHECKING:
     from inaproto.sim.models.world import OverlayWorld

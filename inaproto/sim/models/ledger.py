@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from inaproto.core.models.clocks import FOREVER, REMOVED, Clocks
 from inaproto.core.models.events import RootRecord, RootSnapshot
-from inaproto.core.models.messages import FIRST_EPOCH, Numbers
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.values import Values
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import FOREVER, REMOVED, Clocks
+from inaproto.wire.messages.models import FIRST_EPOCH
 
 ONCE = "exactly once"
 DURABLE = "acknowledged is durable"

@@ -13,11 +13,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from inaproto.core.models.messages import NodeId, Word
 from inaproto.faults.streams import Draws
 from inaproto.faults.weather import Weather
 from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.sim.kernel.words import Cuts, Way
+from inaproto.wire.messages.models import NodeId, Word
 
 if TYPE_CHECKING:
     from inaproto.sim.models.machine import Machine

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
-from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.models.events import (
     Connected,
     Disconnected,
@@ -28,7 +27,6 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import NodeId, Word
 from inaproto.core.models.shard import ShardRoot
 from inaproto.errors import Blame
 from inaproto.sim.kernel.machine import Timer
@@ -36,6 +34,8 @@ from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.models.config import FIRST_SERVER
 from inaproto.sim.models.machine import Machine
 from inaproto.units import MS
+from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
+from inaproto.wire.messages.models import NodeId, Word
 
 if TYPE_CHECKING:
     from inaproto.sim.models.world import OverlayWorld

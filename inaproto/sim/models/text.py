@@ -6,8 +6,8 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 
-from inaproto.core.models.clocks import NAMED, Clocks
 from inaproto.sim.models.values import Values
+from inaproto.wire.messages.clocks import NAMED, Clocks
 
 
 def say(values: Values, what: object) -> str:

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.trees import OverlayTree
 from inaproto.faults.streams import named_bits
 from inaproto.sim.models.config import NOISE, OverlayConfig
+from inaproto.wire.messages.models import NodeId
 
 Numbers = NDArray[Any]
 ATTEMPT: Final = 256

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from inaproto.core.models.clocks import FOREVER
 from inaproto.core.models.events import Answer, Clocked, Left, NodeEvent, Pulled, Pushed
 from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.clocks import FOREVER
 
 if TYPE_CHECKING:
     from inaproto.sim.models.config import WorkerSetup

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inaproto.core.models.events import Patience
-from inaproto.core.models.messages import NodeId, Word
 from inaproto.sim.kernel.fates import Fate, LinkFates
 from inaproto.sim.kernel.violated import Violation
 from inaproto.sim.kernel.words import WorldOfWords
@@ -29,6 +28,7 @@ from inaproto.sim.models.network import Network, Seat
 from inaproto.sim.models.server import Server
 from inaproto.sim.models.text import say
 from inaproto.sim.models.values import Values
+from inaproto.wire.messages.models import NodeId, Word
 
 if TYPE_CHECKING:
     from inaproto.sim.campaign.word_log import ControlRecorder

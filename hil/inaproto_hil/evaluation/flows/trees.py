@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.trees import OverlayTree, direct_tree, heap_tree, rack_tree
+from inaproto.wire.messages.models import NodeId
 from inaproto_hil.evaluation.flows.paths import Ints
 
 SERVER: Final = -1

@@ -1,7 +1,7 @@
 """Trees that follow one another under a running training (MLNet section 5, future work: the in-degree).
 
 All nodes know the same trees to choose from, by their configuration. The root says which is used, and from
-which clock on (:class:`~inaproto.core.models.messages.Epoch`); it does so on disk first, then down the tree.
+which clock on (:class:`~inaproto.wire.messages.models.Epoch`); it does so on disk first, then down the tree.
 
 **Order of additions, s = 0.** A window is added in the order of the tree of *its* clock, whoever is attached
 to whom by then. So nobody may add up a window before it knows which tree that is. No worker is further ahead
@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from inaproto.core.models.messages import FIRST_EPOCH, Epoch, NodeId
 from inaproto.core.models.tree.shape import Shape
+from inaproto.wire.messages.models import FIRST_EPOCH, Epoch, NodeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.tree.trees import OverlayTree
 from inaproto.errors import Infeasible, LocalMisuse
+from inaproto.wire.messages.models import NodeId
 
 UNKNOWN: Final = -1
 """A round trip that was not measured: such an edge is never used."""

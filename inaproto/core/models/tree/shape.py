@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from inaproto.core.models.clocks import WorkerId
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.updates import Update, total
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import NodeId
 
 IsGone = Callable[[WorkerId], bool]
 """Whether a worker has no part in the window, since its last words were in an earlier one: that one is added,

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inaproto.core.models.messages import NodeId
 from inaproto.core.plan.reduction_plan import PlanList, ReductionPlan
 from inaproto.errors import LocalMisuse
+from inaproto.wire.messages.models import NodeId
 
 Place = tuple[str, ...]
 """Where a node is, the widest part first: ``("pod 0", "rack 3")``. Nodes of one tree have places of one

@@ -4,7 +4,8 @@ A channel keeps the order of messages and loses none unless it ends. The first b
 priority (MLNet, section 3.3): whoever accepts it may let more urgent ones go first before it reads on.
 
 Invariants: the output queue is bounded, so a peer that does not read costs itself its channel; arrays that
-were given to ``send_nowait`` are read until they are sent, and not copied: their owner does not change them.
+are in messages given to ``send_nowait`` are read until they are sent, and not copied: their owner does not
+change them. Those of messages that come are of bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -20,8 +21,8 @@ from inaproto.daemon.models.channels.pacing import Meter, Paces
 from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.errors import DecodeError
 from inaproto.ports import BoundsBuffers, ByteStream
-from inaproto.wire.array_frames import FrameDecoder, encode_frame
-from inaproto.wire.control_messages import Message, decode_message, encode_message
+from inaproto.wire.array_frames import FrameDecoder
+from inaproto.wire.control_messages import Message, decode_with_arrays, encode_with_arrays
 
 PRIORITY_MAX: Final = 255
 """The most urgent."""
@@ -32,12 +33,6 @@ PARTIAL_S: Final = 30.0
 """A peer that falls silent in the middle of a message is cut off after this long."""
 READS_MAX: Final = 16
 """In a row: who always has more to say keeps no other task waiting."""
-
-
-class Arrived(NamedTuple):
-    message: Message
-    payload: memoryview
-    """Payload; whoever takes the message owns it from now on."""
 
 
 class MessageChannel(Protocol):
@@ -52,7 +47,7 @@ class MessageChannel(Protocol):
         """From now on; before, a message may have none. ``arrays_max``: so many may wait to be sent."""
         ...
 
-    def send_nowait(self, message: Message, payload: Sequence[memoryview] = ()) -> None:
+    def send_nowait(self, message: Message) -> None:
         """Queue it. Raises ``EndOfChannel``, also when the peer has left too much unread."""
         ...
 
@@ -60,7 +55,7 @@ class MessageChannel(Protocol):
         """Wait until all that is queued has been given to the transport."""
         ...
 
-    async def receive(self) -> Arrived:
+    async def receive(self) -> Message:
         """The next one. Raises ``EndOfChannel``, or ``DecodeError`` for what no message can be."""
         ...
 
@@ -78,7 +73,7 @@ class StreamChannel:
         self._stream = stream
         self._address = address
         self._decoder = FrameDecoder(0)
-        self._arrived: deque[Arrived] = deque()
+        self._arrived: deque[Message] = deque()
         self._reads = 0
         self._output: deque[memoryview] = deque()
         self._output_bytes = 0
@@ -141,7 +136,7 @@ class StreamChannel:
 
     # --- receiving
 
-    async def receive(self) -> Arrived:
+    async def receive(self) -> Message:
         if self._reads >= READS_MAX:
             self._reads = 0
             await trio.lowlevel.checkpoint()
@@ -154,8 +149,7 @@ class StreamChannel:
         return self._arrived.popleft()
 
     def _feed(self, data: memoryview) -> None:
-        for frame in self._decoder.feed(data):
-            self._arrived.append(Arrived(decode_message(frame.record), frame.payload))
+        self._arrived.extend(map(decode_with_arrays, self._decoder.feed(data)))
         self._tell_of_piece()
         if self._incoming is not None:
             self._incoming.moved(data.nbytes)
@@ -202,8 +196,8 @@ class StreamChannel:
 
     # --- sending
 
-    def send_nowait(self, message: Message, payload: Sequence[memoryview] = ()) -> None:
-        self._enqueue(encode_frame(encode_message(message), payload))
+    def send_nowait(self, message: Message) -> None:
+        self._enqueue(encode_with_arrays(message))
 
     def _enqueue(self, parts: Sequence[memoryview]) -> None:
         self._require_open()

@@ -36,7 +36,7 @@ from inaproto.ports import (
     Segment,
     Status,
 )
-from inaproto.wire.push_pull_messages import OverlayQueuePair
+from inaproto.wire.messages.model_connections import OverlayQueuePair
 
 RING_BYTES: Final = 1 << 20
 WRITE_BYTES_MAX: Final = 64 << 10

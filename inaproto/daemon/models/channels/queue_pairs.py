@@ -22,7 +22,11 @@ from inaproto.daemon.models.channels.queue_pair_stream import QueuePairStream
 from inaproto.errors import DecodeError, FabricError, Unsupported
 from inaproto.ports import Completion, Nic, PortClosed
 from inaproto.wire.control_messages import Message
-from inaproto.wire.push_pull_messages import OverlayNoQueuePair, OverlayQueuePair, OverlayQueuePairReady
+from inaproto.wire.messages.model_connections import (
+    OverlayNoQueuePair,
+    OverlayQueuePair,
+    OverlayQueuePairReady,
+)
 
 OpenNic = Callable[[], Awaitable[Nic]]
 STEP_S: Final = 10.0
@@ -211,7 +215,7 @@ async def _in_step(other: StreamChannel, mine: Message, wanted: type[M]) -> M:
         with trio.fail_after(STEP_S):
             other.send_nowait(mine)
             await other.flush()
-            theirs, _ = await other.receive()
+            theirs = await other.receive()
     except trio.TooSlowError:
         phase, why = "exchanging queue pairs", f"not ready within {STEP_S:g} s"
         raise FabricError("connect", other.address, phase, why, retryable=True) from None

@@ -14,15 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from inaproto.core.models.clocks import FOREVER, Clocks, WorkerId
 from inaproto.core.models.events import RootRecord, RootSnapshot
+from inaproto.daemon.models.shard_records import record_of, snapshot_of, state_in
 from inaproto.daemon.models.store.durable_log import Found
-from inaproto.daemon.models.word_records import record_of, snapshot_of
 from inaproto.daemon.settings.models_file import Shard
 from inaproto.errors import ConfigError, DecodeError
-from inaproto.wire.array_frames import Frame
-from inaproto.wire.control_messages import decode_message
-from inaproto.wire.push_pull_messages import ShardState
+from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
+from inaproto.wire.messages.models import ShardState
 
 
 class Stored(NamedTuple):
@@ -70,14 +68,6 @@ def stored(found: Found, shard: Shard, directory: Path) -> Stored:
         [replace(change, clocks=_renumbered(change.clocks, numbers)) for change in changes],
         _news(before, now),
     )
-
-
-def state_in(frame: Frame) -> ShardState:
-    """Raises ``DecodeError``."""
-    message = decode_message(frame.record)
-    if not isinstance(message, ShardState):
-        raise DecodeError("overlay", f"{message.TYPE!r}, where a shard's state was to be")
-    return message
 
 
 def _other_shape(state: ShardState, shard: Shard) -> str:

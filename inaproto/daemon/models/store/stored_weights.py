@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inaproto.core.models.clocks import FOREVER, NAMED
 from inaproto.core.models.fixed_point import dequantised
+from inaproto.daemon.models.shard_records import change_in, state_in
 from inaproto.daemon.models.store.durable_log import read_store
-from inaproto.daemon.models.store.shard_store import state_in
 from inaproto.errors import ConfigError, DecodeError
-from inaproto.wire.array_frames import Frame
-from inaproto.wire.control_messages import decode_message
-from inaproto.wire.push_pull_messages import ShardChange, ShardState
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import NAMED, REMOVED
+from inaproto.wire.messages.models import ShardState
 
 _TRIES: Final = 5
 
@@ -34,7 +32,7 @@ class Part:
     directory: Path
     state: ShardState
     clocks: dict[int, int]
-    weights: NDArray[Any]
+    weights: Numbers
     """Weights in the model's dtype; with fixed point integers."""
 
     def told(self) -> dict[str, Any]:
@@ -66,15 +64,12 @@ def read_part(directory: Path) -> Part:
             if found.snapshot is None:
                 raise DecodeError("store", "there is no snapshot in it")
             state = state_in(found.snapshot)
-            weights = _array(found.snapshot, state)
-            clocks = _pairs(state.clocks)
-            for frame in found.changes:
-                change = decode_message(frame.record)
-                if not isinstance(change, ShardChange):
-                    raise DecodeError("store", f"{change.TYPE!r} in the log of a shard")
-                clocks |= _pairs(change.clocks)
-                if change.arrays:
-                    weights = weights + _array(frame, state)
+            weights = _elements(state.weights, state)
+            clocks = state.clocks
+            for change in map(change_in, found.changes):
+                clocks = clocks.with_(change.clocks)
+                if change.delta is not None:
+                    weights = weights + _elements(change.delta, state)
         except FileNotFoundError:  # a new snapshot has taken their place
             if not left:
                 raise ConfigError(
@@ -84,11 +79,11 @@ def read_part(directory: Path) -> Part:
             text = error.strerror if isinstance(error, OSError) else error.reason
             raise ConfigError(f"store: {directory}: {text}") from None
         else:
-            return Part(directory, state, clocks, weights)
+            return Part(directory, state, {w: min(clock, REMOVED) for w, clock in clocks.items()}, weights)
     raise AssertionError("the last try has ended")
 
 
-def whole(parts: Sequence[Part]) -> NDArray[Any]:
+def whole(parts: Sequence[Part]) -> Numbers:
     """What workers would pull: with fixed point float64. Raises ``ConfigError`` if parts are missing, or are
     not of one model."""
     states = sorted((part.state for part in parts), key=lambda state: state.first)
@@ -116,12 +111,8 @@ def _list(missing: Sequence[int]) -> str:
     return f", without part {', '.join(map(str, missing))}" if missing else ""
 
 
-def _array(frame: Frame, state: ShardState) -> NDArray[Any]:
+def _elements(array: Numbers, state: ShardState) -> Numbers:
     dtype = np.dtype(state.dtype)
-    if frame.payload.nbytes != state.elements * dtype.itemsize:
-        raise DecodeError("store", f"{frame.payload.nbytes} bytes, not {state.elements} of {dtype}")
-    return np.frombuffer(frame.payload, dtype)
-
-
-def _pairs(clocks: Sequence[Sequence[int]]) -> dict[int, int]:
-    return {worker: min(clock, FOREVER + 1) for worker, clock in clocks}
+    if array.nbytes != state.elements * dtype.itemsize:
+        raise DecodeError("store", f"{array.nbytes} bytes, not {state.elements} of {dtype}")
+    return array.view(dtype)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from inaproto.core.models.clocks import WorkerId
 from inaproto.core.models.events import NodeConfig, Patience, RootConfig, ShardSpec
-from inaproto.core.models.messages import NodeId
 from inaproto.core.models.node import ShardNode
 from inaproto.core.models.shard import ShardRoot
 from inaproto.core.models.tree.trees import OverlayTree
 from inaproto.errors import ConfigError
 from inaproto.units import Instant
+from inaproto.wire.messages.clocks import WorkerId
+from inaproto.wire.messages.models import NodeId
 
 ROOT: Final = NodeId(9)
 RANGES: Final = {

@@ -16,12 +16,12 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from inaproto.core.models.children import Bond, Child
-from inaproto.core.models.clocks import NO_CLOCKS, Clocks
 from inaproto.core.models.node import ShardNode
 from inaproto.core.models.pending import Pending
 from inaproto.core.models.shard import ShardRoot
 from inaproto.core.models.updates import Update
 from inaproto.sim.explore.models.config import NOW
+from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks
 
 _LEFT_OUT: Final = frozenset(("_config", "_counters", "_token", "_ancestors", "_patience", "_shard"))
 _UNUSED: Final = _LEFT_OUT | {"_last_window", "_met"}

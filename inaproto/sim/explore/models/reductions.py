@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from inaproto.core.models.messages import Mode, NodeId
 from inaproto.sim.explore.models.config import ROOT
 from inaproto.sim.explore.models.waits import ABSENT as GONE
+from inaproto.wire.messages.models import Mode, NodeId
 
 if TYPE_CHECKING:
     from inaproto.sim.explore.models.world import OverlayExplored, State

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from inaproto.core.models.children import Bond
-from inaproto.core.models.clocks import NO_CLOCKS, Clocks, WorkerId
 from inaproto.core.models.events import (
     Abandoned,
     Answer,
@@ -32,12 +31,14 @@ from inaproto.core.models.events import (
     Tell,
     Woke,
 )
-from inaproto.core.models.messages import Attach, Attached, Merged, NodeId, Numbers, Weights, Word
 from inaproto.core.models.node import ShardNode
 from inaproto.sim.explore.models.config import OverlayWorldConfig
 from inaproto.sim.explore.models.machine import Machine
 from inaproto.sim.explore.models.machine import Numbers as Table
 from inaproto.sim.explore.models.waits import REDO, Wait, end_wait
+from inaproto.wire.messages.arrays import Numbers
+from inaproto.wire.messages.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.wire.messages.models import Attach, Attached, Merged, NodeId, Weights, Word
 
 DOWN: Final = -1
 _CLOCK: Final = 0

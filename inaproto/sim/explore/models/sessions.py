@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from inaproto.core.models.children import Bond
-from inaproto.core.models.messages import Attach, Attached, Detach, Detached, NodeId, Push
 from inaproto.sim.explore.models.machine import fork
+from inaproto.wire.messages.models import Attach, Attached, Detach, Detached, NodeId, Push
 
 if TYPE_CHECKING:
     from inaproto.sim.explore.models.world import OverlayExplored, State

@@ -32,7 +32,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from inaproto.core.models.events import Connected, Disconnected, Heard
-from inaproto.core.models.messages import NodeId
 from inaproto.sim.explore.models.config import ROOT, OverlayWorldConfig
 from inaproto.sim.explore.models.machine import Numbers as Table
 from inaproto.sim.explore.models.reductions import Reductions
@@ -41,6 +40,7 @@ from inaproto.sim.explore.models.sessions import Sessions
 from inaproto.sim.explore.models.waits import ABSENT as GONE
 from inaproto.sim.explore.models.waits import Wait, waits_of
 from inaproto.sim.explore.models.wires import ABSENT, CUT, EMPTY, END, MEET, Wires
+from inaproto.wire.messages.models import NodeId
 
 DIAL: Final = "dials"
 DELIVER: Final = "hears"

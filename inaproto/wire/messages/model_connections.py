@@ -1,26 +1,20 @@
-"""Control messages of models that are trained by push, pull and clock (:mod:`inaproto.core.models`).
+"""How processes of models that are trained by push, pull and clock find each other.
 
 training process -> host daemon: ModelJoin, Buffer (one memfd beside it), ModelClock, ModelPull, ModelSave,
 ModelLeave.
 host daemon -> training process: ModelJoined, ModelDone, ModelPulled, Error.
 
-Between hosts and parameter servers, with arrays behind them (:mod:`inaproto.wire.array_frames`), of one model
-and shard on each connection; who dials says OverlayHello first, and is answered OverlayWelcome or Error, or
-OverlayState, if that is all that it asks for:
-child -> parent: PushPullAttach, PushPullPush, PushPullRequest, PushPullFlush, PushPullHeartbeat,
-PushPullDetach; parent -> child: PushPullAttached, PushPullDetached, PushPullWeights, PushPullMerged,
-PushPullMode, PushPullReshaped, PushPullAlive. Arrays are of the shard's elements, in its dtype,
-little-endian; whether a message has one, its ``arrays`` says.
-
-Of a parameter server's log on disk: ShardState, ShardChange.
+Between hosts and parameter servers there is a connection for each model and shard. Who dials says
+OverlayHello first, and is answered OverlayWelcome or Error, or OverlayState, if that is all that it asks for.
+OverlayQueuePair and what belongs to it may follow, then what :mod:`inaproto.wire.messages.models` has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
-from inaproto.wire.control_fields import Integer, Many, OneOf
+from inaproto.wire.control_fields import Integer, Many
 from inaproto.wire.control_types import (
     U16,
     U24,
@@ -33,27 +27,13 @@ from inaproto.wire.control_types import (
     Message,
     Mtu,
     Name,
-    Names,
     Positive32,
     Secret,
 )
-
-NODES_MAX: Final = 1 << 15
-"""Most nodes of a tree; half as many numbers as a message may have in one array."""
-CLOCK_MAX: Final = (1 << 63) - 1
-"""Largest clock; that of a worker that has left is below it."""
+from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField
+from inaproto.wire.messages.models import DtypeName
 
 _Clock = Annotated[int, Integer(0, CLOCK_MAX)]
-_Clocks = Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, CLOCK_MAX), 2), NODES_MAX)]
-"""Pairs of a worker and its clock."""
-_Nodes = Annotated[tuple[int, ...], Many(Integer(0, 0xFFFF_FFFF), NODES_MAX)]
-_Dtype = Annotated[
-    Literal["int32", "int64", "float32", "float64"], OneOf(("int32", "int64", "float32", "float64"))
-]
-_Session = Annotated[int, Integer(0, CLOCK_MAX)]
-_Arrays = Annotated[int, Integer(0, 1)]
-_Epoch = Annotated[tuple[int, ...], Many(Integer(0, CLOCK_MAX), 4)]
-"""Number, tree before it, tree, first clock; empty: the first, which begins with the training."""
 
 # --- a training process and its host daemon
 
@@ -76,7 +56,7 @@ class ModelJoined(Message):
     worker: U16
     workers: U16
     elements: U64
-    dtype: _Dtype
+    dtype: DtypeName
     staleness: U32
     clock: _Clock
     segments_max: Positive32 = 256
@@ -171,9 +151,9 @@ class OverlayState(Message):
     what its own worker does."""
 
     TYPE: ClassVar[str] = "overlay_state"
-    clocks: _Clocks = ()
+    clocks: ClocksField = NO_CLOCKS
     """Durable."""
-    absent: _Clocks = ()
+    absent: Annotated[tuple[tuple[int, ...], ...], Many(Many(Integer(0, CLOCK_MAX), 2), NODES_MAX)] = ()
     """Workers whose hosts are not connected, below whatever host: since how many milliseconds."""
     fault: Explanation = ""
     """Why nothing becomes durable."""
@@ -226,135 +206,7 @@ class OverlayNoQueuePair(Message):
     why: Explanation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullAttach(Message):
-    TYPE: ClassVar[str] = "push_pull_attach"
-    session: _Session
-    workers: _Nodes
-    floor: _Clocks = ()
-    epoch: _Clock = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullPush(Message):
-    TYPE: ClassVar[str] = "push_pull_push"
-    session: _Session
-    clock: _Clock
-    before: _Clocks
-    after: _Clocks
-    arrays: _Arrays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullRequest(Message):
-    TYPE: ClassVar[str] = "push_pull_request"
-    needed: _Clock
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullFlush(Message):
-    TYPE: ClassVar[str] = "push_pull_flush"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullHeartbeat(Message):
-    TYPE: ClassVar[str] = "push_pull_heartbeat"
-    dead: _Nodes = ()
-    lost: _Nodes = ()
-    load: U16 = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullDetach(Message):
-    TYPE: ClassVar[str] = "push_pull_detach"
-    session: _Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullAttached(Message):
-    TYPE: ClassVar[str] = "push_pull_attached"
-    session: _Session
-    base: _Clocks
-    root: _Clocks
-    direct: Flag = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullDetached(Message):
-    TYPE: ClassVar[str] = "push_pull_detached"
-    session: _Session
-    reason: Explanation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullWeights(Message):
-    TYPE: ClassVar[str] = "push_pull_weights"
-    included: _Clocks
-    root: _Clocks
-    arrays: _Arrays = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullMerged(Message):
-    TYPE: ClassVar[str] = "push_pull_merged"
-    root: _Clocks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullMode(Message):
-    TYPE: ClassVar[str] = "push_pull_mode"
-    direct: Flag
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullReshaped(Message):
-    TYPE: ClassVar[str] = "push_pull_reshaped"
-    epoch: _Epoch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushPullAlive(Message):
-    """Answer to a heartbeat."""
-
-    TYPE: ClassVar[str] = "push_pull_alive"
-    is_attached: Flag
-
-
-# --- a parameter server's disk
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardState(Message):
-    """A snapshot: the weights behind it contain the updates up to ``clocks``, each once."""
-
-    TYPE: ClassVar[str] = "shard_state"
-    model: Name
-    shard: U16
-    first: U64
-    """Index of its first element in the model."""
-    elements: U64
-    dtype: _Dtype
-    clocks: _Clocks
-    epoch: _Epoch = ()
-    arrays: _Arrays = 1
-    workers: Names = ()
-    """Workers by their numbers in ``clocks``; none: written before names were."""
-    model_elements: U64 = 0
-    shards: U16 = 0
-    fraction_bits: U16 | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardChange(Message):
-    """What is added to the weights, if anything, and the clocks that change with it."""
-
-    TYPE: ClassVar[str] = "shard_change"
-    clocks: _Clocks
-    epoch: _Epoch = ()
-    arrays: _Arrays
-
-
-PUSH_PULL_MESSAGES: Final[tuple[type[Message], ...]] = (
+MODEL_CONNECTION_MESSAGES: Final[tuple[type[Message], ...]] = (
     ModelJoin,
     ModelJoined,
     ModelClock,
@@ -369,19 +221,4 @@ PUSH_PULL_MESSAGES: Final[tuple[type[Message], ...]] = (
     OverlayQueuePair,
     OverlayQueuePairReady,
     OverlayNoQueuePair,
-    PushPullAttach,
-    PushPullPush,
-    PushPullRequest,
-    PushPullFlush,
-    PushPullHeartbeat,
-    PushPullDetach,
-    PushPullAttached,
-    PushPullDetached,
-    PushPullWeights,
-    PushPullMerged,
-    PushPullMode,
-    PushPullReshaped,
-    PushPullAlive,
-    ShardState,
-    ShardChange,
 )

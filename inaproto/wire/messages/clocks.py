@@ -11,7 +11,10 @@ printed alike. A worker that is not in it is not known to whoever made it, which
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NewType
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NewType
+
+from inaproto.wire.control_fields import Integer, Many, Refused
 
 WorkerId = NewType("WorkerId", int)
 """A worker of the model, 0 to W - 1."""
@@ -20,6 +23,10 @@ FOREVER: Final = 1 << 62
 """The clock of a worker that has left: nobody waits for it any more."""
 REMOVED: Final = FOREVER + 1
 """The clock of one that was removed: nobody waits for it either, and nothing that it says counts any more."""
+CLOCK_MAX: Final = (1 << 63) - 1
+"""Largest clock that a message may say; those above are below it."""
+NODES_MAX: Final = 1 << 15
+"""Most nodes of a tree; half as many numbers as a message may have in one array."""
 NAMED: Final[Mapping[int, str]] = {FOREVER: "forever", REMOVED: "removed"}
 
 
@@ -104,3 +111,26 @@ class Clocks:
 
 
 NO_CLOCKS: Final = Clocks()
+
+
+@dataclass(frozen=True, slots=True)
+class ClocksKind:
+    """Kind of a field of clocks: pairs of a worker and its clock, each worker once."""
+
+    pairs = Many(Many(Integer(0, CLOCK_MAX), 2), NODES_MAX)
+
+    def take(self, value: Any) -> Clocks:
+        found: dict[WorkerId, int] = {}
+        for pair in self.pairs.take(value):
+            if len(pair) != 2 or pair[0] in found:
+                raise Refused(f"has clocks of which one is {pair}, or twice there")
+            found[WorkerId(pair[0])] = pair[1]
+        return Clocks(found)
+
+    def give(self, value: Clocks) -> list[Any]:
+        if not isinstance(value, Clocks):
+            raise Refused(f"is {value!r:.60}, not clocks")
+        return self.pairs.give(tuple(value.items()))
+
+
+ClocksField = Annotated[Clocks, ClocksKind()]

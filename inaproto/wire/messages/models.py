@@ -4,7 +4,9 @@ A *child* speaks to its *parent*: ``Attach``, ``Push``, ``PullRequest``, ``Flush
 the parent to its child: ``Attached``, ``Detached``, ``Weights``, ``Merged``, ``Mode``, ``Reshaped``,
 ``HeartbeatAnswer``.
 An edge is FIFO and loses nothing while it is connected; nothing that was said on an earlier connection
-arrives on a later one.
+arrives on a later one. A connection begins as :mod:`inaproto.wire.messages.model_connections` says.
+
+On a parameter server's disk: ``ShardState``, ``ShardChange``.
 
 **Exactly once.** A push carries the sum of the updates ``before[w] + 1`` to ``after[w]`` of each worker ``w``
 in it. Who hears it merges it whole, if its own vector has ``before[w]`` for each of them, and otherwise not
@@ -16,35 +18,24 @@ change its array afterwards, whoever hears one does not either: a word to severa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Final, NewType
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Literal, NewType
 
-import numpy as np
-from numpy.typing import NDArray
-
-from inaproto.core.models.clocks import NO_CLOCKS, Clocks, WorkerId
+from inaproto.wire.control_fields import Behind, Integer, Many, OneOf, Refused
+from inaproto.wire.control_types import U16, U64, Explanation, Flag, Message, Name, Names
+from inaproto.wire.messages.arrays import Comparable, Numbers
+from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField, WorkerId
 
 NodeId = NewType("NodeId", int)
 """A process of MLNet in the tree: a host's, or the parameter server's (the root)."""
 
-Numbers = NDArray[Any]
-"""1-d: of each element of the shard its weight, or what is added to it."""
-
-
-class Comparable:
-    """Equality and hash of a frozen dataclass by its fields, arrays by dtype and bytes."""
-
-    __slots__ = ()
-
-    def _key(self) -> tuple[object, ...]:
-        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return tuple((v.dtype.str, v.tobytes()) if isinstance(v, np.ndarray) else v for v in values)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash((type(self).__name__, self._key()))
+_Number = Annotated[int, Integer(0, CLOCK_MAX)]
+_Numbers = Annotated[tuple[int, ...], Many(Integer(0, CLOCK_MAX), 4)]
+_Workers = Annotated[tuple[WorkerId, ...], Many(Integer(0, 0xFFFF_FFFF), NODES_MAX)]
+_Nodes = Annotated[tuple[NodeId, ...], Many(Integer(0, 0xFFFF_FFFF), NODES_MAX)]
+DtypeName = Annotated[
+    Literal["int32", "int64", "float32", "float64"], OneOf(("int32", "int64", "float32", "float64"))
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,144 +56,243 @@ class Epoch:
         """The tree whose order the window of this clock has."""
         return self.tree if clock >= self.first else self.before
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """As messages say it."""
+        return self.number, self.before, self.tree, self.first
+
 
 FIRST_EPOCH: Final = Epoch()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochKind:
+    """Kind of a field that is an epoch: its four numbers."""
+
+    numbers = Many(Integer(0, CLOCK_MAX), 4)
+
+    def take(self, value: Any) -> Epoch:
+        numbers = self.numbers.take(value)
+        if len(numbers) != 4:
+            raise Refused(f"is an epoch of {len(numbers)} numbers")
+        return Epoch(*numbers)
+
+    def give(self, value: Epoch) -> list[Any]:
+        if not isinstance(value, Epoch):
+            raise Refused(f"is {value!r:.60}, not an epoch")
+        return self.numbers.give(value.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardMessage(Message):
+    """Has no serial number of its own: an edge is FIFO."""
+
+    id: U64 = field(default=0, repr=False, kw_only=True)
+
 
 # --- a child to its parent
 
 
 @dataclass(frozen=True, slots=True)
-class Attach:
+class Attach(_ShardMessage):
     """Be my parent, from now on; also said again by a child whose subtree has grown, or that was detached.
 
     Neither pushes nor asks before it is answered by ``Attached`` of the same session.
     """
 
-    session: int
+    TYPE: ClassVar[str] = "push_pull_attach"
+    session: _Number
     """Session of this child; each ``Attach`` has a higher one."""
-    workers: tuple[WorkerId, ...]
+    workers: _Workers
     """Workers whose updates it may push: it asks how far the parent is with them."""
-    floor: Clocks = NO_CLOCKS
+    floor: ClocksField = NO_CLOCKS
     """What the child knows the root to have merged of them: it cannot send that again. A parent that is
     behind it asks above before it answers."""
-    epoch: int = 0
+    epoch: _Number = 0
     """The number of the newest epoch that it, or a child that asks it, knows; likewise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Push(Comparable):
+class Push(Comparable, _ShardMessage):
     """The sum of some updates (MLNet 3.2); merged whole or not at all."""
 
-    session: int
-    clock: int
+    TYPE: ClassVar[str] = "push_pull_push"
+    session: _Number
+    clock: _Number
     """At s = 0 the window: all of it is of this clock (what a leaver says last: of the one it would have
     reached). At s > 0 c_sub, the least clock of the subtree."""
-    before: Clocks
+    before: ClocksField
     """Clocks of the workers in it alone."""
-    after: Clocks
+    after: ClocksField
     """Clocks of the same workers, each later than before."""
-    delta: Numbers | None
+    delta: Annotated[Numbers | None, Behind()]
     """None: nothing but clocks."""
 
 
 @dataclass(frozen=True, slots=True)
-class PullRequest:
+class PullRequest(_ShardMessage):
     """Send me ``Weights`` with c_model >= ``needed``, as soon as there are such."""
 
-    needed: int
+    TYPE: ClassVar[str] = "push_pull_request"
+    needed: _Number
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(_ShardMessage):
     """Forward what you withhold, and say so to your parent: a worker that came back waits for its last
     updates to be merged by the root. Nothing is withheld at s = 0."""
 
+    TYPE: ClassVar[str] = "push_pull_flush"
+
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(_ShardMessage):
     """Every ``heartbeat_ns`` (MLNet 3.2, fault tolerance); and at once when what it says is new."""
 
-    dead: tuple[NodeId, ...] = ()
+    TYPE: ClassVar[str] = "push_pull_heartbeat"
+    dead: _Nodes = ()
     """Nodes that the sender, or a node below it, takes for dead."""
-    lost: tuple[WorkerId, ...] = ()
+    lost: _Workers = ()
     """Workers that it has pushed for, and that are not below it any more."""
-    load: int = 0
+    load: U16 = 0
     """How full the busiest link below, or that of the sender, was while weights were waited for, in
     thousandths (:mod:`inaproto.core.models.tuning`). It alone is no reason to say one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Detach:
+class Detach(_ShardMessage):
     """I go to another parent; all that I said before counts."""
 
-    session: int
+    TYPE: ClassVar[str] = "push_pull_detach"
+    session: _Number
 
 
 # --- a parent to its child
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(_ShardMessage):
     """You are my child."""
 
-    session: int
-    base: Clocks
+    TYPE: ClassVar[str] = "push_pull_attached"
+    session: _Number
+    base: ClocksField
     """What the parent has merged of the workers of the ``Attach``. The child goes on from there."""
-    root: Clocks
+    root: ClocksField
     """What the parent knows the root to have merged, durably."""
-    direct: bool = False
+    direct: Flag = False
     """See :class:`Mode`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Detached:
+class Detached(_ShardMessage):
     """What you say in this session counts no more; attach again."""
 
-    session: int
-    reason: str
+    TYPE: ClassVar[str] = "push_pull_detached"
+    session: _Number
+    reason: Explanation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights(Comparable):
+class Weights(Comparable, _ShardMessage):
     """The answer to all requests of this child that it is new enough for."""
 
-    weights: Numbers
-    included: Clocks
+    TYPE: ClassVar[str] = "push_pull_weights"
+    included: ClocksField
     """Which updates of all workers are in these weights."""
-    root: Clocks
+    root: ClocksField
     """The root's vector of all workers when they left it; its minimum is c_model."""
+    weights: Annotated[Numbers, Behind(1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(_ShardMessage):
     """What the root has merged, durably, so that logs end though nobody pulls."""
 
-    root: Clocks
+    TYPE: ClassVar[str] = "push_pull_merged"
+    root: ClocksField
 
 
 @dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(_ShardMessage):
     """From the root to all: each node is a child of the root (``direct``), or the tree is built up again."""
 
-    direct: bool
+    TYPE: ClassVar[str] = "push_pull_mode"
+    direct: Flag
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaped:
+class Reshaped(_ShardMessage):
     """From the root to all, and to each child that asks: which tree is used. Who is below another parent in
     it goes there. Said before anything that the root came to know later."""
 
-    epoch: Epoch
+    TYPE: ClassVar[str] = "push_pull_reshaped"
+    epoch: Annotated[Epoch, EpochKind()]
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(_ShardMessage):
     """Answers each ``Heartbeat``."""
 
-    is_attached: bool
+    TYPE: ClassVar[str] = "push_pull_alive"
+    is_attached: Flag
     """Whether the one who answers has a parent, or is the root: a child that had left it may come back."""
 
 
 UpWord = Attach | Push | PullRequest | Flush | Heartbeat | Detach
 DownWord = Attached | Detached | Weights | Merged | Mode | Reshaped | HeartbeatAnswer
 Word = UpWord | DownWord
+
+# --- a parameter server's disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardState(Comparable, Message):
+    """A snapshot: the weights contain the updates up to ``clocks``, each once."""
+
+    TYPE: ClassVar[str] = "shard_state"
+    model: Name
+    shard: U16
+    first: U64
+    """Index of its first element in the model."""
+    elements: U64
+    dtype: DtypeName
+    clocks: ClocksField
+    epoch: _Numbers = ()
+    """Empty: the first, which begins with the training."""
+    weights: Annotated[Numbers, Behind(1)]
+    workers: Names = ()
+    """Workers by their numbers in ``clocks``; none: written before names were."""
+    model_elements: U64 = 0
+    shards: U16 = 0
+    fraction_bits: U16 | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardChange(Comparable, Message):
+    """What is added to the weights, if anything, and the clocks that change with it."""
+
+    TYPE: ClassVar[str] = "shard_change"
+    clocks: ClocksField
+    epoch: _Numbers = ()
+    """Empty: the same goes on."""
+    delta: Annotated[Numbers | None, Behind()]
+
+
+MODEL_MESSAGES: Final[tuple[type[Message], ...]] = (
+    Attach,
+    Push,
+    PullRequest,
+    Flush,
+    Heartbeat,
+    Detach,
+    Attached,
+    Detached,
+    Weights,
+    Merged,
+    Mode,
+    Reshaped,
+    HeartbeatAnswer,
+    ShardState,
+    ShardChange,
+)
