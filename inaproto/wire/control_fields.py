@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from enum import Enum
 from typing import Any, Final, Protocol, cast, get_type_hints
 
 import numpy as np
@@ -76,6 +77,23 @@ class OneOf:
         return value
 
     give = take
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A member of an enumeration, which travels as its value."""
+
+    among: type[Enum]
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(one.value for one in self.among)
+
+    def take(self, value: Any) -> Enum:
+        return self.among(OneOf(self.values).take(value))
+
+    def give(self, value: Any) -> str:
+        return OneOf(self.values).take(value.value if isinstance(value, self.among) else value)
 
 
 @dataclass(frozen=True, slots=True)

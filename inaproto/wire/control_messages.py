@@ -18,7 +18,7 @@ switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Re
 Ping, Pong.
 Between switches: :mod:`inaproto.wire.switch_messages`. Of captures: :mod:`inaproto.wire.capture_messages`.
 Between the controller and both daemons: :mod:`inaproto.wire.controller_messages`; about slots of switches
-and trees of jobs: :mod:`inaproto.wire.slot_messages`, :mod:`inaproto.wire.tree_messages`. Of models that are
+and trees of jobs: :mod:`inaproto.wire.messages.slots`, :mod:`inaproto.wire.tree_messages`. Of models that are
 trained by push and pull: :mod:`inaproto.wire.messages.models`.
 """
 
@@ -70,8 +70,8 @@ from inaproto.wire.ina_messages import INA_MESSAGES, POOL_DEFAULT
 from inaproto.wire.link_messages import LINK_MESSAGES
 from inaproto.wire.messages.model_connections import MODEL_CONNECTION_MESSAGES
 from inaproto.wire.messages.models import MODEL_MESSAGES
+from inaproto.wire.messages.slots import SLOT_MESSAGES
 from inaproto.wire.sharing_messages import SHARING_MESSAGES
-from inaproto.wire.slot_messages import SLOT_MESSAGES
 from inaproto.wire.switch_messages import SWITCH_MESSAGES
 from inaproto.wire.tree_messages import TREE_MESSAGES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from inaproto.wire.control_fields import Boolean, Integer, Many, Octets, OneOf, Text
@@ -41,3 +41,10 @@ class Message:
 
     TYPE: ClassVar[str] = ""
     id: U64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unnumbered(Message):
+    """Root of those whose ``id`` says nothing: no answer refers to it. They are equal whatever it is."""
+
+    id: U64 = field(default=0, repr=False, compare=False, kw_only=True)

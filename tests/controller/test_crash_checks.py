@@ -21,6 +21,7 @@ from inaproto.wire.controller_messages import (
     HoldRecord,
     SlotRecord,
 )
+from inaproto.wire.messages.slots import Lease, Outcome, SlotAnswer
 from inaproto.wire.sharing_messages import (
     DecisionRecord,
     SeatHold,
@@ -34,7 +35,6 @@ from inaproto.wire.sharing_messages import (
     TurnGrant,
     VersionRecord,
 )
-from inaproto.wire.slot_messages import LeaseRecord, SlotReport
 from inaproto.wire.tree_messages import AssignedTree, TreeWish, TreeWishes
 from inaproto_hil.crashes.campaign import Findings, Phase, Plan
 from inaproto_hil.crashes.cluster import CrashCluster
@@ -292,9 +292,11 @@ def test_a_grant_is_of_one_job_and_revisions_do_not_go_back() -> None:
     ]
 
 
-def lends(switch: str, *leases: tuple[str, int]) -> SlotReport:
-    records = tuple(LeaseRecord(job=job, tree=1, epoch=epoch) for job, epoch in leases)
-    return SlotReport(switch=switch, boot="1", term=1, number=1, outcome="told", held=records, newest_term=1)
+def lends(switch: str, *leases: tuple[str, int]) -> SlotAnswer:
+    records = tuple(Lease(job=job, tree=1, epoch=epoch) for job, epoch in leases)
+    return SlotAnswer(
+        switch=switch, boot="1", term=1, number=1, outcome=Outcome.TOLD, held=records, newest_term=1
+    )
 
 
 def test_a_switch_lends_no_more_slots_than_it_has() -> None:

@@ -11,7 +11,7 @@ import trio.testing
 
 from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message
-from inaproto.wire.slot_messages import SlotReport
+from inaproto.wire.messages.slots import Outcome, SlotAnswer
 from inaproto.wire.tree_messages import TreeRecord, TreeReport, TreeWishes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.controller import NotLeading
@@ -128,8 +128,14 @@ async def test_a_root_cannot_use_up_the_revisions() -> None:
 async def test_a_switch_cannot_use_up_the_terms() -> None:
     """The coordinator begins after the newest term that any switch has heard of, and writes it down."""
     its = service()
-    report = SlotReport(
-        switch="leaf0", boot="b", term=1, number=1, outcome="old_term", held=(), newest_term=(1 << 64) - 1
+    report = SlotAnswer(
+        switch="leaf0",
+        boot="b",
+        term=1,
+        number=1,
+        outcome=Outcome.OLD_TERM,
+        held=(),
+        newest_term=(1 << 64) - 1,
     )
     with pytest.raises(DecodeError, match="there is no term"):
         its.heard("leaf0", report)

@@ -11,14 +11,12 @@ import pytest
 import trio
 import trio.testing
 
-from inaproto.core.migration.ledger import Lease, Order, SlotRequest
 from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.lent_slots import LentSlots
-from inaproto.daemon.switch.slot_records import order_message
 from inaproto.units import S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome
-from inaproto.wire.slot_messages import SlotHint, SlotReport
+from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer, SlotRequest, SlotsChanged
 
 LEASE_S = 30
 
@@ -39,11 +37,11 @@ class Lender:
     def welcome(self, slots: int) -> None:
         self.slots.connected(AgentWelcome(term=1, report_ms=100, slots=slots), self.said.append)
 
-    def asks(self, order: Order, lease: Lease | None = None, boot: str = "b1") -> SlotReport:
+    def asks(self, order: Order, lease: Lease | None = None, boot: str = "b1") -> SlotAnswer:
         self.number += 1
-        self.slots.heard(order_message(SlotRequest(1, self.number, boot, order, lease)))
+        self.slots.heard(SlotRequest(1, self.number, boot, order, lease))
         report = self.said[-1]
-        assert isinstance(report, SlotReport)
+        assert isinstance(report, SlotAnswer)
         return report
 
     @property
@@ -78,12 +76,12 @@ def test_a_controller_that_comes_hears_of_the_boot_and_tells_how_many_slots_ther
     clock: trio.testing.MockClock,
 ) -> None:
     async def scenario(its: Lender) -> None:
-        assert its.said == [SlotHint(switch="leaf0", boot="b1")]
+        assert its.said == [SlotsChanged(switch="leaf0", boot="b1")]
         assert its.slots.status()["capacity"] == 2
         its.said.clear()
         its.welcome(0)
         assert its.said == [], "it may be one that knows of no slots"
-        assert its.asks(Order.ACQUIRE, Lease("a", 1, 1)).outcome == "refused"
+        assert its.asks(Order.ACQUIRE, Lease("a", 1, 1)).outcome is Outcome.REFUSED
 
     run(clock, scenario)
 
@@ -92,10 +90,10 @@ def test_a_lease_is_renewed_while_a_ring_of_its_job_is_installed(clock: trio.tes
     async def scenario(its: Lender) -> None:
         its.rings.append("a")
         for number, job in enumerate("ab"):
-            assert its.asks(Order.ACQUIRE, Lease(job, 1, number + 1)).outcome == "granted"
+            assert its.asks(Order.ACQUIRE, Lease(job, 1, number + 1)).outcome is Outcome.GRANTED
         await trio.sleep(LEASE_S * 1.5)
         assert its.held == ["a"], "nobody renewed that of b"
-        assert its.said[-1] == SlotHint(switch="leaf0", boot="b1")
+        assert its.said[-1] == SlotsChanged(switch="leaf0", boot="b1")
         await trio.sleep(LEASE_S * 5)
         assert its.held == ["a"]
         its.rings.clear()
@@ -133,7 +131,7 @@ def test_a_switch_that_was_suspended_lends_no_slot_twice(
         clock.jump(LEASE_S / 2)
         its.asks(Order.ACQUIRE, Lease("b", 1, 2))
         clock.jump(leases * LEASE_S)
-        assert its.asks(Order.ACQUIRE, Lease("c", 1, 3)).outcome == "refused"
+        assert its.asks(Order.ACQUIRE, Lease("c", 1, 3)).outcome is Outcome.REFUSED
         assert its.held == ["a", "b"]
         await trio.sleep(LEASE_S * 3)
         assert its.held == ["a", "b"]

@@ -46,9 +46,9 @@ from inaproto.wire.messages.model_connections import (
     OverlayState,
 )
 from inaproto.wire.messages.models import Attach, Epoch, Push, Reshaped, ShardState
+from inaproto.wire.messages.slots import Lease, LeaseRenew, Order, Outcome, SlotAnswer, SlotRequest
 from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
 from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
-from inaproto.wire.slot_messages import LeaseRecord, LeaseRenew, SlotOrder, SlotReport
 from inaproto.wire.switch_messages import (
     FlowRecord,
     InputRecord,
@@ -205,7 +205,7 @@ _INTO: Final = IntoAddress(
 _LINK: Final = LinkRecord(
     peer="spine", port=1, here_mac=MAC_A, here_ip=IP_A, there_mac=MAC_B, there_ip=IP_B, qp=0x80_0007, rank=0
 )
-_LEASE: Final = LeaseRecord(job="digits", tree=3, epoch=7)
+_LEASE: Final = Lease(job="digits", tree=3, epoch=7)
 _MESSAGES: Final = (
     Join(id=1, job="digits", rank=0, size=4, key="secret", pid=4711),
     Joined(id=1, ring_id=1, rank=0, size=4),
@@ -290,9 +290,16 @@ _MESSAGES: Final = (
         ),
     ),
     AgentReport(revision=7, holds=(HoldRecord(grant=6, phase="failed", reason="rank 1 is gone"),)),
-    SlotOrder(id=11, term=1, number=2, boot="b", order="acquire", lease=_LEASE),
-    SlotReport(
-        id=12, switch="leaf0", boot="b", term=1, number=2, outcome="granted", held=(_LEASE,), newest_term=1
+    SlotRequest(id=11, term=1, number=2, boot="b", order=Order.ACQUIRE, lease=_LEASE),
+    SlotAnswer(
+        id=12,
+        switch="leaf0",
+        boot="b",
+        term=1,
+        number=2,
+        outcome=Outcome.GRANTED,
+        held=(_LEASE,),
+        newest_term=1,
     ),
     LeaseRenew(id=13, lease=_LEASE),
     TreeWishes(

@@ -12,10 +12,11 @@ from inaproto.core.migration.events import (
     PlanStands,
     TreeStands,
 )
-from inaproto.core.migration.ledger import Order, SlotFreed, SlotTaken
+from inaproto.core.migration.ledger import SlotFreed, SlotTaken
 from inaproto.sim.explore.engine import Kind, explore
 from inaproto.sim.explore.migration.variants import migration_config, migration_world
 from inaproto.units import MS, S
+from inaproto.wire.messages.slots import Order
 from tests.unit.migrating_jobs import LEASE_NS, MigratingJobs, plan
 
 

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 
 from inaproto.core.migration.events import JobRecord, MigrationRecord, Tree
-from inaproto.core.migration.ledger import Lease, Order, SlotRequest
 from inaproto.core.sharing.messages import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import (
@@ -26,6 +25,7 @@ from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, Instant, S
+from inaproto.wire.messages.slots import Lease, Order, SlotRequest
 from tests.planted.sharing_faults import FAULTS
 from tests.sim.test_control_world import world
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.messages import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import all_checkers
@@ -15,6 +14,7 @@ from inaproto.sim.control.config import RULES, ControlConfig, ControlFault, Faul
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.world import ControlResult, ControlWorld
 from inaproto.units import MS, US
+from inaproto.wire.messages.slots import Lease
 from tests.sim.test_control_world import job, world
 
 LASTS = 120 * MS

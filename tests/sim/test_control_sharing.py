@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.messages import Path
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.checkers import all_checkers
@@ -14,6 +13,7 @@ from inaproto.sim.control.config import ControlConfig, ControlJob, Rule
 from inaproto.sim.control.seat import SimSeat
 from inaproto.sim.control.world import ControlResult, ControlWorld
 from inaproto.units import MS, US
+from inaproto.wire.messages.slots import Lease
 
 ABORTED = "sharing: round aborted: a seat is in an INA operation"
 

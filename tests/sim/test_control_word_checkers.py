@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.events import SharingRecord
 from inaproto.core.sharing.messages import (
     AT_ONCE,
@@ -36,6 +35,7 @@ from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
 from inaproto.sim.control.world import ControlWorld
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, Instant, JobId, OpIndex
+from inaproto.wire.messages.slots import Lease
 from tests.sim.test_control_world import world
 
 LEASE = Lease("job0", 0, 1)

@@ -30,11 +30,8 @@ from inaproto.core.migration.events import (
 from inaproto.core.migration.ledger import (
     ControllerArrived,
     FromController,
-    Lease,
     LedgerAction,
     LedgerWoke,
-    NotHeld,
-    Order,
     Renew,
     SlotFreed,
     SlotLedger,
@@ -44,6 +41,7 @@ from inaproto.core.migration.ledger import (
     ToHost,
 )
 from inaproto.units import MS, Instant, S
+from inaproto.wire.messages.slots import Lease, NotHeld, Order
 
 TRIP_NS = MS
 LEASE_NS = 2 * S

@@ -16,6 +16,7 @@ from inaproto.wire.control import ARRAY_ITEMS_MAX, DEPTH_MAX, MAP_ITEMS_MAX, MES
 from inaproto.wire.control_fields import (
     ARRAYS,
     Behind,
+    Choice,
     FreeMap,
     Integer,
     Kind,
@@ -67,6 +68,8 @@ def name_of(kind: Kind) -> str:
             return _INTEGERS.get((low, high), f"{low}..{high}")
         case Text(most, least):
             return _TEXTS.get((least, most), f"text {least}..{most}")
+        case Choice():
+            return "/".join(kind.values)
         case OneOf(values):
             return "/".join(values)
         case Many(Many(Integer(0, high), 2), nodes) if (high, nodes) == (CLOCK_MAX, NODES_MAX):

@@ -10,26 +10,28 @@ from inaproto.core.migration.ledger import (
     CapacityTold,
     ControllerArrived,
     FromController,
-    Lease,
     LedgerAction,
     LedgerWoke,
-    NotHeld,
-    Order,
-    Outcome,
     Renew,
-    Renewed,
-    SlotAnswer,
     SlotFreed,
     SlotLedger,
     SlotLedgerConfig,
-    SlotRequest,
-    SlotsChanged,
     SlotTaken,
     ToController,
     ToHost,
 )
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant
+from inaproto.wire.messages.slots import (
+    Lease,
+    NotHeld,
+    Order,
+    Outcome,
+    Renewed,
+    SlotAnswer,
+    SlotRequest,
+    SlotsChanged,
+)
 
 A, B = Lease("A", 1, 1), Lease("B", 1, 2)
 NOW = Instant(100)

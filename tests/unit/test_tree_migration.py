@@ -31,19 +31,14 @@ from inaproto.core.migration.events import (
 from inaproto.core.migration.jobs import TABLE, Fact, stay
 from inaproto.core.migration.ledger import (
     FromController,
-    Lease,
-    Order,
-    Outcome,
-    SlotAnswer,
     SlotFreed,
     SlotLedger,
     SlotLedgerConfig,
-    SlotRequest,
-    SlotsChanged,
     ToController,
 )
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, Instant, S
+from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer, SlotRequest, SlotsChanged
 from tests.unit.migrating_jobs import MigratingJobs, plan, tree
 
 NOW = Instant(5)

@@ -86,6 +86,8 @@ def values_of(kind: control_fields.Kind) -> st.SearchStrategy[Any]:
             return st.text(min_size=bytes_min, max_size=min(bytes_max // 4, 40))
         case control_fields.Boolean():
             return st.booleans()
+        case control_fields.Choice(among):
+            return st.sampled_from(among)
         case control_fields.OneOf(values):
             return st.sampled_from(values)
         case control_fields.Octets(nbytes):

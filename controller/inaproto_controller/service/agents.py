@@ -41,8 +41,8 @@ from inaproto.wire.controller_messages import (
     GrantRecord,
     SlotRecord,
 )
+from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 from inaproto.wire.sharing_messages import FromHost, SharingSeats
-from inaproto.wire.slot_messages import SlotHint, SlotReport
 from inaproto.wire.tree_messages import TreeReport
 from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
@@ -211,7 +211,7 @@ class Agents:
                     self._reported(session, message)
                 elif hello.role == "host" and isinstance(message, SharingSeats | FromHost):
                     self._shares(session, message)
-                elif hello.role == "switch" and isinstance(message, SlotReport | SlotHint | TreeReport):
+                elif hello.role == "switch" and isinstance(message, SlotAnswer | SlotsChanged | TreeReport):
                     self._lends(session, message)
                 elif not isinstance(message, Ping | Pong):
                     raise DecodeError("control", f"{message.TYPE!r} is not for a controller")
@@ -289,7 +289,7 @@ class Agents:
         hosts = self._hosts_of.get(job_name(job).job)
         return hosts is None or host in hosts
 
-    def _lends(self, session: _Session, message: SlotReport | SlotHint | TreeReport) -> None:
+    def _lends(self, session: _Session, message: SlotAnswer | SlotsChanged | TreeReport) -> None:
         if self._sessions.get(session.name) is session and self.trees is not None:
             self.trees.heard(session.name, message)
 

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentReport, AgentWelcome, AgentWishes, GrantRecord
+from inaproto.wire.messages.slots import Lease, SlotAnswer
 from inaproto.wire.sharing_messages import (
     DecisionRecord,
     SeatHold,
@@ -42,7 +43,6 @@ from inaproto.wire.sharing_messages import (
     TurnGrant,
     VersionRecord,
 )
-from inaproto.wire.slot_messages import LeaseRecord, SlotReport
 from inaproto.wire.tree_messages import TreeWishes
 from inaproto_hil.crashes.leases import Leases
 
@@ -80,7 +80,7 @@ class _Agent:
     """Wanted, or not yet known to be given up."""
     slots: int = 0
     """Slots that a switch may lend."""
-    lent: tuple[LeaseRecord, ...] = ()
+    lent: tuple[Lease, ...] = ()
     sessions: int = 0
     away_since: float = -inf
     """While it has none."""
@@ -287,7 +287,7 @@ class Witness:
                 self._leased(wish.epoch, wish.job)
                 self.counts["wishes of trees"] += 1
 
-    def _lends(self, switch: str, report: SlotReport) -> None:
+    def _lends(self, switch: str, report: SlotAnswer) -> None:
         its = self._agent(switch)
         its.lent = report.held
         for lease in report.held:
@@ -309,7 +309,7 @@ class Witness:
         match message:
             case AgentReport():
                 self._reported(agent, message)
-            case SlotReport():
+            case SlotAnswer():
                 self._lends(agent, message)
             case SharingSeats():
                 self._seated(agent, message.seats)

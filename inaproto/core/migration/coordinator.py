@@ -64,9 +64,9 @@ from inaproto.core.migration.events import (
     Woke,
 )
 from inaproto.core.migration.jobs import Job, JobMoves, Switch
-from inaproto.core.migration.ledger import Lease, Order, Outcome, SlotAnswer, SlotRequest, SlotsChanged
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant
+from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer, SlotRequest, SlotsChanged
 
 
 class TreeMigration(JobMoves):

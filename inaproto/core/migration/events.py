@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from inaproto.core.migration.ledger import Lease, SlotAnswer, SlotRequest, SlotsChanged
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import MS, S
+from inaproto.wire.messages.slots import Lease, SlotAnswer, SlotRequest, SlotsChanged
 
 
 @dataclass(frozen=True, slots=True)

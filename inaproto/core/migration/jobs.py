@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Final
 
 from inaproto.core.migration.events import JobRecord, Migration, MigrationConfig, MigrationRecord, Phase, Tree
-from inaproto.core.migration.ledger import Lease, Order, SlotRequest
 from inaproto.units import Instant
+from inaproto.wire.messages.slots import Lease, Order, SlotRequest
 
 _UNSET: Final = Instant(0)
 

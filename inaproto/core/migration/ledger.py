@@ -21,96 +21,20 @@ Invariants: no lease is made beyond ``capacity``; at most one for each job; noth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import assert_never
 
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, S
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Lease:
-    """What a slot is lent to. ``epoch`` grows with every tree that any job acquires: a fencing token."""
-
-    job: str
-    tree: int
-    epoch: int
-
-    def __str__(self) -> str:
-        return f"job {self.job}'s tree {self.tree} (epoch {self.epoch})"
-
-
-class Order(Enum):
-    ASK = "ask"
-    """What is held?"""
-    ACQUIRE = "acquire"
-    RELEASE = "release"
-
-
-class Outcome(Enum):
-    TOLD = "told"
-    GRANTED = "granted"
-    REFUSED = "refused"
-    """No slot is free, or the job has another lease here."""
-    RELEASED = "released"
-    """It is not held now, and perhaps was not before."""
-    OLD_BOOT = "old_boot"
-    """Not obeyed: the switch has restarted since."""
-    OLD_TERM = "old_term"
-    """Not obeyed: a newer coordinator has spoken."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRequest:
-    """Request of the coordinator to a switch."""
-
-    term: int
-    """Term of the coordinator, from 1."""
-    number: int
-    """Per switch and term, from 1."""
-    boot: str
-    """As the coordinator knows it; empty in an ``ASK``."""
-    order: Order
-    lease: Lease | None = None
-    """None in an ``ASK``."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotAnswer:
-    switch: str
-    boot: str
-    term: int
-    """Term of the request."""
-    number: int
-    outcome: Outcome
-    held: tuple[Lease, ...]
-    """After the request, in order."""
-    newest_term: int
-    """Newest term that the switch has heard of."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotsChanged:
-    """Unasked, a hint: ask anew. Said when leases ran out, and to a coordinator that has just connected."""
-
-    switch: str
-    boot: str
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    lease: Lease
-    lease_ns: int
-    """From when the switch got the renewal: a host counts from when it sent it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotHeld:
-    """The lease that a host would renew is not here (any more)."""
-
-    lease: Lease
-    boot: str
-
+from inaproto.wire.messages.slots import (
+    Lease,
+    NotHeld,
+    Order,
+    Outcome,
+    Renewed,
+    SlotAnswer,
+    SlotRequest,
+    SlotsChanged,
+)
 
 # --- configuration, events, actions
 

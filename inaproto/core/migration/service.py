@@ -44,7 +44,6 @@ from inaproto.core.migration.events import (
 )
 from inaproto.core.migration.events import Persisted as RecordPersisted
 from inaproto.core.migration.events import Woke as MigrationWoke
-from inaproto.core.migration.ledger import SlotAnswer
 from inaproto.core.migration.moves import Move, Moves
 from inaproto.core.migration.numbers import NOTHING_STORED, StoredTrees, TreeNumbers, numbers_in
 from inaproto.core.migration.service_events import (
@@ -78,6 +77,7 @@ from inaproto.core.migration.wanted_roots import WantedRoots
 from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.errors import Blame, LocalMisuse
 from inaproto.units import Instant, S
+from inaproto.wire.messages.slots import SlotAnswer
 
 MOVING: Final = ("parking", "parked", "moving")
 """Phases of a job that has no turn."""

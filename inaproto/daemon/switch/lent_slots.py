@@ -15,6 +15,7 @@ from typing import Any, Final, assert_never
 from inaproto.core.migration.ledger import (
     CapacityTold,
     ControllerArrived,
+    FromController,
     LedgerEvent,
     LedgerWoke,
     SlotFreed,
@@ -25,12 +26,11 @@ from inaproto.core.migration.ledger import (
 )
 from inaproto.core.migration.slot_lender import RingsAre, SlotLender
 from inaproto.daemon.shell import Alarm
-from inaproto.daemon.switch.slot_records import ledger_event, switch_message
 from inaproto.errors import Blame
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message
 from inaproto.wire.controller_messages import AgentWelcome
-from inaproto.wire.slot_messages import SlotOrder
+from inaproto.wire.messages.slots import SlotRequest
 
 log = logging.getLogger("inaproto.switch")
 
@@ -42,7 +42,7 @@ class LentSlots:
     """:class:`inaproto.daemon.net.controller_link.SwitchSide`. ``rings``: jobs whose rings are installed
     here."""
 
-    hears: Final = SlotOrder
+    hears: Final = SlotRequest
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class LentSlots:
     def disconnected(self) -> None:
         self._send = None
 
-    def heard(self, message: SlotOrder) -> None:
-        self._step(ledger_event(message))
+    def heard(self, message: SlotRequest) -> None:
+        self._step(FromController(message))
 
     # --- life
 
@@ -86,7 +86,7 @@ class LentSlots:
             match action:
                 case ToController(message):
                     if self._send is not None:
-                        self._send(switch_message(message))
+                        self._send(message)
                 case SlotTaken(lease):
                     self._counts["taken"] += 1
                     log.info("a slot is lent to %s", lease)

@@ -38,7 +38,6 @@ from inaproto.core.migration.events import (
     TreeStands,
     Woke,
 )
-from inaproto.core.migration.ledger import Lease, Order, SlotAnswer, SlotsChanged
 from inaproto.core.sharing.messages import Seat
 from inaproto.errors import Blame
 from inaproto.sim.control.config import NO_TREE, ControlJob
@@ -57,6 +56,7 @@ from inaproto.sim.control.words import (
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import JobId
+from inaproto.wire.messages.slots import Lease, Order, SlotAnswer, SlotsChanged
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

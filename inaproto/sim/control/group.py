@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.coordinator import SharingCoordinator
 from inaproto.core.sharing.events import (
     FromSeat,
@@ -38,6 +37,7 @@ from inaproto.sim.control.words import ToSeat
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, JobId, OpIndex
+from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:
     from inaproto.sim.control.config import ControlConfig

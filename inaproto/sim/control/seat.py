@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 from zlib import crc32
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.events import (
     CoordinatorLost,
     Differs,
@@ -57,6 +56,7 @@ from inaproto.sim.control.words import SeatPhase
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Instant, JobId, OpIndex
+from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:
     from inaproto.sim.control.host import ControlHost

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, assert_never
 from inaproto.core.migration.ledger import (
     ControllerArrived,
     FromController,
-    Lease,
     LedgerAction,
     LedgerEvent,
     LedgerWoke,
@@ -19,7 +18,6 @@ from inaproto.core.migration.ledger import (
     SlotFreed,
     SlotLedger,
     SlotLedgerConfig,
-    SlotRequest,
     SlotTaken,
     ToController,
     ToHost,
@@ -30,6 +28,7 @@ from inaproto.sim.control.pool import Pool
 from inaproto.sim.control.words import ControllerIsHere
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.slots import Lease, SlotRequest
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld

@@ -15,10 +15,10 @@ from inaproto.faults.streams import Draws
 from inaproto.units import MS, US
 
 if TYPE_CHECKING:
-    from inaproto.core.migration.ledger import Lease
     from inaproto.sim.control.pool import Unit
     from inaproto.sim.control.seat import SimSeat
     from inaproto.sim.control.world import ControlWorld
+    from inaproto.wire.messages.slots import Lease
 
 _RETRY_NS: Final = 500 * US
 _LATE_MAX_NS: Final = 60 * MS

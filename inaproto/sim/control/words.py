@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.messages import CoordinatorMessage, PeerMessage, Seat, SeatMessage
+from inaproto.wire.messages.slots import Lease
 
 
 class SeatPhase(Enum):

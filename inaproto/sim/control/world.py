@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.events import Mark
 from inaproto.core.sharing.messages import Path, Seat, Version
 from inaproto.sim.control.checkers.checker import ControlChecker
@@ -34,6 +33,7 @@ from inaproto.sim.kernel.violated import Violation
 from inaproto.sim.kernel.words import WorldOfWords
 from inaproto.sim.kernel.world import StepCounts
 from inaproto.units import MS
+from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:
     from inaproto.sim.campaign.word_log import ControlRecorder

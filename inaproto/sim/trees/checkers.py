@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from inaproto.core.migration.ledger import Lease, Order, SlotRequest
 from inaproto.core.migration.service_events import PlanTrees, ServiceView, TellRoot, TreesPlanned
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.trees.rings import Installed, Ring, switches_of
+from inaproto.wire.messages.slots import Lease, Order, SlotRequest
 
 if TYPE_CHECKING:
     from inaproto.sim.trees.controller import TreesController

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from inaproto.core.migration.events import MigrationConfig, ToSwitch
-from inaproto.core.migration.ledger import SlotAnswer, SlotsChanged
 from inaproto.core.migration.moves import JOB_OVER, STABLE, MovePhase
 from inaproto.core.migration.numbers import NOTHING_STORED, StoredTrees
 from inaproto.core.migration.service import TreeService
@@ -38,6 +37,7 @@ from inaproto.sim.kernel.machine import Machine, Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.trees.planner import Planner
 from inaproto.sim.trees.words import ReportPage, Welcome
+from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 
 if TYPE_CHECKING:
     from inaproto.sim.trees.sessions import Session

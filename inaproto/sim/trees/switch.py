@@ -8,12 +8,10 @@ from inaproto.core.migration.ledger import (
     CapacityTold,
     ControllerArrived,
     FromController,
-    Lease,
     LedgerEvent,
     LedgerWoke,
     SlotFreed,
     SlotLedgerConfig,
-    SlotRequest,
     SlotTaken,
     ToController,
     ToHost,
@@ -36,6 +34,7 @@ from inaproto.sim.kernel.violated import Violated
 from inaproto.sim.trees.config import switch_name
 from inaproto.sim.trees.rings import Ring
 from inaproto.sim.trees.words import ReportPage, Welcome
+from inaproto.wire.messages.slots import Lease, SlotRequest
 
 if TYPE_CHECKING:
     from inaproto.sim.trees.sessions import Session

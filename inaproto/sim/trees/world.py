@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.core.migration.ledger import Lease, SlotRequest
 from inaproto.core.migration.service import TreeService
 from inaproto.core.migration.service_events import PlanTrees, TellRoot, TreesPlanned
 from inaproto.core.rendezvous.events import TreeWished
@@ -30,6 +29,7 @@ from inaproto.sim.trees.rings import Installed, Ring, switches_of
 from inaproto.sim.trees.sessions import Sessions
 from inaproto.sim.trees.switch import TreesRoot, TreesSwitch
 from inaproto.units import MS
+from inaproto.wire.messages.slots import Lease, SlotRequest
 
 if TYPE_CHECKING:
     from inaproto.sim.campaign.word_log import ControlRecorder

@@ -22,7 +22,7 @@ class Comparable:
     __slots__ = ()
 
     def _key(self) -> tuple[object, ...]:
-        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        values = (getattr(self, field.name) for field in fields(self) if field.compare)  # type: ignore[arg-type]
         return tuple((v.dtype.str, v.tobytes()) if isinstance(v, np.ndarray) else v for v in values)
 
     def __eq__(self, other: object) -> bool:

@@ -18,11 +18,11 @@ change its array afterwards, whoever hears one does not either: a word to severa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NewType
 
 from inaproto.wire.control_fields import Behind, Integer, Many, OneOf, Refused
-from inaproto.wire.control_types import U16, U64, Explanation, Flag, Message, Name, Names
+from inaproto.wire.control_types import U16, U64, Explanation, Flag, Message, Name, Names, Unnumbered
 from inaproto.wire.messages.arrays import Comparable, Numbers
 from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField, WorkerId
 
@@ -83,18 +83,11 @@ class EpochKind:
         return self.numbers.give(value.numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class _ShardMessage(Message):
-    """Has no serial number of its own: an edge is FIFO."""
-
-    id: U64 = field(default=0, repr=False, kw_only=True)
-
-
 # --- a child to its parent
 
 
 @dataclass(frozen=True, slots=True)
-class Attach(_ShardMessage):
+class Attach(Unnumbered):
     """Be my parent, from now on; also said again by a child whose subtree has grown, or that was detached.
 
     Neither pushes nor asks before it is answered by ``Attached`` of the same session.
@@ -113,7 +106,7 @@ class Attach(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Push(Comparable, _ShardMessage):
+class Push(Comparable, Unnumbered):
     """The sum of some updates (MLNet 3.2); merged whole or not at all."""
 
     TYPE: ClassVar[str] = "push_pull_push"
@@ -130,7 +123,7 @@ class Push(Comparable, _ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class PullRequest(_ShardMessage):
+class PullRequest(Unnumbered):
     """Send me ``Weights`` with c_model >= ``needed``, as soon as there are such."""
 
     TYPE: ClassVar[str] = "push_pull_request"
@@ -138,7 +131,7 @@ class PullRequest(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Flush(_ShardMessage):
+class Flush(Unnumbered):
     """Forward what you withhold, and say so to your parent: a worker that came back waits for its last
     updates to be merged by the root. Nothing is withheld at s = 0."""
 
@@ -146,7 +139,7 @@ class Flush(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(_ShardMessage):
+class Heartbeat(Unnumbered):
     """Every ``heartbeat_ns`` (MLNet 3.2, fault tolerance); and at once when what it says is new."""
 
     TYPE: ClassVar[str] = "push_pull_heartbeat"
@@ -160,7 +153,7 @@ class Heartbeat(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Detach(_ShardMessage):
+class Detach(Unnumbered):
     """I go to another parent; all that I said before counts."""
 
     TYPE: ClassVar[str] = "push_pull_detach"
@@ -171,7 +164,7 @@ class Detach(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Attached(_ShardMessage):
+class Attached(Unnumbered):
     """You are my child."""
 
     TYPE: ClassVar[str] = "push_pull_attached"
@@ -185,7 +178,7 @@ class Attached(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Detached(_ShardMessage):
+class Detached(Unnumbered):
     """What you say in this session counts no more; attach again."""
 
     TYPE: ClassVar[str] = "push_pull_detached"
@@ -194,7 +187,7 @@ class Detached(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights(Comparable, _ShardMessage):
+class Weights(Comparable, Unnumbered):
     """The answer to all requests of this child that it is new enough for."""
 
     TYPE: ClassVar[str] = "push_pull_weights"
@@ -206,7 +199,7 @@ class Weights(Comparable, _ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged(_ShardMessage):
+class Merged(Unnumbered):
     """What the root has merged, durably, so that logs end though nobody pulls."""
 
     TYPE: ClassVar[str] = "push_pull_merged"
@@ -214,7 +207,7 @@ class Merged(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Mode(_ShardMessage):
+class Mode(Unnumbered):
     """From the root to all: each node is a child of the root (``direct``), or the tree is built up again."""
 
     TYPE: ClassVar[str] = "push_pull_mode"
@@ -222,7 +215,7 @@ class Mode(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaped(_ShardMessage):
+class Reshaped(Unnumbered):
     """From the root to all, and to each child that asks: which tree is used. Who is below another parent in
     it goes there. Said before anything that the root came to know later."""
 
@@ -231,7 +224,7 @@ class Reshaped(_ShardMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswer(_ShardMessage):
+class HeartbeatAnswer(Unnumbered):
     """Answers each ``Heartbeat``."""
 
     TYPE: ClassVar[str] = "push_pull_alive"

@@ -18,7 +18,6 @@ import trio
 
 from inaproto.core.migration import service
 from inaproto.core.migration.events import MigrationConfig, ToSwitch
-from inaproto.core.migration.ledger import SlotAnswer, SlotsChanged
 from inaproto.core.migration.moves import Move, MovePhase
 from inaproto.core.migration.numbers import NOTHING_STORED
 from inaproto.core.migration.service_events import (
@@ -45,12 +44,11 @@ from inaproto.core.migration.service_events import (
     Woke,
 )
 from inaproto.daemon.shell import Alarm, Steps, current_instant
-from inaproto.daemon.switch.slot_records import order_message, switch_said
 from inaproto.daemon.switch.tree_records import state_of, wish_messages
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import MS
 from inaproto.wire.control_messages import Message
-from inaproto.wire.slot_messages import SlotHint, SlotReport
+from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 from inaproto.wire.tree_messages import TreeReport
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.planning.planned_options import PlannedOptions
@@ -200,7 +198,7 @@ class TreeService:
             case PersistTrees():
                 self._to_write.send_nowait(action)
             case ToSwitch(name, request):
-                self._send(name, order_message(request))
+                self._send(name, request)
             case TellRoot(root, term, revision, wishes):
                 for message in wish_messages(term, revision, wishes):
                     self._send(root, message)
@@ -249,15 +247,13 @@ class TreeService:
     def departed(self, agent: str) -> None:
         self._step(AgentGone(agent))
 
-    def heard(self, agent: str, message: SlotReport | SlotHint | TreeReport) -> None:
+    def heard(self, agent: str, message: SlotAnswer | SlotsChanged | TreeReport) -> None:
         """Raises ``DecodeError`` for what that switch cannot say."""
         if isinstance(message, TreeReport):
             states = tuple(map(state_of, message.trees))
             self._step(Reported(agent, message.term, message.revision, states, message.more))
         else:
-            said = switch_said(message)
-            assert isinstance(said, SlotAnswer | SlotsChanged), "what a controller hears"
-            self._step(SwitchSaid(agent, said))
+            self._step(SwitchSaid(agent, message))
         why, self._refused = self._refused, ""
         if why:
             raise DecodeError("control", f"{message.TYPE}: {why}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.messages import Path, Seat, Version
+from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:
     from inaproto.sim.control.seat import SimSeat

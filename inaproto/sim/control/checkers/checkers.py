@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inaproto.core.migration.ledger import Lease, Order, SlotRequest
 from inaproto.core.sharing.messages import AT_ONCE, Path, Seat, Version
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.checkers.wish_checker import WishesServed
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.frames.recorder import say_time
 from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.slots import Lease, Order, SlotRequest
 
 if TYPE_CHECKING:
     from inaproto.sim.control.seat import SimSeat

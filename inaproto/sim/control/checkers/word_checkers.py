@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from inaproto.core.migration.ledger import Lease
 from inaproto.core.sharing.messages import (
     NO_VERSION,
     Abort,
@@ -32,6 +31,7 @@ from inaproto.core.sharing.messages import (
 from inaproto.sim.control.checkers.checker import ControlChecker
 from inaproto.sim.control.words import PeerSays, SeatSays, ToSeat
 from inaproto.sim.kernel.violated import Violated
+from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:
     from inaproto.sim.control.seat import SimSeat

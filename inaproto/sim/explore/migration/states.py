@@ -8,9 +8,10 @@ from typing import Final, Generic, NamedTuple, TypeVar, assert_never
 
 from inaproto.core.migration.coordinator import TreeMigration
 from inaproto.core.migration.events import DrainJob, MigrationConfig, MigrationRecord, TreeStands
-from inaproto.core.migration.ledger import Lease, SlotAnswer, SlotLedger, SlotRequest, SlotsChanged
+from inaproto.core.migration.ledger import SlotLedger
 from inaproto.sim.explore.migration.config import MigrationWorldConfig
 from inaproto.sim.explore.migration.cores import Coordinators, Ledgers
+from inaproto.wire.messages.slots import Lease, SlotAnswer, SlotRequest, SlotsChanged
 
 State = tuple[int, ...]
 Message = SlotRequest | SlotAnswer | SlotsChanged

@@ -13,11 +13,12 @@ from typing import Final
 from inaproto.core.migration.coordinator import TreeMigration
 from inaproto.core.migration.events import MigrationConfig, MigrationRecord, Phase
 from inaproto.core.migration.jobs import TABLE, Fact, Handler, Job, JobMoves
-from inaproto.core.migration.ledger import Lease, LedgerAction, SlotLedger
+from inaproto.core.migration.ledger import LedgerAction, SlotLedger
 from inaproto.errors import ConfigError
 from inaproto.sim.explore.migration.config import FAULTS, SCENARIOS, MigrationWorldConfig
 from inaproto.sim.explore.migration.world import MigrationWorld, Remembers
 from inaproto.units import Instant
+from inaproto.wire.messages.slots import Lease
 
 PRODUCT: Final = "product"
 

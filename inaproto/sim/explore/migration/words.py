@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from inaproto.core.migration.events import DrainJob, TreeStands
-from inaproto.core.migration.ledger import Lease, SlotAnswer, SlotRequest, SlotsChanged
 from inaproto.sim.explore.migration.states import BROKEN, COORDINATOR, WRITING, Message, State, Step
+from inaproto.wire.messages.slots import Lease, SlotAnswer, SlotRequest, SlotsChanged
 
 if TYPE_CHECKING:
     from inaproto.sim.explore.migration.world import MigrationWorld

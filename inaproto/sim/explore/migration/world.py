@@ -61,7 +61,6 @@ from inaproto.core.migration.ledger import (
     LedgerAction,
     SlotFreed,
     SlotLedger,
-    SlotRequest,
     SlotTaken,
     ToController,
     ToHost,
@@ -85,6 +84,7 @@ from inaproto.sim.explore.migration.states import (
     key_of,
 )
 from inaproto.sim.explore.migration.words import told
+from inaproto.wire.messages.slots import SlotRequest
 
 Remembers = Callable[[MigrationRecord | None], MigrationRecord | None]
 
