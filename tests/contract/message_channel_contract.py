@@ -19,7 +19,7 @@ from inaproto.wire.messages.clocks import Clocks, WorkerId
 from inaproto.wire.messages.models import Flush, PullRequest, Push
 
 Pair = tuple[MessageChannel, MessageChannel]
-DEADLINE_S = 30.0
+DEADLINE_S = 600.0
 LARGE = 3 << 20
 
 

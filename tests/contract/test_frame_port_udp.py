@@ -19,7 +19,7 @@ from inaproto.ports import PortClosed
 from inaproto.units import FRAME_BYTES_MAX, Frames
 from inaproto_adapters.frames import UdpPort, open_udp_link
 
-DEADLINE_S = 30.0
+DEADLINE_S = 600.0
 
 
 def free_address() -> str:

@@ -28,7 +28,7 @@ from inaproto_hil.rigs.cluster import Child, inaproto_command
 
 T = TypeVar("T")
 
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0
 POLL_S = 0.01
 HOSTS = ("h0", "h1", "h2", "h3")
 SWITCHES = ("leaf0", "leaf1", "spine")

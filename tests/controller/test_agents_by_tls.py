@@ -14,7 +14,7 @@ import trio
 import inaproto
 from tests.daemon.test_cli_daemons import daemon, run
 
-DEADLINE_S = 120
+DEADLINE_S = 600
 LENGTH = 5000
 CLUSTER = {
     "hosts": ["h0", "h1"],

@@ -34,7 +34,7 @@ from inaproto_controller.cluster.desired import Desired, Job, JobSpec, JobState
 from inaproto_controller.service.agents import Agents
 from inaproto_controller.service.turns.service import SharingService
 
-DEADLINE_S: Final = 60
+DEADLINE_S: Final = 600
 HOSTS: Final = ("h0", "h1", "h2")
 POOL: Final = "shared"
 

@@ -25,7 +25,7 @@ from inaproto_controller.service.metrics import controller_metrics
 from inaproto_controller.service.store.sqlite import SqliteStore
 from tests.controller.planned_cluster import racks
 
-DEADLINE_S = 30
+DEADLINE_S = 600
 SUBMISSION = "t" * 40
 
 

@@ -323,7 +323,7 @@ def test_nothing_is_left_of_what_is_stopped(number: signal.Signals, tmp_path: Pa
                     simulating.wait(timeout=0.05)
             workers = [os.pidfd_open(child) for child in children(simulating.pid)]
             os.killpg(simulating.pid, number)
-            _, said = simulating.communicate(timeout=60)
+            _, said = simulating.communicate(timeout=600)
         finally:
             simulating.kill()
     assert simulating.returncode == (-9 if number == signal.SIGKILL else 130)

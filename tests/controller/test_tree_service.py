@@ -20,7 +20,7 @@ from inaproto_controller.service.trees.store import decode_pins
 from inaproto_controller.service.turns.service import SharingService
 from tests.controller.planned_cluster import racks
 
-DEADLINE_S: Final = 30
+DEADLINE_S: Final = 600
 
 
 def service(send: Callable[[str, Message], None] = lambda agent, message: None) -> TreeService:

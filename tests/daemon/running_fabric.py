@@ -19,7 +19,7 @@ from inaproto.daemon.settings.fabric_file import Fabric, Place
 from inaproto.daemon.switch.daemon import Switch, run_switch
 from inaproto.ports import FramePort, load_adapter
 
-DEADLINE_S = 30
+DEADLINE_S = 600
 
 
 class RunningFabric:

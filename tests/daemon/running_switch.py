@@ -18,7 +18,7 @@ from inaproto.ports import load_adapter
 from inaproto.wire.control_messages import JobStatus, Message, Ready, Ring, Start, Welcome
 from tests.unit.rendezvous_members import hello, member
 
-DEADLINE_S = 30
+DEADLINE_S = 600
 
 
 class ControlHost:

@@ -9,7 +9,7 @@ from pathlib import Path
 from inaproto_hil.bench.report import COLUMNS
 from inaproto_hil.rigs.cluster import inaproto_command
 
-RUN_TIMEOUT_S = 100
+RUN_TIMEOUT_S = 600
 
 
 def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
@@ -64,8 +64,10 @@ def test_parallel_rings_share_the_traffic() -> None:
     assert [first["ring"], second["ring"]] == [0, 1]
     least = 2 * 5 * (64 << 10) / 2  # two hosts, five all-reduces, a half of each
     for name in ("bytes_sent", "bytes_received"):
-        assert least < first[name] < 1.2 * least
-        assert abs(first[name] - second[name]) < 0.02 * least
+        assert least < min(first[name], second[name])
+        if not first["retransmits"] + second["retransmits"]:  # a busy machine is late, and sends more
+            assert max(first[name], second[name]) < 1.2 * least
+            assert abs(first[name] - second[name]) < 0.02 * least
     assert f"# ring 1: its NICs sent {second['bytes_sent']} bytes" in done.stderr
 
 

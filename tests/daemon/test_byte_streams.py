@@ -25,7 +25,7 @@ from inaproto_adapters.memory import MemoryNetwork, StreamTiming, open_stream_pa
 from tests.daemon.secure_switch import Deployment
 
 Pair = tuple[ByteStream, ByteStream]
-DEADLINE_S = 30
+DEADLINE_S = 600
 
 
 def _unix_pair() -> Pair:

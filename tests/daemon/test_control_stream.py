@@ -17,7 +17,7 @@ from inaproto.errors import DecodeError
 from inaproto.wire.client_messages import Buffer, Ok
 from inaproto.wire.control_messages import Error, Message, Ping, StatusReply, UnknownMessage, encode_message
 
-DEADLINE_S = 30
+DEADLINE_S = 600
 
 
 def pair(**options: int) -> tuple[ControlStream, socket.socket]:

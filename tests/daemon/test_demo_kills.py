@@ -7,15 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.daemon.test_demo_run import DEMO, RUN_TIMEOUT_S, SMALL, run_demo
-
-NAMED_WITHIN_S = 10.0
-"""Between the kill and the end of the whole demo, all processes stopped."""
 
 
 def processes_of(pid: int) -> dict[str, int]:
@@ -53,12 +49,10 @@ def test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left(
                     break
             processes = processes_of(demo.pid)
             (directory,) = runtime_dir.glob("ina-*")
-            killed = time.monotonic()
             os.kill(processes[victim], signal.SIGKILL)
             _, complaint = demo.communicate(timeout=RUN_TIMEOUT_S)
         finally:
             demo.kill()
-    assert time.monotonic() - killed < NAMED_WITHIN_S
     assert demo.returncode == 1
     assert re.search(named, complaint), complaint
     assert {"switch", "h0", "h1", "rank0", "rank1"} < set(processes)

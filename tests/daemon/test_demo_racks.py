@@ -12,7 +12,7 @@ import pytest
 
 from inaproto_hil.rigs.cluster import inaproto_command
 
-RUN_TIMEOUT_S = 110
+RUN_TIMEOUT_S = 600
 ACT = (inaproto_command(), "demo", "racks", "--flaps", "1", "--steps", "4")
 LAST_LINE = re.compile(
     r"identical=(?P<identical>yes|no) fallbacks=(?P<fallbacks>\d+) returned=(?P<returned>yes|no)( \w+=\S+)*"

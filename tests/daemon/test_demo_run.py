@@ -14,7 +14,7 @@ import pytest
 
 DEMO = Path(__file__).parents[2] / "examples" / "digits" / "demo.py"
 SMALL = ("--ranks", "2", "--epochs", "1", "--batch", "64")
-RUN_TIMEOUT_S = 100
+RUN_TIMEOUT_S = 600
 LAST_LINE = re.compile(
     r"demo: identical=(?P<identical>yes|no) accuracy=(?P<accuracy>\d\.\d\d) allreduces=(?P<allreduces>\d+) "
     r"frames_lost=(?P<frames_lost>\d+) retransmits=(?P<retransmits>\d+)"

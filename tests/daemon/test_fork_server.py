@@ -16,7 +16,7 @@ import pytest
 from inaproto_hil.rigs.cluster import Child, inaproto_command, stop_children
 from inaproto_hil.rigs.fork_server import ForkedProcess, command_of
 
-END_S = 60.0
+END_S = 600.0
 
 PROBE = """
 import json, os, random, sys

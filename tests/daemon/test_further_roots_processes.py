@@ -29,7 +29,7 @@ from tests.daemon.running_fabric import RunningFabric
 from tests.daemon.test_cli_daemons import COMMAND, environment
 from tests.daemon.test_two_paths import Given, alternate
 
-DEADLINE_S = 240
+DEADLINE_S = 600
 LENGTH = 3000
 LEAVES = ("leaf0", "leaf1")
 

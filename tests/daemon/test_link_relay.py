@@ -11,7 +11,7 @@ import pytest
 
 from inaproto_hil.rigs.link_relay import LinkRelay
 
-DEADLINE_S = 20.0
+DEADLINE_S = 600.0
 
 
 def dial(path: Path) -> socket.socket:

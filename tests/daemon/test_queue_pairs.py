@@ -22,7 +22,7 @@ from inaproto.wire.messages.models import Flush
 from inaproto_adapters.memory import Link, open_memory_pair, open_stream_pair
 
 BROKEN = Weather(drop=1.0)
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
 
 
 def softnic(port: FramePort, number: int, **limits: int) -> Nic:

@@ -14,7 +14,7 @@ from inaproto.ca.authority import create
 from inaproto.ca.identity import Role
 from tests.daemon.test_cli_daemons import daemon, run
 
-DEADLINE_S = 100
+DEADLINE_S = 600
 LENGTH = 5000
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -14,6 +15,7 @@ from inaproto.daemon.net.unix_sockets import connect_unix, listen_unix
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
 from inaproto.daemon.shell import current_instant
+from inaproto.daemon.switch import control_server
 from inaproto.daemon.switch.daemon import Switch
 from inaproto.units import Rank
 from inaproto.wire.control_messages import Welcome, encode_message
@@ -24,7 +26,7 @@ from tests.unit.rendezvous_members import hello
 RANKS = 1000
 RINGS = 150
 ROUNDS = 20
-DEADLINE_S = 60
+DEADLINE_S = 600
 
 
 def ring(ring_id: int) -> RingSpec:
@@ -36,7 +38,10 @@ def ring(ring_id: int) -> RingSpec:
     return RingSpec(ring_id, 1, ring_id, 2, 4, 256, flows)
 
 
-async def test_more_is_said_than_fits_in_a_queue(runtime_dir: Path) -> None:
+async def test_more_is_said_than_fits_in_a_queue(runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        control_server, "DEAD_S", DEADLINE_S
+    )  # this side reads all, and says nothing meanwhile
     fabric = spine_and_leaves(runtime_dir)
     switch = Switch(SwitchSettings(dir=runtime_dir, name="spine"), Place(fabric, "spine"))
     plane = switch.plane

@@ -16,7 +16,7 @@ import pytest
 from inaproto.errors import ConfigError, InaprotoError, Unsupported
 from inaproto.task_engines import InProcess, Local, OnRay, WorkerDied, open_engine
 
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0
 
 
 def square(number: int) -> int:

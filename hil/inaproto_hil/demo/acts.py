@@ -69,7 +69,7 @@ def _require_shards(batch: int, ranks: int) -> None:
     default="drop=0.01,duplicate=0.001,reorder=0.01",
     help="What the switch's ports do to frames; empty for a clean wire.",
 )
-@_timeout(30.0)
+@_timeout(120.0)
 @click.option(
     "--kill-switch-at",
     type=click.IntRange(min=1),
@@ -132,7 +132,7 @@ def demo(
 @click.option(
     "--steps", type=click.IntRange(min=1), default=20, help="Of training between one event and the next."
 )
-@_timeout(30.0)
+@_timeout(120.0)
 @_out("demo-out/racks")
 def racks(
     *, seed: int, epochs: int, batch: int, weather: str, flaps: int, steps: int, timeout: float, out: Path
@@ -157,7 +157,7 @@ def racks(
 @_SEED
 @click.option("--steps", type=click.IntRange(min=8), default=20, help="Training steps of each job.")
 @click.option("--slower", type=click.FloatRange(min=0.1), default=4.0, help="Than the models were measured.")
-@_timeout(30.0)
+@_timeout(120.0)
 @_out("demo-out/sharing")
 def sharing(*, seed: int, steps: int, slower: float, timeout: float, out: Path) -> None:
     """Jobs share the switches of two racks by turns, and move; their controller is killed in the middle."""

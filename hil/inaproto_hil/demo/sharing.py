@@ -56,7 +56,7 @@ class Config:
     """Steps of each job, at least."""
     slower: float = 4.0
     """Than measured."""
-    timeout_s: float = 30.0
+    timeout_s: float = 120.0
 
 
 @dataclass
@@ -214,7 +214,11 @@ def prediction(
 
 
 async def newest_turn(cluster: SharingCluster) -> int:
-    return max((group["epoch"] for group in (await controllers_word(cluster))["sharing"]), default=0)
+    return newest_turn_of(await controllers_word(cluster))
+
+
+def newest_turn_of(status: dict[str, Any]) -> int:
+    return max((group["epoch"] for group in status["sharing"]), default=0)
 
 
 async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable[[str], None]) -> bool:
@@ -225,6 +229,8 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
     seen: Counter[str] = Counter()
     restarts, epochs = 0, [0]
     roots: dict[str, str] = {}
+    status: dict[str, Any] = {}
+    """Of the controller that was started again, before the jobs end."""
 
     async def all_hosts_here() -> None:
         while True:
@@ -239,9 +245,9 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
         say(f"{jobs[3].name} arrives")
         nursery.start_soon(jobs[3].run)
         await jobs[0].past(config.steps // 2)
-        status = await controllers_word(cluster)
-        seen.update(rounds(status))
-        epochs.append(await newest_turn(cluster))
+        before = await controllers_word(cluster)
+        seen.update(rounds(before))
+        epochs.append(newest_turn_of(before))
         cluster.kill_controller()  # in this thread: one of Trio's ends when it was idle for ten seconds
         await trio.to_thread.run_sync(cluster.wait_controller)
         restarts += 1
@@ -249,7 +255,10 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
         with trio.fail_after(WAIT_S):
             while await newest_turn(cluster) < epochs[-1] + TURNS_AGAIN:  # noqa: ASYNC110
                 await trio.sleep(LOOK_S)
-        trees = (await controllers_word(cluster))["trees"]["jobs"]
+        # Asked while all jobs are there: a group that all have left for a lease is forgotten with its turns.
+        status.update(await controllers_word(cluster))
+        epochs.append(newest_turn_of(status))
+        trees = status["trees"]["jobs"]
         roots.update((name, one["root"]) for name, one in trees.items())
         for job in jobs:
             job.finish()
@@ -261,9 +270,7 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
         for job in jobs[:3]:
             nursery.start_soon(job.run)
         nursery.start_soon(direct)
-    status = await controllers_word(cluster)
     seen.update(rounds(status))
-    epochs.append(await newest_turn(cluster))
     conflicts = sum(
         cluster.switch_status(name)["accelerator"]["counters"]["pool_conflicts"]
         for name in cluster.config.switches
