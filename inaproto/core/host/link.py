@@ -313,7 +313,7 @@ class TreeLink(_HostLink):
         return [qpn for qpn, peer in zip(self.qpns, self._peers, strict=False) if peer is not None]
 
     def edge_of(self, qpn: int) -> int:
-        """Which connection it is."""
+        """The connection of that queue pair."""
         return self.qpns.index(qpn) + UP
 
     def post_receive(self, wr_id: int, edge: int) -> None:

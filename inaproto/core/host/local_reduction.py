@@ -20,7 +20,7 @@ from inaproto.errors import LocalMisuse
 from inaproto.wire.ina_header import Dtype, Op
 
 TURN_BYTES: Final = 4 << 20
-"""Of all ranks together, that one turn reads: some milliseconds."""
+"""Bytes of all ranks together that one turn reads: some milliseconds."""
 _ELEMENT_BYTES_MAX: Final = 8
 
 

@@ -48,7 +48,7 @@ class KeptResult(NamedTuple):
     serial: int
     operation: Operation
     is_last: bool
-    """Of its operation."""
+    """Whether it is the last message of its operation."""
     offset: int
     nbytes: int
     ring_id: RingId
@@ -73,7 +73,7 @@ class Part(NamedTuple):
     offset: int
     nbytes: int
     is_last: bool
-    """Of its operation."""
+    """Whether it is the last message of its operation."""
     source: Source
     is_new: bool
     """Whether this rank lacks the result."""
@@ -96,9 +96,9 @@ class RingView:
     """Submitted and not ended, the running one included."""
     running: Operation | None
     messages: int
-    """Of the running operation."""
+    """Messages of the running operation."""
     results: int
-    """Of the running operation, here already."""
+    """Results of the running operation that are here already."""
     since: Instant
     """When the running operation last made progress."""
     bytes_reduced: int
@@ -179,7 +179,7 @@ class OperationQueue:
 
     @property
     def next_index(self) -> OpIndex | None:
-        """Of the operation that starts when none runs."""
+        """Index of the operation that starts when none runs."""
         return self._waiting[0].index if self._waiting else None
 
     @property

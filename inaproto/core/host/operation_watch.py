@@ -18,7 +18,7 @@ ANSWER_NS = 1000 * MS
 
 
 class OperationWatch:
-    """Of the ranks of one job; it is told of the operation's events and asked for what follows."""
+    """Watches the operations of the ranks of one job; it is told of events and asked for what follows."""
 
     def __init__(self) -> None:
         self.waiting_for: tuple[int, ...] = ()

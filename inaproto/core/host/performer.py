@@ -40,7 +40,7 @@ class Slots(Protocol[InT_contra]):
         """The ``nbytes`` behind the header in receive slot ``slot``."""
 
     def staged(self, slot: int, nbytes: int) -> memoryview:
-        """Of staging slot ``slot``, to be written."""
+        """The memory of staging slot ``slot``, to be written."""
 
     def post_message(self, msg_id: int, slot: int, header: bytes, payload: InT_contra) -> None:
         """Send ``header``, kept in header slot ``slot``, and ``payload``, which is not copied."""
@@ -53,7 +53,7 @@ class Slots(Protocol[InT_contra]):
 
 
 class Tensors(Protocol[OutT_co]):
-    """Of the operations that have not ended, of all ranks on the host."""
+    """Tensors of the operations that have not ended, of all ranks on the host."""
 
     @property
     def ranks(self) -> int:
@@ -106,7 +106,7 @@ class KeptResults:
 
 
 class RingOrders(Generic[PayloadT]):
-    """Of one host on one ring."""
+    """Performs the orders of one host on one ring."""
 
     def __init__(self, link: Slots[PayloadT], kept: KeptResults, tensors: Tensors[PayloadT]) -> None:
         self._link = link

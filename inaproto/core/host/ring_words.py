@@ -15,7 +15,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def transport_failure(job: str, ring: Ring, completion: Completion, *, at_out: bool) -> str:
-    """Which connection has failed: that to the successor (``at_out``) or that from the predecessor."""
+    """Says which connection has failed: that to the successor (``at_out``) or that from the predecessor."""
     position = (ring.position + (1 if at_out else -1)) % len(ring.peers)
     return failure_at(job, ring, completion, position, "to" if at_out else "from")
 
@@ -31,7 +31,8 @@ def failure_at(job: str, ring: Ring, completion: Completion, position: int, way:
 
 
 def explain_positions(ring: Ring | None) -> str:
-    """To be appended to words of the ring's engine, whose ranks are positions; empty where both are equal."""
+    """What is appended to words of the ring's engine, whose ranks are positions; empty where both are
+    equal."""
     if ring is None or all(here == (position,) for position, here in enumerate(ring.ranks)):
         return ""
     named = (f"{position} is {host}" for position, host in enumerate(ring.peers))

@@ -29,7 +29,7 @@ class TreeSlots(Slots[InT_contra], Protocol[InT_contra]):
 
 
 class OverlayOrders(RingOrders[PayloadT]):
-    """Of one host in one tree."""
+    """Performs the orders of one host in one tree."""
 
     def __init__(self, link: TreeSlots[PayloadT], kept: KeptResults, tensors: Tensors[PayloadT]) -> None:
         super().__init__(link, kept, tensors)

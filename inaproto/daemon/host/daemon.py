@@ -133,7 +133,7 @@ class HostDaemon:
         self._away_changed = trio.Event()
         self._began = trio.current_time()
         self.models: HostModels | None = None
-        """Of push and pull, where there is a models file."""
+        """Push and pull, where there is a models file."""
         if settings.models is not None:
             self.models = host_models(
                 settings.models, settings.name, settings.models_tls, settings.dir, queue_pairs
@@ -226,7 +226,8 @@ class HostDaemon:
             session.cut_off(job, ranks, why)
 
     async def keep_turns(self) -> None:
-        """Of jobs on the path ``shared``, if a controller was named that gives them, until cancelled."""
+        """Keeps the turns of jobs on the path ``shared``, if a controller was named that gives them, until
+        cancelled."""
         if self._settings.controller:
             await self._turn_seats.run()
 

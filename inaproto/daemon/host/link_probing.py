@@ -33,7 +33,7 @@ from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
 
 STEP_S: Final = 5.0
 ANSWERS_MAX: Final = 4
-"""Of probes of others at once."""
+"""Most probes of others that are answered at once."""
 SMALL: Final = 8
 LARGE: Final = 2
 """The better one counts: a packet that came again after a timer is no rate."""
@@ -64,7 +64,7 @@ class _End:
 
 
 class LinkProbing:
-    """Of one life of a host's NIC; ``tell`` speaks to the switch."""
+    """Probes links during one life of a host's NIC; ``tell`` speaks to the switch."""
 
     def __init__(self, nic: Nic, attributes: QpAttributes, tell: Callable[[Message], None]) -> None:
         self._nic = nic
@@ -74,7 +74,7 @@ class LinkProbing:
         self._answering: dict[int, _End] = {}
 
     def completed(self, completion: Completion) -> None:
-        """Of a queue pair that is of no ring."""
+        """Takes a completion of a queue pair that is of no ring."""
         for end in (*self._own.values(), *self._answering.values()):
             if end.address.qpn == completion.qpn:
                 if completion.status is not Status.SUCCESS:

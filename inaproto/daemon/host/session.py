@@ -42,7 +42,8 @@ from inaproto.wire.messages.model_connections import ModelClock, ModelJoin, Mode
 SEGMENTS_MAX = 256
 """Segments of one process: each takes one of the NIC's memory regions."""
 SEGMENTS_OF_HOST_MAX = 3072
-"""Of all processes; the rest of the NIC's regions (softnic: 4096) is for the rings of processes that join."""
+"""Most segments of all processes; the rest of the NIC's regions (softnic: 4096) is for the rings of processes
+that join."""
 
 log = logging.getLogger("inaproto.host")
 
@@ -74,7 +75,7 @@ class ClientSession:
         self._regroup: Regroup | None = None
         """Asked, and not answered yet."""
         self._model: ModelSession | None = None
-        """Of a process that is no rank but a worker of a model."""
+        """Session of a process that is no rank but a worker of a model."""
 
     def __str__(self) -> str:
         return f"process {self._pid}" + (f" ({self._rank})" if self._rank else "")

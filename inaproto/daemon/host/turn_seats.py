@@ -126,7 +126,7 @@ class TurnSeats:
         self._send: Callable[[Message], None] | None = None
         self._alarm = Alarm(self._deadline, self._wake, clock)
         self._to_tell: dict[JobSeat, None] = {}
-        """Whose place is not what was told."""
+        """Seats whose place is not what was told."""
         self._news = trio.Event()
 
     def __call__(self, job: str) -> JobSeat:
@@ -154,7 +154,7 @@ class TurnSeats:
             self._send(message)
 
     def heard(self, message: FromController) -> None:
-        """Of the controller."""
+        """Takes what the controller says."""
         said = order_of(message)
         seat = self._seats.get(said.seat)
         if seat is not None:
@@ -248,7 +248,7 @@ class JobSeat(NoTurns):
         self._step_first = 0
         self._step_start: Instant | None = None
         self._sizes: dict[OpIndex, int] = {}
-        """Of operations that were called, and have not ended."""
+        """Bytes of operations that were called, and have not ended."""
         self._speeds: deque[tuple[int, int]] = deque(maxlen=MEASURED)
         """Bytes and nanoseconds of operations on the base ring."""
         self._wait_times = TurnWaits()

@@ -15,8 +15,8 @@ from inaproto.units import Instant, OpIndex
 
 
 class Turns(Protocol):
-    """Of one job on one host. Its ring through the switches comes and goes (``begin``, ``ring_ended``); what
-    is said between is of that ring, and of the ring of the hosts beside it."""
+    """The turns of one job on one host. Its ring through the switches comes and goes (``begin``,
+    ``ring_ended``); what is said between is of that ring, and of the ring of the hosts beside it."""
 
     def begin(
         self,
@@ -43,7 +43,8 @@ class Turns(Protocol):
         it, from so many nanoseconds ago until so many."""
 
     def bind(self, op_index: OpIndex, now: Instant) -> Binding | Wait:
-        """By which ring, or until when to wait; the same on all hosts, and the same when asked again."""
+        """Says by which ring an operation goes, or until when to wait; the same on all hosts, and the same
+        when asked again."""
 
     def bound(self, op_index: OpIndex, path: BoundPath) -> None:
         """An operation has been started, by this ring, asked for or not."""
@@ -55,11 +56,11 @@ class Turns(Protocol):
         """An operation of the ring through the switches is over here: nothing of it is on its way."""
 
     def ring_ended(self) -> None:
-        """That ring has ended here; what was on it goes on by another. May be said twice."""
+        """The ring has ended here; what was on it goes on by another. May be said twice."""
 
 
 TurnsOf = Callable[[str], Turns]
-"""By the name of a job."""
+"""The turns of a job, by its name."""
 
 
 class NoTurns:

@@ -68,7 +68,7 @@ class Way:
 
 
 class Cuts:
-    """Which directions between machines are stopped, by how many partitions at once."""
+    """Says which directions between machines are stopped, by how many partitions at once."""
 
     def __init__(self) -> None:
         self._cuts: dict[tuple[int, int], int] = {}

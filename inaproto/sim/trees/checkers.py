@@ -29,7 +29,7 @@ class TreesChecker:
     def slot_taken(self, switch: TreesSwitch, lease: Lease) -> None: ...
 
     def slot_freed(self, switch: TreesSwitch, lease: Lease, *, has_run_out: bool) -> None:
-        """By an order, or because nobody renewed it."""
+        """A slot is free by an order, or because nobody renewed it."""
 
     def lease_lost(self, switch: TreesSwitch, lease: Lease) -> None:
         """The switch has restarted."""
@@ -96,9 +96,9 @@ class RingsHaveSlots(TreesChecker):
     def begin(self, world: TreesWorld) -> None:
         super().begin(world)
         self._granted: dict[tuple[str, str, int], bool] = {}
-        """By switch, job and epoch: whether it may be gone without an order of ours."""
+        """Grants by switch, job and epoch: whether one may be gone without an order of ours."""
         self._laid: dict[str, tuple[Installed, int]] = {}
-        """By job, with when."""
+        """What was laid for each job, and when."""
 
     def slot_taken(self, switch: TreesSwitch, lease: Lease) -> None:
         self._granted[switch.name, lease.job, lease.epoch] = False
@@ -193,7 +193,7 @@ class OneTree(TreesChecker):
     def begin(self, world: TreesWorld) -> None:
         super().begin(world)
         self._trees: dict[int, tuple[str, FabricTree]] = {}
-        """By epoch."""
+        """Job and tree of each epoch."""
         self._numbers: dict[int, FabricTree] = {}
 
     def tells_root(self, controller: TreesController, told: TellRoot) -> None:
@@ -303,7 +303,7 @@ class WantedKept(TreesChecker):
     def begin(self, world: TreesWorld) -> None:
         super().begin(world)
         self._may_be: dict[str, list[str]] = {}
-        """By job: what was promised last, and what was asked for since."""
+        """What was promised last to each job, and what was asked for since."""
 
     def wants(self, job: str, root: str) -> None:
         self._may_be.setdefault(job, [""]).append(root)

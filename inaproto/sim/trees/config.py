@@ -83,7 +83,7 @@ class Refusal:
 class TreesConfig:
     seed: str
     slots: tuple[int, ...]
-    """Of each switch; the first one is the fabric's root."""
+    """Slots of each switch; the first one is the fabric's root."""
     trees: tuple[tuple[int, ...], ...]
     """Switches of each tree, its root first, no two trees with the same root; the first tree is the fabric's
     own."""

@@ -28,7 +28,7 @@ class Installed:
 
     tree: FabricTree
     epoch: int
-    """Of the wish for it; 0: none."""
+    """Epoch of the wish for it; 0: none."""
 
 
 class Ring:

@@ -30,7 +30,7 @@ class Session:
     switch: TreesSwitch
     is_broken: bool = False
     arrival: dict[str, int] = field(default_factory=dict)
-    """Of the last message on its way, by direction."""
+    """When the last message on its way arrives, by direction."""
 
 
 class Sessions:
@@ -55,7 +55,7 @@ class Sessions:
     # --- dialling
 
     def dial(self, switch: TreesSwitch) -> None:
-        """Soon, and until it has a session."""
+        """Dials soon, and again until it has a session."""
         switch.after(self._draws.below(self._world.config.redial_ns + 1), lambda: self._try(switch))
 
     def _try(self, switch: TreesSwitch) -> None:

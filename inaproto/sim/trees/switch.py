@@ -86,7 +86,7 @@ class TreesSwitch(Machine["TreesWorld"]):
                 raise AssertionError(f"{self.name}: {message}")
 
     def welcomed(self) -> None:
-        """By a controller that wants to hear of trees."""
+        """A controller welcomes it that wants to hear of trees."""
 
     def wished(self, message: WishesCame) -> None:
         raise AssertionError(f"{self.name} is no root: {message}")

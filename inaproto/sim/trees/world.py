@@ -97,7 +97,7 @@ class TreesWorld(WorldOfWords[TreesChecker, Sessions]):
     # --- running
 
     def run(self) -> TreesResult:
-        """To the end, or to the first violation. Never raises for a fault of the parts."""
+        """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
         violation = self._first_violation()
         return TreesResult(
             config=self.config,

@@ -105,7 +105,7 @@ class _Below:
         self.messages = messages
         self.rank = rank
         self.arrived: deque[ResultArrived] = deque()
-        """That this rank has not added to yet."""
+        """Results that this rank has not added to yet."""
         self.owed: deque[tuple[int, Part]] = deque()
         """Results to be sent on, by serial."""
 

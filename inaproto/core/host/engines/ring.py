@@ -72,9 +72,9 @@ class RingAllReduceEngine(HostsEngine):
         self._next = self._first
         """Serial of the first message that was not looked up yet."""
         self._parts: dict[int, Part] = {}
-        """By serial, from ``due`` to ``next``."""
+        """Parts by serial, from ``due`` to ``next``."""
         self._owed: deque[int] = deque()
-        """Of those, to which this rank has not contributed; ascending."""
+        """Parts among them to which this rank has not contributed; ascending."""
         self._arrived: dict[int, ResultArrived] = {}
         """Accumulators that this rank has not added to yet, by serial."""
         self._results: set[int] = set()
@@ -109,7 +109,7 @@ class RingAllReduceEngine(HostsEngine):
         return actions
 
     def _look_up_parts(self) -> None:
-        """Of the messages that the window lets this rank contribute to."""
+        """Looks up parts of the messages that the window lets this rank contribute to."""
         while self._operations.unsent > 0 and self._next < self._due + self._config.window_messages:
             self._parts[self._next] = self._operations.next_part()
             self._owed.append(self._next)

@@ -66,7 +66,7 @@ INA: Final[BoundPath] = "switch"
 class Binding(NamedTuple):
     path: BoundPath
     epoch: Epoch | None = None
-    """Of an INA operation's headers; None: that of the ring."""
+    """Epoch of an INA operation's headers; None: that of the ring."""
 
 
 class Wait(NamedTuple):
@@ -76,7 +76,8 @@ class Wait(NamedTuple):
 
 
 Binder = Callable[[OpIndex, Instant], Binding | Wait]
-"""By which path an operation is to go, or that it cannot be said yet. Pure; every rank is to answer alike."""
+"""Says by which path an operation is to go, or that it cannot be said yet. Pure; every rank is to answer
+alike."""
 
 
 class OnPath(NamedTuple):
@@ -137,7 +138,7 @@ class TwoPaths:
         self._base_until = recovery.progress
         """Operations that begin at this message or before it are the base ring's."""
         self._carrier: BoundPath = BASE
-        """Of the running operation, or of the last one."""
+        """Path of the running operation, or of the last one."""
         self._wait_until: Instant | None = None
         self._ina: RingEngine | None = None
         self._ina_sent = self._ina_acknowledged = 0
@@ -150,7 +151,7 @@ class TwoPaths:
 
     @property
     def config(self) -> RingConfig:
-        """Of the base ring."""
+        """Configuration of the base ring."""
         return self._base.config
 
     @property
@@ -202,7 +203,7 @@ class TwoPaths:
 
     @property
     def ina_messages(self) -> int:
-        """That this rank has sent on the INA ring since it was attached."""
+        """Messages that this rank has sent on the INA ring since it was attached."""
         return self._ina_sent
 
     @property
@@ -215,7 +216,7 @@ class TwoPaths:
         return {path: self._started[path] for path in (INA, BASE)}
 
     def view(self) -> RingView:
-        """With the messages of both rings."""
+        """A picture with the messages of both rings."""
         view = self._base.view()
         if self._ina is None:
             return view
