@@ -81,9 +81,7 @@ SLOW: Final[dict[str, tuple[str, ...]]] = {
         "test_the_others_end_with_the_weights_of_exact_sums[[]both_of_a_host_are_killed]",
     ),
     "daemon/test_sparse_regression.py": (),
-    "daemon/test_tree_migration_live.py": (
-        "test_a_switch_that_is_lost_and_comes_back_has_its_jobs_again[[]leaf0]",
-    ),
+    "daemon/test_tree_migration_live.py": (),
     "daemon/test_two_paths.py::test_whatever_ends_the_rings_the_job_goes_on": ("fabric-*", "switch crash-*"),
     "daemon/test_two_paths.py::test_a_leaf_that_is_lost_ends_both_rings_and_both_come_back": (),
     "sim/test_control_world.py::test_a_campaign_that_fails_says_how_to_run_it_again": (),

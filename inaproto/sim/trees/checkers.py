@@ -252,7 +252,7 @@ class MovedForAReason(TreesChecker):
 
 
 class WishesStay(TreesChecker):
-    """No wish for a tree is withdrawn while the root reports its job"""
+    """No wish for a tree is withdrawn while the root reports its job, and the job is on disk"""
 
     name = "a wish stays with its job"
 
@@ -270,8 +270,9 @@ class WishesStay(TreesChecker):
 
     def tells_root(self, controller: TreesController, told: TellRoot) -> None:
         wishes = {wish.job: wish for wish in told.wishes}
+        on_disk = {one.job for one in controller.stored.record.jobs}
         for job in self._told:
-            if job not in wishes and job in controller.core.states:
+            if job not in wishes and job in controller.core.states and job in on_disk:
                 raise Violated(self.name, f"job {job} is there, and of it nothing is wished: {told}")
         self._told = {wish.job: None for wish in told.wishes if wish.tree is not None}
 
