@@ -15,3 +15,17 @@ def children(pid: int) -> set[int]:
             if int(parent) == pid and state != "Z":
                 found.add(int(path.parent.name))
     return found
+
+
+def processes_of(pid: int) -> dict[str, int]:
+    """Process ids by name (``switch``, ``h0``, ``rank1``) of what it, or its fork server, has started."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError):  # it ends just now
+            found[Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
+            found |= processes_of(int(child))
+    return found
+
+
+def still_there(processes: dict[str, int]) -> list[str]:
+    return [name for name, pid in processes.items() if Path(f"/proc/{pid}").exists()]

@@ -11,16 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.child_processes import processes_of, still_there
 from tests.daemon.test_demo_run import DEMO, RUN_TIMEOUT_S, SMALL, run_demo
-
-
-def processes_of(pid: int) -> dict[str, int]:
-    """Process ids by name (``switch``, ``h0``, ``rank1``), its fork server's children included."""
-    found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found[Path(f"/proc/{child}/comm").read_text().strip()] = int(child)
-        found |= processes_of(int(child))
-    return found
 
 
 @pytest.mark.parametrize(
@@ -56,7 +48,7 @@ def test_who_is_killed_and_does_not_come_back_is_named_and_nothing_is_left(
     assert demo.returncode == 1
     assert re.search(named, complaint), complaint
     assert {"switch", "h0", "h1", "rank0", "rank1"} < set(processes)
-    assert not [name for name, pid in processes.items() if Path(f"/proc/{pid}").exists()]
+    assert not still_there(processes)
     assert not directory.exists()
     assert not list(Path("/dev/shm").glob("*inaproto*"))
 

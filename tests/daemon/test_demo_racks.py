@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from inaproto_hil.rigs.cluster import inaproto_command
+from tests.child_processes import processes_of, still_there
 
 RUN_TIMEOUT_S = 600
 ACT = (inaproto_command(), "demo", "racks", "--flaps", "1", "--steps", "4")
@@ -48,30 +50,26 @@ def test_racks_train_to_the_bytes_of_one_process_whatever_happens_to_them(tmp_pa
 
 
 @pytest.mark.timeout(RUN_TIMEOUT_S + 20)
-def test_an_interrupted_act_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_act_leaves_nothing(tmp_path: Path, runtime_dir: Path) -> None:
     argv = [*ACT, "--epochs", "10000", "--out", str(tmp_path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as act:
+    environment = {**os.environ, "TMPDIR": str(runtime_dir)}
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as act:
         assert act.stdout is not None
         try:
             for line in act.stdout:
                 if "killed (SIGKILL)" in line:  # the act is in the middle of a reboot
                     break
-            children = Path(f"/proc/{act.pid}/task/{act.pid}/children").read_text().split()
-            directories = {path for child in children for path in cluster_directories(child)}
+            processes = processes_of(act.pid)
+            (directory,) = runtime_dir.glob("ina-*")
             act.send_signal(signal.SIGTERM)
             _, complaint = act.communicate(timeout=RUN_TIMEOUT_S)
         finally:
             act.kill()
     assert act.returncode == 130, complaint
     assert "racks: interrupted" in complaint
-    assert len(children) in (PROCESSES - 1, PROCESSES)  # the leaf may be dead at the moment
-    assert not [child for child in children if Path(f"/proc/{child}").exists()]
-    assert len(directories) == 1
-    assert not directories.pop().exists()
+    assert len(processes) in (PROCESSES, PROCESSES + 1)  # a fork server; the leaf may be dead at the moment
+    assert not still_there(processes)
+    assert not directory.exists()
     assert not list(Path("/dev/shm").glob("*inaproto*"))
-
-
-def cluster_directories(child: str) -> set[Path]:
-    """Of the daemon with this process id, as its arguments name it."""
-    words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
-    return {Path(words[words.index("--fabric") + 1]).parent} if "--fabric" in words else set()

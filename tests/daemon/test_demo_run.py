@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.child_processes import processes_of, still_there
+
 DEMO = Path(__file__).parents[2] / "examples" / "digits" / "demo.py"
 SMALL = ("--ranks", "2", "--epochs", "1", "--batch", "64")
 RUN_TIMEOUT_S = 600
@@ -66,12 +68,12 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
             for line in demo.stdout:
                 if " step " in line:  # daemons and workers are all at work
                     break
-            children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+            processes = processes_of(demo.pid)
             demo.send_signal(number)
             _, complaint = demo.communicate(timeout=RUN_TIMEOUT_S)
         finally:
             demo.kill()
     assert demo.returncode == 130, complaint
     assert "interrupted" in complaint
-    assert len(children) == 1 + 2 + 2
-    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    assert {"switch", "h0", "h1", "rank0", "rank1"} < set(processes)
+    assert not still_there(processes)
