@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
+
+from inaproto_hil.rigs.fork_server import ForkedProcess
+
+END_S: Final = 600.0
 
 
 def children(pid: int) -> set[int]:
@@ -29,3 +35,13 @@ def processes_of(pid: int) -> dict[str, int]:
 
 def still_there(processes: dict[str, int]) -> list[str]:
     return [name for name, pid in processes.items() if Path(f"/proc/{pid}").exists()]
+
+
+def end_forked(process: ForkedProcess, number: signal.Signals) -> int:
+    """Send it the signal and wait until it has ended; returns its exit status."""
+    process.send_signal(number)
+    status = process.wait(END_S)
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        stream.close()
+    return status

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,9 +21,11 @@ import trio
 
 import inaproto
 from inaproto.errors import JobError
+from inaproto_hil.rigs.fork_server import ForkedProcess, fork_server
+from tests.child_processes import end_forked
 from tests.daemon.fabrics import NESTED, SEATS, nested_reference
 from tests.daemon.test_allreduce_end_to_end import draw, numpy_dtype
-from tests.daemon.test_cli_daemons import COMMAND, environment, run
+from tests.daemon.test_cli_daemons import environment, run
 from tests.daemon.trunk_relay import TrunkRelay
 
 DEADLINE_S = 600.0
@@ -37,7 +38,7 @@ class Processes:
     def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
         self.directory = directory
         self.nursery = nursery
-        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.running: dict[str, ForkedProcess] = {}
         self.logs = directory / "logs"
         self.logs.mkdir()
 
@@ -61,11 +62,9 @@ class Processes:
         line = await trio.to_thread.run_sync(process.stdout.readline)
         assert line.startswith("ready "), (name, self.log(name))
 
-    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        with (self.logs / f"{name}.log").open("a") as log:
-            return subprocess.Popen(
-                [COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
-            )
+    def _spawn(self, name: str, *arguments: str) -> ForkedProcess:
+        with (self.logs / f"{name}.log").open("ab") as log:
+            return fork_server(environment()).fork(name, arguments, stderr=log, environment=environment())
 
     async def switch(self, name: str, *arguments: str) -> None:
         await self.start(
@@ -86,9 +85,7 @@ class Processes:
                 nursery.start_soon(self.host, number, seat)
 
     def kill(self, name: str) -> None:
-        process = self.running.pop(name)
-        process.kill()
-        process.communicate()
+        end_forked(self.running.pop(name), signal.SIGKILL)
 
     def log(self, name: str) -> str:
         return (self.logs / f"{name}.log").read_text()
@@ -108,8 +105,7 @@ class Processes:
         for process in self.running.values():
             process.send_signal(signal.SIGTERM)
         for name, process in self.running.items():
-            process.communicate(timeout=DEADLINE_S)
-            assert process.returncode == 0, (name, self.log(name))
+            assert process.wait(DEADLINE_S) == 0, (name, self.log(name))
             assert "Traceback" not in self.log(name), self.log(name)
 
 
@@ -124,8 +120,7 @@ async def fabric() -> AsyncIterator[Processes]:
                 processes.stop()
             finally:
                 for process in processes.running.values():
-                    process.kill()
-                    process.communicate()
+                    end_forked(process, signal.SIGKILL)
             nursery.cancel_scope.cancel()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,9 +23,11 @@ from inaproto.daemon.settings.config import HostSettings
 from inaproto.daemon.settings.fabric_file import Fabric, load_fabric
 from inaproto.daemon.switch.control_plane import ControlPlane
 from inaproto.ports import Nic, load_adapter
+from inaproto_hil.rigs.fork_server import ForkedProcess, fork_server
+from tests.child_processes import end_forked
 from tests.daemon.fabrics import tree_of_root
 from tests.daemon.running_fabric import RunningFabric
-from tests.daemon.test_cli_daemons import COMMAND, environment
+from tests.daemon.test_cli_daemons import environment
 from tests.daemon.test_two_paths import Given, alternate
 
 DEADLINE_S = 600
@@ -50,7 +51,7 @@ class TwoSpines(RunningFabric):
     def __init__(self, directory: Path, nursery: trio.Nursery) -> None:
         super().__init__(write_fabric(directory), nursery)
         self.directory = directory
-        self.process: subprocess.Popen[str] | None = None
+        self.process: ForkedProcess | None = None
         self._hosts: list[trio.CancelScope] = []
 
     @property
@@ -68,16 +69,13 @@ class TwoSpines(RunningFabric):
         line = await trio.to_thread.run_sync(self.process.stdout.readline)
         assert line.startswith("ready "), (self.directory / "spine1.log").read_text()
 
-    def _spawn(self, *arguments: str) -> subprocess.Popen[str]:
-        with (self.directory / "spine1.log").open("a") as log:
-            return subprocess.Popen(
-                [COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
-            )
+    def _spawn(self, *arguments: str) -> ForkedProcess:
+        with (self.directory / "spine1.log").open("ab") as log:
+            return fork_server(environment()).fork("spine1", arguments, stderr=log, environment=environment())
 
     def kill_further_root(self) -> None:
         assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
+        end_forked(self.process, signal.SIGKILL)
         self.process = None
 
     async def start_host(self, number: int) -> None:
