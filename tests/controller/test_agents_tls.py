@@ -20,8 +20,13 @@ from inaproto.daemon.net.tls_listener import listen_tls
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.wire.control_messages import Error, Message, StatusReply
 from inaproto.wire.controller_messages import AgentHello, AgentReport, AgentRole, AgentWelcome
+from inaproto.wire.tree_messages import TreeRecord, TreeReport
 from inaproto_controller.cluster.desired import Desired
+from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.agents import LIMITS, Agents
+from inaproto_controller.service.trees.service import TreeService
+from inaproto_controller.service.turns.service import SharingService
+from tests.controller.planned_cluster import racks
 from tests.daemon.secure_switch import LOOPBACK, Deployment
 from tests.daemon.test_security_limits import flood
 
@@ -160,4 +165,36 @@ async def test_a_session_ends_with_its_certificate(tmp_path: Path) -> None:
                 said.append(await stream.receive())
             assert "its certificate has run out" in said[-1].message
         finally:
+            stream.close()
+
+
+async def test_a_session_that_takes_the_place_of_another_begins_its_report_anew(tmp_path: Path) -> None:
+    """A root that was quicker than its controller: what it had begun to say is not what it says now."""
+    services: list[TreeService] = []
+
+    def trees(send: Any, sharing: SharingService) -> TreeService:
+        services.append(TreeService(send, sharing, FabricTrees(racks(), share_max=2)))
+        return services[0]
+
+    def report(job: str, *, more: bool) -> TreeReport:
+        record = TreeRecord(job=job, hosts=("h0", "h2"), epoch=0, phase="standing")
+        return TreeReport(term=0, revision=0, trees=(record,), more=more)
+
+    async with agents_of(tmp_path, trees=trees) as (deployment, port):
+        door = TlsDoor(
+            Endpoint(LOOPBACK, port, "controller"), Credentials(deployment.issue(Role.SWITCH, "spine"))
+        )
+        streams = []
+        for said in (report("gone", more=True), report("a", more=False)):
+            stream = ControlStream(await door.connect())
+            streams.append(stream)
+            await stream.send(AgentHello(agent="spine", role="switch", boot_id="b"))
+            assert isinstance(await stream.receive(), AgentWelcome)
+            await stream.send(said)
+            await stream.send(AgentReport(revision=0, holds=()))
+            await stream.receive()
+        while not services[0].jobs:
+            await trio.lowlevel.checkpoint()
+        assert services[0].jobs == ["a"]
+        for stream in streams:
             stream.close()

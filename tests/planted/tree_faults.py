@@ -89,6 +89,14 @@ _ALL: Final = (
         "pass",
     ),
     _fault(
+        "stands_without_slots",
+        _MOVES,
+        "leaves a ring where it is when its slots went to others while its job was away",
+        TreeService._planned,
+        "(wish is None or wish.tree is not None)",
+        "wish is None",
+    ),
+    _fault(
         "renewals_missed",
         _SLOTS,
         "does not make up for renewals that it missed while its machine stood still",
@@ -132,6 +140,7 @@ FINDS: Final[Mapping[str, tuple[int, str]]] = {
     "numbers_given_again": (27, "an epoch is of one tree"),
     "turns_not_held": (0, "every ring comes to stand"),
     "job_over_unnoticed": (0, "every ring comes to stand"),
+    "stands_without_slots": (199, "every ring comes to stand"),
     "renewals_missed": (4, "a ring has its slots"),
     "wanted_root_forgotten": (0, "a promised root is kept"),
     "reported_once": (3, "every ring comes to stand"),

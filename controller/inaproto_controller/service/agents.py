@@ -273,6 +273,8 @@ class Agents:
         if old is not None:
             old.stream.close("replaced")
             del self._sessions[hello.agent]
+            if role == "switch" and self.trees is not None:
+                self.trees.departed(hello.agent)  # what it had begun to report there is never ended
         return ""
 
     def _shares(self, session: _Session, message: SharingSeats | FromHost) -> None:

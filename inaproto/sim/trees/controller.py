@@ -195,7 +195,7 @@ class TreesController(Machine["TreesWorld"]):
     # --- sessions
 
     def welcomes(self, session: Session) -> None:
-        """It has forgotten the session before, if there was one."""
+        """The first message of a session."""
         switch = session.switch
         trees = self.core.hears_trees_of(switch.name)
         welcome = Welcome(self.world.config.slots[switch.index], trees)

@@ -2,9 +2,8 @@
 
 A switch dials, again and again. A session loses nothing and overtakes nothing while it lasts; it may break at
 any message (weather), with either end, or by a partition, and each end hears of that at a time of its own:
-until then it may hear what had been said before. A controller that has a new session with a switch has
-forgotten the one before, and nobody tells it that that is over. Each direction has a stream of fates of its
-own, so that a log can replay a run.
+until then it may hear what had been said before. A new session with a switch ends the one before. Each
+direction has a stream of fates of its own, so that a log can replay a run.
 """
 
 from __future__ import annotations
@@ -71,6 +70,7 @@ class Sessions:
         if old is not None:
             world.mark("a session took the place of one that was not known to be over")
             old.is_broken = True
+            world.controller.departed(switch)
         switch.session = world.controller.sessions[switch.name] = session
         world.controller.welcomes(session)
 
