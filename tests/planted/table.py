@@ -28,7 +28,7 @@ _TEXT: Final = """\
 What a careless implementer might do, planted one at a time into the running code by
 `tests/planted/catalogue.py`, and what finds it: a rule that every simulated world is held to
 (`inaproto/sim/frames/checkers`), or a named test. Seed, core steps and events say in which world the rule
-was first broken, searching seeds from 0, and how far that world had come; `make test` plants them all again.
+was first broken, searching seeds from 0, and how far that world had come; `make check` plants them all again.
 
 `python -m tests.planted.table` writes this table.
 """

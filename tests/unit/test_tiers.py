@@ -24,7 +24,7 @@ def test_what_is_listed_as_slow_is_there(entry: str) -> None:
 
 def test_of_a_slow_file_or_test_some_stay_fast() -> None:
     assert is_slow("tests/daemon/test_bench_allreduce.py::test_parallel_rings_share_the_traffic")
-    assert not is_slow("tests/daemon/test_bench_allreduce.py::test_one_path_is_asked_for")
+    assert not is_slow("tests/daemon/test_bench_allreduce.py::test_every_type_is_right_over_a_bad_wire")
     assert is_slow("tests/daemon/test_memory_fabric.py::test_three_levels[spine]")
     assert not is_slow("tests/daemon/test_memory_fabric.py::test_three_levels[]")
     assert is_slow("tests/daemon/test_demo_run.py::test_an_interrupted_demo_leaves_no_process[15]")
