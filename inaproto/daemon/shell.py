@@ -1,22 +1,20 @@
 """Where a core meets Trio: events one after the other, and the one loop that waits for a deadline.
 
 A shell owns one task for each core: it waits for an event or for the core's deadline, steps the core, and
-performs its actions, which may only enqueue. :class:`Steps` keeps a step from beginning inside another one;
-:class:`Alarm` is the loop.
+performs its actions, which may only enqueue. :class:`~inaproto.core.steps.Steps` keeps a step from beginning
+inside another one; :class:`Alarm` is the loop.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import trio
 
 from inaproto.units import US, Instant, S
 
-E = TypeVar("E")
 _LATE_NS: Final = US
 """Trio's clock is a float: so much after a deadline it is past for sure."""
 
@@ -24,28 +22,6 @@ _LATE_NS: Final = US
 def current_instant() -> Instant:
     """Return the time of Trio's clock, in nanoseconds; in tests that may be virtual time."""
     return Instant(int(trio.current_time() * S))
-
-
-class Steps(Generic[E]):
-    """Handles events one after the other: what a step causes waits until that step has ended."""
-
-    def __init__(self, step: Callable[[E], None]) -> None:
-        self._step = step
-        self._events: deque[E] = deque()
-        self._is_stepping = False
-
-    def post(self, event: E) -> bool:
-        """Step now, or after the step under way. Returns whether nothing is left to be done."""
-        self._events.append(event)
-        if self._is_stepping:
-            return False
-        self._is_stepping = True
-        try:
-            while self._events:
-                self._step(self._events.popleft())
-        finally:
-            self._is_stepping = False
-        return True
 
 
 class Alarm:

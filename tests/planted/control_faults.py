@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from inaproto.core.rendezvous.endings import Endings
+from inaproto.core.rendezvous.life import Running
 from inaproto.core.rendezvous.rendezvous import Rendezvous
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import calm
@@ -17,7 +19,7 @@ CONTROL_FAULTS: Final = (
         "starts the job when the first rank is ready",
         (
             Change(
-                Rendezvous._ready,
+                Running.ready,
                 "if not all(seat.ready for seat in job.seats.values()):",
                 "if not any(seat.ready for seat in job.seats.values()):",
             ),
@@ -29,9 +31,9 @@ CONTROL_FAULTS: Final = (
         "tells the first host that a rank is lost, not all of them",
         (
             Change(
-                Rendezvous._fail,
-                "told = self._tell_all(job, failed, without=without)",
-                "told = self._tell_all(job, failed, without=without)[:1]",
+                Endings.fail,
+                "told = self._state.tell_all(job, failed, without=without)",
+                "told = self._state.tell_all(job, failed, without=without)[:1]",
             ),
         ),
     ),
@@ -41,8 +43,8 @@ CONTROL_FAULTS: Final = (
         "forgets a job and leaves its ring in the accelerator",
         (
             Change(
-                Rendezvous._forget,
-                "return self._remove_ring(job)",
+                Endings._forget,
+                "return self.remove_ring(job)",
                 "return []",
             ),
         ),
@@ -55,8 +57,8 @@ CONTROL_FAULTS: Final = (
         (
             Change(
                 Rendezvous._session_ended,
-                "actions += self._lose(job, seats,",
-                "actions += () and self._lose(job, seats,",
+                "actions += self._endings.lose(job, seats,",
+                "actions += () and self._endings.lose(job, seats,",
             ),
         ),
     ),
@@ -66,7 +68,7 @@ CONTROL_FAULTS: Final = (
         "closes the job when one rank has left in good order",
         (
             Change(
-                Rendezvous._leave,
+                Running.leave,
                 "any(other.left_after is None for other in job.seats.values()):",
                 "all(other.left_after is None for other in job.seats.values()):",
             ),

@@ -6,7 +6,7 @@ from typing import Final
 
 from inaproto.core.rendezvous.control_plane import ControlPlane
 from inaproto.core.rendezvous.fabric.one_switch import OneSwitch
-from inaproto.core.rendezvous.rendezvous import Rendezvous
+from inaproto.core.rendezvous.tree_moves import TreeMoves
 from tests.planted.planting import Change, PlantedFault
 from tests.planted.shapes import across_racks, half_sums_of_hosts
 
@@ -42,7 +42,7 @@ PLANE_FAULTS: Final = (
         "plan_without_the_fabric",
         PLANE,
         "lets the hosts add all in order, whichever switches they are at",
-        (Change(Rendezvous._plan_on, "if switches else None", "if not switches else None"),),
+        (Change(TreeMoves._plan_on, "if switches else None", "if not switches else None"),),
         shape=across_racks,
     ),
     PlantedFault(

@@ -11,7 +11,8 @@ from inaproto.core.host.operation_queue import OperationQueue
 from inaproto.core.host.performer import KeptResults
 from inaproto.core.plan.accumulators import added
 from inaproto.core.plan.neutral import neutral_bytes
-from inaproto.core.rendezvous.rendezvous import Rendezvous
+from inaproto.core.rendezvous.life import Joining, Running
+from inaproto.core.rendezvous.ring_ends import Halted
 from tests.planted.planting import SMALL, Change, PlantedFault
 from tests.planted.shapes import (
     going_on,
@@ -105,7 +106,7 @@ RECOVERY_FAULTS: Final = (
         "lowest_rank_is_donor",
         RECOVERY,
         "lets rank 0 pass the results along, whoever is ahead",
-        (Change(Rendezvous._ring_messages, "donor=resumed.donor,", "donor=0,"),),
+        (Change(Joining._ring_messages, "donor=resumed.donor,", "donor=0,"),),
         shape=going_on,
     ),
     PlantedFault(
@@ -132,7 +133,7 @@ RECOVERY_FAULTS: Final = (
         "chain_ignores_the_tree",
         CHAIN,
         "lets a chain add all ranks in order, where the switches add rack by rack",
-        (Change(Rendezvous._ring_messages, "plan=job.plan_text,", 'plan="",'),),
+        (Change(Joining._ring_messages, "plan=job.plan_text,", 'plan="",'),),
         shape=half_sums_of_racks,
     ),
     PlantedFault(
@@ -141,12 +142,12 @@ RECOVERY_FAULTS: Final = (
         "takes the queue pairs of a host that comes back, which are for the switch, for a chain",
         (
             Change(
-                Rendezvous._come_back,
+                Halted.come_back,
                 'if job.recovery.path != "switch":',
                 "if job.size == 0:",
             ),
             Change(
-                Rendezvous._make_ring,
+                Joining.make_ring,
                 "if job.lacks_slots:",
                 "if job.size == 0:",
             ),
@@ -159,7 +160,7 @@ RECOVERY_FAULTS: Final = (
         "waits for ranks to leave that have said so before the switch restarted",
         (
             Change(
-                Rendezvous._ready,
+                Running.ready,
                 "if any(seat.left_after is None for seat in job.seats.values()):",
                 "if job.seats:",
             ),
@@ -203,7 +204,7 @@ RECOVERY_FAULTS: Final = (
         "disagreement_unnoticed",
         TWO_RINGS,
         "lets hosts wait for one another that have bound an all-reduce to different rings",
-        (Change(Rendezvous._stalled, "if disagreement:", "if job.size == 0:"),),
+        (Change(Running.stalled, "if disagreement:", "if job.size == 0:"),),
         shape=one_host_disagrees,
     ),
     PlantedFault(

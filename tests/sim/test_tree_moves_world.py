@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from inaproto.core.rendezvous.job_tree import TreeIs
-from inaproto.core.rendezvous.tree_moves import STEPS, TreeMoves
+from inaproto.core.rendezvous.tree_moves import TreeMoves
 from inaproto.core.switch.aggregator import AggregatorArray
 from inaproto.errors import ConfigError
 from inaproto.sim.campaign.kinds import WorldKind
@@ -101,7 +100,7 @@ def test_a_rendezvous_that_asks_no_host_to_park_is_found(monkeypatch: pytest.Mon
         job.tree.epoch = wish.epoch
         return self._take_away(job)
 
-    monkeypatch.setattr("inaproto.core.rendezvous.tree_moves.STEPS", {**STEPS, TreeIs.STANDING: at_once})
+    monkeypatch.setattr(TreeMoves, "_park", at_once)
     results = [run(moving(*BACK_AND_FORTH, seed=f"unasked {number}")) for number in range(3)]
     assert any(result.violation is not None for result in results)
 

@@ -43,7 +43,7 @@ from inaproto.core.rendezvous.fabric.events import (
 )
 from inaproto.core.rendezvous.fabric.one_switch import ALONE, OneSwitch
 from inaproto.core.rendezvous.fabric_tree import FabricTree
-from inaproto.core.step_queue import StepQueue
+from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Closed, Failed, Halt, Left, Message, Ring, Start
@@ -87,15 +87,18 @@ class Planned(World):
     def step(self, event: Any) -> list[Any]:
         """As drivers do: what an accelerator answers comes when all actions have been performed."""
         actions: list[Any] = []
-        due: StepQueue[ControlEvent] = StepQueue()
-        for one in due.put(event):
+
+        def step(one: ControlEvent) -> None:
             told = self.plane.step(one, Instant(self.now))
-            actions += told
+            actions.extend(told)
             for action in told:
                 if isinstance(action, Order):
                     self.orders.append(action)
                     if self.answers and isinstance(action.order, InstallRing):
-                        assert list(due.put(Installed(action.switch, action.order.spec.ring_id))) == []
+                        steps.post(Installed(action.switch, action.order.spec.ring_id))
+
+        steps: Steps[ControlEvent] = Steps(step)
+        steps.post(event)
         return actions
 
     @property
@@ -365,31 +368,3 @@ def test_what_fabrics_hear_is_nothing_to_it() -> None:
     fault = RingFault(7, 0, "operations differ", "x")
     assert core.step(Faulted(ALONE, fault), Instant(0)) == [Tell(fault)]
     assert core.deadline is None
-
-
-# --- the queue of drivers
-
-
-def test_events_that_are_put_meanwhile_wait_their_turn() -> None:
-    due: StepQueue[int] = StepQueue()
-    seen = []
-    for event in due.put(1):
-        seen.append(event)
-        if event < 3:
-            assert list(due.put(event + 1)) == []
-            assert list(due.put(event + 10)) == []
-    assert seen == [1, 2, 11, 3, 12]
-    assert list(due.put(4)) == [4]
-
-
-def test_after_an_error_the_next_event_is_taken() -> None:
-    due: StepQueue[int] = StepQueue()
-
-    def fail() -> None:
-        for event in due.put(1):
-            list(due.put(event + 1))
-            raise ValueError("boom")
-
-    with pytest.raises(ValueError, match="boom"):
-        fail()
-    assert list(due.put(3)) == [2, 3]

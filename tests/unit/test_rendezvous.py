@@ -30,7 +30,7 @@ from inaproto.core.rendezvous.events import (
     WelcomeHost,
 )
 from inaproto.core.rendezvous.jobs import Phase
-from inaproto.core.rendezvous.rendezvous import HANDLERS, Rendezvous
+from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import Blame
 from inaproto.units import Instant
@@ -128,7 +128,9 @@ def refusal(actions: Sequence[RendezvousAction]) -> str:
 
 def test_table_is_complete() -> None:
     events = [MemberAsked, *get_args(MemberEvent), RingFault, RingRefused, RingStands]
-    assert set(HANDLERS) == {(phase, event) for phase in Phase for event in events}
+    assert set(Rendezvous(RendezvousConfig()).handlers) == {
+        (phase, event) for phase in Phase for event in events
+    }
 
 
 def test_ring_is_installed_and_told_when_the_last_rank_joins() -> None:

@@ -378,7 +378,7 @@ def test_after_a_restart_one_that_has_ended_is_not_waited_for() -> None:
 
 def test_one_whose_job_has_ended_meanwhile_hears_why() -> None:
     world = World().running()
-    world.core._config = replace(world.core._config, boot_id="this")
+    world.core._state.config = replace(world.core._state.config, boot_id="this")
     world.goes_away(2)
     world.step(MemberGone(world.session[1], Gone(job="train", rank=1, reason="it was killed")))
     world.arrive(2)

@@ -21,9 +21,9 @@ from inaproto.core.rendezvous.events import (
     SessionEnded,
     SessionId,
 )
-from inaproto.core.rendezvous.life import REMEMBERED_MAX
 from inaproto.core.rendezvous.recovery import RETURN_FIRST_NS, JobRecovery
 from inaproto.core.rendezvous.rendezvous import Rendezvous
+from inaproto.core.rendezvous.state import REMEMBERED_MAX
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
@@ -67,7 +67,7 @@ def test_a_first_ring_begins_at_nothing() -> None:
 
 
 def test_before_any_event_it_is_the_beginning_of_time() -> None:
-    assert Rendezvous(RendezvousConfig())._now == 0
+    assert Rendezvous(RendezvousConfig())._state.now == 0
 
 
 def test_breaks_that_change_the_path_are_counted_as_fallbacks_and_returns() -> None:
@@ -364,7 +364,7 @@ def why_ended(world: World, job: str) -> str:
 
 def test_the_ends_of_so_many_jobs_are_remembered() -> None:
     world = World()
-    world.core._config = replace(world.core._config, boot_id="this")
+    world.core._state.config = replace(world.core._state.config, boot_id="this")
     alone(world, "twice")
     for number in range(REMEMBERED_MAX - 1):
         alone(world, f"job{number}")

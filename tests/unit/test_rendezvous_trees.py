@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from inaproto.core.rendezvous.events import Noted, Send, TreeState, TreesWished, WantRing
 from inaproto.core.rendezvous.fabric.events import StartAsked
-from inaproto.core.rendezvous.job_tree import TreeIs
-from inaproto.core.rendezvous.tree_moves import STEPS
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing
 from inaproto.core.switch.ring_spec import PoolSpec
 from inaproto.wire.control_messages import Start
@@ -27,10 +25,6 @@ from tests.unit.rendezvous_tree_moves import (
     wish,
 )
 from tests.unit.test_rendezvous_shared import halted_all, joined
-
-
-def test_what_a_difference_leads_to_is_said_for_every_state() -> None:
-    assert set(STEPS) == set(TreeIs)
 
 
 def test_a_job_of_which_nothing_is_wished_has_its_ring_on_the_fabrics_own_tree() -> None:

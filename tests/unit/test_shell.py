@@ -5,7 +5,8 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from inaproto.daemon.shell import Alarm, Steps, current_instant
+from inaproto.core.steps import Steps
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.units import MS, Instant, S
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from inaproto.core.plan.aggregation_tree import SwitchAddress, TreeSwitch
 from inaproto.core.rendezvous.events import Send, SessionId
-from inaproto.core.rendezvous.fabric.control import HANDLERS, SWITCH_LOST, Phase, TreeControl
+from inaproto.core.rendezvous.fabric.control import SWITCH_LOST, Phase, TreeControl
 from inaproto.core.rendezvous.fabric.events import (
     Admit,
     Faulted,
@@ -222,7 +222,9 @@ def test_fabrics_that_cannot_be(
 
 
 def test_every_phase_and_event_has_a_handler() -> None:
-    assert set(HANDLERS) == {(phase, event) for phase in Phase for event in get_args(RingEvent)}
+    assert set(TreeControl(TreeControlConfig(fabric(), {})).handlers) == {
+        (phase, event) for phase in Phase for event in get_args(RingEvent)
+    }
 
 
 def test_ranks_start_when_every_switch_has_the_ring() -> None:

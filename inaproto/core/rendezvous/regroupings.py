@@ -14,7 +14,7 @@ forgotten with the switch, and whoever asks then is told.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from inaproto.core.rendezvous.events import (
@@ -79,19 +79,23 @@ class _Ended:
         return (ring_id - first) % _RING_IDS <= (last - first) % _RING_IDS
 
 
-class Regroupings:
-    """All regroupings of one rendezvous; ``is_taken``: whether a job has that name; ``fail`` ends one that
-    has not begun."""
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The next job, which has not begun, is to fail: another of its ranks is lost."""
 
-    def __init__(
-        self,
-        config: RendezvousConfig,
-        is_taken: Callable[[str], bool],
-        fail: Callable[[str, RankLost], list[RendezvousAction]],
-    ) -> None:
+    name: str
+    error: RankLost
+
+
+RegroupingAction = RendezvousAction | EndJob
+
+
+class Regroupings:
+    """All regroupings of one rendezvous; ``jobs``: those there are, whose names are taken."""
+
+    def __init__(self, config: RendezvousConfig, jobs: Mapping[str, Job]) -> None:
         self._config = config
-        self._is_taken = is_taken
-        self._fail = fail
+        self._jobs = jobs
         self._kept: list[_Ended] = []
 
     @property
@@ -113,7 +117,7 @@ class Regroupings:
 
     def job_failed(
         self, job: Job, error: JobError, lost: Iterable[Seat], now: Instant
-    ) -> list[RendezvousAction]:
+    ) -> list[RegroupingAction]:
         """From now on its survivors may regroup, if it is elastic and a rank was lost."""
         if not (job.first.elastic and job.ring_id and isinstance(error, RankLost)):
             return []
@@ -139,7 +143,7 @@ class Regroupings:
 
     def _next_failed(
         self, ended: _Ended, error: RankLost, lost: Iterable[Seat], now: Instant
-    ) -> list[RendezvousAction]:
+    ) -> list[RegroupingAction]:
         """The next job lost a rank before it started: the survivors of the one before agree again."""
         outcome = ended.agreement.outcome
         old = () if outcome is None else outcome.ranks
@@ -148,7 +152,7 @@ class Regroupings:
 
     # --- what hosts say
 
-    def asked(self, event: MemberRegroups, hello: Hello | None, now: Instant) -> list[RendezvousAction]:
+    def asked(self, event: MemberRegroups, hello: Hello | None, now: Instant) -> list[RegroupingAction]:
         """``hello`` is that of the host which asks."""
         said = event.message
         ended = self._find(said, None if hello is None else hello.host, said.ring_id or None)
@@ -157,7 +161,7 @@ class Regroupings:
         ended.asked[said.rank] = event.session, said.id
         return self._step(ended, Came(said.rank, said.operations_done), now)
 
-    def gone(self, event: MemberGone, hello: Hello | None, now: Instant) -> list[RendezvousAction] | None:
+    def gone(self, event: MemberGone, hello: Hello | None, now: Instant) -> list[RegroupingAction] | None:
         """None: it is about none of the survivors here."""
         said = event.message
         ended = self._find(said, None if hello is None else hello.host, said.ring_id or None)
@@ -168,7 +172,7 @@ class Regroupings:
         ended.asked.pop(said.rank, None)
         return self._step(ended, Lost(said.rank, said.reason), now)
 
-    def left(self, event: MemberLeft, hello: Hello | None, now: Instant) -> list[RendezvousAction]:
+    def left(self, event: MemberLeft, hello: Hello | None, now: Instant) -> list[RegroupingAction]:
         """A rank had all its results, and said so before it heard that its job has failed."""
         said = event.message
         ended = self._find(said, None if hello is None else hello.host, None)
@@ -207,17 +211,17 @@ class Regroupings:
                 del ended.asked[rank]
                 ended.agreement.step(Unseen(rank), now)
 
-    def host_arrived(self, event: HostArrived, now: Instant) -> list[RendezvousAction]:
+    def host_arrived(self, event: HostArrived, now: Instant) -> list[RegroupingAction]:
         """If it was started anew it has none of the processes that it had."""
         hello = event.hello
-        actions: list[RendezvousAction] = []
+        actions: list[RegroupingAction] = []
         for ended in list(self._kept):
             for rank, seat in ended.seats.items():
                 if seat.member.host == hello.host and seat.instance != hello.instance:
                     actions += self._step(ended, Lost(rank, "its host daemon was started anew"), now)
         return actions
 
-    def woke(self, now: Instant) -> list[RendezvousAction]:
+    def woke(self, now: Instant) -> list[RegroupingAction]:
         return [action for ended in list(self._kept) for action in self._step(ended, TimePassed(), now)]
 
     # --- the next job
@@ -242,7 +246,7 @@ class Regroupings:
 
     # --- the agreement
 
-    def _step(self, ended: _Ended, event: AgreementEvent, now: Instant) -> list[RendezvousAction]:
+    def _step(self, ended: _Ended, event: AgreementEvent, now: Instant) -> list[RegroupingAction]:
         was = ended.agreement.phase
         told = ended.agreement.step(event, now)
         actions = [] if ended.agreement.phase is was else self._changed(ended, event)
@@ -258,15 +262,15 @@ class Regroupings:
                     actions.append(_refusal(session, request, ended.name, rank, reason))
         return actions
 
-    def _changed(self, ended: _Ended, event: AgreementEvent) -> list[RendezvousAction]:
-        actions: list[RendezvousAction] = []
+    def _changed(self, ended: _Ended, event: AgreementEvent) -> list[RegroupingAction]:
+        actions: list[RegroupingAction] = []
         outcome = ended.agreement.outcome
         if ended.next_name and outcome is None and isinstance(event, Lost):
             text = f"rank {event.rank} of job {ended.name!r} is lost as well: {event.reason}"
             error = ended.void[ended.next_name] = RankLost(f"job {ended.next_name!r} does not begin: {text}")
             failing, ended.next_name = ended.next_name, ""
             ended.asked.clear()
-            actions = self._fail(failing, error)
+            actions = [EndJob(failing, error)]
         if ended.agreement.phase is Phase.GATHERING:
             return actions
         if ended.agreement.phase is Phase.OVER:
@@ -288,7 +292,7 @@ class Regroupings:
         while True:
             generation += 1
             found = f"{root}~{generation}"
-            if found not in given and not self._is_taken(found):
+            if found not in given and found not in self._jobs:
                 return found
 
 

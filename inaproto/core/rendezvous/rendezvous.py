@@ -13,7 +13,10 @@ ranks does not end its job: it is HALTED, and then CONNECTING again
 from tree to tree meanwhile (:mod:`inaproto.core.rendezvous.tree_moves`). A switch that restarts has forgotten
 its jobs: their ranks join anew, with their progress, and go on just so. Of an elastic job that has failed
 because a rank was lost, the others may go on as another job (:mod:`inaproto.core.rendezvous.regroupings`).
-:data:`HANDLERS` is the whole table of (phase, event).
+
+The machine is composed: its phases share a :class:`~inaproto.core.rendezvous.state.State`, and the ways in
+which jobs and rings end (:mod:`inaproto.core.rendezvous.endings`). ``handlers`` is the whole table of
+(phase, event).
 
 Invariants: a ring is in the accelerator exactly while its job is CONNECTING or RUNNING on the path
 ``switch`` and has two hosts or more (a host alone has nobody to be summed with); a rank is held by one
@@ -27,9 +30,10 @@ Ring keys come in with the events; nothing here is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
+from inaproto.core.contract import Handlers
+from inaproto.core.rendezvous.endings import Endings
 from inaproto.core.rendezvous.events import (
     HostArrived,
     LinkMeasured,
@@ -46,6 +50,7 @@ from inaproto.core.rendezvous.events import (
     OperationStalled,
     RefuseHost,
     RendezvousAction,
+    RendezvousConfig,
     RendezvousEvent,
     RendezvousView,
     RingStands,
@@ -54,13 +59,18 @@ from inaproto.core.rendezvous.events import (
     SessionEnded,
     SessionId,
     ShuttingDown,
+    TreeState,
     TreesWished,
     WelcomeHost,
     Woke,
 )
 from inaproto.core.rendezvous.jobs import Job, Phase, view_job
+from inaproto.core.rendezvous.life import Joining, Running
 from inaproto.core.rendezvous.link_measures import LinkMeasure, LinkMeasures
+from inaproto.core.rendezvous.regroupings import Regroupings
+from inaproto.core.rendezvous.ring_ends import Halted, RingEnds
 from inaproto.core.rendezvous.rules import refuse_difference, refuse_parameters, refuse_stranger, show_address
+from inaproto.core.rendezvous.state import State
 from inaproto.core.rendezvous.tree_moves import TreeMoves
 from inaproto.core.switch.accelerator import RingFault, RingRefused
 from inaproto.errors import (
@@ -70,7 +80,6 @@ from inaproto.errors import (
 from inaproto.units import Instant
 from inaproto.wire.control_messages import (
     Error,
-    Hello,
     error_message,
     failed_message,
 )
@@ -78,8 +87,51 @@ from inaproto.wire.control_messages import (
 HELLO_REFUSED: Final = "hello_refused"
 
 
-class Rendezvous(TreeMoves):
+class Rendezvous:
     """Pure core; see the module. ``step`` never raises for anything a host can do."""
+
+    def __init__(self, config: RendezvousConfig) -> None:
+        self._state = State(config)
+        self._regroupings = Regroupings(config, self._state.jobs)
+        self._endings = Endings(self._state, self._regroupings)
+        self._trees = TreeMoves(self._state, self._endings)
+        self._joining = Joining(self._state, self._endings, self._trees)
+        self._running = Running(self._state, self._endings, self._trees, self._regroupings)
+        self._breaks = RingEnds(self._state, self._endings, self._trees)
+        self._halted = Halted(self._state, self._endings, self._joining)
+        self.handlers = self._table()
+        """For what is said of a job, by its phase."""
+
+    def _table(self) -> Handlers[Phase, Job, RendezvousAction]:
+        table: Handlers[Phase, Job, RendezvousAction] = Handlers()
+        table.on(MemberAsked, self._joining.admit, Phase.JOINING)
+        table.on(MemberReady, self._state.out_of_order, Phase.JOINING, Phase.RUNNING)
+        table.on(MemberLeft, self._running.leave_or_withdraw, Phase.JOINING, Phase.CONNECTING)
+        table.on(
+            MemberGone, self._running.withdraw, Phase.JOINING, Phase.CONNECTING, Phase.RUNNING, Phase.HALTED
+        )
+        table.on(MemberBroken, self._state.out_of_order, Phase.JOINING)
+        table.on(MemberHalted, self._state.out_of_order, Phase.JOINING, Phase.CONNECTING, Phase.RUNNING)
+        table.on(MemberParked, self._state.too_late, Phase.JOINING, Phase.CONNECTING, Phase.HALTED)
+        table.on(OperationStalled, self._running.stalled_early, Phase.JOINING, Phase.CONNECTING)
+        table.on(RingFault, self._state.impossible, Phase.JOINING, Phase.HALTED)
+        table.on(RingRefused, self._state.impossible, Phase.JOINING, Phase.HALTED)
+        table.on(RingStands, self._state.impossible, Phase.JOINING, Phase.CONNECTING, Phase.HALTED)
+        table.on(MemberAsked, self._state.refuse_seat, Phase.CONNECTING, Phase.RUNNING)
+        table.on(MemberReady, self._running.ready, Phase.CONNECTING)
+        table.on(MemberBroken, self._breaks.broken, Phase.CONNECTING, Phase.RUNNING)
+        table.on(RingFault, self._breaks.fault, Phase.CONNECTING, Phase.RUNNING)
+        table.on(RingRefused, self._breaks.no_room, Phase.CONNECTING, Phase.RUNNING)
+        table.on(MemberLeft, self._running.leave, Phase.RUNNING, Phase.HALTED)
+        table.on(MemberParked, self._trees.parked, Phase.RUNNING)
+        table.on(OperationStalled, self._running.stalled, Phase.RUNNING)
+        table.on(RingStands, self._trees.stands, Phase.RUNNING)
+        table.on(MemberAsked, self._halted.come_back, Phase.HALTED)
+        table.on(MemberReady, self._state.too_late, Phase.HALTED)
+        table.on(MemberBroken, self._state.too_late, Phase.HALTED)
+        table.on(MemberHalted, self._halted.halted, Phase.HALTED)
+        table.on(OperationStalled, self._state.too_late, Phase.HALTED)
+        return table
 
     @property
     def deadline(self) -> Instant | None:
@@ -90,17 +142,17 @@ class Rendezvous(TreeMoves):
         """
         found = [
             at
-            for job in self._jobs.values()
+            for job in self._state.jobs.values()
             for at in (job.recovery.deadline, job.recovery.return_at)
             if at is not None
         ]
-        trees = [job.tree for job in self._jobs.values()]
+        trees = [job.tree for job in self._state.jobs.values()]
         found += [at for tree in trees for at in (tree.park_until, tree.retry_at) if at is not None]
         regrouping = self._regroupings.deadline
         return min(found if regrouping is None else [*found, regrouping], default=None)
 
     def step(self, event: RendezvousEvent, now: Instant) -> list[RendezvousAction]:
-        self._now = now
+        self._state.now = now
         match event:
             case HostArrived():
                 return self._host_arrived(event)
@@ -109,11 +161,11 @@ class Rendezvous(TreeMoves):
             case ShuttingDown():
                 return self._shutting_down(event)
             case RingFault() | RingRefused() | RingStands():
-                name = self._rings.get(event.ring_id)
+                name = self._state.rings.get(event.ring_id)
                 if name is None:  # the ring has ended meanwhile
                     return []
-                job = self._jobs[name]
-                return HANDLERS[job.phase, type(event)](self, job, event)
+                job = self._state.jobs[name]
+                return self.handlers.step(job.phase, job, event)
             case MemberAsked():
                 return self._member_asked(event)
             case (
@@ -127,146 +179,156 @@ class Rendezvous(TreeMoves):
             ):
                 return self._member_event(event)
             case MemberRegroups():
-                return self._regroupings.asked(event, self._hello(event.session), now)
+                regrouping = self._regroupings.asked(event, self._state.hello(event.session), now)
+                return self._endings.regrouped(regrouping)
             case TreesWished():
-                return self._trees_wished(event)
+                return self._trees.trees_wished(event)
             case LinkMeasured(hosts, latency_ns, rate_bps):
-                self._links.note(LinkMeasure(hosts, latency_ns, rate_bps, now))
+                self._state.links.note(LinkMeasure(hosts, latency_ns, rate_bps, now))
                 return []
             case RoomMade():
-                for job in self._jobs.values():
+                for job in self._state.jobs.values():
                     job.room_made(now)
                 return []
             case Woke():
-                return self._woke()
+                return [
+                    *self._endings.regrouped(self._regroupings.woke(now)),
+                    *self._halted.woke(),
+                    *self._trees.woke(),
+                ]
 
     def is_in_job(self, session: SessionId, job: str) -> bool:
-        found = self._jobs.get(job)
+        found = self._state.jobs.get(job)
         return found is not None and any(seat.session == session for seat in found.seats.values())
+
+    def tree_states(self) -> tuple[TreeState, ...]:
+        """Where the trees of all jobs are that may have a ring through the switches beside another."""
+        return self._trees.tree_states()
 
     @property
     def links(self) -> LinkMeasures:
         """As hosts have measured them."""
-        return self._links
+        return self._state.links
 
     def view(self) -> RendezvousView:
         return RendezvousView(
-            hosts=tuple(host.hello.host for host in self._hosts.values()),
-            jobs=tuple(view_job(job) for job in self._jobs.values()),
-            counters=dict(self._counters),
+            hosts=tuple(host.hello.host for host in self._state.hosts.values()),
+            jobs=tuple(view_job(job) for job in self._state.jobs.values()),
+            counters=dict(self._state.counters),
             regroupings=self._regroupings.view(),
-            trees=self.tree_states(),
+            trees=self._trees.tree_states(),
         )
-
-    def _hello(self, session: SessionId) -> Hello | None:
-        host = self._hosts.get(session)
-        return None if host is None else host.hello
 
     # --- hosts
 
     def _host_arrived(self, event: HostArrived) -> list[RendezvousAction]:
         hello = event.hello
-        if event.session in self._hosts:
-            return [self._blame(event.session, "second hello", f"now as {hello.host!r}")]
-        for other in self._hosts.values():
+        if event.session in self._state.hosts:
+            return [self._state.blame(event.session, "second hello", f"now as {hello.host!r}")]
+        for other in self._state.hosts.values():
             for what, mine, theirs in (
                 ("name", hello.host, other.hello.host),
                 ("IP address", hello.ip, other.hello.ip),
                 ("MAC address", hello.mac, other.hello.mac),
             ):
                 if mine == theirs:
-                    self._counters["refused"] += 1
+                    self._state.counters["refused"] += 1
                     text = (
                         f"host {hello.host!r} refused: its {what} {show_address(mine)} is that of host "
                         f"{other.hello.host!r}, which is connected; give each host daemon its own"
                     )
                     return [RefuseHost(event.session, Error(code=HELLO_REFUSED, message=text, of=hello.id))]
-        self._hosts[event.session] = event
+        self._state.hosts[event.session] = event
         actions: list[RendezvousAction] = [
             WelcomeHost(event.session, hello.id),
             Noted(f"host {hello.host} is here ({show_address(hello.ip)}, {show_address(hello.mac)})"),
         ]
-        for job in list(self._jobs.values()):
+        for job in list(self._state.jobs.values()):
             lost = [
                 seat
                 for seat in job.in_order()
                 if seat.is_away and seat.member.host == hello.host and seat.instance != hello.instance
             ]
             if lost:
-                actions += self._lose(job, lost, "its host daemon was started anew")
-        return [*actions, *self._regroupings.host_arrived(event, self._now)]
+                actions += self._endings.lose(job, lost, "its host daemon was started anew")
+        regrouping = self._regroupings.host_arrived(event, self._state.now)
+        return [*actions, *self._endings.regrouped(regrouping)]
 
     def _session_ended(self, event: SessionEnded) -> list[RendezvousAction]:
-        host = self._hosts.pop(event.session, None)
+        host = self._state.hosts.pop(event.session, None)
         if host is None:
             return []
         actions: list[RendezvousAction] = [Noted(f"host {host.hello.host} is gone: {event.reason}")]
-        self._regroupings.session_ended(event.session, self._now)
-        for job in list(self._jobs.values()):
+        self._regroupings.session_ended(event.session, self._state.now)
+        for job in list(self._state.jobs.values()):
             seats = job.at(event.session)
             if not seats:
                 continue
             reason = f"its host daemon is gone: {event.reason}"
-            if self._config.recover_ns and job.phase is not Phase.JOINING:
-                actions += self._lose_sight(job, seats, reason)
+            if self._state.config.recover_ns and job.phase is not Phase.JOINING:
+                actions += self._endings.lose_sight(job, seats, reason)
             else:
-                actions += self._lose(job, seats, reason)
+                actions += self._endings.lose(job, seats, reason)
         return actions
 
     def _shutting_down(self, event: ShuttingDown) -> list[RendezvousAction]:
         actions: list[RendezvousAction] = []
-        for job in list(self._jobs.values()):
+        for job in list(self._state.jobs.values()):
             error = SwitchUnreachable(f"job {job.name!r} ends, for the switch is ending: {event.reason}")
-            actions += self._fail(job, error)
+            actions += self._endings.fail(job, error)
         return actions
 
     # --- ranks
 
     def _member_asked(self, event: MemberAsked) -> list[RendezvousAction]:
         member = event.message
-        host = self._hosts.get(event.session)
+        host = self._state.hosts.get(event.session)
         refusal = refuse_stranger(host.hello if host else None, member)
-        refusal = refusal or refuse_parameters(self._config, member)
-        job = self._jobs.get(member.job)
+        refusal = refusal or refuse_parameters(self._state.config, member)
+        jobs = self._state.jobs
+        job = jobs.get(member.job)
         if job is not None:
             refusal = refusal or refuse_difference(job.first, member)
-        elif len(self._jobs) >= self._config.jobs_max:
-            full = f"the switch serves {len(self._jobs)} jobs, its limit (--rings-max); wait for one to end"
+        elif len(jobs) >= self._state.config.jobs_max:
+            full = f"the switch serves {len(jobs)} jobs, its limit (--rings-max); wait for one to end"
             refusal = refusal or full
         if job is None and not refusal and (ended := self._regroupings.why_ended(member)):
             return [Send(event.session, error_message(ended, of=member.id))]
-        if job is None and member.progress is not None and member.boot_id == self._config.boot_id != "":
-            refusal = refusal or f"it has ended meanwhile: {self._ended.get(member.job, 'long ago')}"
+        if job is None and member.progress is not None and member.boot_id == self._state.config.boot_id != "":
+            refusal = refusal or f"it has ended meanwhile: {self._state.ended.get(member.job, 'long ago')}"
         if "~" in member.job and member.progress is None and (job is None or job.phase is Phase.JOINING):
             refusal = refusal or self._regroupings.refusal(member)
         if refusal:
-            return self._refuse(event.session, member, refusal)
+            return self._state.refuse(event.session, member, refusal)
         if job is None:
-            return self._take_seat(Job(member.job, member), event)
-        return HANDLERS[job.phase, MemberAsked](self, job, event)
+            return self._joining.take_seat(Job(member.job, member), event)
+        return self.handlers.step(job.phase, job, event)
 
     def _member_event(self, event: MemberEvent) -> list[RendezvousAction]:
         said = event.message
         if isinstance(event, MemberGone) and event.message.ring_id:
-            hello = self._hello(event.session)  # not of a rank of the job that has the name now
-            return self._regroupings.gone(event, hello, self._now) or []
-        job = self._jobs.get(said.job)
+            hello = self._state.hello(event.session)  # not of a rank of the job that has the name now
+            return self._endings.regrouped(self._regroupings.gone(event, hello, self._state.now) or [])
+        job = self._state.jobs.get(said.job)
         seat = job.seats.get(said.rank) if job else None
         if job is not None and seat is not None and seat.is_away and isinstance(event, MemberGone):
-            host = self._hosts.get(event.session)
+            host = self._state.hosts.get(event.session)
             if host is not None and host.hello.host == seat.member.host:
-                return self._lose(job, [seat], event.message.reason)
+                return self._endings.lose(job, [seat], event.message.reason)
         if job is None or seat is None or seat.session != event.session:
             # Sent before this host heard that the job had failed, or that the switch had restarted.
             return self._answer_unknown(event)
-        return HANDLERS[job.phase, type(event)](self, job, event)
+        return self.handlers.step(job.phase, job, event)
 
     def _answer_unknown(self, event: MemberEvent) -> list[RendezvousAction]:
-        if isinstance(event, MemberGone) and self._config.recover_ns:
-            regrouping = self._regroupings.gone(event, self._hello(event.session), self._now)
-            return self._gone_while_away(event) if regrouping is None else regrouping
+        if isinstance(event, MemberGone) and self._state.config.recover_ns:
+            regrouping = self._regroupings.gone(event, self._state.hello(event.session), self._state.now)
+            if regrouping is None:
+                return self._halted.gone_while_away(event)
+            return self._endings.regrouped(regrouping)
         if isinstance(event, MemberLeft):
-            return self._regroupings.left(event, self._hello(event.session), self._now)
+            hello = self._state.hello(event.session)
+            return self._endings.regrouped(self._regroupings.left(event, hello, self._state.now))
         if not isinstance(event, OperationStalled):
             return []
         said = event.message
@@ -275,55 +337,3 @@ class Rendezvous(TreeMoves):
             "or the switch was restarted; join again"
         )
         return [Send(event.session, failed_message(said.job, RankLost(text)))]
-
-
-Handler = Callable[..., list[RendezvousAction]]
-"""Method of :class:`Rendezvous`, called with the job and the event."""
-
-JobEvent = MemberAsked | MemberEvent | RingFault | RingRefused | RingStands
-HANDLERS: Final[Mapping[tuple[Phase, type[JobEvent]], Handler]] = {
-    (Phase.JOINING, MemberAsked): Rendezvous._admit,
-    (Phase.JOINING, MemberReady): Rendezvous._out_of_order,
-    (Phase.JOINING, MemberLeft): Rendezvous._leave_or_withdraw,
-    (Phase.JOINING, MemberGone): Rendezvous._withdraw,
-    (Phase.JOINING, MemberBroken): Rendezvous._out_of_order,
-    (Phase.JOINING, MemberHalted): Rendezvous._out_of_order,
-    (Phase.JOINING, MemberParked): Rendezvous._too_late,
-    (Phase.JOINING, OperationStalled): Rendezvous._stalled_early,
-    (Phase.JOINING, RingFault): Rendezvous._impossible,
-    (Phase.JOINING, RingRefused): Rendezvous._impossible,
-    (Phase.JOINING, RingStands): Rendezvous._impossible,
-    (Phase.CONNECTING, MemberAsked): Rendezvous._refuse_seat,
-    (Phase.CONNECTING, MemberReady): Rendezvous._ready,
-    (Phase.CONNECTING, MemberLeft): Rendezvous._leave_or_withdraw,
-    (Phase.CONNECTING, MemberGone): Rendezvous._withdraw,
-    (Phase.CONNECTING, MemberBroken): Rendezvous._broken,
-    (Phase.CONNECTING, MemberHalted): Rendezvous._out_of_order,
-    (Phase.CONNECTING, MemberParked): Rendezvous._too_late,
-    (Phase.CONNECTING, OperationStalled): Rendezvous._stalled_early,
-    (Phase.CONNECTING, RingFault): Rendezvous._fault,
-    (Phase.CONNECTING, RingRefused): Rendezvous._no_room,
-    (Phase.CONNECTING, RingStands): Rendezvous._impossible,
-    (Phase.RUNNING, MemberAsked): Rendezvous._refuse_seat,
-    (Phase.RUNNING, MemberReady): Rendezvous._out_of_order,
-    (Phase.RUNNING, MemberLeft): Rendezvous._leave,
-    (Phase.RUNNING, MemberGone): Rendezvous._withdraw,
-    (Phase.RUNNING, MemberBroken): Rendezvous._broken,
-    (Phase.RUNNING, MemberHalted): Rendezvous._out_of_order,
-    (Phase.RUNNING, MemberParked): Rendezvous._parked,
-    (Phase.RUNNING, OperationStalled): Rendezvous._stalled,
-    (Phase.RUNNING, RingFault): Rendezvous._fault,
-    (Phase.RUNNING, RingRefused): Rendezvous._no_room,
-    (Phase.RUNNING, RingStands): Rendezvous._stands,
-    (Phase.HALTED, MemberAsked): Rendezvous._come_back,
-    (Phase.HALTED, MemberReady): Rendezvous._too_late,
-    (Phase.HALTED, MemberLeft): Rendezvous._leave,
-    (Phase.HALTED, MemberGone): Rendezvous._withdraw,
-    (Phase.HALTED, MemberBroken): Rendezvous._too_late,
-    (Phase.HALTED, MemberHalted): Rendezvous._halted,
-    (Phase.HALTED, MemberParked): Rendezvous._too_late,
-    (Phase.HALTED, OperationStalled): Rendezvous._too_late,
-    (Phase.HALTED, RingFault): Rendezvous._impossible,
-    (Phase.HALTED, RingRefused): Rendezvous._impossible,
-    (Phase.HALTED, RingStands): Rendezvous._impossible,
-}

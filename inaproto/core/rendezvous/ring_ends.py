@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from inaproto.core.rendezvous.endings import Endings
 from inaproto.core.rendezvous.events import (
     MemberAsked,
     MemberBroken,
@@ -22,7 +23,7 @@ from inaproto.core.rendezvous.events import (
 )
 from inaproto.core.rendezvous.fabric.control import SWITCH_LOST, TRUNK_LOST
 from inaproto.core.rendezvous.jobs import Job, Phase, Seat, name_seats
-from inaproto.core.rendezvous.life import JobLife, remember
+from inaproto.core.rendezvous.life import Joining
 from inaproto.core.rendezvous.next_ring import halt_message
 from inaproto.core.rendezvous.rules import (
     refuse_beside,
@@ -31,6 +32,8 @@ from inaproto.core.rendezvous.rules import (
     refuse_slots,
     refuse_stranger,
 )
+from inaproto.core.rendezvous.state import State, remember
+from inaproto.core.rendezvous.tree_moves import TreeMoves
 from inaproto.core.switch.accelerator import RingFault, RingRefused
 from inaproto.core.switch.events import TURN_LOST
 from inaproto.errors import FabricLost, JoinRefused, RankLost, TensorMismatch
@@ -40,19 +43,26 @@ TENSOR_RULES: Final = frozenset({"operations differ", "packet layout"})
 """Rules of the accelerator that mean: ranks called different all-reduces."""
 
 
-class RingEnds(JobLife):
-    """What a rendezvous does when a ring ends."""
+class RingEnds:
+    """What ends a ring: its switches, or the links of its hosts."""
 
-    def _fault(self, job: Job, event: RingFault) -> list[RendezvousAction]:
+    def __init__(self, state: State, endings: Endings, trees: TreeMoves) -> None:
+        self._state = state
+        self._endings = endings
+        self._trees = trees
+
+    def fault(self, job: Job, event: RingFault) -> list[RendezvousAction]:
         """The accelerator forwards nothing of this ring any more."""
-        if self._is_on_its_way(job, event.ring_id):
-            return self._stay_parked(job, event.evidence, until_room=event.rule in (SWITCH_LOST, TRUNK_LOST))
-        if event.rule == SWITCH_LOST and self._config.recover_ns:
-            return self._halt(job, event.evidence)
-        if event.rule == TURN_LOST and self._config.recover_ns and job.host_path is not None:
+        if self._trees.is_on_its_way(job, event.ring_id):
+            return self._trees.stay_parked(
+                job, event.evidence, until_room=event.rule in (SWITCH_LOST, TRUNK_LOST)
+            )
+        if event.rule == SWITCH_LOST and self._state.config.recover_ns:
+            return self._endings.halt(job, event.evidence)
+        if event.rule == TURN_LOST and self._state.config.recover_ns and job.host_path is not None:
             job.recovery.refused(f"its turn was lost: {event.evidence}", job.host_path)
-            self._counters["fallbacks"] += 1
-            return self._halt(job, f"its turn was lost: {event.evidence}")
+            self._state.counters["fallbacks"] += 1
+            return self._endings.halt(job, f"its turn was lost: {event.evidence}")
         members = job.members()
         who = members[event.rank] if event.rank < len(members) else f"position {event.rank}"
         where = f"{who}: {event.evidence}"
@@ -60,92 +70,77 @@ class RingEnds(JobLife):
         if event.ring_id == job.ina_ring_id and path is not None and event.rule not in TENSOR_RULES:
             reason = f"the switch stopped its ring there: {event.rule} at {where}"
             job.recovery.refused(reason, path)
-            self._counters["fallbacks"] += 1
-            return self._halt(job, reason)
+            self._state.counters["fallbacks"] += 1
+            return self._endings.halt(job, reason)
         if event.rule in TENSOR_RULES:
             text = (
                 f"the ranks of job {job.name!r} called different all-reduces, seen at {where}; every rank "
                 "must call the same ones in the same order, with the same shape, dtype and op"
             )
-            return self._fail(job, TensorMismatch(text))
-        return self._fail(job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}"))
+            return self._endings.fail(job, TensorMismatch(text))
+        return self._endings.fail(
+            job, FabricLost(f"the switch stopped job {job.name!r}: {event.rule} at {where}")
+        )
 
-    def _no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
+    def no_room(self, job: Job, event: RingRefused) -> list[RendezvousAction]:
         path = job.host_path
-        if self._is_on_its_way(job, event.ring_id):
-            return self._stay_parked(job, event.reason, until_room=event.until_room)
-        if self._config.recover_ns and path is not None:
+        if self._trees.is_on_its_way(job, event.ring_id):
+            return self._trees.stay_parked(job, event.reason, until_room=event.until_room)
+        if self._state.config.recover_ns and path is not None:
             job.recovery.refused(event.reason, path, until_room=event.until_room)
-            self._counters["fallbacks"] += 1
+            self._state.counters["fallbacks"] += 1
             if event.ring_id == job.ina_ring_id and job.phase is Phase.CONNECTING:
                 noted = f"job {job.name}: begins without a ring in the switches: {event.reason}"
-                return [*self._remove_ring(job), Noted(noted, is_problem=True)]
-            return self._halt(job, f"the switch cannot sum for it: {event.reason}")
+                return [*self._endings.remove_ring(job), Noted(noted, is_problem=True)]
+            return self._endings.halt(job, f"the switch cannot sum for it: {event.reason}")
         text = f"the switch cannot sum for job {job.name!r}: {event.reason}; wait for another job to end"
-        if self._config.recover_ns:
+        if self._state.config.recover_ns:
             text += f", or number its ranks rack by rank: {_cannot_follow(job)}"
-        return self._fail(job, JoinRefused(text))
+        return self._endings.fail(job, JoinRefused(text))
 
-    def _is_on_its_way(self, job: Job, ring_id: int) -> bool:
-        """Whether that is its ring, which is wished to be there, and no host has heard that it is."""
-        raise NotImplementedError
-
-    def _stay_parked(self, job: Job, reason: str, *, until_room: bool) -> list[RendezvousAction]:
-        """Without a ring in the switches; the base ring is whole."""
-        raise NotImplementedError
-
-    def _broken(self, job: Job, event: MemberBroken) -> list[RendezvousAction]:
+    def broken(self, job: Job, event: MemberBroken) -> list[RendezvousAction]:
         told = event.message
         if told.ring_id != job.ring_id:
             return []
         who = name_seats(job.at(event.session))
-        if not self._config.recover_ns:  # its host waits for an answer, too
+        if not self._state.config.recover_ns:  # its host waits for an answer, too
             lost = RankLost(f"{who} of job {job.name!r} is lost: {told.reason}")
-            return self._fail(job, lost, lost=job.at(event.session))
+            return self._endings.fail(job, lost, lost=job.at(event.session))
         before = job.recovery.path
         if not job.recovery.broke(f"{who}: {told.reason}", told.progress, job.paths):
-            return self._fail(job, FabricLost(_hopeless(job, f"{who}: {told.reason}")))
+            return self._endings.fail(job, FabricLost(_hopeless(job, f"{who}: {told.reason}")))
         if job.recovery.path != before:
-            self._counters["fallbacks" if before == "switch" else "returns"] += 1
-        return self._halt(job, f"{who}: {told.reason}")
+            self._state.counters["fallbacks" if before == "switch" else "returns"] += 1
+        return self._endings.halt(job, f"{who}: {told.reason}")
 
-    def _disagree(self, job: Job, reason: str) -> list[RendezvousAction]:
-        """The next rings take the operation up where it is, all on the base ring."""
-        self._counters["disagreements"] += 1
-        return self._halt(job, reason)
 
-    def _halt(self, job: Job, reason: str) -> list[RendezvousAction]:
-        """The ring ends, the job does not."""
-        removed = self._remove_ring(job)
-        self._rings.pop(job.ring_id, None)
-        job.phase = Phase.HALTED
-        job.recovery.halt(reason, self._now, self._config.recover_ns)
-        self._counters["recoveries"] += 1
-        for seat in job.in_order():
-            seat.ready = seat.halted = False
-            seat.stalled = None
-        noted = Noted(f"job {job.name}: halted, to go on by {job.recovery.path}: {reason}", is_problem=True)
-        return [*removed, *self._tell_halt(job), noted]
+class Halted:
+    """A job whose ring has ended goes on when its hosts have said how far they are."""
 
-    def _lose_sight(self, job: Job, seats: Sequence[Seat], reason: str) -> list[RendezvousAction]:
-        """A host has lost its connection: it may come back, with all its ranks."""
-        for seat in seats:
-            seat.is_away = True
-            seat.halted = seat.ready = False
-        why = f"{name_seats(seats)} is away: {reason}"
-        if job.phase is Phase.HALTED:
-            job.recovery.wait(self._now, self._config.recover_ns)  # none may have ended yet
-            return [Noted(f"job {job.name}: {why}")]
-        return self._halt(job, why)
+    def __init__(self, state: State, endings: Endings, joining: Joining) -> None:
+        self._state = state
+        self._endings = endings
+        self._joining = joining
 
-    # --- going on
+    def woke(self) -> list[RendezvousAction]:
+        """Who has been waited for in vain, and whose rings return to the switches."""
+        actions: list[RendezvousAction] = []
+        for job in list(self._state.jobs.values()):
+            recovery = job.recovery
+            if recovery.deadline is not None and recovery.deadline <= self._state.now:
+                actions += self._waited_in_vain(job)
+            elif recovery.return_at is not None and recovery.return_at <= self._state.now:
+                recovery.return_to_switch()
+                self._state.counters["returns"] += 1
+                actions += self._endings.halt(job, f"to return to the switch, left for: {recovery.fallback}")
+        return actions
 
-    def _halted(self, job: Job, event: MemberHalted) -> list[RendezvousAction]:
+    def halted(self, job: Job, event: MemberHalted) -> list[RendezvousAction]:
         told = event.message
         seats = job.at(event.session)
         if told.ring_id != job.ring_id or not seats:
             return []
-        host = self._hosts.get(event.session)
+        host = self._state.hosts.get(event.session)
         for seat in seats:
             seat.below = told.below
             seat.member = replace(
@@ -169,16 +164,16 @@ class RingEnds(JobLife):
         wrong = wrong or (refuse_ina_link(member) if job.is_shared else None)
         if wrong:
             error = RankLost(f"{name_seats(seats)} of job {job.name!r} is lost: {wrong}")
-            return self._fail(job, error, lost=seats)
+            return self._endings.fail(job, error, lost=seats)
         return self._come_forward(job, seats, event.ring_key)
 
-    def _come_back(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
+    def come_back(self, job: Job, event: MemberAsked) -> list[RendezvousAction]:
         """A host that lost its connection announces its ranks anew, one by one."""
         member = event.message
         seat = job.seats[member.rank]
         if not seat.is_away:
-            return self._refuse_seat(job, event)
-        instance = self._hosts[event.session].hello.instance
+            return self._state.refuse_seat(job, event)
+        instance = self._state.hosts[event.session].hello.instance
         if member.progress is None and (member.pid, instance) == (seat.member.pid, seat.instance):
             member = replace(member, progress=0)  # it lost its connection before it heard of the start
         is_same = (member.host, member.pid) == (seat.member.host, seat.member.pid)
@@ -186,10 +181,10 @@ class RingEnds(JobLife):
             return self._replaced(job, seat, event)
         beside = job.at(event.session)
         if beside and (refusal := refuse_beside(beside[0].member, member)):
-            return self._refuse(event.session, member, refusal)
+            return self._state.refuse(event.session, member, refusal)
         seat.session, seat.member, seat.is_away, seat.below = event.session, member, False, ()
-        hello = self._hosts[event.session].hello
-        seat.overlays, seat.switch = hello.overlays, hello.switch or self._config.root
+        hello = self._state.hosts[event.session].hello
+        seat.overlays, seat.switch = hello.overlays, hello.switch or self._state.config.root
         if member.left_after is not None:
             seat.left_after = member.left_after
         if any(other.is_away and other.member.host == member.host for other in job.in_order()):
@@ -202,32 +197,18 @@ class RingEnds(JobLife):
         """Another process comes where one was away."""
         member = event.message
         lost = RankLost(f"{seat} of job {job.name!r} is lost: a new process came in its place")
-        failed = self._fail(job, lost, lost=[seat])
+        failed = self._endings.fail(job, lost, lost=[seat])
         if member.progress is None:
-            return [*failed, *self._take_seat(Job(member.job, member), event)]
-        return [*failed, *self._refuse(event.session, member, str(lost))]
+            return [*failed, *self._joining.take_seat(Job(member.job, member), event)]
+        return [*failed, *self._state.refuse(event.session, member, str(lost))]
 
     def _come_forward(self, job: Job, seats: Sequence[Seat], ring_key: int) -> list[RendezvousAction]:
         for seat in seats:
             seat.halted = True
-        return [] if job.awaited() else self._make_ring(job, ring_key)
-
-    # --- waiting
-
-    def _woke(self) -> list[RendezvousAction]:
-        actions = self._regroupings.woke(self._now)
-        for job in list(self._jobs.values()):
-            recovery = job.recovery
-            if recovery.deadline is not None and recovery.deadline <= self._now:
-                actions += self._waited_in_vain(job)
-            elif recovery.return_at is not None and recovery.return_at <= self._now:
-                recovery.return_to_switch()
-                self._counters["returns"] += 1
-                actions += self._halt(job, f"to return to the switch, left for: {recovery.fallback}")
-        return actions
+        return [] if job.awaited() else self._joining.make_ring(job, ring_key)
 
     def _waited_in_vain(self, job: Job) -> list[RendezvousAction]:
-        seconds = self._config.recover_ns / S
+        seconds = self._state.config.recover_ns / S
         lost = [seat for seat in job.in_order() if not seat.ready]
         if job.phase is Phase.HALTED:
             lost = job.awaited()
@@ -236,16 +217,16 @@ class RingEnds(JobLife):
             who = "rank " + ", ".join(map(str, job.missing()))
         why = f"; the ring had ended: {job.recovery.reason}" if job.recovery.reason else ""
         text = f"{who} of job {job.name!r} is lost: it has not come back within {seconds:g} s{why}"
-        return self._fail(job, RankLost(text), lost=lost)
+        return self._endings.fail(job, RankLost(text), lost=lost)
 
-    def _gone_while_away(self, event: MemberGone) -> list[RendezvousAction]:
+    def gone_while_away(self, event: MemberGone) -> list[RendezvousAction]:
         """A rank that its job's other ranks may wait for, after a restart of the switch, does not come."""
-        host, told = self._hosts.get(event.session), event.message
-        job = self._jobs.get(told.job)
+        host, told = self._state.hosts.get(event.session), event.message
+        job = self._state.jobs.get(told.job)
         if host is None or (job is not None and (not job.is_resumed or told.rank in job.seats)):
             return []
-        remember(self._gone, (told.job, told.rank), f"{told.reason} (host {host.hello.host})")
-        return [] if job is None else self._miss_the_gone(job)
+        remember(self._state.gone, (told.job, told.rank), f"{told.reason} (host {host.hello.host})")
+        return [] if job is None else self._endings.miss_the_gone(job)
 
 
 def _hopeless(job: Job, last: str) -> str:

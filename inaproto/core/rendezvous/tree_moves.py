@@ -15,7 +15,6 @@ one generation are the same on both rings. Unless it is wished so much (``anew``
 it: its hosts halt once, and all of the next one's bytes are those of the new order.
 
 All of it is level-triggered: what is wished is compared with what is, whenever one of them has changed.
-:data:`STEPS` says, for each state of a ring, what a difference leads to.
 
 Invariants: those of :mod:`inaproto.core.rendezvous.job_tree`; a job of which nothing was ever wished is as if
 there were no wishes; a wish that is withdrawn changes nothing before the generation ends.
@@ -23,11 +22,12 @@ there were no wishes; a wish that is withdrawn changes nothing before the genera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Final
+from typing import assert_never
 
 from inaproto.core.plan.reduction_plan import ReductionPlan
+from inaproto.core.rendezvous.endings import Endings
 from inaproto.core.rendezvous.events import (
     MemberParked,
     Noted,
@@ -42,7 +42,7 @@ from inaproto.core.rendezvous.fabric.shapes import plan_of, shape_of
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.rendezvous.job_tree import TreeIs
 from inaproto.core.rendezvous.jobs import Job, Phase, ring_spec
-from inaproto.core.rendezvous.ring_ends import RingEnds
+from inaproto.core.rendezvous.state import State
 from inaproto.core.switch.accelerator import InstallRing
 from inaproto.core.switch.ring_spec import PoolSpec, RingSpec
 from inaproto.units import Instant, S
@@ -50,30 +50,33 @@ from inaproto.wire.control_messages import Message, Start
 from inaproto.wire.ina_messages import POOL_DEFAULT, InaPark, InaStands
 
 
-class TreeMoves(RingEnds):
+class TreeMoves:
     """What a rendezvous does with wishes."""
 
-    def _trees_wished(self, event: TreesWished) -> list[RendezvousAction]:
-        self._wishes = {wish.job: wish for wish in event.wishes}
-        return [action for job in list(self._jobs.values()) for action in self._follow(job)]
+    def __init__(self, state: State, endings: Endings) -> None:
+        self._state = state
+        self._endings = endings
 
-    def _woke(self) -> list[RendezvousAction]:
-        actions = super()._woke()
-        for job in list(self._jobs.values()):
-            if job.tree.park_until is not None and job.tree.park_until <= self._now:
-                seconds, why = self._config.park_ns / S, self._not_parked(job)
-                self._counters["parkings_given_up"] += 1
-                actions += self._halt(job, f"its ring was to be parked within {seconds:g} s: {why}")
-            elif job.tree.retry_at is not None and job.tree.retry_at <= self._now:
+    def woke(self) -> list[RendezvousAction]:
+        """What hosts do not park in time, and trees that are tried again."""
+        actions: list[RendezvousAction] = []
+        for job in list(self._state.jobs.values()):
+            if job.tree.park_until is not None and job.tree.park_until <= self._state.now:
+                seconds, why = self._state.config.park_ns / S, self._not_parked(job)
+                self._state.counters["parkings_given_up"] += 1
+                actions += self._endings.halt(job, f"its ring was to be parked within {seconds:g} s: {why}")
+            elif job.tree.retry_at is not None and job.tree.retry_at <= self._state.now:
                 job.tree.is_settled()
                 actions += self._follow_anew(job)
         return actions
 
-    # --- beginnings and ends of generations
+    def trees_wished(self, event: TreesWished) -> list[RendezvousAction]:
+        self._state.wishes = {wish.job: wish for wish in event.wishes}
+        return [action for job in list(self._state.jobs.values()) for action in self.follow(job)]
 
-    def _plan(self, job: Job) -> None:
+    def plan(self, job: Job) -> None:
         """Plan of the next generation; a wish that it cannot keep to is not followed."""
-        wish = self._wishes.get(job.name)
+        wish = self._state.wishes.get(job.name)
         job.tree.refused = ""
         if wish is not None and job.is_shared and self._must_leave(job, wish):
             job.tree.epoch = wish.epoch
@@ -87,20 +90,20 @@ class TreeMoves(RingEnds):
 
     def _plan_on(self, job: Job, tree: FabricTree | None) -> ReductionPlan | None:
         """What its ring adds along that tree (None: where nothing is wished); None: all in order."""
-        switches = self._config.switches
-        return plan_of(switches, job.switches, tree or self._config.along) if switches else None
+        switches = self._state.config.switches
+        return plan_of(switches, job.switches, tree or self._state.config.along) if switches else None
 
     def _shape_on(self, job: Job, tree: FabricTree | None) -> Hashable:
         """Equal where its ring is the same."""
-        switches = self._config.switches
-        return shape_of(switches, job.switches, tree or self._config.along) if switches else tree
+        switches = self._state.config.switches
+        return shape_of(switches, job.switches, tree or self._state.config.along) if switches else tree
 
-    def _lay(self, job: Job, ring_key: int) -> list[RendezvousAction]:
+    def lay(self, job: Job, ring_key: int) -> list[RendezvousAction]:
         """The ring through the switches of a generation that begins, of two hosts or more."""
         job.ring_key = ring_key
         if not job.ina_ring_id:
-            return self._install(job, ring_spec(job, self._config.epoch, ring_key, None), None)
-        wish = self._wishes.get(job.name)
+            return self._install(job, ring_spec(job, self._state.config.epoch, ring_key, None), None)
+        wish = self._state.wishes.get(job.name)
         if wish is not None and (wish.tree is None or job.tree.refused):
             job.tree.state, job.tree.epoch = TreeIs.PARKED, wish.epoch
             return []
@@ -110,50 +113,48 @@ class TreeMoves(RingEnds):
         """Tell the switches of the ring."""
         tree = None if wish is None else wish.tree
         pool = self._pool_of(tree)
-        spec = ring_spec(job, self._config.epoch, job.ring_key, pool)
+        spec = ring_spec(job, self._state.config.epoch, job.ring_key, pool)
         job.tree.stands_for(0 if wish is None else wish.epoch, tree, pool)
         return self._install(job, replace(spec, first_message=job.tree.messages), tree)
 
     def _install(self, job: Job, spec: RingSpec, tree: FabricTree | None) -> list[RendezvousAction]:
         job.installed = spec.ring_id
-        self._rings[job.installed] = job.name
-        along = tree or self._config.along
+        self._state.rings[job.installed] = job.name
+        along = tree or self._state.config.along
         return [InstallRing(spec) if along is None else WantRing(spec, along)]
 
     def _pool_of(self, tree: FabricTree | None) -> PoolSpec | None:
         """One for each root."""
-        pool = self._config.pool
-        if pool is None or tree is None or tree.root == self._config.root:
+        pool = self._state.config.pool
+        if pool is None or tree is None or tree.root == self._state.config.root:
             return pool
         return replace(pool, name=f"{pool.name}@{tree.root}")
 
-    # --- what has come to be
-
-    def _stands(self, job: Job, event: RingStands) -> list[RendezvousAction]:
+    def stands(self, job: Job, event: RingStands) -> list[RendezvousAction]:
         """All switches have the ring, and its hosts were told."""
         if event.ring_id != job.ina_ring_id or job.tree.state is not TreeIs.INSTALLING:
             return []
         job.tree.is_standing()
         if not job.tree.messages:
-            return self._follow(job)
-        self._counters["trees_moved"] += 1
+            return self.follow(job)
+        self._state.counters["trees_moved"] += 1
         text = f"job {job.name}: its ring {job.ina_ring_id} stands on {_named(job.tree.tree)}"
-        return [Noted(f"{text}, from message {job.tree.messages} on"), *self._follow(job)]
+        return [Noted(f"{text}, from message {job.tree.messages} on"), *self.follow(job)]
 
-    def _is_on_its_way(self, job: Job, ring_id: int) -> bool:
+    def is_on_its_way(self, job: Job, ring_id: int) -> bool:
         is_on_its_way = ring_id == job.ina_ring_id and job.tree.state is TreeIs.INSTALLING
-        return is_on_its_way and job.name in self._wishes and not self._old_hosts(job)
+        return is_on_its_way and job.name in self._state.wishes and not self._old_hosts(job)
 
-    def _stay_parked(self, job: Job, reason: str, *, until_room: bool) -> list[RendezvousAction]:
+    def stay_parked(self, job: Job, reason: str, *, until_room: bool) -> list[RendezvousAction]:
         ring_id, messages, waits = job.ina_ring_id, job.tree.messages, job.tree.tells_start
-        removed = self._remove_ring(job)
+        removed = self._endings.remove_ring(job)
         job.ina_ring_id, job.tree.messages = ring_id, messages
-        job.tree.is_refused(reason, self._now, until_room=until_room)
+        job.tree.is_refused(reason, self._state.now, until_room=until_room)
         noted = Noted(f"job {job.name}: its ring stays parked: {reason}", is_problem=True)
         start = Start(job=job.name, ring_id=job.ring_id, ina_ring_id=ring_id, ina_parked=True)
-        return [*removed, *(self._tell_all(job, start) if waits else []), noted, *self._follow(job)]
+        return [*removed, *(self._state.tell_all(job, start) if waits else []), noted, *self.follow(job)]
 
-    def _parked(self, job: Job, event: MemberParked) -> list[RendezvousAction]:
+    def parked(self, job: Job, event: MemberParked) -> list[RendezvousAction]:
         told, tree = event.message, job.tree
         if tree.state is not TreeIs.PARKING or (told.ring_id, told.epoch) != (job.ina_ring_id, tree.asked):
             return []
@@ -162,30 +163,42 @@ class TreeMoves(RingEnds):
             return []
         if len(set(tree.parked.values())) > 1:
             said = ", ".join(f"{host} {messages}" for host, messages in tree.parked.items())
-            return self._disagree(job, f"its ring through the switches carried, as its hosts say: {said}")
+            return self._endings.disagree(
+                job, f"its ring through the switches carried, as its hosts say: {said}"
+            )
         tree.messages, tree.park_until = told.messages, None
-        wish = self._wishes.get(job.name)
+        wish = self._state.wishes.get(job.name)
         if wish is not None and self._is_on(job, wish):
             tree.stands_for(wish.epoch, wish.tree, tree.pool)
             return self._tell_stands(job)
-        self._counters["trees_parked"] += 1
+        self._state.counters["trees_parked"] += 1
         parked = Noted(f"job {job.name}: its ring {job.ina_ring_id} is parked at message {tree.messages}")
-        return [*self._take_away(job), parked, *self._follow(job)]
+        return [*self._take_away(job), parked, *self.follow(job)]
 
-    # --- what is wished
-
-    def _follow(self, job: Job) -> list[RendezvousAction]:
+    def follow(self, job: Job) -> list[RendezvousAction]:
         """Do what brings it nearer to what is wished of it."""
-        wish = self._wishes.get(job.name)
+        wish = self._state.wishes.get(job.name)
         if wish is None or job.first.path != "shared":
             return []
         if job.phase is Phase.CONNECTING:
             return self._follow_early(job, wish)
-        return STEPS[job.tree.state](self, job, wish) if job.phase is Phase.RUNNING else []
+        if job.phase is not Phase.RUNNING:
+            return []
+        match job.tree.state:
+            case TreeIs.ABSENT:
+                return self._try_anew(job, wish)
+            case TreeIs.STANDING:
+                return self._park(job, wish)
+            case TreeIs.PARKED:
+                return self._unpark(job, wish)
+            case TreeIs.INSTALLING | TreeIs.PARKING:
+                return []  # when it stands, or is parked, the wish of then is looked at
+            case _:
+                assert_never(job.tree.state)
 
     def _follow_anew(self, job: Job) -> list[RendezvousAction]:
         """A wish that the switches have refused."""
-        wish = self._wishes.get(job.name)
+        wish = self._state.wishes.get(job.name)
         if wish is None or job.tree.state is not TreeIs.PARKED:
             return []
         return self._unpark(job, wish, tell=job.phase is Phase.RUNNING)
@@ -201,17 +214,13 @@ class TreeMoves(RingEnds):
             return []
         return [*self._take_away(job), *self._unpark(job, wish, tell=False)]
 
-    def _nothing_now(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
-        """When it stands, or is parked, the wish of then is looked at."""
-        return []
-
     def _try_anew(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
         """The base ring has all of a job whose ring was refused: another tree may have room."""
         recovery = job.recovery
         if recovery.is_asked:
             job.tree.epoch = wish.epoch  # refused as all are
         elif wish.tree is not None and wish.epoch != job.tree.epoch and recovery.path != recovery.fast:
-            recovery.return_at = self._now
+            recovery.return_at = self._state.now
         return []
 
     def _park(self, job: Job, wish: TreeWished) -> list[RendezvousAction]:
@@ -221,29 +230,29 @@ class TreeMoves(RingEnds):
             return []
         if self._must_leave(job, wish):
             job.tree.epoch = wish.epoch
-            return self._halt(job, f"its ring is to be elsewhere: {job.recovery.fallback}")
+            return self._endings.halt(job, f"its ring is to be elsewhere: {job.recovery.fallback}")
         if self._begins_anew(job, wish):
             return self._begin_anew(job, wish)
-        has_end = self._config.recover_ns and self._config.park_ns
-        job.tree.parks(wish.epoch, Instant(self._now + self._config.park_ns) if has_end else None)
+        has_end = self._state.config.recover_ns and self._state.config.park_ns
+        job.tree.parks(wish.epoch, Instant(self._state.now + self._state.config.park_ns) if has_end else None)
         park = InaPark(job=job.name, ring_id=job.ina_ring_id, epoch=wish.epoch)
         to = "no tree" if wish.tree is None else _named(wish.tree)
-        return [*self._tell_all(job, park), Noted(f"job {job.name}: its ring is parked, for {to}")]
+        return [*self._state.tell_all(job, park), Noted(f"job {job.name}: its ring is parked, for {to}")]
 
     def _old_hosts(self, job: Job) -> str:
         """Hosts of it that do not know what parking is."""
         sessions = {seat.session: seat.member.host for seat in job.in_order()}
-        here = [(host, self._hosts.get(session)) for session, host in sessions.items()]
+        here = [(host, self._state.hosts.get(session)) for session, host in sessions.items()]
         return ", ".join(host for host, its in here if its is not None and not its.hello.parks)
 
     def _must_leave(self, job: Job, wish: TreeWished) -> bool:
         """Whether its hosts are to sum from now on, as some know of no ring but that on the own tree."""
         old, path = self._old_hosts(job), job.host_path
-        is_elsewhere = wish.tree is None or self._pool_of(wish.tree) != self._config.pool
-        if not old or not is_elsewhere or path is None or not self._config.recover_ns:
+        is_elsewhere = wish.tree is None or self._pool_of(wish.tree) != self._state.config.pool
+        if not old or not is_elsewhere or path is None or not self._state.config.recover_ns:
             return False
         job.recovery.leaves_for_good(f"{old}: of a release whose rings cannot move to another tree", path)
-        self._counters["fallbacks"] += 1
+        self._state.counters["fallbacks"] += 1
         return True
 
     def _unpark(self, job: Job, wish: TreeWished, *, tell: bool = True) -> list[RendezvousAction]:
@@ -274,8 +283,8 @@ class TreeMoves(RingEnds):
         assert wish.tree is not None, "it begins anew for a tree"
         job.tree.epoch = wish.epoch
         job.plan = self._plan_on(job, wish.tree)  # its hosts hear what slots that needs
-        self._counters["generations_for_trees"] += 1
-        return self._halt(job, f"to go along {_named(wish.tree)}, which adds in another order")
+        self._state.counters["generations_for_trees"] += 1
+        return self._endings.halt(job, f"to go along {_named(wish.tree)}, which adds in another order")
 
     def _is_on(self, job: Job, wish: TreeWished) -> bool:
         """Whether its ring would be the one that it is."""
@@ -289,21 +298,19 @@ class TreeMoves(RingEnds):
     def _take_away(self, job: Job) -> list[RendezvousAction]:
         """Out of the switches: its generation goes on, and it may come back."""
         ring_id, messages = job.ina_ring_id, job.tree.messages
-        for other in self._jobs.values():
+        for other in self._state.jobs.values():
             if other is not job:
-                other.room_made(self._now)
-        removed = self._remove_ring(job)
+                other.room_made(self._state.now)
+        removed = self._endings.remove_ring(job)
         job.ina_ring_id, job.tree.state, job.tree.messages = ring_id, TreeIs.PARKED, messages
         return removed
 
     def _tell_stands(self, job: Job) -> list[RendezvousAction]:
         tree = job.tree
         pool = POOL_DEFAULT if tree.pool is None else tree.pool.name
-        return self._tell_all(
+        return self._state.tell_all(
             job, InaStands(job=job.name, ring_id=job.ina_ring_id, epoch=tree.epoch, pool=pool)
         )
-
-    # --- views
 
     def _not_parked(self, job: Job) -> str:
         hosts = (member.host for member in job.members())
@@ -313,12 +320,12 @@ class TreeMoves(RingEnds):
         """Where the trees of all jobs are that may have a ring through the switches beside another."""
         return tuple(
             self._tree_state(job)
-            for job in self._jobs.values()
+            for job in self._state.jobs.values()
             if job.first.path == "shared" and not job.missing() and len(job.members()) > 1
         )
 
     def _tree_state(self, job: Job) -> TreeState:
-        tree, wish = job.tree, self._wishes.get(job.name)
+        tree, wish = job.tree, self._state.wishes.get(job.name)
         hosts = tuple(member.host for member in job.members())
         pool = "" if tree.pool is None else tree.pool.name
         newest = tree.epoch if wish is None else wish.epoch
@@ -338,7 +345,7 @@ class TreeMoves(RingEnds):
 
     def _absent_state(self, job: Job, hosts: tuple[str, ...], newest: int) -> TreeState:
         """Between two generations, or after the switches have refused its ring."""
-        wish, recovery = self._wishes.get(job.name), job.recovery
+        wish, recovery = self._state.wishes.get(job.name), job.recovery
         if wish is not None and wish.tree is None:
             return TreeState(job.name, hosts, newest, "parked")
         if recovery.path != recovery.fast and newest == job.tree.epoch:
@@ -359,16 +366,3 @@ def stands(message: Message) -> int:
 
 def _named(tree: FabricTree | None) -> str:
     return "the fabric's own tree" if tree is None else f"the tree of {tree.root}"
-
-
-Step = Callable[..., list[RendezvousAction]]
-"""Method of :class:`TreeMoves`, called with the job and what is wished of it."""
-
-STEPS: Final[Mapping[TreeIs, Step]] = {
-    TreeIs.ABSENT: TreeMoves._try_anew,
-    TreeIs.INSTALLING: TreeMoves._nothing_now,
-    TreeIs.STANDING: TreeMoves._park,
-    TreeIs.PARKING: TreeMoves._nothing_now,
-    TreeIs.PARKED: TreeMoves._unpark,
-}
-"""What is tried with the tree of a running job, by where it is."""

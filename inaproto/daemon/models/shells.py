@@ -44,12 +44,13 @@ from inaproto.core.models.events import (
 )
 from inaproto.core.models.node import ShardNode
 from inaproto.core.models.shard import ShardRoot
+from inaproto.core.steps import Steps
 from inaproto.daemon.models.degree_choice import DegreeChoice, LinkLoad
 from inaproto.daemon.models.links import Links
 from inaproto.daemon.models.shard_records import change_of, state_of
 from inaproto.daemon.models.store.durable_log import DurableLog
 from inaproto.daemon.settings.models_file import Shard
-from inaproto.daemon.shell import Alarm, Steps, current_instant
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.errors import Blame, FabricError
 from inaproto.units import MS, Instant
 from inaproto.wire.control_messages import encode_with_arrays

@@ -11,12 +11,9 @@ switch at which its NIC is has its ports open. One task keeps the core's deadlin
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, assert_never
-
-import trio
 
 from inaproto.core.rendezvous.control_plane import ControlAction, ControlEvent, TreesChanged
 from inaproto.core.rendezvous.control_plane import ControlPlane as Core
@@ -45,13 +42,13 @@ from inaproto.core.rendezvous.fabric.events import (
     SwitchLost,
     TrunkSaid,
 )
-from inaproto.core.step_queue import StepQueue
+from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.core.switch.ring_spec import SHARED_POOL, PoolSpec
 from inaproto.daemon.net.session_rules import Guard
 from inaproto.daemon.settings.config import SwitchSettings
 from inaproto.daemon.settings.fabric_file import Place
-from inaproto.daemon.shell import current_instant
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.daemon.switch.capture_desk import CaptureDesk
 from inaproto.daemon.switch.control_server import ControlServer
 from inaproto.daemon.switch.fabric_members import FabricMembers
@@ -59,7 +56,7 @@ from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.daemon.switch.ring_records import install_message
 from inaproto.errors import Blame
 from inaproto.ports import RandomBits
-from inaproto.units import MS, US, S
+from inaproto.units import MS
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Welcome
 from inaproto.wire.link_messages import LinkProbed, LinkProbeWord
 from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
@@ -118,8 +115,8 @@ class ControlPlane:
         self._members = None if place is None else FabricMembers(place)
         self.trees_changed: Callable[[], None] = lambda: None
         """Called when ``tree_states()`` may have changed."""
-        self._deadline_changed = trio.Event()
-        self._due: StepQueue[ControlEvent] = StepQueue()
+        self._steps: Steps[ControlEvent] = Steps(self._step)
+        self._alarm = Alarm(lambda: self._core.deadline, lambda: self.handle(Woke()))
         self.server = ControlServer(
             self.handle,
             status,
@@ -132,14 +129,14 @@ class ControlPlane:
 
     def handle(self, event: ControlEvent) -> None:
         """Step the core and perform its actions, then the events that these caused."""
-        deadline = self._core.deadline
-        for due in self._due.put(event):
-            if isinstance(due, SessionEnded):
-                self._probes.session_ended(due.session)
-            for action in self._core.step(due, current_instant()):
-                self._perform(action)
-        if self._core.deadline != deadline:
-            self._deadline_changed.set()
+        if self._steps.post(event):
+            self._alarm.look()
+
+    def _step(self, event: ControlEvent) -> None:
+        if isinstance(event, SessionEnded):
+            self._probes.session_ended(event.session)
+        for action in self._core.step(event, current_instant()):
+            self._perform(action)
 
     # --- trees of shared jobs
 
@@ -153,15 +150,7 @@ class ControlPlane:
 
     async def keep_deadlines(self) -> None:
         """Wake the core when its deadline has passed, until cancelled."""
-        while True:
-            self._deadline_changed = trio.Event()
-            deadline = self._core.deadline
-            # A microsecond more, so that the float clock is past the deadline for sure.
-            at = math.inf if deadline is None else (deadline + US) / S
-            with trio.move_on_at(at):
-                await self._deadline_changed.wait()
-            if deadline is not None and current_instant() >= deadline:
-                self.handle(Woke())
+        await self._alarm.run()
 
     def shut_down(self, reason: str) -> None:
         """Tell whoever has a ring."""

@@ -48,7 +48,7 @@ from inaproto.core.rendezvous.fabric.events import (
     TreeControlConfig,
 )
 from inaproto.core.rendezvous.fabric_tree import FabricSwitch, LinkUp
-from inaproto.core.step_queue import StepQueue
+from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.errors import Blame, InvariantBroken
 from inaproto.sim.frames.draw.topology import SWITCH_NODE, Topology
@@ -173,7 +173,7 @@ class ControlPlane:
         self._sessions: dict[SessionId, Session] = {}
         self._session_serial = 0
         self._switches: dict[str, SwitchSession] = {}
-        self._due: StepQueue[ControlEvent] = StepQueue()
+        self._steps: Steps[ControlEvent] = Steps(self._step)
         self._wake_at: Instant | None = None
         self._fallbacks = self._disagreements = 0
         self.boots = 0
@@ -296,11 +296,7 @@ class ControlPlane:
 
     def handle(self, event: ControlEvent) -> None:
         """Step the core and perform its actions, then the events that these caused."""
-        is_outermost = False
-        for due in self._due.put(event):
-            is_outermost = True
-            self._handle(due)
-        if is_outermost:
+        if self._steps.post(event):
             self._arm()
             self._world.mover.look()
 
@@ -315,7 +311,7 @@ class ControlPlane:
             self._wake_at = None
             self.handle(Woke())
 
-    def _handle(self, event: ControlEvent) -> None:
+    def _step(self, event: ControlEvent) -> None:
         world = self._world
         world.note(SWITCH_NODE, type(event).__name__, 0)
         world.steps.control_plane += 1

@@ -43,7 +43,8 @@ from inaproto.core.migration.service_events import (
     TreesPlanned,
     Woke,
 )
-from inaproto.daemon.shell import Alarm, Steps, current_instant
+from inaproto.core.steps import Steps
+from inaproto.daemon.shell import Alarm, current_instant
 from inaproto.daemon.switch.tree_records import state_of, wish_messages
 from inaproto.errors import Blame, DecodeError
 from inaproto.units import MS

@@ -14,7 +14,7 @@ A ring goes INSTALLING -> STANDING, or FAILED, and is then forgotten. If a switc
 ranks is not there, so that these cannot reach each other by any path, it is WAITING before, for at most
 ``wait_ns``; if only the switches' sum is out of reach it is refused, and its hosts sum themselves. Frames
 that a trunk loses later are sent again: a ring that stands is not touched, unless the trunk is one that only
-the ring needs, whose ranks then reach each other without it. :data:`HANDLERS` is the whole table of
+the ring needs, whose ranks then reach each other without it. ``handlers`` is the whole table of
 (phase, event).
 
 A ring that was given up may be wanted again, along another tree. A switch answers each order to install in
@@ -29,11 +29,12 @@ before it is admitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from inaproto.core.contract import Handlers
 from inaproto.core.plan.aggregation_tree import Role, TreeSwitch
 from inaproto.core.rendezvous.events import RoomMade, Send
 from inaproto.core.rendezvous.fabric.events import (
@@ -139,6 +140,24 @@ class TreeControl:
         self._hosts: dict[bytes, str] = dict(config.hosts)
         self._counters = {"trees_made": 0, "trees_refused": 0, "trees_waited": 0}
         self._counters |= {"switches_lost": 0, "trunks_down": 0}
+        self._now = Instant(0)
+        self.handlers = self._table()
+        """For a ring, by its phase. What is said of switches and trunks concerns all rings at once."""
+
+    def _table(self) -> Handlers[Phase, _Tree, TreeAction]:
+        table: Handlers[Phase, _Tree, TreeAction] = Handlers()
+        table.on(Installed, self._too_late, Phase.WAITING, Phase.STANDING, Phase.FAILED)
+        table.on(Refused, self._too_late, Phase.WAITING, Phase.FAILED)
+        table.on(Faulted, self._too_late, Phase.WAITING, Phase.FAILED)
+        table.on(StartAsked, self._hold, Phase.WAITING, Phase.INSTALLING)
+        table.on(RingGone, self._not_wanted, Phase.WAITING)
+        table.on(Installed, self._installed, Phase.INSTALLING)
+        table.on(Refused, self._refused, Phase.INSTALLING, Phase.STANDING)
+        table.on(Faulted, self._faulted, Phase.INSTALLING, Phase.STANDING)
+        table.on(RingGone, self._gone, Phase.INSTALLING, Phase.STANDING, Phase.FAILED)
+        table.on(StartAsked, self._release, Phase.STANDING)
+        table.on(StartAsked, self._too_late, Phase.FAILED)
+        return table
 
     @property
     def deadline(self) -> Instant | None:
@@ -147,6 +166,7 @@ class TreeControl:
         return min((tree.wait_until for tree in self._waiting()), default=None)
 
     def step(self, event: TreeEvent, now: Instant) -> list[TreeAction]:
+        self._now = now
         match event:
             case SwitchArrived():
                 return self._arrived(event, now)
@@ -167,7 +187,7 @@ class TreeControl:
                 if tree is not None:
                     if _is_of_no_part(tree, event):
                         return []
-                    return HANDLERS[tree.phase, type(event)](self, tree, event, now)
+                    return self.handlers.step(tree.phase, tree, event)
                 return self._said_of_none(event)
 
     def view(self) -> TreeControlView:
@@ -343,7 +363,7 @@ class TreeControl:
         tree.starts.clear()
         return [Tell(event)]
 
-    def _installed(self, tree: _Tree, event: Installed, now: Instant) -> list[TreeAction]:
+    def _installed(self, tree: _Tree, event: Installed) -> list[TreeAction]:
         tree.missing.pop(event.switch, None)
         if tree.missing:
             return []
@@ -352,37 +372,37 @@ class TreeControl:
         starts, tree.starts = tree.starts, []
         return [Release(start) for start in starts]
 
-    def _refused(self, tree: _Tree, event: Refused, now: Instant) -> list[TreeAction]:
+    def _refused(self, tree: _Tree, event: Refused) -> list[TreeAction]:
         refusal = event.refusal
         self._counters["trees_refused"] += 1
         return self._fail(tree, RingRefused(refusal.ring_id, f"{event.switch}: {refusal.reason}"))
 
-    def _faulted(self, tree: _Tree, event: Faulted, now: Instant) -> list[TreeAction]:
+    def _faulted(self, tree: _Tree, event: Faulted) -> list[TreeAction]:
         return self._fail(tree, event.fault)
 
-    def _hold(self, tree: _Tree, event: StartAsked, now: Instant) -> list[TreeAction]:
+    def _hold(self, tree: _Tree, event: StartAsked) -> list[TreeAction]:
         tree.starts.append(event.start)
         return []
 
-    def _release(self, tree: _Tree, event: StartAsked, now: Instant) -> list[TreeAction]:
+    def _release(self, tree: _Tree, event: StartAsked) -> list[TreeAction]:
         return [Release(event.start)]
 
-    def _not_wanted(self, tree: _Tree, event: RingGone, now: Instant) -> list[TreeAction]:
+    def _not_wanted(self, tree: _Tree, event: RingGone) -> list[TreeAction]:
         del self._trees[event.ring_id]
         return []
 
-    def _gone(self, tree: _Tree, event: RingGone, now: Instant) -> list[TreeAction]:
+    def _gone(self, tree: _Tree, event: RingGone) -> list[TreeAction]:
         del self._trees[event.ring_id]
         present = self._ways.present
         earlier = self._retired.pop(event.ring_id, None)  # it may have been elsewhere before
-        specs = {} if earlier is None or earlier.until <= now else dict(earlier.specs)
+        specs = {} if earlier is None or earlier.until <= self._now else dict(earlier.specs)
         specs |= {switch: tree.spec_at(switch) for switch in tree.roles}
-        self._retired[event.ring_id] = _Retired(Instant(now + self._config.retired_ns), specs)
+        self._retired[event.ring_id] = _Retired(Instant(self._now + self._config.retired_ns), specs)
         while len(self._retired) > self._config.retired_max:
             del self._retired[next(iter(self._retired))]
         return [Order(switch, RemoveRing(event.ring_id)) for switch in tree.roles if switch in present]
 
-    def _too_late(self, tree: _Tree, event: RingEvent, now: Instant) -> list[TreeAction]:
+    def _too_late(self, tree: _Tree, event: RingEvent) -> list[TreeAction]:
         """The ring has failed, or the switch says again what it has said."""
         return []
 
@@ -412,31 +432,3 @@ def _reason(obstacle: Obstacle | None) -> str:
 def _ranks_at(tree: _Tree, switch: str) -> tuple[int, ...]:
     role = tree.roles[switch]
     return tuple(range(tree.spec.size)) if role is None else (*role.ranks, *role.steered)
-
-
-Handler = Callable[..., list[TreeAction]]
-"""Method of :class:`TreeControl`, called with the ring, the event and the time."""
-
-HANDLERS: Final[Mapping[tuple[Phase, type[RingEvent]], Handler]] = {
-    (Phase.WAITING, Installed): TreeControl._too_late,
-    (Phase.WAITING, Refused): TreeControl._too_late,
-    (Phase.WAITING, Faulted): TreeControl._too_late,
-    (Phase.WAITING, StartAsked): TreeControl._hold,
-    (Phase.WAITING, RingGone): TreeControl._not_wanted,
-    (Phase.INSTALLING, Installed): TreeControl._installed,
-    (Phase.INSTALLING, Refused): TreeControl._refused,
-    (Phase.INSTALLING, Faulted): TreeControl._faulted,
-    (Phase.INSTALLING, StartAsked): TreeControl._hold,
-    (Phase.INSTALLING, RingGone): TreeControl._gone,
-    (Phase.STANDING, Installed): TreeControl._too_late,
-    (Phase.STANDING, Refused): TreeControl._refused,
-    (Phase.STANDING, Faulted): TreeControl._faulted,
-    (Phase.STANDING, StartAsked): TreeControl._release,
-    (Phase.STANDING, RingGone): TreeControl._gone,
-    (Phase.FAILED, Installed): TreeControl._too_late,
-    (Phase.FAILED, Refused): TreeControl._too_late,
-    (Phase.FAILED, Faulted): TreeControl._too_late,
-    (Phase.FAILED, StartAsked): TreeControl._too_late,
-    (Phase.FAILED, RingGone): TreeControl._gone,
-}
-"""What is said of switches and trunks concerns all rings at once: see ``_lost`` and ``_look_again``."""
