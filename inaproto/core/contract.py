@@ -1,4 +1,8 @@
-"""What all cores are made of, as far as it is the same in all.
+"""What all cores are made of, as far as it is the same in all, and what a core is to whoever drives it.
+
+Facts in, orders out, a clock that is handed in: ``step`` does no I/O, looks at no clock and calls nobody
+back; what a peer can do it answers by actions, a caller's mistake raises ``LocalMisuse`` and changes nothing;
+whoever drives a core wakes it at its ``deadline``; ``view`` changes nothing.
 
 A phased protocol is a complete table: for every phase and every event there is one handler, which gets the
 subject (a job, a ring) and the event, and returns actions.
@@ -7,17 +11,33 @@ subject (a job, a ring) and the event, and returns actions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from inaproto.errors import LocalMisuse
+from inaproto.units import Instant
 
 P = TypeVar("P")
 S = TypeVar("S")
 A = TypeVar("A")
 E = TypeVar("E")
+EventT_contra = TypeVar("EventT_contra", contravariant=True)
+ActionT = TypeVar("ActionT")
+ViewT_co = TypeVar("ViewT_co", covariant=True)
 
 Handler = Callable[[S, E], list[A]]
 """Called with the subject and the event."""
+
+
+class Core(Protocol[EventT_contra, ActionT, ViewT_co]):
+    def step(self, event: EventT_contra, now: Instant) -> list[ActionT]:
+        """Apply ``event``; the actions are to be performed in order, all of them, before the next step."""
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When it is to be woken at the latest; None: not by the clock."""
+
+    def view(self) -> ViewT_co:
+        """A frozen picture for checkers, statistics and people."""
 
 
 class Handlers(Generic[P, S, A]):

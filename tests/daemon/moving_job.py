@@ -55,8 +55,8 @@ class Agreed:
 
     @staticmethod
     def _binds_next(daemons: Daemons) -> list[int]:
-        found = [ring_of(host).binds_next for host in daemons.hosts()]
-        return [index for index in found if index is not None]
+        found = [ring_of(host).core.engine for host in daemons.hosts()]
+        return [engine.binds_next for engine in found if isinstance(engine, TwoPaths)]
 
     def __call__(self, host: int) -> TurnsOf:
         def of(job: str) -> Turns:
@@ -172,7 +172,7 @@ class Mover:
 
 
 def engine_of(host: HostDaemon) -> TwoPaths:
-    engine = ring_of(host)._engine
+    engine = ring_of(host).core.engine
     assert isinstance(engine, TwoPaths)
     return engine
 

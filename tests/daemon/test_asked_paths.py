@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.core.host.events import NicRefused
 from inaproto.daemon.observe.status_tables import costs_note, fallback_note
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.wire.control_messages import Halt, Message, Ring, Start
@@ -260,7 +261,7 @@ def test_a_path_asked_for_that_breaks_twice_in_one_place_fails_in_words() -> Non
         for _ in range(2):
             await trio.sleep(0.05)
             [ring] = fabric_of(cluster, 1).rings()
-            ring._break("the queue pair failed")
+            ring.feed(NicRefused("the queue pair failed"))
         for work in works:
             with pytest.raises(JobError, match="it asked for the path ring alone: connect with path='auto'"):
                 await work

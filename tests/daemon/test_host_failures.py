@@ -17,7 +17,6 @@ import trio
 import trio.testing
 
 import inaproto
-from inaproto.daemon.host import operations as host_operations
 from inaproto.daemon.host import ring as host_ring
 from inaproto.errors import (
     DaemonUnreachable,
@@ -414,8 +413,7 @@ async def test_misuse_is_refused_before_anything_is_sent(runtime_dir: Path) -> N
 async def test_more_operations_than_the_daemon_keeps_are_refused_and_nothing_is_lost(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (host_operations, host_ring):
-        monkeypatch.setattr(module, "OPERATIONS_MAX", 20)
+    monkeypatch.setattr(host_ring, "OPERATIONS_MAX", 20)
     async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
         comms = await cluster.job("j", 2)
         works = [comms[0].all_reduce(np.full(1, number, np.int32)) for number in range(20)]
@@ -437,7 +435,7 @@ async def test_thousands_of_operations_learn_why_they_failed(runtime_dir: Path) 
     """Told once for all: thousands of messages would not fit into the daemon's bounded output."""
     async with open_cluster(runtime_dir, 2, **SMALL) as cluster:
         comms = await cluster.job("j", 2)
-        works = [comms[0].all_reduce(np.ones(1, np.int32)) for _ in range(host_operations.OPERATIONS_MAX)]
+        works = [comms[0].all_reduce(np.ones(1, np.int32)) for _ in range(host_ring.OPERATIONS_MAX)]
         while ring_of(cluster, 0, "j")["operations_queued"] < len(works):
             comms[0].channel.pump()
             await trio.lowlevel.checkpoint()

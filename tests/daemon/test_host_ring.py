@@ -8,17 +8,30 @@ from functools import partial
 
 import pytest
 
+from inaproto.core.host.events import Answered, JobFailed, JoinDenied, JoiningFailed, Said
+from inaproto.core.host.hearing import HEARD_OF_MAX
+from inaproto.core.host.link import Link
+from inaproto.core.host.view import Phase
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.core.plan.reduction_plan import ReductionPlan
-from inaproto.daemon.host.attachment import HEARD_OF_MAX
 from inaproto.daemon.host.local_rank import LocalRank
-from inaproto.daemon.host.operations import Phase
 from inaproto.daemon.host.ring import HostRing
 from inaproto.errors import JobError, JoinRefused, RankLost
 from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.units import Instant
 from inaproto.wire.client_messages import DonePath, Join
-from inaproto.wire.control_messages import Broken, Gone, Halt, Halted, Message, Ready, Regrouped, Ring
+from inaproto.wire.control_messages import (
+    Broken,
+    Gone,
+    Halt,
+    Halted,
+    Member,
+    Message,
+    Ready,
+    Regrouped,
+    Ring,
+    Start,
+)
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery_orders import fabric_of
@@ -57,12 +70,13 @@ class Host:
     def __init__(self, cluster: MemoryCluster) -> None:
         fabric = fabric_of(cluster, 0)
         self.told: list[Message] = []
+        self.member: Member
         self.processes: list[Process] = []
         self.ring = HostRing(
             "j",
             settings=fabric.settings,
             nic=fabric.nic,
-            tell=self.told.append,
+            tell=self.hear,
             clock=lambda: Instant(0),
             log=lambda text: None,
             random_bits=lambda bits: 1,
@@ -72,15 +86,32 @@ class Host:
         self.processes.append(Process())
         join = Join(id=1, job="j", rank=number, size=size, key="", pid=100 + len(self.processes))
         rank = LocalRank(join, self.processes[-1], "h0")
-        self.ring.add(rank)
+        self.ring.add(rank, join.pid)
         return rank
+
+    def hear(self, message: Message) -> None:
+        """What the switch is told; but for the ranks that are announced to it."""
+        if isinstance(message, Member):
+            self.member = message
+        else:
+            self.told.append(message)
+
+    def halt(self, message: Halt) -> None:
+        self.ring.feed(Said(message))
+
+    def start(self, message: Start) -> None:
+        self.ring.feed(Said(message))
+
+    def connecting(self) -> list[Link]:
+        return [wait.link for wait in self.ring.take_connecting()]
 
     def answer(
         self, rank: LocalRank, ranks: Sequence[int], ring_id: int = 7, neighbours: int = 0
     ) -> list[LocalRank]:
         """The addresses of all ``neighbours`` are its own."""
-        message = self.ring.member_message(rank, 1)
+        message = self.member
         ring = Ring(
+            id=rank.join.pid,
             job="j",
             ring_id=ring_id,
             epoch=1,
@@ -91,7 +122,8 @@ class Host:
             peers=tuple(f"h{number}" for number in range(1 + neighbours)),
             ranks=(tuple(ranks), *((8 + number,) for number in range(neighbours))),
         )
-        return self.ring.answered(rank, ring, "boot")
+        self.ring.feed(Answered(ring, "boot"))
+        return self.ring.take_strangers()
 
     @property
     def gone(self) -> list[tuple[int, str]]:
@@ -120,7 +152,7 @@ def test_a_host_is_ready_once_when_all_its_ranks_are_answered() -> None:
         assert host.told == [Ready(job="j", rank=0)]
         host.answer(ranks[0], (0, 1, 2))
         assert len(host.told) == 1
-        host.ring.start()
+        host.start(Start(job="j", ring_id=7))
         assert all(process.has_joined for process in host.processes)
 
     on_a_host(scenario)
@@ -132,9 +164,8 @@ def test_a_host_with_neighbours_is_ready_when_its_queue_pairs_are_connected() ->
     def scenario(host: Host) -> None:
         host.answer(host.join(0), (0,), neighbours=1)
         assert (host.ring.phase, host.told) == (Phase.CONNECTING, [])
-        [link] = host.ring.take_connecting()
-        assert link is not None
-        assert host.ring.take_connecting() == [], "one waits for it"
+        [link] = host.connecting()
+        assert host.connecting() == [], "one waits for it"
         host.ring.connected(link)
         assert host.told == [Ready(job="j", rank=0)]
 
@@ -147,19 +178,17 @@ def test_queue_pairs_that_are_not_connected_break_their_ring_in_words() -> None:
 
     def scenario(host: Host) -> None:
         host.answer(host.join(0), (0,), neighbours=1)
-        [link] = host.ring.take_connecting()
-        assert link is not None
+        [link] = host.connecting()
         host.ring.completed(flushed(host.ring.queue_pairs[1]))
         assert host.told == []
         host.ring.connected(link, "10.0.0.2 does not answer")
         [broken] = host.told
         assert isinstance(broken, Broken)
         assert "10.0.0.2 does not answer" in broken.reason
-        host.ring.halt(Halt(job="j", ring_id=7, path="switch", reason=broken.reason))
+        host.halt(Halt(job="j", ring_id=7, path="switch", reason=broken.reason))
 
         host.answer(next(iter(host.ring.ranks.values())), (0,), ring_id=8, neighbours=1)
-        [link] = host.ring.take_connecting()
-        assert link is not None
+        [link] = host.connecting()
         host.ring.completed(flushed(host.ring.queue_pairs[1]))
         host.ring.connected(link)
         broken = host.told[-1]
@@ -173,9 +202,8 @@ def test_a_link_of_a_ring_that_has_ended_says_nothing() -> None:
     def scenario(host: Host) -> None:
         rank = host.join(0)
         host.answer(rank, (0,), neighbours=1)
-        [link] = host.ring.take_connecting()
-        assert link is not None
-        host.ring.halt(Halt(job="j", ring_id=7, path="switch", reason="test"))
+        [link] = host.connecting()
+        host.halt(Halt(job="j", ring_id=7, path="switch", reason="test"))
         host.ring.connected(link)
         host.answer(rank, (0,), ring_id=8, neighbours=1)
         host.ring.connected(link)
@@ -197,7 +225,7 @@ def test_a_ring_that_was_made_with_a_process_that_is_gone_fails_alone() -> None:
         host.answer(third, (0, 1, 2))
         assert host.ring.phase is Phase.JOINING
         error = RankLost("rank 0 is lost")
-        host.ring.fail_joining(7, error)
+        host.ring.feed(JoiningFailed(7, error))
         assert [process.errors for process in host.processes] == [[], [error], [error], []]
         assert list(host.ring.ranks.values()) == [new]
         again = [host.join(1), host.join(2)]
@@ -227,7 +255,8 @@ def test_a_rank_without_which_the_ring_was_made_is_given_back() -> None:
         assert host.answer(first, (0,)) == [late]
         assert list(host.ring.ranks) == [0]
         assert not late.has_ended
-        assert host.told == [Ready(job="j", rank=0)]
+        reason = "its job has begun without it; it asks again"
+        assert host.told == [Ready(job="j", rank=0), Gone(job="j", rank=2, reason=reason)]
 
     on_a_host(scenario)
 
@@ -249,7 +278,7 @@ def test_the_switch_hears_first_of_the_rank_that_died_then_of_those_beside_it(is
         for rank in ranks:
             host.answer(rank, (0, 1, 2))
         if is_running:
-            host.ring.start()
+            host.start(Start(job="j", ring_id=7))
         host.ring.gone(ranks[1], "it ended")
         told = "rank 1 (h0, pid 102) of job 'j' is lost: it ended"
         assert host.gone == [(1, "it ended"), (0, told), (2, told)]
@@ -264,9 +293,9 @@ def test_a_rank_that_was_refused_for_its_size_does_not_change_the_slots_of_a_cha
 
     def scenario(host: Host) -> None:
         wrong, right = host.join(0, size=7), host.join(1, size=2)
-        host.ring.refused(wrong, JoinRefused("it says the job has 7 ranks"))
+        host.ring.feed(JoinDenied(wrong.join.pid, JoinRefused("it says the job has 7 ranks")))
         host.answer(right, (1,))
-        host.ring.halt(Halt(job="j", ring_id=7, path="chain", reason="test"))
+        host.halt(Halt(job="j", ring_id=7, path="chain", reason="test"))
         halted = host.told[-1]
         assert isinstance(halted, Halted)
         slot_bytes = Accumulators(ReductionPlan.flat(2)).slot_bytes(3 * 256 - INA_HEADER_BYTES)
@@ -282,7 +311,7 @@ def test_a_plan_that_no_chain_can_follow_ends_its_job_and_nothing_else(plan: str
 
     def scenario(host: Host) -> None:
         host.join(0)
-        host.ring.halt(Halt(job="j", ring_id=7, path="chain", reason="test", plan=plan))
+        host.halt(Halt(job="j", ring_id=7, path="chain", reason="test", plan=plan))
         [process] = host.processes
         [error] = process.errors
         assert isinstance(error, JoinRefused)
@@ -299,22 +328,21 @@ def test_a_host_does_not_remember_all_jobs_whose_end_it_is_not_told() -> None:
     async def run(cluster: MemoryCluster) -> None:
         await cluster.job("warm-up", 1)
         fabric = fabric_of(cluster, 0)
-        link = Host(cluster).ring
-        rank = LocalRank(Join(id=1, job="j", rank=0, size=1, key="", pid=1), Process(), "h0")
-        link.add(rank)
-        member = link.member_message(rank, 1)
+        host = Host(cluster)
+        host.join(0, 1)
+        member, hearing = host.member, fabric._hearing
         answer = Ring(job="", ring_id=0, epoch=1, ring_key=1, position=0, successor=member.into,
                       predecessor=member.out, peers=("h0",), ranks=((0,),))  # fmt: skip
         for ring_id in range(HEARD_OF_MAX + 10):
             fabric._handle(replace(answer, job=f"j{ring_id}", ring_id=ring_id))
         fabric._handle(replace(answer, job="j10", ring_id=1))
         fabric._handle(replace(answer, job="new", ring_id=2))
-        assert len(fabric._heard_of) == HEARD_OF_MAX
-        assert not fabric._has_heard_of("j9", 9)
-        assert fabric._has_heard_of("j10", 1), "this one was heard of again"
-        assert not fabric._has_heard_of("j11", 11)
-        assert fabric._has_heard_of("j12", 12)
-        link.close()
+        assert len(hearing) == HEARD_OF_MAX
+        assert not hearing.has_heard_of("j9", 9)
+        assert hearing.has_heard_of("j10", 1), "this one was heard of again"
+        assert not hearing.has_heard_of("j11", 11)
+        assert hearing.has_heard_of("j12", 12)
+        host.ring.close()
 
     run_world("heard of", run, hosts=1)
 
@@ -326,9 +354,9 @@ def test_a_process_that_joined_anew_is_withdrawn_with_the_link_that_a_failed_rin
         old, _ = host.join(0), host.join(1)
         host.ring.gone(old, "it ended")
         host.join(0)
-        host.ring.halt(Halt(job="j", ring_id=7, path="ring", reason="", plan=""))  # said before it heard that
+        host.halt(Halt(job="j", ring_id=7, path="ring", reason="", plan=""))  # said before it heard that
         assert host.ring.phase is Phase.HALTED
-        host.ring.fail(RankLost("rank 0 is lost"))
+        host.ring.feed(JobFailed(RankLost("rank 0 is lost")))
         assert [len(process.errors) for process in host.processes] == [0, 1, 1]
         assert host.gone == [(0, "it ended"), (0, "rank 0 is lost"), (1, "rank 0 is lost")]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from inaproto.daemon.host.operations import Phase
+from inaproto.core.host.events import Answered, Said
+from inaproto.core.host.view import Phase
 from inaproto.ports import Completion, CompletionKind, Status
-from inaproto.wire.control_messages import Broken, Halt, Halted, Ready, Ring
+from inaproto.wire.control_messages import Broken, Halt, Halted, Ready, Ring, Start
 from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
 from tests.daemon.test_host_ring import Host, on_a_host
 
@@ -19,7 +21,7 @@ flushed = partial(Completion, kind=CompletionKind.RECEIVE_IMM, wr_id=0, status=S
 def connecting(host: Host) -> None:
     """It has links for both rings, and was told of both: all addresses are its own."""
     rank = host.join(0)
-    host.ring.halt(Halt(job="j", ring_id=BASE_RING - 1, path="shared", reason=""))
+    host.halt(Halt(job="j", ring_id=BASE_RING - 1, path="shared", reason=""))
     [halted] = host.told
     assert isinstance(halted, Halted)
     ring = Ring(
@@ -38,22 +40,25 @@ def connecting(host: Host) -> None:
         ina_predecessor=halted.ina_out,
     )
     host.told.clear()
-    host.ring.answered(rank, ring, "boot")
+    host.ring.feed(Answered(replace(ring, id=rank.join.pid), "boot"))
 
 
 def connected(host: Host) -> None:
     connecting(host)
-    for link in host.ring.take_connecting():
-        link.wait.is_under_way = False
+    for link in host.connecting():
         host.ring.connected(link)
     assert host.told == [Ready(job="j", rank=0)]
     host.told.clear()
 
 
+def start(host: Host, ina_ring_id: int = INA_RING, *, parked: bool = False) -> None:
+    host.start(Start(job="j", ring_id=BASE_RING, ina_ring_id=ina_ring_id, ina_parked=parked))
+
+
 def test_a_host_is_ready_when_both_of_its_links_are_connected() -> None:
     def scenario(host: Host) -> None:
         connecting(host)
-        first, second = host.ring.take_connecting()
+        first, second = host.connecting()
         assert len(set(host.ring.queue_pairs)) == 4
         host.ring.connected(second)
         assert host.told == []
@@ -66,7 +71,7 @@ def test_a_host_is_ready_when_both_of_its_links_are_connected() -> None:
 def test_the_ring_in_the_switches_stands_from_the_start_on_if_they_have_it() -> None:
     def scenario(host: Host) -> None:
         connected(host)
-        host.ring.start(INA_RING)
+        start(host)
         status = host.ring.status()
         assert (status["path"], status["ring_id"], status["ina_ring_id"]) == ("shared", BASE_RING, INA_RING)
 
@@ -77,7 +82,7 @@ def test_a_link_for_a_ring_that_the_switches_refuse_is_given_back_and_not_heard_
     def scenario(host: Host) -> None:
         connected(host)
         *_, ina = host.ring.queue_pairs
-        host.ring.start(0)
+        start(host, 0)
         assert len(host.ring.queue_pairs) == 2
         host.ring.completed(flushed(ina))
         assert host.told == []
@@ -91,7 +96,7 @@ def test_a_link_for_a_ring_that_the_switches_refuse_is_given_back_and_not_heard_
 def test_a_connection_of_either_ring_that_fails_ends_both(at: int) -> None:
     def scenario(host: Host) -> None:
         connected(host)
-        host.ring.start(INA_RING)
+        start(host)
         host.ring.completed(flushed(host.ring.queue_pairs[at]))
         [broken] = host.told
         assert isinstance(broken, Broken)
@@ -106,9 +111,9 @@ def test_rings_that_broke_just_before_the_start_stay_broken() -> None:
     def scenario(host: Host) -> None:
         connected(host)
         host.ring.completed(flushed(host.ring.queue_pairs[3]))
-        host.ring.start(INA_RING)
+        start(host)
         assert [type(word) for word in host.told] == [Broken]
-        host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
+        host.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
         assert [type(word) for word in host.told] == [Broken, Halted]
         assert host.ring.phase is Phase.HALTED
 
@@ -118,8 +123,8 @@ def test_rings_that_broke_just_before_the_start_stay_broken() -> None:
 def test_a_ring_alone_follows_one_of_two() -> None:
     def scenario(host: Host) -> None:
         connected(host)
-        host.ring.start(INA_RING)
-        host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="chain", reason="no room"))
+        start(host)
+        host.halt(Halt(job="j", ring_id=BASE_RING, path="chain", reason="no room"))
         [halted] = host.told
         assert isinstance(halted, Halted)
         assert (halted.ina_out, halted.ina_into) == (None, None)
@@ -134,13 +139,13 @@ def test_a_ring_alone_follows_one_of_two() -> None:
 def test_a_ring_is_parked_and_stands_again_with_all_its_links() -> None:
     def scenario(host: Host) -> None:
         connected(host)
-        host.ring.start(INA_RING)
+        start(host)
         queue_pairs = host.ring.queue_pairs
-        host.ring.park(InaPark(job="j", ring_id=INA_RING, epoch=3))
+        host.ring.feed(Said(InaPark(job="j", ring_id=INA_RING, epoch=3)))
         assert host.told == [InaParked(job="j", rank=0, ring_id=INA_RING, epoch=3, messages=0)]
         status = host.ring.status()
         assert (status["is_parked"], status["ina_ring_id"]) == (True, INA_RING)
-        host.ring.ina_stands(InaStands(job="j", ring_id=INA_RING, epoch=4, pool="shared@spine1"))
+        host.ring.feed(Said(InaStands(job="j", ring_id=INA_RING, epoch=4, pool="shared@spine1")))
         assert not host.ring.status()["is_parked"]
         assert host.ring.queue_pairs == queue_pairs
 
@@ -150,10 +155,10 @@ def test_a_ring_is_parked_and_stands_again_with_all_its_links() -> None:
 def test_a_ring_may_begin_parked() -> None:
     def scenario(host: Host) -> None:
         connected(host)
-        host.ring.start(INA_RING, parked=True)
+        start(host, parked=True)
         assert host.ring.status()["is_parked"]
         assert len(host.ring.queue_pairs) == 4
-        host.ring.ina_stands(InaStands(job="j", ring_id=INA_RING, epoch=4))
+        host.ring.feed(Said(InaStands(job="j", ring_id=INA_RING, epoch=4)))
         assert not host.ring.status()["is_parked"]
         assert host.told == []
 
@@ -164,13 +169,13 @@ def test_a_ring_may_begin_parked() -> None:
 def test_what_is_said_of_another_ring_changes_nothing(*, is_halted: bool) -> None:
     def scenario(host: Host) -> None:
         connected(host)
-        host.ring.start(INA_RING)
+        start(host)
         if is_halted:
-            host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
+            host.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
         host.told.clear()
         ring_id = INA_RING + (not is_halted)
-        host.ring.park(InaPark(job="j", ring_id=ring_id, epoch=3))
-        host.ring.ina_stands(InaStands(job="j", ring_id=ring_id, epoch=4))
+        host.ring.feed(Said(InaPark(job="j", ring_id=ring_id, epoch=3)))
+        host.ring.feed(Said(InaStands(job="j", ring_id=ring_id, epoch=4)))
         assert host.told == []
 
     on_a_host(scenario)
@@ -179,9 +184,9 @@ def test_what_is_said_of_another_ring_changes_nothing(*, is_halted: bool) -> Non
 def test_a_ring_that_ends_while_it_is_parked_is_followed_by_another() -> None:
     def scenario(host: Host) -> None:
         connected(host)
-        host.ring.start(INA_RING)
-        host.ring.park(InaPark(job="j", ring_id=INA_RING, epoch=3))
-        host.ring.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
+        start(host)
+        host.ring.feed(Said(InaPark(job="j", ring_id=INA_RING, epoch=3)))
+        host.halt(Halt(job="j", ring_id=BASE_RING, path="shared", reason="it broke"))
         assert isinstance(host.told[-1], Halted)
         assert len(host.ring.queue_pairs) == 4
 

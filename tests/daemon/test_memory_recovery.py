@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.core.host.events import NicRefused
 from inaproto.core.rendezvous.events import RendezvousConfig
 from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.switch import control_plane
@@ -118,7 +119,7 @@ async def lose_a_fabric(cluster: MemoryCluster, draws: random.Random) -> None:
 async def break_a_queue_pair(cluster: MemoryCluster, draws: random.Random) -> None:
     fabric = daemon(cluster, draws.randrange(len(cluster.hosts))).fabric
     for ring in fabric.rings() if fabric is not None else ():
-        ring._break("the queue pair failed")
+        ring.feed(NicRefused("the queue pair failed"))
 
 
 def daemon(cluster: MemoryCluster, host: int) -> HostDaemon:

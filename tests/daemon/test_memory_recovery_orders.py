@@ -14,6 +14,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.core.host.events import NicRefused
 from inaproto.daemon.host.attachment import Fabric
 from inaproto.daemon.host.ring import HostRing
 from inaproto.errors import JobError
@@ -120,7 +121,7 @@ def test_a_job_that_failed_is_over_for_one_that_never_heard_of_its_last_ring(
         await reduce_once(comms)
         arm()
         for ring in fabric_of(cluster, 0).rings():
-            ring._break("the queue pair failed")
+            ring.feed(NicRefused("the queue pair failed"))
         await trio.sleep(0.02)
         await cluster.hosts[2].crash()
         with trio.fail_after(20), pytest.raises(JobError, match=r"rank 2 \(h2, "):

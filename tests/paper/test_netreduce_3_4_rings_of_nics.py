@@ -16,6 +16,7 @@ import pytest
 import trio
 
 import inaproto
+from inaproto.core.host.events import NicRefused
 from inaproto.wire.ina_header import Dtype
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.parallel_hosts import MACHINES, connect_machines, host_of
@@ -109,7 +110,7 @@ async def fall_back(cluster: MemoryCluster, ring: int) -> None:
     """A ring that breaks twice where it is goes on without the switch, for a while."""
     (broken,) = fabric_of(cluster, host_of(0, ring, 2)).rings()
     for recoveries in (1, 2):
-        broken._break("a queue pair failed")
+        broken.feed(NicRefused("a queue pair failed"))
         await trio.sleep(0.05)
         for machine in (0, 1):
             (state,) = daemon(cluster, host_of(machine, ring, 2)).status()["rings"]

@@ -83,9 +83,10 @@ class Gathering:
         if self._wait is None and self.waiting:
             self._wait = _Wait(now, now)
 
-    def waited(self, now: Instant) -> int:
-        """For how long, in nanoseconds; 0 if nobody waits for ranks here."""
-        return 0 if self._wait is None else now - self._wait.since
+    @property
+    def since(self) -> Instant | None:
+        """When the wait began; None if nobody waits for ranks here."""
+        return None if self._wait is None else self._wait.since
 
     def woke(self, now: Instant) -> list[Stalled | Overdue]:
         """What the clock says of the wait; the operation as the lowest of those ranks called it."""

@@ -19,11 +19,12 @@ from typing import Any
 
 import trio
 
+from inaproto.core.host.hearing import Hearing
+from inaproto.core.host.view import Phase
 from inaproto.daemon.host.link_probing import LinkProbing
+from inaproto.daemon.host.link_waits import Connecting
 from inaproto.daemon.host.local_rank import LocalRank, Owner
-from inaproto.daemon.host.operations import Phase
 from inaproto.daemon.host.ring import HostRing
-from inaproto.daemon.host.ring_link import RingLink, TreeLink
 from inaproto.daemon.host.totals import HostTotals
 from inaproto.daemon.host.turns import TurnsOf, no_turns
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
@@ -34,7 +35,6 @@ from inaproto.errors import (
     FabricLost,
     InvariantBroken,
     JoinRefused,
-    SwitchUnreachable,
 )
 from inaproto.ports import Nic, PortClosed, QpAttributes, RandomBits
 from inaproto.units import US, Instant, S
@@ -63,8 +63,6 @@ from inaproto.wire.sharing_messages import PeerWord, SharingAskPeer, SharingTell
 HEARTBEAT_S = 2.0
 DEAD_S = 10.0
 NIC_CLOSE_S = 0.5
-HEARD_OF_MAX = 4096
-"""Jobs whose rings are remembered: more than can be under way."""
 LAST_WORDS_S = 0.25
 """How long a lost link waits for the control channel to say why: a switch that stops closes both."""
 
@@ -100,15 +98,9 @@ class Fabric:
         self._nic = nic
         self._ids = count(2)
         self._rings: list[HostRing] = []
-        self._asked: dict[int, LocalRank] = {}
-        """By the id of the request that announced them."""
         self._regrouping: dict[int, Owner] = {}
         """Who waits for the answer to that request."""
-        self._heard_of: dict[str, int] = {}
-        """The last ring of each job that it was told of, until it is told that the job is over.
-
-        It is not told of all ends: what it does not hear of any more makes room for others.
-        """
+        self._hearing = Hearing(welcome.boot_id)
         self._by_qpn: dict[int, HostRing] = {}
         self._heard = trio.current_time()
         self._submitted = trio.Event()
@@ -152,7 +144,7 @@ class Fabric:
             raise InvariantBroken("a rank joins through a fabric that has ended")
         for ring in self._of_job(join.job):
             for other in list(ring.ranks.values()):
-                if ring.may_have_orphans and other.owner.process_is_gone():
+                if ring.core.may_have_orphans and other.owner.process_is_gone():
                     ring.gone(other, "its process closed the connection")  # heard after its successor
         for ring in self._of_job(join.job):
             holder = ring.ranks.get(join.rank)
@@ -164,7 +156,7 @@ class Fabric:
     def _announce_new(self, rank: LocalRank) -> LocalRank:
         """Put it to the ranks of its job that are gathering here, or begin to gather."""
         join = rank.join
-        ring = next((ring for ring in self._of_job(join.job) if ring.is_gathering), None)
+        ring = next((ring for ring in self._of_job(join.job) if ring.core.is_gathering), None)
         if ring is None:
             ring = HostRing(
                 join.job,
@@ -180,32 +172,15 @@ class Fabric:
             )
             self._rings.append(ring)
             self._serve(ring)
-        ring.add(rank)
-        self._announce(ring, rank)
+        ring.add(rank, next(self._ids))
         return rank
 
     def rejoin(self, ring: HostRing) -> None:
         """Announce ranks that waited for a switch in the middle of their job; or that they ended since."""
-        for word in ring.last_words:
-            self._tell(word)
-        if ring.last_words:
-            return
-        try:
-            ring.rejoin(self._nic, self._tell)
-        except JoinRefused as error:
-            for word in ring.gone_messages(str(error)):
-                self._tell(word)
-            ring.fail(error)
-            return
-        self._rings.append(ring)
-        self._serve(ring)
-        for rank in ring.ranks.values():
-            self._announce(ring, rank)
-
-    def _announce(self, ring: HostRing, rank: LocalRank) -> None:
-        request = next(self._ids)
-        self._asked[request] = rank
-        self._tell(ring.member_message(rank, request))
+        ring.rejoin(self._nic, self._tell, lambda: next(self._ids))
+        if ring.phase is not Phase.ENDED:
+            self._rings.append(ring)
+            self._serve(ring)
 
     def _serve(self, ring: HostRing) -> None:
         """Its completions are those of its present queue pairs."""
@@ -253,8 +228,6 @@ class Fabric:
             self._stream.send_nowait(message)
 
     def _forget_ended(self) -> None:
-        for request in [key for key, rank in self._asked.items() if rank.has_ended]:
-            del self._asked[request]
         ended = [ring for ring in self._rings if ring.phase is Phase.ENDED]
         if ended:
             self._rings = [ring for ring in self._rings if ring not in ended]
@@ -289,7 +262,7 @@ class Fabric:
         self.has_ended = True
         if not self.lost:  # it is this daemon that ends
             for ring in self.rings():
-                ring.stop("its host daemon was stopped")
+                ring.close()
         error = FabricLost(
             f"host {self.settings.name} has lost its switch: {self.lost}; join again when it is back"
         )
@@ -311,52 +284,25 @@ class Fabric:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Ring(id=id):
-                self._answered(id, message)
-            case Start(job=job, ring_id=ring_id):
-                for ring in self._of_job(job):
-                    if ring.ring_id == ring_id:
-                        ring.start(
-                            message.ina_ring_id,
-                            parked=message.ina_parked,
-                            pool=message.ina_pool,
-                            stand=message.ina_epoch,
-                        )
-                self.submitted()  # operations that waited for the ring have deadlines from now on
-            case Halt(job=job, ring_id=ring_id):
-                rings = self._of_job(job)
-                in_it = [ring for ring in rings if ring.ring_id == ring_id]
-                for ring in in_it if self._has_heard_of(job, ring_id) else in_it or rings:
-                    ring.halt(message)
-                    self._serve(ring)
-            case InaPark(job=job):
-                for ring in self._of_job(job):
-                    ring.park(message)
-            case InaStands(job=job):
-                for ring in self._of_job(job):
-                    ring.ina_stands(message)
-            case JobStatus(job=job):
-                for ring in self._of_job(job):
-                    ring.status_of_job(message)
-            case Failed():
-                self._job_failed(message)
-            case Closed(job=job, ring_id=ring_id):
-                self._is_over(job, ring_id)
-                for ring in self._of_job(job):
-                    if ring.is_of(ring_id):
-                        ring.closed()
             case Error(code=code) if code == SWITCH_AWAY:
                 self._lose(message.message)
             case Regrouped(id=id) if id in self._regrouping:
                 self._regrouping.pop(id).regrouped(message)
             case Error(of=of) if of in self._regrouping:
                 self._regrouping.pop(of).regroup_refused(job_error(message))
-            case Error(of=of):
-                rank = self._asked.get(of)
-                if rank is not None and rank.ring is not None and rank.ring.phase is Phase.JOINING:
-                    rank.ring.refused(rank, job_error(message))
-                else:
+            case Error():
+                if not self._heard_by(message, self.rings()):
                     log.warning("the switch answers: %s: %s", message.code, message.message)
+            case Failed(job=job):
+                log.warning("job %s: %s", job, job_error(message))
+                self._heard_by(message, self._of_job(job))
+            case Start(job=job):
+                self._heard_by(message, self._of_job(job))
+                self.submitted()  # operations that waited for the ring have deadlines from now on
+            case Ring(job=job) | Halt(job=job) | JobStatus(job=job) | Closed(job=job):
+                self._heard_by(message, self._of_job(job))
+            case InaPark(job=job) | InaStands(job=job):
+                self._heard_by(message, self._of_job(job))
             case SharingAskPeer() | SharingTellPeer():
                 self._heard_of_peer(message)
             case LinkProbe() | LinkProbeWord():
@@ -369,75 +315,35 @@ class Fabric:
             case _:
                 log.warning("the switch sends a message %r that is not for hosts", message.TYPE)
 
-    def _has_heard_of(self, job: str, ring_id: int) -> bool:
-        """Whether this fabric was told of that ring, which ends: ranks that gather here are not of it.
-
-        Else ranks came back to it by this fabric, and do not know of it.
-        """
-        return self._heard_of.get(job) == ring_id
-
-    def _is_over(self, job: str, ring_id: int) -> bool:
-        """Whether this fabric was told of that ring, whose end is that of its job."""
-        is_known = self._has_heard_of(job, ring_id)
-        if is_known:
-            del self._heard_of[job]
-        return is_known
-
     def _of_job(self, job: str) -> list[HostRing]:
         return [ring for ring in self.rings() if ring.job == job]
 
-    def _answered(self, request: int, message: Ring) -> None:
-        self._heard_of.pop(message.job, None)
-        self._heard_of[message.job] = message.ring_id
-        while len(self._heard_of) > HEARD_OF_MAX:
-            del self._heard_of[next(iter(self._heard_of))]
-        rank = self._asked.get(request)
-        if rank is None or rank.ring is None:
-            return
-        ring = rank.ring
-        strangers = ring.answered(rank, message, self.welcome.boot_id)
-        for link in ring.take_connecting():
-            if self._nursery is not None:
-                self._nursery.start_soon(self._connect, ring, link)
-        for stranger in strangers:
-            self._tell(stranger.gone_message("its job has begun without it; it asks again"))
-            self._asked = {key: other for key, other in self._asked.items() if other is not stranger}
-            try:
-                self._announce_new(stranger)
-            except JoinRefused as error:
-                stranger.fail(error)
+    def _heard_by(self, message: Message, rings: list[HostRing]) -> bool:
+        """Tell those of ``rings`` whom the message concerns; whether it concerns any."""
+        routed = self._hearing.heard(message, [ring.core for ring in rings])
+        for number, event in routed:
+            ring = rings[number]
+            ring.feed(event)
+            self._serve(ring)
+            for wait in ring.take_connecting():
+                if self._nursery is not None:
+                    self._nursery.start_soon(self._connect, ring, wait)
+            for stranger in ring.take_strangers():
+                try:
+                    self._announce_new(stranger)
+                except JoinRefused as error:
+                    stranger.fail(error)
+        return bool(routed)
 
-    def _job_failed(self, failed: Failed) -> None:
-        """The ranks of the ring that failed; one that is joining belongs to the job's next life.
-
-        A rank that is joining has no ring: its join is refused by an ``Error``, or the switch ends.
-        """
-        error = job_error(failed)
-        log.warning("job %s: %s", failed.job, error)
-        ends = isinstance(error, SwitchUnreachable)  # in good order
-        is_known = self._is_over(failed.job, failed.ring_id)
-        for ring in self._of_job(failed.job):
-            in_ring = ring.phase is not Phase.JOINING
-            in_ring |= ring.has_come_back
-            concerned = ring.is_of(failed.ring_id) if failed.ring_id else in_ring or ends
-            if concerned and ends:
-                ring.lose_fabric(error)
-            elif concerned:
-                ring.fail(error)
-            elif failed.ring_id and not is_known and ring.ring_id is None:
-                ring.lose(error)  # announced again, before they had started
-            elif failed.ring_id:
-                ring.fail_joining(failed.ring_id, error)
-
-    async def _connect(self, ring: HostRing, link: RingLink | TreeLink) -> None:
+    async def _connect(self, ring: HostRing, wait: Connecting) -> None:
         try:
-            await link.wait.wait(link.connecting)
+            await wait.wait()
         except PortClosed:  # of which whoever waits for completions hears too
             return
         except FabricError as error:
-            ring.connected(link, str(error))
+            ring.connected(wait.link, str(error))
         else:
-            ring.connected(link)
+            ring.connected(wait.link)
 
     async def _complete(self) -> None:
         """Step the rings by what the NIC has completed."""

@@ -17,12 +17,10 @@ from inaproto.errors import JobError
 from inaproto.ports import Nic
 from inaproto.units import Instant
 from inaproto.wire.client_messages import AllReduce, DonePath, Join
-from inaproto.wire.control_messages import Gone, Regrouped
+from inaproto.wire.control_messages import Regrouped
 
 if TYPE_CHECKING:
     from inaproto.daemon.host.ring import HostRing
-
-REASON_CHARACTERS_MAX = 1000
 
 
 class Owner(Protocol):
@@ -53,8 +51,8 @@ class LocalRank:
         self.segments: dict[int, SharedBuffer] = {}
         self.tensors: dict[int, Tensor] = {}
         """Of the all-reduces that it has called and that have not ended."""
-        self.left_after: int | None = None
-        """All-reduces that it called before it left; None while it is in the job."""
+        self.has_left = False
+        """In good order: it has all its results and calls no more."""
         self.has_ended = False
         self._host = host
         self._called = 0
@@ -66,15 +64,6 @@ class LocalRank:
     def number(self) -> int:
         """Its rank in the job."""
         return self.join.rank
-
-    @property
-    def place(self) -> str:
-        """As the switch names it."""
-        return f"rank {self.number} ({self._host}, pid {self.join.pid})"
-
-    @property
-    def has_left(self) -> bool:
-        return self.left_after is not None
 
     def call(self, request: AllReduce, now: Instant, operations_max: int) -> Operation:
         """Take its next all-reduce. Raises ``JobError`` for what no client library asks."""
@@ -92,14 +81,6 @@ class LocalRank:
     def done(self, op_index: int, path: DonePath, now: Instant) -> None:
         """Its tensor holds the result."""
         self.owner.operation_done(op_index, path, now - self.tensors.pop(op_index).since)
-
-    def leave(self) -> None:
-        """It has all its results and calls no more."""
-        self.left_after = self._called
-
-    def gone_message(self, reason: str) -> Gone:
-        """That it is lost to its job."""
-        return Gone(job=self.join.job, rank=self.number, reason=reason[:REASON_CHARACTERS_MAX])
 
     # --- memory
 

@@ -1,62 +1,69 @@
-"""The ring of a job on one host, from its first rank's joining to its last one's leaving (NetReduce 3.1).
+"""Drives a host in a job (:mod:`inaproto.core.host.job`): memory of processes, NIC, switch, turns and log.
 
-The members of a ring are hosts. The ranks that a host has of a job (:mod:`inaproto.daemon.host.local_rank`)
-share one link; their operations are carried out by :mod:`inaproto.daemon.host.operations`.
-
-The ring may end and be followed by another (:mod:`inaproto.core.host.recovery`): the queue pairs failed, a
-switch restarted, an accelerator refused. The host is then halted, says how far it is, gets queue pairs for
-the next ring, and its operations go on there, on the path that the switch names. A host that has lost the
-switch altogether waits for it, and announces its ranks again with their progress.
-
-Invariants: calls never block and never wait; whatever ends it ends it once, tells the owner of each rank
-once, and gives queue pairs and memory back. Until the first ring connects ranks come and go by themselves;
-from then on the loss of one is the end of all. A host whose ranks have left keeps everything until the ranks
-of all hosts have (``Closed``): its transport may still have to repeat what a neighbour lacks, or to
-acknowledge.
+Invariants: calls never block and never wait; what happens while orders are performed is dealt with after
+them; a NIC that refuses to send is given nothing more of the same orders, but results are taken; a fault of
+this program ends this job and no other.
 """
 
 from __future__ import annotations
 
+import traceback
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
+from typing import Any, Final, assert_never
 
-from inaproto.core.host.operations import Fail
-from inaproto.core.switch.ring_spec import SHARED_POOL
-from inaproto.daemon.host.links import HostLinks
-from inaproto.daemon.host.local_rank import REASON_CHARACTERS_MAX, LocalRank
-from inaproto.daemon.host.operations import IN_RING, OPERATIONS_MAX, Phase
+from inaproto.core.host import events
+from inaproto.core.host.config import HostConfig
+from inaproto.core.host.engines.host_tree import Fold, PostDown
+from inaproto.core.host.engines.hosts import Combine, PostSlot
+from inaproto.core.host.engines.two_paths import BASE, Bound, Drained, OnPath
+from inaproto.core.host.holdings import Holdings
+from inaproto.core.host.job import HostJob
+from inaproto.core.host.link import Link
+from inaproto.core.host.operations import (
+    OperationFailed,
+    Overdue,
+    PostMessage,
+    RingBroken,
+    Stalled,
+    TakeResult,
+    Woke,
+)
+from inaproto.core.host.view import Phase
+from inaproto.daemon.host.link_waits import Connecting, allocate
+from inaproto.daemon.host.local_rank import LocalRank
+from inaproto.daemon.host.ring_orders import ClientTensors
 from inaproto.daemon.host.totals import HostTotals
-from inaproto.daemon.host.turns import Turns
+from inaproto.daemon.host.turns import NoTurns, Turns
 from inaproto.daemon.settings.config import HostSettings
-from inaproto.errors import (
-    FabricError,
-    JobError,
-    JoinRefused,
-    LocalMisuse,
-    RankLost,
-)
-from inaproto.ports import (
-    Nic,
-    RandomBits,
-)
-from inaproto.units import MS, Instant
-from inaproto.wire.control_messages import (
-    Broken,
-    Gone,
-    Halt,
-    Halted,
-    Left,
-    Member,
-    Message,
-    Ring,
-)
-from inaproto.wire.ina_messages import InaStands
+from inaproto.errors import Blame, FabricError, InvariantBroken, JobError, JoinRefused, LocalMisuse
+from inaproto.ports import Completion, CompletionKind, Nic, QpAttributes, RandomBits, Status
+from inaproto.units import MS, PSN_BITS, Instant, OpIndex
+from inaproto.wire.client_messages import AllReduce, DonePath
+from inaproto.wire.control_messages import Gone, Message
 
-HALTS_SHOWN = 5
+OPERATIONS_MAX: Final = 4096
+"""All-reduces of a rank that have not ended."""
+_BY_NIC = (PostMessage, PostSlot, PostDown, events.PostReceive)
 
 
-class HostRing(HostLinks):
-    """The ranks of job ``job`` on this host, and their ring; ``tell`` sends a message to the switch.
+def host_config(job: str, settings: HostSettings) -> HostConfig:
+    return HostConfig(
+        job=job,
+        host=settings.name,
+        mtu=settings.mtu,
+        message_packets=settings.message_packets,
+        window_messages=settings.window_messages,
+        stall_ns=settings.stall_ms * MS,
+        timeout_ns=settings.operation_timeout_ms * MS,
+        recover_ns=settings.recover_ms * MS,
+        operations_max=OPERATIONS_MAX,
+    )
+
+
+class HostRing:
+    """The ranks of job ``job`` on this host, and their rings; ``tell`` sends a message to the switch.
 
     Raises ``JoinRefused`` when memory or the NIC's resources are short.
     """
@@ -72,376 +79,415 @@ class HostRing(HostLinks):
         log: Callable[[str], None],
         random_bits: RandomBits,
         turns: Turns | None = None,
-        hurry: Callable[[], None] | None = None,
+        hurry: Callable[[], None] = lambda: None,
         totals: HostTotals | None = None,
     ) -> None:
-        super().__init__(job, settings=settings, tell=tell, clock=clock, log=log, totals=totals)
-        self._turns = turns or self._turns
-        self._hurry = hurry or self._hurry
-        self._random_bits = random_bits
-        self._answers: dict[int, Ring] = {}
-        """By rank, of a ring that does not have the answers to all its ranks here yet."""
-        self._boot_id = ""
-        """Of the switch of its last ring."""
-        self._prepared_for: int | None = None
-        """Ring that it was told to make a link for, before its first one."""
-        self.last_words: list[Gone] = []
-        """Why its ranks ended while the host had no switch, which is to be told."""
-        self._open_links(nic, "switch", "")
-        self._to_await = []
-        self._unready = []
+        self.job = job
+        self.nic = nic
+        self.ranks: dict[int, LocalRank] = {}
+        """By number, ascending."""
+        self._turns = turns or NoTurns()
+        self._tell, self._clock, self._log, self._hurry = tell, clock, log, hurry
+        """``hurry``: what it waits for has a new, perhaps earlier, end."""
+        self._totals = totals or HostTotals()
+        self.core = HostJob(host_config(job, settings), self._turns.bind)
+        self._holdings = Holdings(
+            self.core,
+            allocate=allocate,
+            first_psn=lambda: random_bits(PSN_BITS),
+            attributes=QpAttributes(
+                mtu=settings.mtu,
+                timeout=settings.transport_timeout,
+                retry_count=settings.retry_count,
+                traffic_class=settings.traffic_class,
+            ),
+        )
+        self._connecting: list[Connecting] = []
+        """Waits for links of the present rings."""
+        self._unwatched: list[Connecting] = []
+        """Those that nobody waits in yet."""
+        self._strangers: list[LocalRank] = []
+        self._events: deque[events.HostEvent] = deque()
+        self._is_feeding = False
+        try:
+            opened = self._holdings.open(self.core.opening, nic)
+        except (LocalMisuse, FabricError, OSError) as error:
+            text = f"job {job!r}: host {settings.name} has no room for it: {error}"
+            raise JoinRefused(text) from None
+        self.feed(opened)
+
+    def __str__(self) -> str:
+        return str(self.core)
+
+    @property
+    def phase(self) -> Phase:
+        return self.core.phase
 
     @property
     def ring_id(self) -> int | None:
-        return self._prepared_for if self._ring is None else self._ring.ring_id
-
-    def is_of(self, ring_id: int) -> bool:
-        """Whether the end of that ring's job is the end of these ranks.
-
-        Those that came back are of their job's present ring, though they may not have heard of that.
-        """
-        return self.ring_id == ring_id or self._came_back
-
-    @property
-    def has_come_back(self) -> bool:
-        """Announced again after its host had lost the switch, and in no ring since."""
-        return self._came_back
-
-    @property
-    def is_gathering(self) -> bool:
-        """Its job has no ring yet: another rank may join it."""
-        return self.phase is Phase.JOINING and not self._has_started
-
-    @property
-    def may_have_orphans(self) -> bool:
-        """A process may have given up waiting for the others; nobody depends on it yet."""
-        return self.phase in (Phase.JOINING, Phase.CONNECTING) or (
-            self.phase is Phase.HALTED and not self._has_started
-        )
-
-    @property
-    def is_elastic(self) -> bool:
-        """The others may go on without a rank that is lost: then they fail in its name, not in their own."""
-        return any(rank.join.elastic for rank in self.ranks.values())
+        return self.core.ring_id
 
     @property
     def is_away(self) -> bool:
-        return self.phase is Phase.AWAY
+        return self.core.is_away
 
-    # --- joining
+    @property
+    def last_words(self) -> list[Gone]:
+        return self.core.last_words
 
-    def add(self, rank: LocalRank) -> None:
-        """A rank joins while the job gathers."""
+    @property
+    def deadline(self) -> Instant | None:
+        return self.core.deadline
+
+    @property
+    def queue_pairs(self) -> list[int]:
+        return [qpn for link in self._holdings.links.values() for qpn in link.qpns]
+
+    # --- what happens
+
+    def feed(self, event: events.HostEvent) -> None:
+        """It has happened: do what follows, and what follows of that."""
+        self._events.append(event)
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._is_feeding = False
+
+    def _step(self, event: events.HostEvent) -> None:
+        recoveries = self.core.recoveries
+        try:
+            actions = self.core.step(event, self._clock())
+        except (InvariantBroken, LocalMisuse) as fault:  # ours: this job must not go on, others may
+            self._faulted(fault)
+            return
+        self._totals.recoveries += self.core.recoveries - recoveries
+        if self._holdings.tensors is None and self.core.engine is not None:
+            self._holdings.tensors = ClientTensors([rank.tensors for rank in self.ranks.values()])
+        self._holdings.begin()
+        self._perform_all(actions)
+        if len(self.ranks) != len(self.core.ranks):
+            self.ranks = {number: rank for number, rank in self.ranks.items() if self.core.ranks.get(number)}
+        if self.core.is_binding:
+            self._hurry()
+
+    def _perform_all(self, actions: list[events.HostAction]) -> None:
+        """All of them, though the NIC may refuse to send: results that were taken must be taken."""
+        refused: FabricError | None = None
+        fault: Exception | None = None
+        for action in actions:
+            try:
+                if not (fault or (refused and isinstance(action, _BY_NIC))) or isinstance(action, _TOLD):
+                    self._perform(action)
+            except FabricError as error:
+                refused = refused or error
+            except (InvariantBroken, LocalMisuse) as error:
+                fault = error
+        if fault is not None:
+            self._faulted(fault)
+        elif refused is not None:
+            self.feed(events.NicRefused(str(refused)))
+
+    def _faulted(self, fault: Exception) -> None:
+        self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
+        self.feed(events.Faulted(str(fault)))
+
+    def _perform(self, action: events.HostAction) -> None:
+        match action:
+            case (
+                PostMessage() | TakeResult() | events.PostReceive() | PostSlot() | Combine() | OnPath()
+                | Fold() | PostDown()
+            ):  # fmt: skip
+                self._holdings.perform(action)
+            case events.Tell(message):
+                self._tell(message)
+            case events.AllReduceDone(op_index, path):
+                self._done(op_index, path)
+            case events.OpenLinks():
+                self._open(action)
+            case events.ConnectLink() | events.ConnectTree():
+                self._connect(action)
+            case events.CloseLinks() | events.CloseIna() | events.KeepResults():
+                self._holdings.on_links(action)
+                self._end_waits()
+            case events.SumLocally():
+                self._holdings.sum(action)
+            case events.BeginTurns() | events.EndTurns() | events.ParkTurns() | Bound() | Drained():
+                self._on_turns(action)
+            case events.Log(text):
+                self._log(text)
+            case Blame():
+                self._log(f"{self}: {action}")
+            case OperationFailed() | Stalled() | Overdue() | RingBroken() | events.Noted():
+                pass  # owners learn of it by what follows
+            case _:
+                self._on_ranks(action)
+
+    def _on_ranks(
+        self,
+        action: events.RanksBegun
+        | events.RankFailed
+        | events.RankClosed
+        | events.RankEnded
+        | events.AnnounceAgain
+        | events.LetGo
+        | events.Ended
+        | events.ForgetNic,
+    ) -> None:
+        match action:
+            case events.RanksBegun(ring_id):
+                for rank in self.ranks.values():
+                    rank.owner.joined(ring_id, OPERATIONS_MAX)
+            case events.RankFailed(number, error):
+                self.ranks[number].fail(error)
+            case events.RankClosed(number):
+                self.ranks[number].owner.rank_closed()
+            case events.RankEnded(number):
+                self.ranks[number].end()
+            case events.AnnounceAgain(number):
+                self.ranks[number].owner.announce_again()
+            case events.LetGo(number):
+                stranger = self.ranks.pop(number)
+                stranger.ring = None
+                self._strangers.append(stranger)
+            case events.ForgetNic():
+                for rank in self.ranks.values():
+                    rank.deregister()
+            case events.Ended():
+                self._holdings.sums.clear()
+                for rank in self.ranks.values():
+                    rank.end()
+            case _:
+                assert_never(action)
+
+    # --- links
+
+    def _open(self, order: events.OpenLinks) -> None:
+        try:
+            opened = self._holdings.open(order, self.nic)
+            if order.registers:
+                for rank in self.ranks.values():
+                    rank.register(self.nic)
+        except (LocalMisuse, FabricError, OSError) as error:
+            self._holdings.close_all()
+            self.feed(events.LinksRefused(str(error)))
+        else:
+            self.feed(opened)
+
+    def _connect(self, order: events.ConnectLink | events.ConnectTree) -> None:
+        try:
+            self._holdings.on_links(order)
+        except (LocalMisuse, ValueError) as error:
+            self.feed(events.LinkUnusable(str(error)))
+            return
+        path = BASE if isinstance(order, events.ConnectTree) else order.path
+        wait = Connecting(self._holdings.links[path], self.nic)
+        self._connecting.append(wait)
+        self._unwatched.append(wait)
+
+    def _end_waits(self) -> None:
+        """Nobody waits for links that were given back."""
+        for wait in [wait for wait in self._connecting if not wait.link.is_open]:
+            wait.end()
+            self._connecting.remove(wait)
+            if wait in self._unwatched:
+                self._unwatched.remove(wait)
+
+    def take_connecting(self) -> list[Connecting]:
+        """Once for each ring with neighbours: :meth:`connected` wants to hear what becomes of them."""
+        waits, self._unwatched = self._unwatched, []
+        return waits
+
+    def connected(self, link: Link, failure: str = "") -> None:
+        """What neighbours send on it now arrives; or why it will not."""
+        for path, other in self._holdings.links.items():
+            if other is link:
+                self.feed(events.LinkLost(path, failure) if failure else events.LinkReady(path))
+                return
+
+    def completed(self, completion: Completion) -> None:
+        """A work request of one of the queue pairs has ended."""
+        qpn = completion.qpn
+        found = self._holdings.link_of(qpn)
+        if found is None:
+            return  # of a link that was given back
+        path, link = found
+        edge = link.edge_of(qpn)
+        if completion.status is not Status.SUCCESS:
+            self.feed(events.ConnectionFailed(path, edge, qpn == link.qpns[0], completion))
+        elif completion.kind is CompletionKind.SEND:
+            self.feed(events.MessageAcknowledged(path, edge, completion.wr_id))
+        else:
+            _, _, wr_id, _, imm, nbytes = completion
+            self.feed(events.MessageArrived(path, edge, wr_id, imm, nbytes, link.header(edge, imm, nbytes)))
+
+    # --- ranks
+
+    def add(self, rank: LocalRank, request: int) -> None:
+        """A rank joins while the job gathers; the switch is asked by ``request``."""
         rank.ring = self
         self.ranks = dict(sorted((self.ranks | {rank.number: rank}).items()))
+        self.feed(events.RankJoined(rank.join, request))
 
-    def _withdraw(self, rank: LocalRank) -> None:
-        del self.ranks[rank.number]
-        self._answers.pop(rank.number, None)
-        if not self.ranks:
-            self.close()
-
-    def member_message(self, rank: LocalRank, id: int) -> Member:
-        """What the switch is told of one of the ranks."""
-        join, settings = rank.join, self._settings
-        return Member(
-            id=id,
-            job=join.job,
-            rank=join.rank,
-            size=join.size,
-            key=join.key,
-            pid=join.pid,
-            host=settings.name,
-            mtu=settings.mtu,
-            window_messages=settings.window_messages,
-            message_packets=settings.message_packets,
-            out=self._link.out,
-            into=self._link.into,
-            progress=self._progress if self._has_started else None,
-            left_after=rank.left_after,
-            boot_id=self._boot_id,
-            path=join.path,
-            exact_plan=join.exact_plan,
-            elastic=join.elastic,
-        )
-
-    def answered(self, rank: LocalRank, ring: Ring, boot_id: str) -> list[LocalRank]:
-        """The switch, of boot ``boot_id``, has taken ``rank`` into a ring: connect when it has all of them.
-
-        Gives back the ranks here that the ring was made without: they are this object's no more.
-        """
-        if self.phase not in (Phase.JOINING, Phase.HALTED):
-            return []
-        here = ring.ranks[ring.position] if ring.position < len(ring.ranks) else ()
-        if rank.number not in here:
-            self.lose(
-                JoinRefused(f"{self}: the switch's ring {here} cannot be used here: it is without them")
-            )
-            return []
-        self._answers[rank.number] = ring
-        # A rank that was lost meanwhile is not answered, nor one that came in its place: that ring will fail.
-        if not all(other in self._answers and self._answers[other].ring_id == ring.ring_id for other in here):
-            return []
-        self._answers.clear()
-        strangers = [other for other in self.ranks.values() if other.number not in here]
-        for stranger in strangers:
-            del self.ranks[stranger.number]
-            stranger.ring = None
-        self._connect(ring, boot_id)
+    def take_strangers(self) -> list[LocalRank]:
+        """Ranks that the ring was made without: they are this object's no more."""
+        strangers, self._strangers = self._strangers, []
         return strangers
 
-    def _connect(self, ring: Ring, boot_id: str) -> None:
-        """All ranks are there: post receives, connect the queue pairs; :meth:`connected` says so."""
-        self._ring, self._boot_id = ring, boot_id
-        self._is_broken = self._came_back = False
-        try:
-            self._engine = self._make_engine(ring)
-            self._connect_links(ring)
-        except (LocalMisuse, ValueError) as error:
-            self.lose(JoinRefused(f"{self}: the switch's ring cannot be used here: {error}"))
-            return
-        except FabricError as error:
-            self.phase = Phase.CONNECTING
-            self._transport_failed(f"{self}: {error}")
-            return
-        self.phase = Phase.CONNECTING
-        self._watch.ring_ended()
-        self._to_await = [link for link in self._links if link.wait.is_under_way]
-        self._unready = list(self._to_await)
-        if not self._to_await:
-            self.connected(self._link)
-
-    def start(
-        self, ina_ring_id: int = 0, *, parked: bool = False, pool: str = SHARED_POOL, stand: int = 0
-    ) -> None:
-        """All hosts are ready; the switches have that ring, for turns in ``pool``, or will have it."""
-        engine = self._engine
-        if self.phase is not Phase.CONNECTING or self._ring is None or engine is None:
-            return
-        stands = InaStands(job=self.job, ring_id=ina_ring_id, epoch=stand, pool=pool)
-        self._attach_ina(self._ring, ina_ring_id, None if parked else stands)
-        self.phase = Phase.LEFT if self._have_all_left else Phase.RUNNING
-        if self._watch.ring_ended():
-            self._ask_for_whom()
-        if not self._has_started:
-            self._has_started = True
-            for rank in self.ranks.values():
-                rank.owner.joined(self._ring.ring_id, OPERATIONS_MAX)
-        if self._resumes:
-            self._resumes = False
-            self._guard(lambda: self._perform(engine.resume(self._clock())))
-
-    # --- rings that end while the job goes on
-
-    def halt(self, message: Halt) -> None:
-        """The ring has ended: say how far this host is, with queue pairs for the next."""
-        nic = self.nic
-        if self.phase is Phase.JOINING:
-            self._close_links()  # its job's path was chosen meanwhile, or asked for: it may need larger slots
-            self._prepared_for = message.ring_id
-            self._watch.ended()  # all ranks have joined
-        elif message.ring_id == self.ring_id and self.phase in IN_RING:
-            self._stop_ring(message.reason)
-        else:
-            return
-        try:
-            self._open_links(nic, message.path, message.plan, message.children)
-        except JoinRefused as error:
-            self.lose(error)
-            return
-        self.phase = Phase.HALTED
-        self._tell(
-            Halted(
-                job=self.job,
-                rank=self._lowest,
-                ring_id=message.ring_id,
-                progress=self._progress,
-                out=self._link.out,
-                into=self._link.into,
-                ina_out=None if self._ina is None else self._ina.out,
-                ina_into=None if self._ina is None else self._ina.into,
-                below=self._link.below,
-            )
-        )
-
-    def _stop_ring(self, reason: str) -> None:
-        """Take nothing more of the ring, keep what others may lack, give the link back."""
-        self.recoveries += 1
-        self._totals.recoveries += 1
-        self._halts = [*self._halts[1 - HALTS_SHOWN :], reason]
-        self._answers.clear()
-        if self._engine is not None and self._ring is not None:
-            if self._ina_stands:
-                self._turns.ring_ended()
-            operations = self._engine.halt()
-            beside = {} if self._ina is None else {self._ring.ina_ring_id: self._ina}
-            self._kept.keep(operations.kept, self._link, self._began_at, beside)
-            self._began_at = operations.progress
-        self._close_links()
-
-    def _break(self, reason: str) -> None:
-        """The ring cannot go on here. The switch ends it for all."""
-        if self._is_broken or self._ring is None or self._engine is None:
-            return
-        self._is_broken = True
-        self._engine.halt()
-        self._log(f"{self}: its ring broke, the job goes on by another: {reason}")
-        self._tell(
-            Broken(
-                job=self.job,
-                rank=self._lowest,
-                ring_id=self._ring.ring_id,
-                progress=self._progress,
-                reason=reason[:REASON_CHARACTERS_MAX],
-            )
-        )
-
-    def rejoin(self, nic: Nic, tell: Callable[[Message], None]) -> None:
-        """The host has a switch again: be announced to it. Raises ``JoinRefused`` if there is no room."""
-        self._tell = tell
-        self._open_links(nic, "switch", "")
-        try:
-            for rank in self.ranks.values():
-                rank.register(nic)
-        except (LocalMisuse, FabricError) as error:
-            self._close_links()
-            raise self._no_room(error) from None
-        self.phase = Phase.JOINING
-        self._away_until = None
-        self._came_back = True
-
-    # --- ends
+    def submit(self, rank: LocalRank, request: AllReduce) -> None:
+        """A rank calls an all-reduce. Raises ``JobError`` for what no client library asks."""
+        if not self.core.has_started or rank.has_left:
+            raise JobError(f"{rank}: all_reduce {request.op_index} before the rank has joined")
+        operation = rank.call(request, self._clock(), OPERATIONS_MAX)
+        if rank.number == self.core.ranks.lowest:
+            waited = request.wait_ns is not None and request.work_ns is not None
+            times = (request.wait_ns or 0, request.work_ns or 0) if waited else None
+            self._turns.called(operation.index, operation.nbytes, times)
+        self.feed(events.RankCalled(rank.number, operation))
 
     def leave(self, rank: LocalRank) -> None:
         """A process has said that it is finished."""
-        if not self._has_started or self._is_ended:
-            self.gone(rank, "it left before the job had started")
-        elif rank.tensors:
-            self.gone(rank, f"it left while its all-reduce {min(rank.tensors)} was running")
-        else:
-            rank.leave()
-            if self.phase is Phase.RUNNING and self._have_all_left:
-                self.phase = Phase.LEFT
-            self._tell(Left(job=self.job, rank=rank.number, operations=rank.left_after or 0))
+        if self.ranks.get(rank.number) is rank:
+            self.feed(events.RankLeft(rank.number))
+            hosted = self.core.ranks.get(rank.number)
+            rank.has_left = hosted is not None and hosted.has_left
 
     def gone(self, rank: LocalRank, reason: str) -> None:
-        """A process is lost to the job: tell the switch, which tells the others. Those here hear it now."""
-        if rank.has_left:
-            return
-        if rank.has_ended:
-            if self.last_words:  # no switch has heard yet that the job has failed
-                self.last_words.append(self.gone_after_end(rank, reason))
-            return
-        if self.is_gathering:
-            self._tell(rank.gone_message(reason))
-            rank.end()
-            self._withdraw(rank)
-            return
-        error = RankLost(f"{rank.place} of job {self.job!r} is lost: {reason}")
-        self._tell_gone(str(error), first=rank.gone_message(reason))
-        rank.end()
-        self.fail(error)
+        """A process is lost to the job."""
+        if self.ranks.get(rank.number) is rank:
+            self.feed(events.RankGone(rank.number, reason))
 
     def gone_after_end(self, rank: LocalRank, reason: str) -> Gone:
         """That a rank is lost whose job had failed: it cannot go on with the others."""
-        return replace(rank.gone_message(reason), ring_id=self.ring_id or 0)
+        return self.core.ranks[rank.number].gone(reason, ring_id=self.ring_id or 0)
 
-    def lose(self, error: JobError) -> None:
-        """This host cannot go on, and found so itself."""
-        if self.phase is not Phase.ENDED:
-            self._tell_gone(str(error))
-            self.fail(error)
+    def _done(self, op_index: OpIndex, path: DonePath) -> None:
+        tensors = [rank.tensors[op_index] for rank in self.ranks.values()]
+        if tensors:
+            since = min(tensor.since for tensor in tensors)
+            self._totals.done(path, tensors[0].operation.nbytes, self._clock() - since)
+        self._turns.done(op_index)
+        for rank in self.ranks.values():
+            rank.done(op_index, path, self._clock())
 
-    def stop(self, reason: str) -> None:
-        """The host daemon ends, and says so to the processes itself."""
-        if not self._have_all_left:
-            for word in self.gone_messages(reason):
-                self._tell(word)
-            self.close()
+    def add_slice(self) -> bool:
+        """Do a part of what only ranks of this host are to add up; whether there is more of it."""
+        if self.phase is not Phase.RUNNING:
+            return False
+        try:
+            total = self._holdings.add_slice()
+        except (InvariantBroken, LocalMisuse) as fault:
+            self._faulted(fault)
+            return False
+        if total is not None and total.is_done:
+            self.feed(events.SummedLocally(total.operation.index))
+        return self.core.phase is Phase.RUNNING and bool(self._holdings.sums)
 
-    def _tell_gone(self, reason: str, *, first: Gone | None = None) -> None:
-        """The first that it hears ends the job at the switch, with its words."""
-        words = [] if first is None else [first]
-        if first is None or not self.is_elastic:
-            others = self.gone_messages(reason)
-            words += [word for word in others if first is None or word.rank != first.rank]
-        if self.is_away:
-            self.last_words = words
-        for word in words:
-            self._tell(word)
+    # --- turns in the switches
 
-    def gone_messages(self, reason: str) -> list[Gone]:
-        """That its ranks are lost to their job."""
-        return [rank.gone_message(reason) for rank in self.ranks.values() if not rank.has_left]
+    def _on_turns(
+        self, action: events.BeginTurns | events.EndTurns | events.ParkTurns | Bound | Drained
+    ) -> None:
+        turns = self._turns
+        match action:
+            case Bound(op_index, path):
+                turns.bound(op_index, path)
+            case Drained(op_index):
+                turns.drained(op_index)
+            case events.BeginTurns(message, hosts, next_operation):
+                turns.begin(
+                    ring_id=message.ring_id,
+                    hosts=hosts,
+                    next_operation=next_operation,
+                    changed=lambda: self.feed(events.BindingChanged()),
+                    pool=message.pool,
+                    stand=message.epoch,
+                    differs=lambda op_index, host: self.feed(events.BindingDiffers(op_index, host)),
+                )
+            case events.EndTurns():
+                turns.ring_ended()
+            case events.ParkTurns(message):
+                turns.park(partial(self.feed, events.TurnsParked(message)))
+            case _:
+                assert_never(action)
 
-    def refused(self, rank: LocalRank, error: JobError) -> None:
-        """The switch does not take a rank."""
-        if self.is_gathering:
-            rank.fail(error)
-            self._withdraw(rank)
-        elif self.is_elastic and isinstance(error, RankLost):
-            self.fail(error)  # another is lost, while these were away
-        else:
-            self.lose(error)
+    # --- clock, switch and end
 
-    def fail_joining(self, ring_id: int, error: JobError) -> None:
-        """The job of that ring has failed: its ranks here end, those that joined anew go on."""
-        for number in [number for number, ring in self._answers.items() if ring.ring_id == ring_id]:
-            rank = self.ranks[number]
-            rank.fail(error)
-            self._withdraw(rank)
+    def woke(self) -> None:
+        """Look at the clock: the running operation may have stalled, or taken too long."""
+        self.feed(Woke())
 
-    def fail(self, error: JobError) -> None:
-        """The job has failed; the switch knows."""
-        if self.phase is Phase.ENDED:
-            return
-        if self._engine is not None:
-            self._perform(self._engine.step(Fail(error.code, str(error)), self._clock()))
-        told = [rank for rank in self.ranks.values() if not rank.has_ended]
-        if self.phase is Phase.HALTED and not self._has_started:
-            # A process that joined anew is in the job's next life, with the link that is closed now.
-            for word in self.gone_messages(str(error)):
-                self._tell(word)
-        self.close()
-        for rank in told:
-            rank.fail(error)
-
-    def closed(self) -> None:
-        """The ranks of all hosts have left: nobody needs these queue pairs any more."""
-        if self._have_all_left and not self._is_ended:
-            self.close()
-            for rank in self.ranks.values():
-                rank.owner.rank_closed()
+    def rejoin(self, nic: Nic, tell: Callable[[Message], None], request: Callable[[], int]) -> None:
+        """The host has a switch again: announce the ranks to it, or that they have ended since."""
+        self.nic, self._tell = nic, tell
+        self.feed(events.SwitchBack(tuple(request() for _ in self.ranks)))
 
     def lose_fabric(self, error: JobError) -> None:
-        """The host has lost its switch: wait for the next, if it comes in time.
+        """The host has lost its switch: wait for the next, if it comes in time."""
+        self.feed(events.SwitchLost(error))
 
-        Ranks that have not started yet are announced to it as if for the first time.
-        """
-        if self._is_ended or self.is_away:
-            return
-        if not self._has_started:
-            self.close()
-            for rank in self.ranks.values():
-                rank.owner.announce_again()
-        elif self._settings.recover_ms:
-            self._stop_ring(str(error))
-            for rank in self.ranks.values():
-                rank.deregister()
-            self._away_until = Instant(self._clock() + self._settings.recover_ms * MS)
-            self.phase = Phase.AWAY
-            self._tell = lambda message: None
-        else:
-            self.fail(error)
+    def close(self, reason: str = "its host daemon was stopped") -> None:
+        """Give queue pairs and memory back; tell the switch why."""
+        self.feed(events.Stopped(reason))
 
-    def close(self) -> None:
-        """Give queue pairs and memory back."""
-        if self.phase is Phase.ENDED:
-            return
-        self.phase = Phase.ENDED
-        if self._ina_stands:
-            self._turns.ring_ended()
-        self._close_links()
-        self._sums.clear()
-        for rank in self.ranks.values():
-            rank.end()
+    def status(self) -> dict[str, Any]:
+        """For ``inaproto status``."""
+        view = self.core.view()
+        ring, operations, wait = view.ring, view.operations, view.wait
+        record: dict[str, Any] = {
+            "job": self.job,
+            "ranks": [rank.status() for rank in self.ranks.values()],
+            "size": self.core.ranks.size,
+            "phase": view.phase.value,
+            "path": view.path,
+            "recoveries": view.recoveries,
+            "halted_because": list(view.halts),
+            "ring_id": ring.ring_id if ring else None,
+            "position": ring.position if ring else None,
+            "peers": list(ring.peers) if ring else [],
+            "ina_ring_id": ring.ina_ring_id if ring and view.ina_ring_id is not None else None,
+            "is_parked": view.is_parked,
+            "operations_by_path": dict(view.operations_by_path),
+            "waiting_for": list(view.waiting_for),
+            "stall": view.stall,
+        }
+        if operations is not None:
+            record |= {
+                "operations_done": operations.operations_done,
+                "operations_queued": max((len(rank.tensors) for rank in self.ranks.values()), default=0),
+                "bytes_reduced": operations.bytes_reduced,
+                "messages_sent": operations.messages_sent,
+                "messages_received": operations.messages_received,
+                "unacknowledged": operations.unacknowledged,
+                "stalls": operations.stalls,
+                "operation": None
+                if wait is None
+                else {
+                    "op_index": wait.operation.index,
+                    "nbytes": wait.operation.nbytes,
+                    "messages": wait.messages,
+                    "results": wait.results,
+                    "idle_ms": (self._clock() - wait.since) // MS,
+                },
+            }
+        return record
+
+
+_TOLD = (
+    events.Tell,
+    events.CloseLinks,
+    events.CloseIna,
+    events.RankFailed,
+    events.RankClosed,
+    events.RankEnded,
+    events.AnnounceAgain,
+    events.LetGo,
+    events.Ended,
+    events.ForgetNic,
+    events.EndTurns,
+    events.Log,
+)
+"""Whatever else cannot be performed, these are."""

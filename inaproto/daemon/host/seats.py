@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.core.rendezvous.tokens import hash_of
-from inaproto.daemon.host.local_rank import REASON_CHARACTERS_MAX
 from inaproto.wire.controller_messages import GrantRecord, HoldPhase, HoldRecord
 
 ENDED_MAX: Final = 256

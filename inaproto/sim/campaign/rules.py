@@ -25,6 +25,7 @@ _FURTHER: Final = {
     "nobody is to blame": "parts of one make never find one another breaking the protocol",
     "a parked ring sends nothing": "while no switch has a ring that moves its hosts begin no message on it",
     "a ring is of all ranks": "the ring that a host is told of names all its ranks of the job, and each once",
+    "a ring can be used": "a ring that a host is told of goes on where its operations are, by links that fit",
 }
 
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from inaproto.core.host.engines.in_network import Fail, ResultArrived, RingEvent, SendCompleted, Submit, Woke
+from inaproto.core.host.events import (
+    HostEvent,
+    JobFailed,
+    MessageAcknowledged,
+    MessageArrived,
+    RankCalled,
+)
+from inaproto.core.host.operations import Woke
 from inaproto.errors import DecodeError
 from inaproto.sim.frames.draw.swarm import Fault
 from inaproto.sim.kernel.fates import Fate
@@ -21,7 +28,7 @@ from inaproto.wire.roce import Opcode, RocePacket
 from inaproto.wire.tree_note import TreeNote
 
 if TYPE_CHECKING:
-    from inaproto.sim.frames.host.operations import RingOperations
+    from inaproto.sim.frames.host.ring import HostRing
 
 Record = dict[str, Any]
 _SOURCE, _TARGET = slice(26, 30), slice(30, 34)
@@ -71,10 +78,13 @@ class Recorder:
         at = self.records[-1]["at"] if self.records else 0
         self._append("said", {"at": at, "text": text})
 
-    def ring_step(self, ring: RingOperations, event: RingEvent) -> None:
+    def ring_step(self, ring: HostRing, event: HostEvent) -> None:
+        text = say_step(event)
+        if not text:
+            return
         at = ring.host.world.agenda.now
-        said: Record = {"at": at, "node": ring.host.number, "text": f"{ring}: {say_step(event)}"}
-        said["short"] = f"{ring.label}: {say_step(event).partition(' (')[0]}"
+        said: Record = {"at": at, "node": ring.host.number, "text": f"{ring}: {text}"}
+        said["short"] = f"{ring.label}: {text.partition(' (')[0]}"
         self._append("said", said)
 
     def _append(self, key: str, record: Record) -> None:
@@ -129,19 +139,21 @@ def say_fate(fate: Fate) -> str:
     return ", ".join(words)
 
 
-def say_step(event: RingEvent) -> str:
-    """An event of a rank's engine, in words."""
+def say_step(event: HostEvent) -> str:
+    """What happens to a host in its job, in words; empty for what is seen elsewhere."""
     match event:
-        case Submit(operation):
+        case RankCalled(_, operation):
             return f"calls all-reduce {operation.index} ({operation.nbytes} bytes)"
-        case ResultArrived(imm, nbytes):
+        case MessageArrived(imm=imm, nbytes=nbytes):
             return f"result of message {imm} is here ({nbytes} bytes)"
-        case SendCompleted(msg_id):
+        case MessageAcknowledged(msg_id=msg_id):
             return f"message {msg_id} is acknowledged"
-        case Fail(code):
-            return f"fails: {code}"
+        case JobFailed(error):
+            return f"fails: {error.code}"
         case Woke():
             return "its timer is due"
+        case _:
+            return ""
 
 
 def say_time(ns: int) -> str:

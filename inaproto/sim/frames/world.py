@@ -31,7 +31,6 @@ from inaproto.sim.frames.faults import Faults
 from inaproto.sim.frames.host.elastic import ElasticJob
 from inaproto.sim.frames.host.host import SimHost
 from inaproto.sim.frames.host.ring import HostRing
-from inaproto.sim.frames.host.state import Phase
 from inaproto.sim.frames.link import SimLink
 from inaproto.sim.frames.oracle import Oracle, oracle_of
 from inaproto.sim.frames.recorder import Recorder
@@ -233,10 +232,7 @@ class World(SimulatedWorld):
     def waiting(self) -> str:
         """Who is not finished, for people."""
         unfinished = [
-            f"{ring} is {ring.phase.value}"
-            for host in self.hosts
-            for ring in host.rings
-            if ring.phase is not Phase.FINISHED
+            f"{ring} is {ring.state}" for host in self.hosts for ring in host.rings if not ring.is_finished
         ]
         return "; ".join(unfinished)
 
@@ -300,7 +296,7 @@ class World(SimulatedWorld):
             self.mark("a job finished after it had started anew")
         for host in self.hosts:
             for other in host.rings:
-                if other.job is job and other.phase in (Phase.IDLE, Phase.JOINING) and host.is_up:
+                if other.job is job and other.is_unneeded and host.is_up:
                     self.agenda.at(0, _finish, other)
 
     def fate_befell(self, link: SimLink, fate: Fate) -> None:
@@ -361,8 +357,8 @@ class World(SimulatedWorld):
 
 
 def _finish(ring: HostRing) -> None:
-    if ring.phase in (Phase.IDLE, Phase.JOINING) and ring.host.is_up:
-        ring.host.when_awake(lambda: ring.finish() if ring.phase in (Phase.IDLE, Phase.JOINING) else None)
+    if ring.is_unneeded and ring.host.is_up:
+        ring.host.when_awake(lambda: ring.finish() if ring.is_unneeded else None)
 
 
 def _add(totals: dict[str, int], more: Mapping[str, int]) -> None:

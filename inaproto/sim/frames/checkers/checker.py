@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from inaproto.sim.frames.host.elastic_process import ElasticProcess
     from inaproto.sim.frames.host.elastic_ring import ElasticRing
     from inaproto.sim.frames.host.host import SimHost
-    from inaproto.sim.frames.host.operations import RingOperations
     from inaproto.sim.frames.host.rank import SimRank
+    from inaproto.sim.frames.host.ring import HostRing
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.sim.frames.world import World
     from inaproto.units import Frames, PortId
@@ -48,10 +48,10 @@ class Checker:
     def submitted(self, rank: SimRank, op_index: int) -> None:
         """A rank called an all-reduce."""
 
-    def posted(self, ring: RingOperations, msg_id: int) -> None:
+    def posted(self, ring: HostRing, msg_id: int) -> None:
         """A host handed a message to its NIC."""
 
-    def received(self, ring: RingOperations, msg_id: int) -> None:
+    def received(self, ring: HostRing, msg_id: int) -> None:
         """A message is here whole; the host has not looked at it yet."""
 
     def taken(self, rank: SimRank, slot: int, op_index: int, offset: int, nbytes: int) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from inaproto.sim.frames.host.elastic_process import ElasticProcess
     from inaproto.sim.frames.host.elastic_ring import ElasticRing
     from inaproto.sim.frames.host.host import SimHost
-    from inaproto.sim.frames.host.operations import RingOperations
     from inaproto.sim.frames.host.rank import SimRank
+    from inaproto.sim.frames.host.ring import HostRing
     from inaproto.sim.frames.switch import SimSwitch
     from inaproto.units import Frames
     from inaproto.wire.control_messages import Message
@@ -25,8 +25,8 @@ class Hooks:
     """For each hook, the checkers that have it."""
 
     submitted: list[Callable[[SimRank, int], None]] = field(default_factory=list)
-    posted: list[Callable[[RingOperations, int], None]] = field(default_factory=list)
-    received: list[Callable[[RingOperations, int], None]] = field(default_factory=list)
+    posted: list[Callable[[HostRing, int], None]] = field(default_factory=list)
+    received: list[Callable[[HostRing, int], None]] = field(default_factory=list)
     taken: list[Callable[[SimRank, int, int, int, int], None]] = field(default_factory=list)
     done: list[Callable[[SimRank, int], None]] = field(default_factory=list)
     failed: list[Callable[[SimRank, int, str], None]] = field(default_factory=list)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from inaproto.core.host.view import Phase
 from inaproto.errors import JoinRefused, OperationTimeout, RankLost
 from inaproto.sim.frames.checkers.checker import Checker
-from inaproto.sim.frames.host.state import Phase
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS
 from inaproto.wire.control_messages import Failed, Message, Regrouped

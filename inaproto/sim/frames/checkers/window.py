@@ -8,7 +8,7 @@ from inaproto.sim.frames.checkers.checker import Checker
 from inaproto.sim.kernel.violated import Violated
 
 if TYPE_CHECKING:
-    from inaproto.sim.frames.host.operations import RingOperations
+    from inaproto.sim.frames.host.ring import HostRing
     from inaproto.sim.frames.world import World
 
 
@@ -17,9 +17,9 @@ class WindowKept(Checker):
 
     def begin(self, world: World) -> None:
         self._world = world
-        self._in_flight: dict[tuple[RingOperations, int], int] = {}
+        self._in_flight: dict[tuple[HostRing, int], int] = {}
 
-    def posted(self, ring: RingOperations, msg_id: int) -> None:
+    def posted(self, ring: HostRing, msg_id: int) -> None:
         if ring.adds_itself and msg_id & 1:
             return  # a result that is passed on; the accumulators before it were the contribution
         key = ring, ring.acts_on
@@ -32,7 +32,7 @@ class WindowKept(Checker):
         if in_flight == ring.job.window_messages:
             self._world.mark("a window was full")
 
-    def received(self, ring: RingOperations, msg_id: int) -> None:
+    def received(self, ring: HostRing, msg_id: int) -> None:
         if ring.adds_itself and not msg_id & 1:
             return
         key = ring, ring.acts_on

@@ -224,7 +224,7 @@ class ElasticProcess:
     def _tell_gone(self, held: Held, reason: str) -> None:
         if held.ring_id:
             word = Gone(job=held.name, rank=held.index, reason=reason, ring_id=held.ring_id)
-            held.ring.tell_of_survivor(word)
+            held.ring.survivor_gone(word)
 
     # --- ends
 

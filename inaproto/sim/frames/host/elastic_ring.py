@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from inaproto.errors import RankLost
 from inaproto.sim.frames.draw.swarm import JobConfig
 from inaproto.sim.frames.host.rank import SimRank
-from inaproto.sim.frames.host.ring import HostRing
-from inaproto.sim.frames.host.state import Phase
-from inaproto.wire.control_messages import Error, Failed, Gone, Message, job_error
+from inaproto.sim.frames.host.ring import Failure, HostRing
+from inaproto.wire.control_messages import Gone
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.elastic import ElasticJob
@@ -92,20 +90,7 @@ class ElasticRing(HostRing):
         if not self._follows and self.process(rank).is_to_join:
             super()._start_anew(rank)
 
-    def heard(self, message: Message) -> None:
-        match message:
-            case Failed() if self._follows and self.is_gathering and message.ring_id:
-                is_known, self._heard_of = self._heard_of == message.ring_id, 0
-                if not is_known and not self.ring_id:  # announced again, before they had started
-                    self.lose(job_error(message))
-                    return
-        super().heard(message)
-
-    def _run(self) -> None:
-        had_started = self.has_started
-        super()._run()
-        if had_started:
-            return
+    def _begun(self) -> None:
         for hook in self.host.world.hooks.began:
             hook(self)
         self.elastic.began(self.generation)
@@ -114,65 +99,28 @@ class ElasticRing(HostRing):
 
     # --- ends
 
-    def _held(self, rank: SimRank) -> Held:
-        done = rank.operations_done
-        return Held(self, self.generation, rank, self.ring_id, self.life, done, rank.has_left)
-
-    def _fail(self, code: str, message: str) -> None:
-        had_started = self.has_started
-        held = [(rank, self._held(rank)) for rank in self.ranks if rank.has_joined]
-        super()._fail(code, message)
-        for rank, of in held:
-            process = self.process(rank)
-            if process.rank is not rank:
-                continue
-            if process.is_to_join and not self._follows and not rank.is_dead and of.ring_id:
-                word = Gone(job=of.name, rank=of.index, reason="it joins anew", ring_id=of.ring_id)
-                self.host.tell(word)
-            process.failed(of, code, had_started=had_started)
-
-    def _refused(self, message: Error) -> None:
-        rank = self._rank_of(message.of)
-        if rank is None or not (self.has_started or self._follows):
-            super()._refused(message)
-            return
-        self.host.world.mark("a join was refused")
-        if not self.has_started:
-            self._turn_away(rank, message.code)
-        elif message.code == RankLost.code:  # another is lost, while these were away
-            self._fail(message.code, message.message)
+    def rank_failed(self, failure: Failure) -> None:
+        rank, process, code = failure.rank, self.process(failure.rank), failure.error.code
+        turned_away = failure.was_withdrawn and self._follows
+        if turned_away:
+            rank.begin()
         else:
-            self.lose(job_error(message))
-
-    def _fail_joining(self, message: Failed) -> None:
-        if not self._follows:
-            super()._fail_joining(message)
+            super().rank_failed(failure)
+        if (failure.was_withdrawn and not turned_away) or process.rank is not rank:
             return
-        for rank in self.ranks:
-            if rank.index in self._answers and self._answers[rank.index].ring_id == message.ring_id:
-                self._turn_away(rank, message.code)
-
-    def _turn_away(self, rank: SimRank, code: str) -> None:
-        held = self._held(rank)
-        self._withdraw(rank)
-        self.process(rank).is_turned_away = True
-        self.process(rank).failed(held, code, had_started=False)
-
-    def _tell_gone(self, reason: str, *, first: SimRank | None = None) -> None:
-        if first is None:
-            super()._tell_gone(reason)
-            return
-        word = Gone(job=self.job.name, rank=first.index, reason=reason[:1000])
-        if self.phase is Phase.AWAY:
-            self._last_words = [word]
-        self.host.tell(word)
-
-    def tell_of_survivor(self, word: Gone) -> None:
-        """A process is lost whose job had failed."""
-        if self._last_words:  # no switch has heard yet that it has
-            self._last_words.append(word)
-        else:
-            self.host.tell(word)
+        of = Held(
+            self,
+            self.generation,
+            rank,
+            failure.ring_id,
+            failure.life,
+            failure.operations_done,
+            failure.has_left,
+        )
+        if process.is_to_join and not self._follows and not rank.is_dead and of.ring_id:
+            self.host.tell(Gone(job=of.name, rank=of.index, reason="it joins anew", ring_id=of.ring_id))
+        process.is_turned_away = turned_away
+        process.failed(of, code, had_started=failure.had_started)
 
     def process_died(self, rank: SimRank, until_ns: int) -> bool:
         return self.process(rank).dies(until_ns)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from inaproto.core.host.hearing import Hearing
+from inaproto.core.host.job import HostJob
 from inaproto.core.rdma.nic import SoftNicConfig, SoftNicEngine
 from inaproto.errors import JobError, SwitchUnreachable
 from inaproto.faults.announcement import announcement
-from inaproto.sim.frames.host.operations import RingOperations
 from inaproto.sim.frames.host.rank import SimRank
 from inaproto.sim.frames.host.ring import HostRing
 from inaproto.sim.frames.link import SimLink
@@ -45,8 +46,8 @@ class SimHost:
         self.is_up = False
         self.session: Session | None = None
         self.is_welcome = False
-        self.boot_id = ""
-        """Of the switch that welcomed it."""
+        self._hearing = Hearing("")
+        """What the switch that welcomed it has told of jobs."""
         self.clock_ahead_ns = 0
         self._starts = 0
         self.uplink: SimLink
@@ -65,7 +66,7 @@ class SimHost:
         """In the receive ring, while the host is paused."""
         self.regrouping: dict[int, ElasticProcess] = {}
         """Who waits to hear who goes on, by the id of its request."""
-        self._owners: dict[int, RingOperations] = {}
+        self._owners: dict[int, HostRing] = {}
         self._nic_wake_at: int | None = None
 
     def __str__(self) -> str:
@@ -101,11 +102,11 @@ class SimHost:
         self._arm_nic()
         for ring in self.rings:
             if ring.engine is not None:
-                self.world.agenda.at(0, self._look_at, (ring, ring.life))
+                self.world.agenda.at(0, self._look_at, (ring, ring.core))
 
-    def _look_at(self, ring_and_life: tuple[HostRing, int]) -> None:
-        ring, life = ring_and_life
-        self.when_awake(lambda: ring.woke(life))
+    def _look_at(self, ring_and_core: tuple[HostRing, HostJob | None]) -> None:
+        ring, core = ring_and_core
+        self.when_awake(lambda: ring.woke(core))
 
     def when_awake(self, act: Callable[[], None]) -> None:
         """Now, or when the host runs again."""
@@ -192,18 +193,17 @@ class SimHost:
     def lose_nic(self, error: JobError) -> None:
         """The NIC is gone, with its queue pairs; a new one takes its place.
 
-        Where jobs go on, all that a host daemon has of its switch is lost with it, and made anew.
+        All that a host daemon has of its switch is lost with it, and made anew.
         """
         self._drop_nic()
         self._lose_waiting_frames("the NIC was reset")
-        recovers = self.world.config.recover_ns > 0
-        if recovers and self.session is not None:
+        if self.session is not None:
             self.session.break_off(str(error))
             self.session = None
             self.is_welcome = False
             self.world.agenda.after(RECONNECT_NS, self._connect)
         for ring in self.rings:
-            self.when_awake(partial(ring.lose_fabric if recovers else ring.lose, error))
+            self.when_awake(partial(ring.lose_fabric, error))
         self.new_nic()
 
     def port_gone(self, nic: SoftNicEngine) -> None:
@@ -250,7 +250,7 @@ class SimHost:
         """From the switch."""
         if isinstance(message, Welcome):
             self.is_welcome = True
-            self.boot_id = message.boot_id
+            self._hearing = Hearing(message.boot_id)
             for ring in self.rings:
                 ring.welcomed()
             for process in list(self.regrouping.values()):
@@ -269,9 +269,14 @@ class SimHost:
             self.world.agenda.after(RECONNECT_NS, self._connect)
             return
         job = getattr(message, "job", None)
+        rings: list[HostRing] = []
+        jobs: list[HostJob] = []
         for ring in self.rings:
-            if job is None or job == ring.job.name:
-                ring.heard(message)
+            if ring.core is not None and job in (None, ring.job.name):
+                rings.append(ring)
+                jobs.append(ring.core)
+        for number, event in self._hearing.heard(message, jobs):
+            rings[number].feed(event)
 
     def session_ended(self, session: Session) -> None:
         """The switch is gone, and with it the link: a softnic dies with its port."""
@@ -284,7 +289,7 @@ class SimHost:
 
     # --- the NIC
 
-    def serve(self, qpn: int, ring: RingOperations) -> None:
+    def serve(self, qpn: int, ring: HostRing) -> None:
         self._owners[qpn] = ring
 
     def forget(self, qpn: int) -> None:

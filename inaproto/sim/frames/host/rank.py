@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from inaproto.core.host.operations import Operation
 from inaproto.sim.frames.host.process import SimProcess
-from inaproto.sim.frames.host.ring_link import RankTensors
+from inaproto.sim.frames.host.tensors import RankTensors
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.ring import HostRing

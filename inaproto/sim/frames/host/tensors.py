@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from inaproto.core.rdma.nic import SoftNicEngine
 from inaproto.core.rdma.verbs import Segment
 from inaproto.errors import InvariantBroken
 from inaproto.units import Instant
+
+if TYPE_CHECKING:
+    from inaproto.sim.frames.draw.swarm import JobConfig
+    from inaproto.sim.frames.host.rank import SimRank
 
 
 class RankTensors:
@@ -38,15 +43,20 @@ class HostTensors:
     def __init__(self, of_ranks: Sequence[RankTensors]) -> None:
         self.ranks = len(of_ranks)
         self._of_ranks = of_ranks
+        self._is_registered = True
         self._ended: set[int] = set()
 
     def register(self, nic: SoftNicEngine) -> None:
+        self._is_registered = True
         for tensors in self._of_ranks:
             tensors.register(nic)
 
     def deregister(self) -> None:
-        for tensors in self._of_ranks:
-            tensors.deregister()
+        """Give back what the NIC has of them, once."""
+        if self._is_registered:
+            for tensors in self._of_ranks:
+                tensors.deregister()
+        self._is_registered = False
 
     def end(self, op_index: int) -> None:
         """Its result is the processes' now: nobody may come back to it."""
@@ -86,3 +96,13 @@ class ClockedNic:
 def allocate(nbytes: int) -> memoryview:
     """Zeroed memory."""
     return memoryview(bytearray(nbytes))
+
+
+def tensors_of(job: JobConfig, ranks: Sequence[SimRank], nic: SoftNicEngine) -> HostTensors:
+    """Those of all all-reduces that ``ranks`` will call in this life."""
+    made = []
+    for rank in ranks:
+        elements = map(rank.process.elements, range(len(job.elements)))
+        rank.tensors = RankTensors([count * job.dtype.itemsize for count in elements], nic)
+        made.append(rank.tensors)
+    return HostTensors(made)

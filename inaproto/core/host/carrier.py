@@ -1,0 +1,341 @@
+"""Carries the all-reduces of a host's ranks out, on the engine of its present rings (NetReduce 3.1, 3.4).
+
+The host takes part in an all-reduce when all its ranks have called it
+(:mod:`inaproto.core.host.gathering`): it sends the sum of their parts, and copies results to all of them.
+Where a job has no other host it adds and copies, and sends nothing. Engines come and go with rings; the
+operations stay.
+
+Invariants: what an all-reduce waits for is asked of the switch, and known to it: a host reports each of its
+ranks that waits; one that is overdue is given up when the switch has said for whom it waits, or does not
+answer (:mod:`inaproto.core.host.operation_watch`). Once there is a ``verdict`` nothing is started any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inaproto.core.host import events
+from inaproto.core.host.config import HostConfig
+from inaproto.core.host.engines.host_tree import UP
+from inaproto.core.host.engines.two_paths import BASE, INA, Binder, BoundPath, OnPath, TwoPaths
+from inaproto.core.host.gathering import Gathering
+from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue
+from inaproto.core.host.operation_watch import OperationWatch
+from inaproto.core.host.operations import (
+    Fail,
+    Operation,
+    OperationDone,
+    Overdue,
+    RingBroken,
+    RingEvent,
+    Stalled,
+    Submit,
+    Woke,
+)
+from inaproto.core.host.ranks import HostedRanks
+from inaproto.core.host.recovery import Recovery
+from inaproto.core.host.ring_words import explain_positions
+from inaproto.core.host.rings import (
+    Engine,
+    EngineAction,
+    accumulators_of,
+    make_engine,
+    step_engine,
+)
+from inaproto.core.plan.accumulators import Accumulators
+from inaproto.errors import JOB_ERRORS, FabricLost, JobError, LocalMisuse, OperationTimeout
+from inaproto.units import Instant, OpIndex
+from inaproto.wire.client_messages import DonePath
+from inaproto.wire.control_messages import JobStatus, OpStarted, Ring
+
+Actions = list[events.HostAction]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An all-reduce that has to make progress."""
+
+    operation: Operation
+    messages: int
+    results: int
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """The present rings are, for ``reason``; the operations may go on by others."""
+
+    reason: str
+
+
+class Carrier:
+    """Of ``ranks``, of one job on one host."""
+
+    def __init__(self, config: HostConfig, ranks: HostedRanks, binder: Binder) -> None:
+        self.engine: Engine | None = None
+        self.accumulators: Accumulators | None = None
+        """Those of the present ring, if its hosts sum along it."""
+        self.resumes = False
+        """The present ring is not the first, and has yet to run."""
+        self.watch = OperationWatch()
+        self.done_by: Counter[DonePath] = Counter()
+        self.verdict: JobError | Unusable | None = None
+        """What became of the operations in the last step, if they cannot go on as they are."""
+        self._config = config
+        self._ranks = ranks
+        self._binder = binder
+        self._ring: Ring | None = None
+        self._gathering = Gathering((), stall_ns=0, timeout_ns=0)
+        self._sums: deque[Operation] = deque()
+        """Of a job that has no other host: under way, in order."""
+        self._out: Actions = []
+        self._now = Instant(0)
+
+    @property
+    def deadline(self) -> Instant | None:
+        engine = None if self.engine is None else self.engine.deadline
+        found = engine, self._gathering.deadline, self.watch.deadline
+        return min((at for at in found if at is not None), default=None)
+
+    @property
+    def progress(self) -> int:
+        """Results that this host has taken, since the job began."""
+        return 0 if self.engine is None else self.engine.progress
+
+    @property
+    def two_paths(self) -> TwoPaths | None:
+        return self.engine if isinstance(self.engine, TwoPaths) else None
+
+    @property
+    def done_path(self) -> DonePath:
+        """By which operations go, but for those of a ring that stands beside the present one."""
+        if self._ranks.size == 1 or (self._ring is not None and len(self._ring.peers) == 1):
+            return "local"
+        if self._ring is None:
+            return "switch"
+        return "chain" if self._ring.path == "shared" else self._ring.path
+
+    @property
+    def is_busy(self) -> bool:
+        """An all-reduce that all ranks have called has not ended."""
+        return bool(self._sums) or (self.engine is not None and self.engine.operations_queued > 0)
+
+    @property
+    def waits_here(self) -> bool:
+        """Some ranks have called an all-reduce that others here have not, and nothing else runs."""
+        return bool(self._gathering.waiting) and self.engine is not None and not self.is_busy
+
+    @property
+    def wait(self) -> Wait | None:
+        """The operation that has to make progress, if any."""
+        view = None if self.engine is None else self.engine.view()
+        if view is not None and view.running is not None:
+            return Wait(view.running, view.messages, view.results, view.since)
+        since = self._gathering.since
+        if since is None:
+            return None
+        return Wait(next(iter(self._gathering.waiting.values())), messages=1, results=0, since=since)
+
+    # --- rings come and go
+
+    def connect(self, ring: Ring) -> Actions:
+        """The engine of the next ring. Raises ``LocalMisuse`` or ``ValueError`` for one that cannot be."""
+        self._out = []
+        self._ring = ring
+        operations = None if self.engine is None else self.engine.halt()
+        config = self._config.ring(ring)
+        self.resumes = operations is not None
+        if operations is not None and operations.progress < ring.progress:
+            self._out.append(events.Noted("a rank caught up with another"))
+        recovery = FROM_THE_START if operations is None else Recovery(ring.progress, ring.donor)
+        if operations is None:
+            numbers = self._ranks.numbers
+            self._gathering = Gathering(numbers, stall_ns=config.stall_ns, timeout_ns=config.timeout_ns)
+        self.accumulators = accumulators_of(ring)
+        self.engine = make_engine(config, ring, self.accumulators, self._binder, operations, recovery)
+        self.watch.ring_ended()
+        return self._out
+
+    def start(self, now: Instant) -> Actions:
+        """All hosts are ready: operations of an earlier ring go on."""
+        self._begin(now)
+        if self.watch.ring_ended():
+            self._ask()
+        if self.resumes and self.engine is not None:
+            self.resumes = False
+            self._out.append(events.Noted("a job went on in another ring"))
+            self._apply(self.engine.resume(now))
+        return self._out
+
+    def halt(self) -> OperationQueue:
+        """The ring has ended: nothing of it is taken any more. Raises ``LocalMisuse`` if there was none."""
+        if self.engine is None:
+            raise LocalMisuse("a host is halted that has no ring")
+        return self.engine.halt()
+
+    def fail(self, error: JobError, now: Instant) -> Actions:
+        """All operations end with that error."""
+        self._begin(now)
+        if self.engine is not None:
+            self._step(Fail(error.code, str(error)))
+        self._sums.clear()
+        self.verdict = None
+        return self._out
+
+    def _begin(self, now: Instant) -> None:
+        self._now, self._out, self.verdict = now, [], None
+
+    # --- operations
+
+    def call(self, number: int, operation: Operation, now: Instant) -> Actions:
+        """A rank calls its next all-reduce. Raises ``LocalMisuse`` for another one."""
+        self._begin(now)
+        self._gathering.call(number, operation)
+        self._ranks[number].called += 1
+        self._hand_on()
+        return self._out
+
+    def summed(self, op_index: OpIndex, now: Instant) -> Actions:
+        """All ranks here have a sum that was ordered of them."""
+        self._begin(now)
+        if self._sums and self._sums[0].index == op_index:
+            self._step(Submit(self._sums.popleft()))
+            self._hand_on()
+        return self._out
+
+    def step(self, event: RingEvent, now: Instant, path: BoundPath = BASE, edge: int = UP) -> Actions:
+        self._begin(now)
+        self._step(event, path, edge)
+        return self._out
+
+    def _hand_on(self) -> None:
+        """Start what all ranks here have called by now; once that has ended, the others are waited for."""
+        engine, gathering = self.engine, self._gathering
+        while engine is not None and self.verdict is None:
+            is_awaited = gathering.deadline is not None
+            operation = gathering.take()
+            if operation is None:
+                break
+            if is_awaited:
+                self.watch.ended()
+                self._out.append(events.Noted("a rank of a host came late"))
+            if engine.config.ring_size == 1 and len(self._ranks) > 1:
+                self._sums.append(operation)
+                self._out.append(events.SumLocally(operation))
+            else:
+                self._step(Submit(operation))
+        if engine is not None and self.verdict is None and not self.is_busy:
+            gathering.begin(self._now)
+            if gathering.differs:
+                self._out.append(events.Noted("ranks of one host disagreed"))
+                self._ask()
+
+    def _step(self, event: RingEvent, path: BoundPath = BASE, edge: int = UP) -> None:
+        if self.engine is not None:
+            self._apply(step_engine(self.engine, event, self._now, path, edge))
+
+    def _apply(self, actions: Sequence[EngineAction]) -> None:
+        """Pass the orders of the engine on, and do what follows from what it tells."""
+        path, out, has_done = BASE, self._out, False
+        for action in actions:
+            match action:
+                case OperationDone(op_index):
+                    self._done(op_index, INA if path == INA else self.done_path)
+                    has_done = True
+                    continue
+                case OnPath(path):
+                    pass
+                case Stalled(_, for_ns, messages, results):
+                    self.watch.stalled(results, messages, for_ns)
+                    self._ask()
+                case Overdue():
+                    if self.watch.overdue(action, self._now):
+                        self._ask()
+                case RingBroken(code, message):
+                    self._ring_broken(code, message)
+                case _:
+                    pass
+            out.append(action)
+        if has_done and self._gathering.waiting and self.verdict is None:
+            self._hand_on()
+
+    def _done(self, op_index: OpIndex, path: DonePath) -> None:
+        self.watch.ended()
+        self.done_by[path] += 1
+        for rank in self._ranks:
+            rank.done += 1
+        self._out.append(events.AllReduceDone(op_index, path))
+
+    def _ring_broken(self, code: str, message: str) -> None:
+        message += explain_positions(self._ring)
+        if self._config.recover_ns and code == FabricLost.code:
+            self.verdict = Unusable(message)
+        else:
+            self.verdict = JOB_ERRORS.get(code, JobError)(message)
+
+    # --- waits
+
+    def woke(self, now: Instant) -> Actions:
+        """Look at the clock: the running operation may have stalled, or taken too long."""
+        self._begin(now)
+        self._step(Woke())
+        waits = self._gathering.woke(now)
+        if waits:
+            self._out.append(events.Noted("an all-reduce stalled for ranks of one host"))
+            self._apply(waits)
+        self._give_up_if_overdue()
+        return self._out
+
+    @property
+    def _awaited(self) -> dict[int, Operation]:
+        """The operation that has to make progress, by rank here that waits in it."""
+        running = None if self.engine is None else self.engine.operations.running
+        if running is not None:
+            return dict.fromkeys(self._ranks.numbers, running)
+        return self._gathering.waiting if self._gathering.deadline is not None else {}
+
+    def heard(self, status: JobStatus, now: Instant) -> Actions:
+        """The switch says for whom ranks of the job wait."""
+        self._begin(now)
+        awaited = self._awaited
+        if status.op_index is None:  # of a ring that is not there yet, not of an all-reduce
+            self.watch.waiting_for = status.waiting_for
+        elif awaited and status.op_index == next(iter(awaited.values())).index:  # else of others
+            if self.watch.heard(status, without=awaited):
+                text = f"{self._them}: all-reduce without progress: {self.watch.stall}"
+                self._out.append(events.Log(text))
+            self._give_up_if_overdue()
+        return self._out
+
+    def ask(self, now: Instant, *, unlike: str) -> Actions:
+        """The running operation goes by another path at the host ``unlike``."""
+        self._begin(now)
+        self._ask(unlike=unlike)
+        return self._out
+
+    @property
+    def _them(self) -> str:
+        return self._ranks.describe(self._config.job)
+
+    def _give_up_if_overdue(self) -> None:
+        why = self.watch.why_give_up(self._now)
+        if why and self.verdict is None:
+            self.verdict = OperationTimeout(f"{self._them}: {why}")
+
+    def _ask(self, *, unlike: str | None = None) -> None:
+        """Tell the switch which ranks wait here, and in what: it knows of the others."""
+        engine = self.two_paths
+        path = engine.carrier if engine is not None and engine.operations.running is not None else None
+        for number, operation in self._awaited.items():
+            asked = OpStarted(
+                job=self._config.job,
+                rank=number,
+                op_index=operation.index,
+                signature=operation.signature,
+                nbytes=operation.nbytes,
+                path=path,
+                unlike=unlike,
+            )
+            self._out.append(events.Tell(asked))

@@ -1,0 +1,212 @@
+"""How what a host in a job orders is done with memory and NIC: links, results that are kept, sums.
+
+Daemons and simulated hosts share this module; each hands in its NIC, its memory and where tensors are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import assert_never
+
+from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
+from inaproto.core.host.engines.hosts import Combine, PostSlot
+from inaproto.core.host.engines.two_paths import BASE, INA, BoundPath, OnPath
+from inaproto.core.host.events import (
+    CloseIna,
+    CloseLinks,
+    ConnectLink,
+    ConnectTree,
+    KeepResults,
+    LinkAddresses,
+    LinkShape,
+    LinksOpened,
+    OpenLinks,
+    PostReceive,
+    SumLocally,
+)
+from inaproto.core.host.job import HostJob
+from inaproto.core.host.link import Allocate, Link, LinkNic, RingLink, TreeLink
+from inaproto.core.host.local_reduction import TURN_BYTES, SlicedReduction
+from inaproto.core.host.operations import PostMessage, TakeResult
+from inaproto.core.host.performer import KeptResults, RingOrders, Tensors
+from inaproto.core.host.tree_performer import OverlayOrders
+from inaproto.core.rdma.verbs import QpAttributes, Segment
+from inaproto.errors import InvariantBroken, LocalMisuse
+
+LinkOrder = ConnectLink | ConnectTree | CloseLinks | CloseIna | KeepResults
+MemoryOrder = OnPath | PostMessage | PostSlot | PostDown | Fold | Combine | TakeResult | PostReceive
+
+
+class Holdings:
+    """Of ``job``; ``tensors`` are to be set before the first order that is about them."""
+
+    def __init__(
+        self,
+        job: HostJob,
+        *,
+        allocate: Allocate,
+        first_psn: Callable[[], int],
+        attributes: QpAttributes,
+        turn_bytes: int = TURN_BYTES,
+    ) -> None:
+        self._job = job
+        self._allocate = allocate
+        self._first_psn = first_psn
+        self._attributes = attributes
+        self._turn_bytes = turn_bytes
+        self._kept = KeptResults()
+        self._orders: dict[BoundPath, RingOrders[Segment]] = {}
+        self._acting: RingOrders[Segment] | None = None
+        self.links: dict[BoundPath, Link] = {}
+        """Those that it holds: the base ring's first."""
+        self.tensors: Tensors[Segment] | None = None
+        self.sums: deque[SlicedReduction] = deque()
+        """All-reduces of which only the ranks here are, in order."""
+
+    def link_of(self, qpn: int) -> tuple[BoundPath, Link] | None:
+        """Whose queue pair that is; None if its link was given back."""
+        return next(((path, link) for path, link in self.links.items() if link.has(qpn)), None)
+
+    # --- links
+
+    def open(self, order: OpenLinks, nic: LinkNic) -> LinksOpened:
+        """Raises ``LocalMisuse`` if the NIC is full, ``FabricError``, ``OSError`` if memory is short."""
+        self.close_all()
+        base = self.links[BASE] = self._make(order.base, nic)
+        if order.ina is None:
+            return LinksOpened(_addresses(base))
+        try:
+            ina = self._make(order.ina, nic)
+        except BaseException:
+            self.close_all()
+            raise
+        self.links[INA] = ina
+        return LinksOpened(_addresses(base), _addresses(ina))
+
+    def _make(self, shape: LinkShape, nic: LinkNic) -> Link:
+        if shape.children is None:
+            return RingLink(
+                nic,
+                slots=shape.slots,
+                slot_bytes=shape.slot_bytes,
+                allocate=self._allocate,
+                first_psn=self._first_psn,
+            )
+        return TreeLink(
+            nic,
+            window=shape.slots,
+            slot_bytes=shape.slot_bytes,
+            children=shape.children,
+            allocate=self._allocate,
+            first_psn=self._first_psn,
+        )
+
+    def close_all(self) -> None:
+        for link in self.links.values():
+            link.close()
+        self.links.clear()
+        self._orders.clear()
+        self._acting = None
+
+    def on_links(self, order: LinkOrder) -> None:
+        """Raises ``LocalMisuse`` for addresses that cannot be used, ``FabricError``."""
+        match order:
+            case ConnectLink(path, successor, predecessor):
+                link = self.links[path]
+                if not isinstance(link, RingLink):
+                    raise LocalMisuse("a ring for queue pairs of a tree")
+                link.connect(successor, predecessor, self._attributes)
+            case ConnectTree(parent, children):
+                link = self.links[BASE]
+                if not isinstance(link, TreeLink):
+                    raise LocalMisuse("a tree for queue pairs of a ring")
+                link.connect(parent, children, self._attributes)
+            case CloseLinks():
+                self.close_all()
+            case CloseIna():
+                self.links.pop(INA).close()
+                self._orders.pop(INA, None)
+            case KeepResults(results, since, ina_ring_id):
+                beside = {} if ina_ring_id is None else {ina_ring_id: self.links[INA]}
+                self._kept.keep(results, self.links[BASE], since, beside)
+            case _:
+                assert_never(order)
+
+    # --- orders of engines
+
+    def begin(self) -> None:
+        """The next orders are for the base ring's link."""
+        self._acting = None
+
+    def perform(self, order: MemoryOrder) -> None:
+        """Raises ``FabricError`` where the NIC does not take an order; all others are to be performed.
+
+        What is ordered after the links were given back has nobody to go to.
+        """
+        if not self.links:
+            return
+        orders = self._acting or self._act_on(BASE)
+        match order:
+            case PostMessage():
+                orders.post(order)
+            case TakeResult():
+                orders.take(order)
+            case PostReceive(path, edge, wr_id):
+                link = self.links.get(path)
+                if link is not None:
+                    link.post_receive(wr_id, edge)
+            case PostSlot():
+                orders.post_slot(order)
+            case Combine():
+                accumulators, ring = self._job.accumulators, self._job.ring
+                if accumulators is None or ring is None:
+                    raise InvariantBroken("a host that does not sum has nothing to combine")
+                orders.combine(order, accumulators, ring.position)
+            case OnPath(path):
+                self._act_on(path)
+            case Fold():
+                engine = self._job.engine
+                if not (isinstance(orders, OverlayOrders) and isinstance(engine, OverlayEngine)):
+                    raise InvariantBroken("a host that is in no tree has nothing to fold")
+                orders.fold(order, engine.tree, engine.config.rank)
+            case PostDown():
+                if not isinstance(orders, OverlayOrders):
+                    raise InvariantBroken("a host that is in no tree has nobody below it")
+                orders.post_down(order)
+            case _:
+                assert_never(order)
+
+    def _act_on(self, path: BoundPath) -> RingOrders[Segment]:
+        orders = self._orders.get(path)
+        if orders is None:
+            link, tensors = self.links.get(path), self.tensors
+            if link is None or tensors is None:
+                raise InvariantBroken(f"an order for a ring on {path}, and there is no link, or no tensor")
+            if isinstance(link, TreeLink):
+                orders = OverlayOrders(link, self._kept, tensors)
+            else:
+                orders = RingOrders(link, self._kept, tensors)
+            self._orders[path] = orders
+        self._acting = orders
+        return orders
+
+    # --- sums of one host
+
+    def sum(self, order: SumLocally) -> None:
+        self.sums.append(SlicedReduction(order.operation, len(self._job.ranks), turn_bytes=self._turn_bytes))
+
+    def add_slice(self) -> SlicedReduction | None:
+        """Do a part of what only ranks here are to add up: the sum that this was of, if there is one."""
+        if not self.sums or self.tensors is None:
+            return None
+        total = self.sums[0]
+        if not total.is_done:
+            total.turn(self.tensors)
+        if total.is_done:
+            self.sums.popleft()
+        return total
+
+
+def _addresses(link: Link) -> LinkAddresses:
+    return LinkAddresses(link.out, link.into, link.below)

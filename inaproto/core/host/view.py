@@ -1,0 +1,50 @@
+"""What a host in a job is at one time, for checkers, statistics and people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from inaproto.core.host.carrier import Wait
+from inaproto.core.host.operation_queue import RingView
+from inaproto.wire.client_messages import DonePath
+from inaproto.wire.control_messages import Ring, RingPath
+
+
+class Phase(Enum):
+    JOINING = "joining"
+    """Announced to the switch; other ranks are missing."""
+    CONNECTING = "connecting"
+    """Connected; other hosts are not, yet."""
+    RUNNING = "running"
+    LEFT = "left"
+    """All its ranks have left in good order; those of other hosts have not, yet."""
+    HALTED = "halted"
+    """The ring has ended; the next is not there yet."""
+    AWAY = "away"
+    """The ring has ended, for the host has lost the switch."""
+    ENDED = "ended"
+
+
+IN_RING: Final = (Phase.CONNECTING, Phase.RUNNING, Phase.LEFT)
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A picture of a host in a job."""
+
+    phase: Phase
+    path: DonePath | RingPath
+    recoveries: int
+    halts: tuple[str, ...]
+    """Why the last rings ended."""
+    ring: Ring | None
+    ina_ring_id: int | None
+    is_parked: bool
+    operations_by_path: Mapping[DonePath, int]
+    waiting_for: tuple[int, ...]
+    stall: str
+    operations: RingView | None
+    wait: Wait | None

@@ -1,0 +1,125 @@
+"""What checkers, and the rest of the world, may ask of the ranks of a job on a simulated host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inaproto.core.host.engines.chain import ChainEngine
+from inaproto.core.host.engines.host_tree import OverlayEngine
+from inaproto.core.host.engines.ring import RingAllReduceEngine
+from inaproto.core.host.engines.two_paths import BASE, BoundPath, TwoPaths
+from inaproto.core.host.holdings import Holdings
+from inaproto.core.host.job import HostJob
+from inaproto.core.host.link import Link
+from inaproto.core.host.rings import Engine
+from inaproto.core.host.view import Phase
+from inaproto.sim.frames.draw.swarm import JobConfig
+from inaproto.units import Instant
+
+if TYPE_CHECKING:
+    from inaproto.sim.frames.host.host import SimHost
+    from inaproto.sim.frames.host.rank import SimRank
+
+
+class RingFacts:
+    """Nothing here changes anything."""
+
+    host: SimHost
+    job: JobConfig
+    ranks: list[SimRank]
+    """In their order."""
+    core: HostJob | None
+    """None: no rank has joined since the host, or the last one, came to its end."""
+    is_finished: bool
+    acting: BoundPath
+    """On which of two rings it does or meets what checkers are told of just now."""
+    _holdings: Holdings | None
+
+    def __str__(self) -> str:
+        return f"{self.label} of {self.job.name} on {self.host.name}"
+
+    @property
+    def label(self) -> str:
+        """Its ranks."""
+        numbers = ", ".join(str(rank.index) for rank in self.ranks)
+        return f"rank {numbers}" if len(self.ranks) == 1 else f"ranks {numbers}"
+
+    @property
+    def state(self) -> str:
+        """For people."""
+        if self.core is None:
+            return "finished" if self.is_finished else "idle"
+        return self.core.phase.value
+
+    def origin_of(self, op_index: int) -> tuple[str, int]:
+        """The job as the world's configuration has it, and which of its all-reduces this is."""
+        return self.job.name, op_index
+
+    @property
+    def phase(self) -> Phase | None:
+        return None if self.core is None else self.core.phase
+
+    @property
+    def engine(self) -> Engine | None:
+        return None if self.core is None else self.core.engine
+
+    @property
+    def has_started(self) -> bool:
+        return self.core is not None and self.core.has_started
+
+    @property
+    def is_gathering(self) -> bool:
+        """It has no ring yet: another rank may join."""
+        return not self.is_finished if self.core is None else self.core.is_gathering
+
+    @property
+    def is_unneeded(self) -> bool:
+        """Its ranks are in no ring: if others have finished the job, they have nothing to do."""
+        return not self.is_finished if self.core is None else self.core.phase is Phase.JOINING
+
+    @property
+    def ring_id(self) -> int:
+        return 0 if self.core is None else self.core.ring_id or 0
+
+    @property
+    def ina_ring_id(self) -> int:
+        ring = None if self.core is None else self.core.ring
+        return 0 if ring is None else ring.ina_ring_id
+
+    @property
+    def sums_itself(self) -> bool:
+        """Whether its present ring is summed by the hosts."""
+        return isinstance(self.engine, ChainEngine | RingAllReduceEngine | OverlayEngine)
+
+    @property
+    def adds_itself(self) -> bool:
+        """Whether the hosts sum what it acts on."""
+        return self.sums_itself or (isinstance(self.engine, TwoPaths) and self.acting == BASE)
+
+    @property
+    def acts_on(self) -> int:
+        """The ring that it acts on."""
+        return self.ring_id if self.acting == BASE else self.ina_ring_id
+
+    @property
+    def is_rotated(self) -> bool:
+        """And each message begins at the next host."""
+        return isinstance(self.engine, RingAllReduceEngine)
+
+    @property
+    def deadline(self) -> Instant | None:
+        """When it is to look at the clock."""
+        return None if self.core is None else self.core.deadline
+
+    @property
+    def waits_here(self) -> bool:
+        return self.core is not None and self.core.waits_here
+
+    @property
+    def links(self) -> list[Link]:
+        """Those that it holds: the base ring's first."""
+        return [] if self._holdings is None else list(self._holdings.links.values())
+
+    @property
+    def holds_queue_pairs(self) -> bool:
+        return bool(self.links)
