@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from inaproto.units import MS
+from inaproto.core.sharing.events import SharingConfig
+from inaproto.core.sharing.group import GroupConfig
+from inaproto.units import MS, S
 from inaproto.wire.sharing_messages import (
     SharingCommit,
     SharingDone,
@@ -16,9 +18,9 @@ from inaproto.wire.sharing_messages import (
     SharingPrepare,
     SharingRefusal,
 )
-from inaproto_controller.service.turns.planner import STALL_S
 from tests.controller.test_sharing_service import Service, granted, leading, place
 
+STALL_S = GroupConfig(SharingConfig("")).stall_ns / S
 LEASE_S = 30.0
 """Of the services here."""
 

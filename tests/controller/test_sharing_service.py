@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from inaproto.core.sharing.events import SharingConfig, SharingRecord
+from inaproto.core.sharing.group import EQUAL_SEATS_MAX
 from inaproto.core.sharing.messages import Rule, Seat
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.daemon.host.sharing_records import seat_record
@@ -32,7 +33,7 @@ from inaproto.wire.sharing_messages import (
     VersionRecord,
 )
 from inaproto_controller.service.core_runner import EVENTS_MAX
-from inaproto_controller.service.turns.group import EQUAL_SEATS_MAX, OWNER
+from inaproto_controller.service.turns.group import OWNER
 from inaproto_controller.service.turns.service import FLOOR, NO_POOLS_MAX, SharingService
 from inaproto_controller.service.turns.store import encode_record
 

@@ -15,6 +15,7 @@ from inaproto.core.sharing.round import Round
 from inaproto.core.sharing.rounds import Rounds
 from inaproto.core.sharing.wishes import Wishes
 from tests.planted.planting import Change, PlantedFault
+from tests.planted.sharing_group_faults import GROUP_FAULTS
 from tests.planted.sharing_seat_faults import SEAT_FAULTS
 from tests.planted.sharing_word_faults import SHARING, WORD_FAULTS
 
@@ -167,7 +168,7 @@ _FAULTS: Final = (
     ),
 )
 FAULTS: Final[Mapping[str, PlantedFault]] = {
-    fault.name: fault for fault in (*_FAULTS, *WORD_FAULTS, *SEAT_FAULTS)
+    fault.name: fault for fault in (*_FAULTS, *WORD_FAULTS, *SEAT_FAULTS, *GROUP_FAULTS)
 }
 
 

@@ -47,6 +47,7 @@ def config(rule: Rule, kind: FaultKind, **changes: object) -> ControlConfig:
         faults=(struck,),
         weather_until_ns=WEATHER,
         silent_ns=1000 * MS,
+        host_lease_ns=1000 * MS,
         slot_lease_ns=1000 * MS,
         lease_ns=4 * MS,
     )
@@ -67,8 +68,9 @@ def run(given: ControlConfig) -> tuple[int, ControlResult]:
 def test_a_host_that_does_not_answer_keeps_the_pool_from_others_for_a_while_only(
     rule: Rule, kind: FaultKind
 ) -> None:
-    without, _ = run(config(rule, kind))
-    patient, result = run(config(rule, kind, mute_ns=12 * MS, failed_max=3, stuck_ns=6 * MS))
+    without, _ = run(config(rule, kind, heartbeat_ns=2 * MS))
+    patience = {"mute_ns": 12 * MS, "failed_max": 3, "stuck_ns": 6 * MS, "host_lease_ns": 12 * MS}
+    patient, result = run(config(rule, kind, heartbeat_ns=2 * MS, **patience))
     assert without > 60 * MS
     assert patient < 40 * MS
     assert result.marks["a job ended"] == 2

@@ -128,6 +128,8 @@ class ControlConfig:
     heartbeat_ns: int = 10 * MS
     silent_ns: int = 150 * MS
     """Without a word for so long, a host is taken for dead."""
+    host_lease_ns: int = 75 * MS
+    """Likewise, its seats are given up in their sharing groups."""
     mute_ns: int = -1
     """For which a seat may owe an answer, see :class:`~inaproto.core.sharing.events.PatienceConfig`; -1: for
     ever."""
@@ -167,6 +169,11 @@ class ControlConfig:
         for fault in self.faults:
             if min(fault.at_ns, fault.duration_ns, fault.occurrence - 1) < 0:
                 raise ConfigError(f"control world: {fault}: a time below 0, or no occurrence")
+
+    @property
+    def stands_still_ns(self) -> int:
+        """How long the controller hears of no progress, before it ends a turn for which others wait."""
+        return self.stuck_ns + 2 * self.heartbeat_ns if self.stuck_ns >= 0 else 1_000_000 * S
 
     def as_record(self) -> dict[str, Any]:
         """JSON-ready; :meth:`from_record` gives the same configuration back."""

@@ -38,6 +38,7 @@ from inaproto.core.migration.events import (
     TreeStands,
     Woke,
 )
+from inaproto.core.sharing.group import GroupEvent, HostArrived, HostDeparted, HostReported, SeatMoved
 from inaproto.core.sharing.messages import Seat
 from inaproto.errors import Blame
 from inaproto.sim.control.config import NO_TREE, ControlJob
@@ -55,8 +56,9 @@ from inaproto.sim.control.words import (
 )
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
-from inaproto.units import JobId
+from inaproto.units import Instant, JobId
 from inaproto.wire.messages.slots import Lease, Order, SlotAnswer, SlotsChanged
+from inaproto.wire.sharing_messages import SeatHold
 
 if TYPE_CHECKING:
     from inaproto.sim.control.world import ControlWorld
@@ -64,6 +66,10 @@ if TYPE_CHECKING:
 MIGRATION: Final = "migration"
 TERM: Final = "term"
 PLAN: Final = "plan"
+
+
+_AWAY_BEATS: Final = 2
+"""Heartbeats after which a host that is not heard of counts as not connected."""
 
 
 class _Heard(NamedTuple):
@@ -96,7 +102,7 @@ class Controller(Node):
     def lose(self) -> None:
         if self.is_ready:
             for group in self.groups:
-                self.world.mark(f"the controller crashed while a round was {group.core.view().phase}")
+                self.world.mark(f"the controller crashed while a round was {group.view().phase}")
             for job in self.migration.view().jobs:
                 self.world.mark(f"the controller crashed while a job was {job.phase.value}")
         self.world.store.crash()
@@ -115,15 +121,12 @@ class Controller(Node):
         self._plan: int = disk.get(PLAN, -1)
         self._heard: dict[int, _Heard] = {}
         """By host, its newest heartbeat."""
-        self._members: dict[str, tuple[Lease, tuple[Seat, ...]]] = {}
-        """Jobs in a sharing group, with their seats."""
+        self._connected: dict[int, None] = {}
+        """Hosts that were heard of lately."""
         self._parking: dict[str, tuple[int, int]] = {}
         """Jobs that have no turn any more, and are to leave their trees of that epoch: after which orders."""
         self._news: dict[str, Lease | None] = {}
         """What is known of jobs' trees in this term."""
-        self.knows_members = False
-        """Since it started: till then groups are told of no seats, for a turn whose job is not in its group
-        any more would be ended."""
         self._numbers = 0
         self._began = world.agenda.now
         self._targets: dict[str, int] = {}
@@ -233,7 +236,10 @@ class Controller(Node):
                         world.mark("a job failed because a host was silent")
                         self._end(state.job.name, "a host is silent")
         self._order_all()
-        self._look_at_members()
+        for host in list(self._connected):
+            if world.agenda.now - self._heard[host].at > _AWAY_BEATS * world.config.heartbeat_ns:
+                del self._connected[host]
+                self._tell_groups(HostDeparted(world.hosts[host].name))
         for group in self.groups:
             group.look()
         self._look_for_removed()
@@ -260,12 +266,42 @@ class Controller(Node):
             return
         seats = {seen.job: seen for seen in beat.seats}
         self._heard[beat.host] = _Heard(beat.boot, beat.number, self.world.agenda.now, seats, beat.obeys)
+        self._report(beat)
         changed = False
         for name, state in list(self.states.items()):
             if beat.host in state.job.hosts:
                 changed |= self._look_at(name, state, beat, seats)
         if changed:
             self._order(beat.host)
+
+    def _tell_groups(self, event: GroupEvent) -> None:
+        for group in self.groups:
+            group.step(event)
+
+    def _report(self, beat: Heartbeat) -> None:
+        """To the sharing groups: which seats the host has, and where they are."""
+        host = self.world.hosts[beat.host].name
+        if beat.host not in self._connected:
+            self._connected[beat.host] = None
+            self._tell_groups(HostArrived(host))
+        for group in self.groups:
+            here = [seen for seen in beat.seats if seen.lease is not None and seen.lease.tree == group.tree]
+            group.step(HostReported(host, tuple(self._hold_of(seen) for seen in here)))
+            for seen in here:
+                seat, since = Seat(JobId(seen.job), host, seen.life), Instant(self.now - seen.age_ns)
+                group.step(SeatMoved(seat, seen.operation, seen.is_running, since))
+
+    def _hold_of(self, seen: SeatSeen) -> SeatHold:
+        lease, hosts = seen.lease, self.world.jobs[seen.job].config.hosts
+        assert lease is not None, "it has a seat"
+        return SeatHold(
+            pool=f"tree{lease.tree}",
+            job=seen.job,
+            life=seen.life,
+            ring_id=seen.ring_id,
+            hosts=len(hosts),
+            stand=lease.epoch,
+        )
 
     def _look_at(self, name: str, state: JobState, beat: Heartbeat, seats: dict[str, SeatSeen]) -> bool:
         """Whether the host is to be told something at once."""
@@ -277,9 +313,6 @@ class Controller(Node):
             return name in seats
         _, boot, number = found
         is_gone = beat.boot > boot or (beat.boot == boot and beat.number > number and name not in seats)
-        life = seats[name].life if name in seats else 0
-        for group in self.groups:
-            group.seats_gone(name, self.world.hosts[beat.host].name, life)
         if state.phase is JobPhase.OVER:
             return name in seats
         if is_gone:
@@ -288,7 +321,6 @@ class Controller(Node):
         elif all(seen is not None and seen.phase is SeatPhase.FINISHED for seen in self._seen(state)):
             self._end(name, "ended")
         else:
-            self._join_if_known(state)
             self._look_for_parked(state)
         return name in seats and seats[name].phase is SeatPhase.READY
 
@@ -385,38 +417,10 @@ class Controller(Node):
         if state.phase is not JobPhase.RUNNING:
             return
         self._news[lease.job] = lease
+        self._parking.pop(lease.job, None)
+        for group in self.groups:
+            group.release(lease.job)
         self._order_all()
-        self._join_if_known(state)
-
-    def _join_if_known(self, state: JobState) -> None:
-        """Its sharing group, once all its hosts have heard of the tree."""
-        lease = self._news.get(state.job.name)
-        seen = self._seen(state)
-        if lease is None or not all(one is not None and one.lease == lease for one in seen):
-            return
-        names = (self.world.hosts[host].name for host in state.job.hosts)
-        pairs = zip(names, seen, strict=True)
-        seats = tuple(
-            sorted(Seat(JobId(lease.job), name, one.life) for name, one in pairs if one is not None)
-        )
-        is_to_drain = self.groups[lease.tree].is_to_drain(lease)
-        if self._members.get(lease.job) != (lease, seats) and not is_to_drain:
-            self._members[lease.job] = lease, seats
-            self.groups[lease.tree].join(lease.job, seats)
-            self._look_at_members()
-
-    def _look_at_members(self) -> None:
-        """Whether all are known that were in a group when it started."""
-        if self.knows_members:
-            return
-        is_late = self.world.agenda.now - self._began > self.world.config.silent_ns
-        is_known = all(job.phase is not Phase.ADOPTING for job in self.migration.view().jobs) and all(
-            lease is None or job in self._members for job, lease in self._news.items()
-        )
-        if is_late or is_known:
-            self.knows_members = True
-            for group in self.groups:
-                group.changed()
 
     def _drain(self, job: str, epoch: int) -> None:
         lease = self._leases().get(job)
@@ -425,7 +429,6 @@ class Controller(Node):
             return
         if any(seat.in_ina for seat in self.world.jobs[job].seats.values()):
             self.world.mark("a job was to drain under an operation by the switches")
-        self._members.setdefault(job, (lease, ()))
         self.groups[lease.tree].hold(job, epoch)
         if self.world.config.parks_first:
             self._news[job] = None
@@ -434,7 +437,7 @@ class Controller(Node):
     def drained(self, job: str, epoch: int) -> None:
         """Its group says so: it has no turn. Its hosts park its ring, and then the tree can be left."""
         self.world.mark("a job has drained")
-        self._leave(job)
+        self._news[job] = None
         self._parking[job] = epoch, self._numbers
         self._order_all()
 
@@ -453,12 +456,11 @@ class Controller(Node):
             self.migrate(JobDrained(name, epoch))
 
     def _leave(self, job: str) -> None:
-        """Its sharing group; what it still has there is waited for."""
-        member = self._members.pop(job, None)
+        """It is over; what it still has in its sharing group is waited for."""
         self._parking.pop(job, None)
         self._news[job] = None
-        if member is not None:
-            self.groups[member[0].tree].leave(job)
+        for group in self.groups:
+            group.release(job)
 
     def _look_for_removed(self) -> None:
         """Jobs that are over, with no slot left at any switch of their trees."""

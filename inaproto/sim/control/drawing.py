@@ -86,6 +86,7 @@ def draw_control(seed: Seed) -> ControlConfig:
         objections_max=draws.choice((1, 2, 3, 3, None)),
         **_draw_planner(Draws(seed, "swarm/control/planner")),
         **_draw_patience(patience),
+        host_lease_ns=Draws(seed, "swarm/control/hosts").magnitude(MS, 30 * MS),
         parks_first=Draws(seed, "swarm/control/parks").chance(1, 3),
     )
 

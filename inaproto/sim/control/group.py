@@ -1,16 +1,14 @@
-"""A sharing group at the controller: the coordinator of one pool, and a planner that gives turns round."""
+"""A sharing group at the controller of a control world: the core that ships, and a planner that gives turns
+round."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
-from inaproto.core.sharing.coordinator import SharingCoordinator
 from inaproto.core.sharing.events import (
     FromSeat,
     JobBarred,
     JobDrained,
-    JobHeld,
-    JobReleased,
     Mark,
     Noted,
     PatienceConfig,
@@ -19,25 +17,35 @@ from inaproto.core.sharing.events import (
     PoolFree,
     RingRemoved,
     SeatGivenUp,
-    SeatGone,
-    SeatsChanged,
-    SharingAction,
     SharingConfig,
-    SharingEvent,
+    SharingView,
     Tell,
     TurnRevoked,
     TurnStands,
     TurnWanted,
     Woke,
 )
-from inaproto.core.sharing.messages import AT_ONCE, Rule, Seat, SeatMessage
+from inaproto.core.sharing.group import (
+    ROUNDS,
+    GroupAction,
+    GroupConfig,
+    GroupEvent,
+    JobsHeld,
+    Look,
+    MayPlan,
+    Plan,
+    SeatForgotten,
+    SharingGroup,
+    StoodStill,
+    Wished,
+)
+from inaproto.core.sharing.messages import Rule, Seat, SeatMessage
 from inaproto.core.sharing.rounds import Phase
 from inaproto.errors import Blame
 from inaproto.sim.control.words import ToSeat
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Epoch, JobId, OpIndex
-from inaproto.wire.messages.slots import Lease
 
 if TYPE_CHECKING:
     from inaproto.sim.control.config import ControlConfig
@@ -51,7 +59,7 @@ ABORTS: Final = (
 
 
 class Group:
-    """Of one tree. ``look`` is called again and again, and says what is wanted if that has changed."""
+    """The group of one tree."""
 
     def __init__(self, controller: Controller, tree: int) -> None:
         self.controller = controller
@@ -60,193 +68,166 @@ class Group:
         self.name = f"sharing/{tree}"
         config = self.world.config
         self.resend_ns = max(3 * config.delay_max_ns, config.retry_ns)
-        self.core = SharingCoordinator(
-            SharingConfig(
-                group=self.name,
-                rule=Rule(config.rule),
-                capacity=config.pools[tree],
-                margin=config.margin,
-                end_margin=config.end_margin,
-                vote_ns=config.lease_ns // 2,
-                lease_ns=config.lease_ns,
-                resend_ns=self.resend_ns,
-                retry_ns=config.retry_ns,
-                objections_max=config.objections_max,
-                retry_jitter_ns=tuple(controller.draws.below(config.retry_ns) for _ in range(_JITTERS)),
-                patience=_patience(config),
-            ),
+        sharing = SharingConfig(
+            group=self.name,
+            rule=Rule(config.rule),
+            capacity=config.pools[tree],
+            margin=config.margin,
+            end_margin=config.end_margin,
+            vote_ns=config.lease_ns // 2,
+            lease_ns=config.lease_ns,
+            resend_ns=self.resend_ns,
+            retry_ns=config.retry_ns,
+            objections_max=config.objections_max,
+            retry_jitter_ns=tuple(controller.draws.below(config.retry_ns) for _ in range(_JITTERS)),
+            patience=_patience(config),
+        )
+        still_ns = config.stands_still_ns
+        self.core = SharingGroup(
+            GroupConfig(sharing, lease_ns=config.host_lease_ns, pause_ns=still_ns, stall_ns=still_ns),
             self.world.store.disk.get(self.name),
         )
         self.timer = Timer(controller, lambda: self.core.deadline, lambda: self.step(Woke()))
         self.timer.arm()
-        self._members: dict[str, tuple[Seat, ...]] = {}
-        self._draining: dict[str, int] = {}
+        self._held: dict[str, int] = {}
         """Jobs that are held, with the epoch of their trees."""
+        self._drained: dict[str, None] = {}
+        """Those of them that have no turn any more."""
+        self._is_to_look = False
         self._last = ""
         """The job that had the last turn."""
         self._since = self.world.agenda.now
         self._ends: dict[Epoch, OpIndex | None] = {}
         """Of turns that were said to stand."""
-        self._wish: TurnWanted | None = None
         self._has_aborted = False
         """The last round."""
-        self._went_on: dict[Epoch, tuple[object, int]] = {}
-        """Where the seats of turns are, and since when."""
 
-    # --- who is in it
+    def view(self) -> SharingView:
+        return self.core.view().sharing
 
-    def join(self, job: str, seats: tuple[Seat, ...]) -> None:
-        self._members[job] = seats
-        self.step(JobReleased(JobId(job)))
-        self._draining.pop(job, None)
-        self.changed()
-
-    def leave(self, job: str) -> None:
-        if self._members.pop(job, None) is not None:
-            self.changed()
+    # --- whoever moves trees
 
     def hold(self, job: str, epoch: int) -> None:
-        self._draining[job] = epoch
-        self.step(JobHeld(JobId(job)))
+        """The job is to have no turn, and is drained then."""
+        self._held[job] = epoch
+        self.step(JobsHeld(self._jobs_held()))
+        if job in self._drained:
+            self.controller.after(0, lambda: self.controller.drained(job, epoch))
 
-    def is_to_drain(self, lease: Lease) -> bool:
-        return self._draining.get(lease.job) == lease.epoch
+    def release(self, job: str) -> None:
+        self._drained.pop(job, None)
+        if self._held.pop(job, None) is not None:
+            self.step(JobsHeld(self._jobs_held()))
 
-    def changed(self) -> None:
-        """Who is in it."""
-        if not self.controller.knows_members:
-            return
-        self.step(SeatsChanged(tuple(seat for seats in self._members.values() for seat in seats)))
-        self.look()
-
-    def seats_gone(self, job: str, host: str, life: int) -> None:
-        """The host has no seat of the job but the one of that life."""
-        view = self.core.view()
-        waited_for = [*(seat for turn in view.turns for seat in turn.undrained), *view.missing]
-        for seat in dict.fromkeys(waited_for):
-            if (seat.job, seat.host) == (job, host) and seat.life != life:
-                self.step(SeatGone(seat, "dropped by its host"))
+    def _jobs_held(self) -> tuple[JobId, ...]:
+        return tuple(JobId(job) for job in sorted(self._held))
 
     def held_by(self) -> list[str]:
         """Jobs whose turns have not drained."""
-        return [turn.turn.job for turn in self.core.view().turns]
+        return [turn.turn.job for turn in self.view().turns]
 
     def may_have_turn(self, job: str | None) -> bool:
-        return job in self._members and job not in self._draining and job not in self.core.view().barred
+        view = self.core.view()
+        return job in view.jobs and job not in self._held and job not in view.sharing.barred
 
     def ring_removed(self, job: JobId) -> None:
-        epochs = [turn.turn.epoch for turn in self.core.view().turns if turn.turn.job == job]
+        epochs = [turn.turn.epoch for turn in self.view().turns if turn.turn.job == job]
         self.step(RingRemoved(job, max(epochs, default=Epoch(0))))
 
     # --- whose turn it is
 
     def look(self) -> None:
-        """The planner: the next job in turn; an open turn is long enough after ``slice_ns``."""
-        if not self.controller.knows_members:
-            return
+        """Plan soon."""
+        if not self._is_to_look:
+            self._is_to_look = True
+            self.controller.after(0, self._plan)
+
+    def _plan(self) -> None:
+        self._is_to_look = False
+        self.step(MayPlan())
+
+    def _wish(self, jobs: list[JobId]) -> TurnWanted:
+        """The next job in turn; an open turn is long enough after ``slice_ns``."""
         config = self.world.config
-        self._end_what_stands()
-        barred = self.core.view().barred
-        jobs = [job for job in self._members if job not in self._draining and job not in barred]
         waiting = [job for job in jobs if job != self._last] or jobs
         if not waiting:
-            self._want(TurnWanted(None))
-            return
-        now = self.world.agenda.now
+            return TurnWanted(None)
         operations = config.turn_operations or None
-        is_over = now - self._since >= config.slice_ns
-        if self._wish is not None and self._wish.job in jobs and operations is None and not is_over:
-            return
+        is_over = self.world.agenda.now - self._since >= config.slice_ns
         if self._last in jobs and operations is None and not is_over:
-            self._want_turn(self._last, None)
-            return
+            return self._turn_of(self._last, None)
         after = [job for job in waiting if job > self._last]
-        self._want_turn(min(after or waiting), operations)
+        return self._turn_of(min(after or waiting), operations)
 
-    def _end_what_stands(self) -> None:
-        """Turns in which nothing goes on, where others wait for that."""
-        stuck_ns, now = self.world.config.stuck_ns, self.world.agenda.now
-        view = self.core.view()
-        before, self._went_on = self._went_on, {}
-        standing = [one.turn.job for one in view.turns]
-        others = any(job not in standing for job in self._members)
-        for one in view.turns if stuck_ns >= 0 else ():
-            turn, seats = one.turn, self.world.jobs[one.turn.job].seats.values()
-            undrained = [seat.host for seat in one.undrained]
-            ahead = turn.until or self.world.jobs[turn.job].config.operations
-            where = tuple(
-                (min(seat.operation, ahead), seat.operation < ahead and seat.path)
-                for seat in seats
-                if seat.host.name in undrained
-            )
-            known = before.get(turn.epoch)
-            self._went_on[turn.epoch] = known if known is not None and known[0] == where else (where, now)
-            is_wanted = others or turn.job in self._draining
-            if is_wanted and turn.until != AT_ONCE and now - self._went_on[turn.epoch][1] >= stuck_ns:
-                self.world.mark("a turn was ended in which nothing went on")
-                self.step(TurnRevoked(turn.epoch))
-
-    def _want_turn(self, job: str, operations: int | None) -> None:
+    def _turn_of(self, job: str, operations: int | None) -> TurnWanted:
         ahead = self.world.config.ahead
-        seats = self.world.jobs[job].seats.values()
         if ahead < 0:
-            self._want(TurnWanted(JobId(job), operations))
-            return
+            return TurnWanted(JobId(job), operations)
+        seats = self.world.jobs[job].seats.values()
         first = max((seat.operation for seat in seats), default=0) + 1 + ahead
         until = None if operations is None else OpIndex(first + operations)
-        self._want(TurnWanted(JobId(job), operations, OpIndex(first), until))
-
-    def _want(self, wish: TurnWanted) -> None:
-        if wish != self._wish:
-            self._wish = wish
-            self.step(wish)
+        return TurnWanted(JobId(job), operations, OpIndex(first), until)
 
     # --- the core
 
     def hear(self, message: SeatMessage) -> None:
         self.step(FromSeat(message.seat, message))
 
-    def step(self, event: SharingEvent) -> None:
+    def step(self, event: GroupEvent) -> None:
         self.world.steps.coordinator += 1
         for action in self.core.step(event, self.controller.now):
             self._perform(action)
         self.timer.arm()
 
-    def _perform(self, action: SharingAction) -> None:
+    def _perform(self, action: GroupAction) -> None:
         world, controller = self.world, self.controller
         match action:
             case Tell(seat, message):
                 controller.send(world.host_named(seat.host), ToSeat(seat, message))
             case Persist(record, token):
-                if self.core.view().phase == Phase.DECIDING.value:
+                if self.view().phase == Phase.DECIDING.value:
                     world.mark("a decision waits for the disk")
                 world.store.persist(self.name, record, lambda: self.step(Persisted(token)))
+            case Look():
+                self.look()
+            case Plan(jobs, _):
+                wanted = self._wish([job for job, _ in jobs])
+                self.step(Wished(wanted))
             case TurnStands(job, epoch, first, until):
                 self._stands(job, epoch, first, until)
+            case StoodStill(job, epoch):
+                world.mark("a turn was ended in which nothing went on")
+                world.note(controller, "stands still", f"{self.tree} {job} {epoch}")
+            case SeatForgotten(seat, why, is_lost):
+                world.mark(f"a seat was forgotten: {why}")
+                if is_lost:
+                    self._gives_up(seat, self.core.view().epoch)
             case PoolFree(epoch):
                 world.mark("a pool was free again")
                 world.note(controller, "pool free", f"{self.tree} {epoch}")
-                controller.after(0, self.look)
             case JobDrained(job):
-                controller.after(0, lambda: self._drained(job))
+                controller.after(0, lambda: self._has_drained(job))
             case Noted(mark):
                 world.noted(mark)
-                if mark is Mark.TAKEN_BACK:
-                    controller.after(0, self.look)
                 if mark is Mark.ROUND_BEGUN and self._has_aborted:
                     world.mark("a round was tried again")
                 if mark is Mark.ROUND_BEGUN or mark is Mark.COMMITTED or mark in ABORTS:
                     self._has_aborted = mark in ABORTS
             case SeatGivenUp(seat, epoch):
-                world.note(controller, "gives up", f"{self.tree} {seat} {epoch}")
-                world.given_up(seat, epoch, self.core.view().version)
+                self._gives_up(seat, epoch)
             case JobBarred(job):
                 world.note(controller, "leaves out", f"{self.tree} {job}")
-                controller.after(0, self.look)
             case Blame():
                 raise Violated("nobody is to blame", f"{self.name}: {action}")
             case _:
                 assert_never(action)
+
+    def _gives_up(self, seat: Seat, epoch: Epoch) -> None:
+        """The round that is under way may give it one turn more, of which it may hear from a peer."""
+        view = self.view()
+        until = epoch + (view.phase in ROUNDS)
+        self.world.note(self.controller, "gives up", f"{self.tree} {seat} {until}")
+        self.world.given_up(seat, until, view.version)
 
     def _stands(self, job: JobId, epoch: Epoch, first: OpIndex, until: OpIndex | None) -> None:
         world = self.world
@@ -263,11 +244,11 @@ class Group:
             self._last, self._since = job, world.agenda.now
             if world.config.turn_operations == 0:
                 self.controller.after(world.config.slice_ns, self.look)
-        self.controller.after(0, self.look)
 
-    def _drained(self, job: str) -> None:
-        epoch = self._draining.get(job)
+    def _has_drained(self, job: str) -> None:
+        epoch = self._held.get(job)
         if epoch is not None:
+            self._drained[job] = None
             self.controller.drained(job, epoch)
 
 

@@ -15,7 +15,6 @@ from inaproto.sim.control.words import (
     PeerSays,
     SeatPhase,
     SeatSays,
-    SeatSeen,
     ToSeat,
 )
 from inaproto.wire.messages.slots import NotHeld, Renewed
@@ -64,10 +63,7 @@ class ControlHost(Node):
 
     def _say_heartbeat(self) -> None:
         self._number += 1
-        seats = tuple(
-            SeatSeen(name, seat.phase, seat.lease, 0 if seat.id is None else seat.id.life)
-            for name, seat in self.seats.items()
-        )
+        seats = tuple(seat.seen() for seat in self.seats.values())
         beat = Heartbeat(self.index, self.incarnation, self._number, seats, self._newest)
         self.send(self.world.controller, beat)
 

@@ -63,6 +63,10 @@ DECLARED: Final[dict[str, str]] = {
     "sharing: job taken in again": "after a while",
     "a seat that was given up used the pool": "nobody had reached it; the next turn made it stale",
     "a turn was ended in which nothing went on": "a process stood, or its host had not been heard",
+    # who has a seat
+    "a seat was forgotten: its host has it no more": "its ring was parked, or its job is over",
+    "a seat was forgotten: its ring has ended at another host": "and its own host was not connected",
+    "a seat was forgotten: its host is not heard of": "for the lease",
     # turns and operations
     "a turn stands": "a job may use a pool",
     "a turn was revoked": "it was open, or its job was to drain, and now has an end",

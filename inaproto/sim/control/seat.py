@@ -52,7 +52,7 @@ from inaproto.errors import Blame
 from inaproto.faults.streams import Draws
 from inaproto.sim.control.config import ControlJob
 from inaproto.sim.control.trunk import Part
-from inaproto.sim.control.words import SeatPhase
+from inaproto.sim.control.words import SeatPhase, SeatSeen
 from inaproto.sim.kernel.machine import Timer
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import Instant, JobId, OpIndex
@@ -187,6 +187,20 @@ class SimSeat:
                 raise Violated("nobody is to blame", f"{self}: {action}")
             case _:
                 assert_never(action)
+
+    def seen(self) -> SeatSeen:
+        """What its host reports of it."""
+        place, life = self.core.place, 0 if self.id is None else self.id.life
+        return SeatSeen(
+            job=self.job.name,
+            phase=self.phase,
+            lease=self.lease,
+            life=life,
+            ring_id=0,
+            operation=place.operation,
+            is_running=place.is_running,
+            age_ns=self.host.now - place.since,
+        )
 
     # --- what the host is told of it
 

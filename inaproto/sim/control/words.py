@@ -27,6 +27,12 @@ class SeatSeen:
     """Of the tree on which its ring stands."""
     life: int
     """Of its seat there, if it has one."""
+    ring_id: int
+    operation: int
+    """That runs, or that is next."""
+    is_running: bool
+    age_ns: int
+    """How long it has run, or has been next."""
 
 
 @dataclass(frozen=True, slots=True)

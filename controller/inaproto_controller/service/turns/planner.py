@@ -40,17 +40,10 @@ PATIENCE_S: Final = 0.25
 end sooner than predicted, that time never comes: the next has begun by then, and that after it is far off."""
 ROUND_TRIP_SHARE: Final = 1.25
 """Share of their median by which a turn is asked for sooner."""
-PAUSE_S: Final = 2.0
-PAUSE_STEPS: Final = 2.0
-"""A job that begins no all-reduce for so long, and for so many of its steps, pauses."""
 PLANNED_OPERATIONS_MAX: Final = 8_192
 """Most operations, of one step each of all jobs, that turns are planned for. A plan takes some microseconds
 for each."""
 PLANNED_JOBS_MAX: Final = 64
-STALL_S: Final = 5.0
-STALL_RATIO: Final = 8.0
-"""An all-reduce that takes so long, and so many times as long as the greatest one of its step without INA,
-stands: a process of its job was stopped, or a host."""
 AGE_MAX: Final = 10.0
 """Seconds; a job that was not heard of for so long is not where it would be by its step."""
 
@@ -83,23 +76,15 @@ class SeatNews:
     pattern: Pattern | None = None
     bandwidth: int = 0
 
-    since: float = 0.0
-    """When it was heard of first."""
+    @property
+    def step_ns(self) -> int:
+        """How long a step takes; 0 if that is not known."""
+        return 0 if self.pattern is None else self.pattern.duration_ns
 
-    def stops_at(self, stood: float) -> float:
-        """From when on it does not go on, if nothing is heard of it until then. ``stood``: since when its
-        turn does."""
-        place = self.place
-        if place is None:
-            return max(self.since, stood) + STALL_S
-        if place.is_running:
-            return place.at + max(STALL_S, STALL_RATIO * self._longest())
-        step = 0.0 if self.pattern is None else self.pattern.duration_ns / S
-        return place.at + max(PAUSE_S, PAUSE_STEPS * step)
-
-    def _longest(self) -> float:
-        """All-reduce of a step, seconds; 0 if that is not known."""
-        return max(self.pattern.nbytes) / self.bandwidth if self.pattern and self.bandwidth else 0.0
+    @property
+    def longest_ns(self) -> int:
+        """How long the greatest all-reduce of a step takes; 0 if that is not known."""
+        return max(self.pattern.nbytes) * S // self.bandwidth if self.pattern and self.bandwidth else 0
 
 
 class Wish(NamedTuple):

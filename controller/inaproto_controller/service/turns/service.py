@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import trio
 
-from inaproto.core.sharing.events import PatienceConfig, SharingAction, SharingConfig, Tell
+from inaproto.core.sharing.events import FromSeat, PatienceConfig, SharingAction, SharingConfig, Tell
+from inaproto.core.sharing.group import GroupConfig, HostArrived, HostDeparted, JobsHeld
 from inaproto.core.sharing.messages import Seat
 from inaproto.core.switch.ring_spec import SHARED_POOL
 from inaproto.daemon.host.sharing_records import answer_of, order_message, seat_of
@@ -35,7 +36,7 @@ from inaproto.wire.sharing_messages import (
 )
 from inaproto_controller.cluster.step_times import StepTimes
 from inaproto_controller.service.core_runner import PutRecord
-from inaproto_controller.service.turns.group import OWNER, SharingGroup
+from inaproto_controller.service.turns.group import OWNER, GroupRunner
 from inaproto_controller.service.turns.planner import Place, PlannerConfig, SeatNews, pattern_of
 from inaproto_controller.service.turns.store import Floor, decode_floor, encode_floor, encode_record
 
@@ -75,11 +76,8 @@ class SharingService:
             patience = PatienceConfig(mute_ns=max(1, round(lease_s * S)))
             self._config = replace(self._config, patience=patience)
         self._planning = planning or PlannerConfig()
-        self._groups: dict[str, SharingGroup] = {}
+        self._groups: dict[str, GroupRunner] = {}
         self._connected: dict[str, None] = {}
-        self._lost_at: dict[str, float] = {}
-        """Of hosts that have not said what they have since they, or this controller, came or went: when their
-        seats are given up. To connect is not enough."""
         self._put_record: PutRecord | None = None
         self._floor = Floor()
         self._idle_since: dict[str, float] = {}
@@ -88,7 +86,7 @@ class SharingService:
         """Owners of records that are to go from the store: when they have."""
         self._nursery: trio.Nursery | None = None
         self._look = trio.Event()
-        self._held: frozenset[str] = frozenset()
+        self._held: tuple[JobId, ...] = ()
         """Jobs that are to have no turn."""
         self.acted: Callable[[str, SharingAction], None] = lambda pool, action: None
         """Hears all that the coordinators do."""
@@ -99,7 +97,7 @@ class SharingService:
         """Nothing is known of hosts yet. Raises ``ConfigError`` for records that are not ours."""
         self._groups.clear()
         self._connected.clear()  # their sessions were of the term before
-        self._held = frozenset()
+        self._held = ()
         self._put_record = put_record
         self._idle_since.clear()
         self._forgotten.clear()
@@ -108,9 +106,6 @@ class SharingService:
         for owner, body in records.items():
             if owner.startswith(OWNER) and "\0" not in owner:  # as a store once took it from a host
                 self._new_group(owner.removeprefix(OWNER), body)
-        at = trio.current_time() + self._lease_s
-        hosts = {host for group in self._groups.values() for host in group.hosts}
-        self._lost_at = dict.fromkeys(hosts - self._connected.keys(), at)
 
     async def run(self) -> None:
         """While this controller leads, until cancelled."""
@@ -118,26 +113,25 @@ class SharingService:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 for group in self._groups.values():
-                    group.settle()
                     nursery.start_soon(group.run)
                 await self._keep_planning()
         finally:
             self._nursery = None
             self._put_record = None
 
-    def _new_group(self, name: str, record: bytes) -> SharingGroup:
-        group = self._groups[name] = SharingGroup(
-            replace(self._config, group=name),
+    def _new_group(self, name: str, record: bytes) -> GroupRunner:
+        group = self._groups[name] = GroupRunner(
+            GroupConfig(replace(self._config, group=name), lease_ns=round(self._lease_s * S)),
             self._planning,
             record,
             put_record=self._put,
             send=self._order,
             look=self._look_soon,
-            is_connected=self._connected.__contains__,
+            connected=self._connected,
             acted=self._acted,
             now=_now,
         )
-        group.hold(self._held)
+        group.tell(JobsHeld(self._held))
         if self._nursery is not None:
             self._nursery.start_soon(group.run)
         return group
@@ -187,13 +181,9 @@ class SharingService:
         while True:
             self._look = trio.Event()
             now = trio.current_time()
-            for host in [host for host, at in self._lost_at.items() if at <= now]:
-                del self._lost_at[host]
-                for group in self._groups.values():
-                    group.lost(host)
             again = [self._end_idle(now), *(group.plan() for group in self._groups.values())]
             await trio.sleep(max(PLAN_S, trio.current_time() - now))
-            with trio.move_on_at(min([*again, *self._lost_at.values()])):
+            with trio.move_on_at(min(again)):
                 await self._look.wait()
 
     # --- hosts
@@ -201,6 +191,8 @@ class SharingService:
     def arrived(self, host: str) -> None:
         """It has a session, and will say what it has."""
         self._connected[host] = None
+        for group in self._groups.values():
+            group.tell(HostArrived(host))
 
     @property
     def connected(self) -> list[str]:
@@ -209,10 +201,8 @@ class SharingService:
 
     def departed(self, host: str) -> None:
         self._connected.pop(host, None)
-        self._lost_at.setdefault(host, trio.current_time() + self._lease_s)
         for group in self._groups.values():
-            group.settle()
-        self._look_soon()
+            group.tell(HostDeparted(host))
 
     def heard(self, host: str, message: SharingSeats | FromHost) -> None:
         """Raises ``DecodeError`` for what that host cannot say."""
@@ -224,18 +214,17 @@ class SharingService:
         seat = seat_of(message.seat)
         if seat.host != host:
             raise DecodeError("control", f"{message.TYPE}: host {host!r} speaks for {seat.host!r}")
-        for group in self._groups.values():
-            if not group.has(seat):
-                continue  # it is another group's, whose rounds are not known here
-            if isinstance(message, SharingPattern | SharingProgress):
-                news = group.news.get(seat)
-                if news is not None:
-                    self._note(news, message)
-            else:
-                group.said(seat, answer_of(message))
+        for group in self._groups.values():  # one knows the seat; the rounds of another are not known here
+            match message:
+                case SharingPattern():
+                    pattern = pattern_of(message.nbytes, message.ready_ns, message.duration_ns)
+                    group.measured(seat, SeatNews(pattern=pattern, bandwidth=message.bandwidth))
+                case SharingProgress():
+                    group.moved(seat, _place_of(message))
+                case _:
+                    group.tell(FromSeat(seat, answer_of(message)))
 
     def _reported(self, host: str, report: SharingSeats) -> None:
-        self._lost_at.pop(host, None)
         pools: dict[str, dict[Seat, SeatHold]] = {}
         for hold in report.seats:
             pools.setdefault(hold.pool, {})[Seat(JobId(hold.job), host, hold.life)] = hold
@@ -253,31 +242,13 @@ class SharingService:
             log.warning("host %s has seats at %r: no switch of the cluster file has that pool", host, name)
         return False
 
-    def _note(self, news: SeatNews, message: SharingPattern | SharingProgress) -> None:
-        now = trio.current_time()
-        if isinstance(message, SharingPattern):
-            news.pattern = pattern_of(message.nbytes, message.ready_ns, message.duration_ns)
-            news.bandwidth = message.bandwidth
-        else:
-            age = message.step_age_ns
-            news.place = Place(
-                message.operation,
-                message.is_running,
-                message.uses_ina,
-                now - message.age_ns / S,
-                now,
-                message.step_first,
-                None if age is None else now - age / S,
-            )
-        self._look_soon()
-
     # --- whoever moves trees
 
     def hold(self, jobs: frozenset[str]) -> None:
         """These have no turns from now on, others may; turns of theirs that stand are ended by agreement."""
-        self._held = jobs
+        self._held = tuple(JobId(job) for job in sorted(jobs))
         for group in self._groups.values():
-            group.hold(jobs)
+            group.tell(JobsHeld(self._held))
 
     def operation(self, job: str) -> int | None:
         """Where a job is, as its seats have told; None: it has none."""
@@ -291,3 +262,16 @@ class SharingService:
     def status(self) -> list[dict[str, Any]]:
         """For people and their programs; fields may be added."""
         return [group.status() for _, group in sorted(self._groups.items())]
+
+
+def _place_of(message: SharingProgress) -> Place:
+    now, age = trio.current_time(), message.step_age_ns
+    return Place(
+        message.operation,
+        message.is_running,
+        message.uses_ina,
+        now - message.age_ns / S,
+        now,
+        message.step_first,
+        None if age is None else now - age / S,
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inaproto.core.sharing.messages import AT_ONCE, Path, Seat, Version
 from inaproto.sim.control.checkers.checker import ControlChecker
+from inaproto.sim.control.checkers.group_checkers import WaitsEnd
 from inaproto.sim.control.checkers.wish_checker import WishesServed
 from inaproto.sim.control.checkers.word_checkers import DecisionsKept, TurnsObeyed
 from inaproto.sim.frames.recorder import say_time
@@ -296,7 +297,7 @@ class NoPoolForEver(ControlChecker):
         if world.config.mute_ns < 0 or not (controller.is_up and controller.is_ready):
             return
         for group in controller.groups:
-            view = group.core.view()
+            view = group.view()
             owed: list[tuple[object, ...]] = [
                 (group.tree, view.term, turn.turn.epoch) for turn in view.turns if turn.turn.until == AT_ONCE
             ]
@@ -321,4 +322,5 @@ def all_checkers() -> list[ControlChecker]:
         TurnsObeyed(),
         WishesServed(),
         NoPoolForEver(),
+        WaitsEnd(),
     ]

@@ -29,13 +29,13 @@ class WishesServed(ControlChecker):
 
     def sample(self) -> None:
         controller = self.world.controller
-        if not (controller.is_up and controller.is_ready and controller.knows_members):
+        if not (controller.is_up and controller.is_ready):
             self._committing.clear()
             self._idle.clear()
             return
         idle, self._idle = self._idle, {}
         for group in controller.groups:
-            view = group.core.view()
+            view = group.view()
             if view.phase in _BUSY and group.core.deadline is None:
                 raise Violated(self.name, f"a round is {view.phase} for ever: {view}")
             self._look_for_end(group, view)

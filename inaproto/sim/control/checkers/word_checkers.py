@@ -108,7 +108,7 @@ class DecisionsKept(ControlChecker):
         controller = self.world.controller
         for group in controller.groups if controller.is_up and controller.is_ready else ():
             record = self.world.store.disk.get(group.name)
-            if record is None or group.core.view().phase not in _BETWEEN:
+            if record is None or group.view().phase not in _BETWEEN:
                 continue
             for seat in record.told:
                 round_ = self._rounds.get((seat, record.version))
