@@ -71,7 +71,7 @@ class Unusable:
 
 
 class Carrier:
-    """Of ``ranks``, of one job on one host."""
+    """Carries out what ``ranks`` of one job on one host have called."""
 
     def __init__(self, config: HostConfig, ranks: HostedRanks, binder: Binder) -> None:
         self.engine: Engine | None = None
@@ -89,7 +89,7 @@ class Carrier:
         self._ring: Ring | None = None
         self._gathering = Gathering((), stall_ns=0, timeout_ns=0)
         self._sums: deque[Operation] = deque()
-        """Of a job that has no other host: under way, in order."""
+        """Operations of a job that has no other host: under way, in order."""
         self._out: Actions = []
         self._now = Instant(0)
 
@@ -110,7 +110,7 @@ class Carrier:
 
     @property
     def done_path(self) -> DonePath:
-        """By which operations go, but for those of a ring that stands beside the present one."""
+        """The path by which operations go, but for those of a ring that stands beside the present one."""
         if self._ranks.size == 1 or (self._ring is not None and len(self._ring.peers) == 1):
             return "local"
         if self._ring is None:

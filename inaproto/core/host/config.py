@@ -11,7 +11,7 @@ from inaproto.wire.control_messages import Ring
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
-    """Of one job on one host."""
+    """What holds for one job on one host."""
 
     job: str
     host: str
@@ -32,7 +32,7 @@ class HostConfig:
         return self.message_packets * self.mtu
 
     def ring(self, ring: Ring, ring_id: int | None = None) -> RingConfig:
-        """Of the engine on ``ring``, or on the one beside it, ``ring_id``."""
+        """Configuration of the engine on ``ring``, or on the one beside it, ``ring_id``."""
         return RingConfig(
             ring_id=RingId(ring.ring_id if ring_id is None else ring_id),
             epoch=Epoch(ring.epoch),

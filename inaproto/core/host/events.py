@@ -365,7 +365,7 @@ class KeepResults:
     results: tuple[KeptResult, ...]
     since: int
     ina_ring_id: int | None
-    """Of the ring whose results lie in the other link's slots."""
+    """The ring whose results lie in the other link's slots."""
 
 
 @dataclass(frozen=True, slots=True)

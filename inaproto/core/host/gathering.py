@@ -29,7 +29,8 @@ class _Wait:
 
 
 class Gathering:
-    """Of the ranks ``ranks`` of one host. Times in nanoseconds; ``timeout_ns`` 0: no limit."""
+    """Gathers the calls of the ranks ``ranks`` of one host. Times in nanoseconds; ``timeout_ns`` 0: no
+    limit."""
 
     def __init__(self, ranks: Iterable[int], *, stall_ns: int, timeout_ns: int) -> None:
         self._called: dict[int, deque[Operation]] = {rank: deque() for rank in sorted(ranks)}

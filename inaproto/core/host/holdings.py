@@ -39,7 +39,8 @@ MemoryOrder = OnPath | PostMessage | PostSlot | PostDown | Fold | Combine | Take
 
 
 class Holdings:
-    """Of ``job``; ``tensors`` are to be set before the first order that is about them."""
+    """What a ``job`` holds of memory and NIC; ``tensors`` are to be set before the first order that is about
+    them."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Holdings:
         """All-reduces of which only the ranks here are, in order."""
 
     def link_of(self, qpn: int) -> tuple[BoundPath, Link] | None:
-        """Whose queue pair that is; None if its link was given back."""
+        """The link whose queue pair that is; None if it was given back."""
         return next(((path, link) for path, link in self.links.items() if link.has(qpn)), None)
 
     # --- links

@@ -103,13 +103,13 @@ class HostJob:
         self._halts: list[str] = []
         self.recoveries = 0
         self._answers: dict[int, Ring] = {}
-        """By rank, of a ring that does not have the answers to all its ranks here yet."""
+        """Answers by rank, of a ring that does not have those to all its ranks here yet."""
         self._boot_id = ""
-        """Of the switch of its last ring."""
+        """Boot of the switch of its last ring."""
         self._prepared_for: int | None = None
         """Ring that it was told to make links for, before its first one."""
         self._halting: Halt | None = None
-        """To be answered as soon as there are links for the next ring."""
+        """What is answered as soon as there are links for the next ring."""
         self._returning: tuple[int, ...] | None = None
         """Its ranks are announced again by these requests as soon as there are links."""
         self._connecting: dict[BoundPath, str] = {}
@@ -128,7 +128,7 @@ class HostJob:
 
     @property
     def engine(self) -> Engine | None:
-        """Of the present rings, or the last."""
+        """The engine of the present rings, or the last."""
         return self._carrier.engine
 
     @property

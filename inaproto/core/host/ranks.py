@@ -69,13 +69,14 @@ class HostedRank:
         )
 
     def gone(self, reason: str, *, ring_id: int = 0) -> Gone:
-        """That it is lost to its job; ``ring_id``: to one that has failed, where it could have regrouped."""
+        """What says that it is lost to its job; ``ring_id``: to one that has failed, where it could have
+        regrouped."""
         text = reason[:REASON_CHARACTERS_MAX]
         return Gone(job=self.join.job, rank=self.number, reason=text, ring_id=ring_id)
 
 
 class HostedRanks:
-    """By number, ascending."""
+    """The ranks of one host, by number, ascending."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, HostedRank] = {}
@@ -126,7 +127,7 @@ class HostedRanks:
         return any(rank.join.elastic for rank in self)
 
     def gone(self, reason: str) -> list[Gone]:
-        """That all of them are lost to their job, but for those that have left."""
+        """What says that all of them are lost to their job, but for those that have left."""
         return [rank.gone(reason) for rank in self if not rank.has_left]
 
     def describe(self, job: str) -> str:

@@ -72,7 +72,7 @@ def connections_of(ring: Ring, *, has_ina: bool) -> list[ConnectLink | ConnectTr
 
 
 def why_connection_failed(job: str, ring: Ring, event: ConnectionFailed) -> str:
-    """Which connection of this host has failed, in words."""
+    """Says in words which connection of this host has failed."""
     if ring.path != "overlay":
         return transport_failure(job, ring, event.completion, at_out=event.at_out)
     tree = overlay_of(ring)

@@ -125,7 +125,7 @@ class Fabric:
 
     @property
     def segments(self) -> int:
-        """Of shared memory, registered by all processes."""
+        """Segments of shared memory, registered by all processes."""
         return sum(len(rank.segments) for ring in self._rings for rank in ring.ranks.values())
 
     def rings_away(self) -> list[HostRing]:

@@ -29,7 +29,7 @@ class Owner(Protocol):
     def joined(self, ring_id: int, operations_max: int) -> None: ...
     def operation_done(self, op_index: int, path: DonePath, duration_ns: int) -> None: ...
     def rank_failed(self, error: JobError) -> None:
-        """And with it every operation that has not ended."""
+        """The rank has failed, and with it every operation that has not ended."""
 
     def rank_closed(self) -> None: ...
     def regrouped(self, message: Regrouped) -> None:
@@ -50,7 +50,7 @@ class LocalRank:
         self.ring: HostRing | None = None
         self.segments: dict[int, SharedBuffer] = {}
         self.tensors: dict[int, Tensor] = {}
-        """Of the all-reduces that it has called and that have not ended."""
+        """Tensors of the all-reduces that it has called and that have not ended."""
         self.has_left = False
         """In good order: it has all its results and calls no more."""
         self.has_ended = False

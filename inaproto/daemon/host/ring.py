@@ -85,7 +85,7 @@ class HostRing:
         self.job = job
         self.nic = nic
         self.ranks: dict[int, LocalRank] = {}
-        """By number, ascending."""
+        """Its ranks by number, ascending."""
         self._turns = turns or NoTurns()
         self._tell, self._clock, self._log, self._hurry = tell, clock, log, hurry
         """``hurry``: what it waits for has a new, perhaps earlier, end."""
@@ -361,7 +361,7 @@ class HostRing:
             self.feed(events.RankGone(rank.number, reason))
 
     def gone_after_end(self, rank: LocalRank, reason: str) -> Gone:
-        """That a rank is lost whose job had failed: it cannot go on with the others."""
+        """Says that a rank is lost whose job had failed: it cannot go on with the others."""
         return self.core.ranks[rank.number].gone(reason, ring_id=self.ring_id or 0)
 
     def _done(self, op_index: OpIndex, path: DonePath) -> None:

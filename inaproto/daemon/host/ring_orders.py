@@ -16,7 +16,7 @@ from inaproto.units import Instant
 
 @dataclass(slots=True)
 class Tensor:
-    """Of an operation that has not ended: ``offset`` into the client's memory."""
+    """A tensor of an operation that has not ended: ``offset`` into the client's memory."""
 
     operation: Operation
     buffer: SharedBuffer
@@ -30,7 +30,7 @@ class Tensor:
 
 
 class ClientTensors:
-    """By index of the operation, of each of a host's ranks in rank order."""
+    """Tensors of each of a host's ranks in rank order, by index of the operation."""
 
     def __init__(self, tensors: Sequence[Mapping[int, Tensor]]) -> None:
         self._tensors = tensors

@@ -62,7 +62,7 @@ class HostSeats:
         self._present: dict[str, dict[int, dict[str, str]]] = {}
         """Keys by parallel ring, rank and job, of all jobs here: some come before their seat is heard of."""
         self._ended: dict[str, dict[int, tuple[str, str]]] = {}
-        """Of ranks that were gone again before that: key, and why if not in order; the newest jobs last."""
+        """Ranks that were gone again before that: key, and why if not in order; the newest jobs last."""
 
     def want(self, grants: Sequence[GrantRecord]) -> None:
         wanted = {grant.grant: grant for grant in grants}

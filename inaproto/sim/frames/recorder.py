@@ -49,10 +49,10 @@ class Recorder:
         self._names: dict[int, str] = {}
         """Names of these switches by node."""
         self._under_way: dict[int, tuple[Frames, Record]] = {}
-        """By identity of the frame, which is kept so that no other gets its identity."""
+        """Frames under way by identity; each is kept so that no other gets its identity."""
 
     def begin(self, switches: Mapping[bytes, str], names: Mapping[int, str]) -> None:
-        """Of a world of several switches: what they are called, by IP address and by node."""
+        """Begins with what switches of a world of several are called, by IP address and by node."""
         self._switches, self._names = dict(switches), dict(names)
 
     def event(self, number: int, at_ns: int, node: int, kind: str, detail: int) -> None:
@@ -64,11 +64,11 @@ class Recorder:
         self.records.append(record)
 
     def frames(self, node: int, block: Frames) -> None:
-        """Of the event that was told last."""
+        """Frames of the event that was told last."""
         self.records[-1]["frames"] = [self._describe(row.tobytes()) for row in block]
 
     def fault(self, fault: Fault, host: str) -> None:
-        """Of the event that was told last: what struck, and until when."""
+        """Fault of the event that was told last: what struck, and until when."""
         self.records[-1]["fault"] = {
             "kind": str(fault.kind), "target": fault.target, "until": fault.at_ns + fault.duration_ns
         }  # fmt: skip
@@ -195,7 +195,7 @@ def describe(frame: bytes) -> Record:
 
 
 def _note_of(payload: bytes) -> Record | None:
-    """Of one switch to another."""
+    """The note of one switch to another."""
     try:
         note = TreeNote.decode(payload)
     except DecodeError:
@@ -217,7 +217,7 @@ def say_frame(what: Record) -> str:
 
 
 def end_of(address: int | str) -> str:
-    """Of a frame, as :func:`describe` has it: the name of a host or switch."""
+    """The end of a frame's way, as :func:`describe` has it: the name of a host or switch."""
     return address if isinstance(address, str) else f"host{address - 1}"
 
 

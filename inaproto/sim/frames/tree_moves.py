@@ -44,14 +44,14 @@ class _Between:
 
 
 class TreeMover:
-    """Of one world."""
+    """Moves trees of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._wishes: dict[str, TreeWished] = {}
         self._epoch = 0
         self._targets: dict[str, FabricTree] = {}
-        """Of jobs whose ring is to be parked first."""
+        """Trees to come of jobs whose ring is to be parked first."""
         self._between: dict[str, list[_Between]] = {}
         self._refused: set[int] = set()
         """Epochs of wishes."""
@@ -107,7 +107,7 @@ class TreeMover:
         world.mark("a ring was to move")
 
     def tree_to(self, root: int) -> FabricTree:
-        """Of a further root, or, for -1, that of the fabric's own."""
+        """The tree of a further root, or, for -1, the fabric's own."""
         topology = self._world.config.topology
         if topology is None:
             return FabricTree(f"root{root}")

@@ -51,7 +51,7 @@ _COUNTED: Final = (
     *("sums_up", "sums_up_again", "results_in", "results_down", "results_down_again"),
     *("notes_in", "notes_out", "steered", "links_down", "strange_addresses"),
 )
-"""By the accelerators, and told as marks."""
+"""What accelerators count, and is told as marks."""
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class World(SimulatedWorld):
         self._unfinished = sum(len(job.hosts) for job in config.jobs)
         self._kinds: dict[str, int] = {"frames": _FRAMES}
         self.downlinks: list[SimLink] = []
-        """To each host."""
+        """Links to each host."""
         self.trunks: list[Trunk] = []
         self.switches = [
             SimSwitch(self, number, name) for number, name in enumerate(node_names(config.topology))
@@ -146,7 +146,7 @@ class World(SimulatedWorld):
         for switch in self.switches:
             switch.boot()
         self.elastic: dict[str, ElasticJob] = {}
-        """By the name that a job is started with."""
+        """Elastic jobs by the name that each is started with."""
         for job in config.jobs:
             for ring in self._rings_of(job):
                 ring.host.rings.append(ring)
@@ -177,7 +177,7 @@ class World(SimulatedWorld):
     # --- running
 
     def run(self) -> WorldResult:
-        """To the end, or to the first violation. Never raises for a fault of the parts."""
+        """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
         violation = self._first_violation()
         self._collect_marks()
         return WorldResult(
@@ -278,7 +278,7 @@ class World(SimulatedWorld):
         self._closed.add(job.name)
 
     def elastic_job_ended(self, job: JobConfig) -> None:
-        """And nobody goes on."""
+        """An elastic job has ended, and nobody goes on."""
         self._unfinished -= len(job.hosts)
 
     def is_closed(self, job: JobConfig) -> bool:

@@ -34,13 +34,13 @@ class _Lost:
 
     at_ns: int
     boots: int
-    """Of the switch, then."""
+    """Boots of the switch, then."""
     excused: frozenset[int]
     """Processes that may have been named as lost themselves: their hosts were away then."""
     begun: str = ""
     """The job that followed."""
     told: dict[str, tuple[tuple[int, ...], int]] = field(default_factory=dict)
-    """By the name of the next job: who goes on, and what is agreed."""
+    """Who goes on, and what is agreed, by the name of the next job."""
     told_at_ns: int = -1
     """When the last of them was first told; none of a later round can have been before."""
 
@@ -53,7 +53,7 @@ class SurvivorsTogether(Checker):
         self._done: dict[tuple[SimRank, int], int] = {}
         """Results of a rank in a life."""
         self._lost: dict[str, _Lost] = {}
-        """By name of the job; its latest life."""
+        """The latest life of each job that has lost a rank, by name."""
         self._asked: set[tuple[ElasticProcess, str]] = set()
 
     def done(self, rank: SimRank, op_index: int) -> None:

@@ -41,7 +41,7 @@ class ElasticJob:
         """Names of those that have begun, since it was started last."""
         first = Generation(root, tuple(range(len(root.hosts))), 0, 0)
         self.rings = [ElasticRing(world.hosts[number], self, first) for number in root.positions]
-        """Of the job as it is started."""
+        """Rings of the job as it is started."""
         ranks = {rank.index: rank for ring in self.rings for rank in ring.ranks}
         self.processes = [ElasticProcess(self, number, ranks[number]) for number in sorted(ranks)]
 

@@ -69,7 +69,7 @@ class ElasticProcess:
         self.asks_first_ns = 0
         """When it first asked about the job that it is a survivor of."""
         self._session: Session | None = None
-        """Of its host, then."""
+        """Session of its host, then."""
         self.asked_at: Instant | None = None
         """Since when it waits for an answer, by the connection that its host has."""
         self.is_turned_away = False
@@ -161,7 +161,7 @@ class ElasticProcess:
             self.host.when_awake(lambda: self.ask() if tries == self._tries else None)
 
     def ask(self) -> None:
-        """Also again, when the host has another connection."""
+        """Asks; also again, when the host has another connection."""
         about = self.asks_about
         if self.state is not State.REGROUPING or about is None:
             return
@@ -241,7 +241,7 @@ class ElasticProcess:
         return True
 
     def crashed(self) -> None:
-        """With its host."""
+        """It dies with its host."""
         if self.state in UNDER_WAY:
             self._forget_request()
             self._become(State.LEFT if self.rank.has_left else State.DEAD)

@@ -27,7 +27,7 @@ class Generation:
 
     job: JobConfig
     former: tuple[int, ...]
-    """By rank: its rank in the job as it was started."""
+    """Rank that each had in the job as it was started."""
     agreed: int
     """All-reduces of that which all its ranks have; it has the rest."""
     number: int
@@ -56,7 +56,7 @@ class Held:
 
 
 class ElasticRing(HostRing):
-    """Of the ranks of ``generation`` on ``host``."""
+    """The ranks of ``generation`` on ``host``."""
 
     def __init__(self, host: SimHost, elastic: ElasticJob, generation: Generation) -> None:
         super().__init__(host, generation.job)

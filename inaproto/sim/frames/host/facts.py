@@ -103,7 +103,7 @@ class RingFacts:
 
     @property
     def is_rotated(self) -> bool:
-        """And each message begins at the next host."""
+        """Whether hosts sum, and each message begins at the next host."""
         return isinstance(self.engine, RingAllReduceEngine)
 
     @property

@@ -85,7 +85,7 @@ class SimHost:
 
     @property
     def now(self) -> Instant:
-        """By this host's clock."""
+        """The time by this host's clock."""
         ahead_ns = self.clock_ahead_ns
         now = self.world.agenda.now
         return Instant(now + ahead_ns) if ahead_ns else now
@@ -122,7 +122,7 @@ class SimHost:
         return self._pause_serial
 
     def resume(self, pause: int, _: Any = None) -> None:
-        """Also of a pause that a crash has ended already."""
+        """Goes on; also after a pause that a crash has ended already."""
         self._pauses.discard(pause)
         if self._pauses:
             return
@@ -165,7 +165,7 @@ class SimHost:
         return rank.ring.process_died(rank, until_ns)
 
     def new_nic(self) -> None:
-        """Also attaches it to a new port of its switch, as soon as that is up."""
+        """Gets a new NIC, and attaches it to a new port of its switch as soon as that is up."""
         first_qpn = 17 + self.world.chance_draws.below(1 << 20)
         self.nic = SoftNicEngine(SoftNicConfig(mac=self.mac, ip=self.ip, first_qpn=first_qpn))
         self.frames_in = self.frames_out = 0

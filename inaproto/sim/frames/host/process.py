@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SimProcess:
-    """Of ``rank``, from its start to its end, and anew after that."""
+    """The process of ``rank``, from its start to its end, and anew after that."""
 
     def __init__(self, rank: SimRank) -> None:
         job = rank.job

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 
 BACKOFF_NS: Final = 5 * MS
 TURN_BYTES: Final = 2048
-"""Of the tensors of all ranks that one turn reads where a host adds alone: so few that sums take turns."""
+"""Bytes of the tensors of all ranks that one turn reads where a host adds alone: so few that sums take
+turns."""
 TURN_NS: Final = 20 * US
 _SUCCESS: Final = Status.SUCCESS  # a member of an enumeration takes longer to look up than a constant
 _SEND: Final = CompletionKind.SEND
@@ -85,7 +86,7 @@ class HostRing(RingFacts):
         self.host = host
         self.job = job
         self.position = job.positions.index(host.number)
-        """Of the host in the ring."""
+        """Position of the host in the ring."""
         self.is_finished = False
         self.ranks = [SimRank(self, index) for index in job.ranks_on(host.number)]
         self.acting = BASE
@@ -119,7 +120,7 @@ class HostRing(RingFacts):
         """The ring through the switches is to be parked."""
         self._counted: Engine | None = None
         self._boots = 0
-        """Of the switches, when the present ring was made."""
+        """Boots of the switches, when the present ring was made."""
         self._outliving = -1
         """The all-reduce that ran when a switch went down."""
         for rank in self.ranks:
@@ -179,7 +180,7 @@ class HostRing(RingFacts):
         self._open(self._holdings, self.core.opening)
 
     def _pid_of(self, rank: SimRank) -> int:
-        """Of the process that joins."""
+        """Id of the process that joins."""
         return self.host.world.new_pid()
 
     def _again(self, rank: SimRank) -> None:
