@@ -14,6 +14,7 @@ from tests.planted.address_faults import ADDRESS_FAULTS
 from tests.planted.control_faults import CONTROL_FAULTS
 from tests.planted.elastic_faults import ELASTIC_FAULTS
 from tests.planted.host_faults import HOST_FAULTS
+from tests.planted.job_faults import JOB_FAULTS
 from tests.planted.plane_faults import PLANE_FAULTS
 from tests.planted.planting import PlantedFault
 from tests.planted.receiver_faults import RECEIVER_FAULTS
@@ -32,6 +33,7 @@ FAULTS: Final[Mapping[str, PlantedFault]] = {
         *PLANE_FAULTS,
         *RECOVERY_FAULTS,
         *HOST_FAULTS,
+        *JOB_FAULTS,
         *ELASTIC_FAULTS,
         *ADDRESS_FAULTS,
         *TURN_FAULTS,
