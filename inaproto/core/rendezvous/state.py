@@ -57,7 +57,7 @@ class State:
         self.hosts: dict[SessionId, HostArrived] = {}
         self.jobs: dict[str, Job] = {}
         self.rings: dict[int, str] = {}
-        """Which job each is of."""
+        """The job that each ring is of."""
         self.counters = {"rings_made": 0, "jobs_failed": 0, "jobs_closed": 0, "refused": 0}
         self.counters |= {"recoveries": 0, "fallbacks": 0, "returns": 0}
         self.counters |= {"disagreements": 0, "trees_parked": 0, "trees_moved": 0, "parkings_given_up": 0}

@@ -201,7 +201,7 @@ GroupAction = SharingAction | Look | Plan | SeatForgotten | StoodStill
 class GroupView:
     sharing: SharingView
     epoch: Epoch
-    """Of the newest turn."""
+    """Epoch of the newest turn."""
     jobs: Mapping[JobId, tuple[Seat, ...]]
     """Those whose seats are all known."""
     knows_seats: bool
@@ -227,7 +227,7 @@ class _News:
     operation: int | None = None
     is_running: bool = False
     since: Instant = BEGINNING
-    """Of the operation, or of the pause after it."""
+    """Since when it is at the operation, or in the pause after it."""
     step_ns: int = 0
     longest_ns: int = 0
 

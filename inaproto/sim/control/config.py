@@ -38,7 +38,7 @@ class FaultKind(StrEnum):
     MUTE_SEATS = "mute seats"
     """What the seats of host ``target`` say to the controller does not get there; all else does."""
     DEAF_SEATS = "deaf seats"
-    """Likewise what they are told, as if their program could not read it."""
+    """Seats do not hear what they are told, as if their program could not read it."""
     PROCESS_STOPS = "process stops"
     """The processes of jobs on host ``target`` begin no operation."""
 
@@ -64,7 +64,7 @@ class ControlJob:
     name: str
     hosts: tuple[int, ...]
     tree: int
-    """Of its first tree; ``NO_TREE``: its operations all go by the chain."""
+    """Number of its first tree; ``NO_TREE``: its operations all go by the chain."""
     arrives_ns: int
     operations: int
     ina_ns: int
@@ -107,13 +107,14 @@ class ControlConfig:
     faults: tuple[ControlFault, ...] = ()
     weather: Weather = _CLEAR
     delay_min_ns: int = 20 * US
-    """Of a message on its way, without weather."""
+    """Delay of a message on its way, without weather."""
     delay_max_ns: int = 100 * US
     fsync_max_ns: int = 2 * MS
     margin: int = 0
     end_margin: int = 2
     turn_operations: int = 4
-    """That the planner gives a job in a turn; 0: the turn is open, and is revoked after ``slice_ns``."""
+    """Operations that the planner gives a job in a turn; 0: the turn is open, and is revoked after
+    ``slice_ns``."""
     ahead: int = -1
     """How many operations after the next one a turn begins at the earliest, for the planner; -1: it says
     nothing of that, nor where it ends, as one does that does not know where jobs are."""
@@ -129,7 +130,7 @@ class ControlConfig:
     silent_ns: int = 150 * MS
     """Without a word for so long, a host is taken for dead."""
     host_lease_ns: int = 75 * MS
-    """Likewise, its seats are given up in their sharing groups."""
+    """How long nothing may be heard of a host before its seats are given up in their sharing groups."""
     mute_ns: int = -1
     """For which a seat may owe an answer, see :class:`~inaproto.core.sharing.events.PatienceConfig`; -1: for
     ever."""

@@ -120,7 +120,7 @@ class Controller(Node):
         """Jobs whose next state is on its way to the disk; looked up, never iterated."""
         self._plan: int = disk.get(PLAN, -1)
         self._heard: dict[int, _Heard] = {}
-        """By host, its newest heartbeat."""
+        """Newest heartbeat of each host."""
         self._connected: dict[int, None] = {}
         """Hosts that were heard of lately."""
         self._parking: dict[str, tuple[int, int]] = {}
@@ -156,7 +156,7 @@ class Controller(Node):
         self._beat()
 
     def jump(self, by_ns: int) -> None:
-        """Of its clock."""
+        """Its clock jumps."""
         self.clock_ns += by_ns
         self.world.note(self, "clock jumps", by_ns)
         if self.is_up and self.is_ready:
@@ -279,7 +279,7 @@ class Controller(Node):
             group.step(event)
 
     def _report(self, beat: Heartbeat) -> None:
-        """To the sharing groups: which seats the host has, and where they are."""
+        """Tells the sharing groups which seats the host has, and where they are."""
         host = self.world.hosts[beat.host].name
         if beat.host not in self._connected:
             self._connected[beat.host] = None
@@ -360,7 +360,7 @@ class Controller(Node):
                 self._news[name] = None
 
     def _leases(self) -> dict[str, Lease]:
-        """Of jobs that have a tree, may have it, or try to get it."""
+        """Leases of jobs that have a tree, may have it, or try to get it."""
         jobs = self.migration.view().jobs
         return {job.job: job.lease for job in jobs if job.lease is not None}
 

@@ -92,7 +92,7 @@ def draw_control(seed: Seed) -> ControlConfig:
 
 
 def _draw_patience(draws: Draws) -> dict[str, int]:
-    """Likewise."""
+    """How patient a group is with seats; in one of four worlds as the configuration has it."""
     if draws.chance(1, 4):
         return {}
     return {
@@ -103,7 +103,7 @@ def _draw_patience(draws: Draws) -> dict[str, int]:
 
 
 def _draw_planner(draws: Draws) -> dict[str, int]:
-    """By a stream of its own: what it does came later than the rest."""
+    """Draws the planner from a stream of its own: what it does came later than the rest."""
     return {
         "ahead": draws.choice((-1, -1, 0, 1, 4)),
         "revoked_ns": draws.magnitude(50 * US, 10 * MS) if draws.chance(1, 3) else -1,

@@ -98,7 +98,7 @@ class Group:
         """The job that had the last turn."""
         self._since = self.world.agenda.now
         self._ends: dict[Epoch, OpIndex | None] = {}
-        """Of turns that were said to stand."""
+        """Ends of turns that were said to stand."""
         self._has_aborted = False
         """The last round."""
 

@@ -30,7 +30,7 @@ class ControlHost(Node):
         super().__init__(world, number, f"host{index}")
         self.index = index
         self.seats: dict[str, SimSeat] = {}
-        """By job."""
+        """Its seats by job."""
         self.stopped_until = 0
         """Its processes begin nothing until then."""
         self._lives = 0

@@ -21,7 +21,7 @@ class JobState:
     job: ControlJob
     phase: JobPhase
     boots: tuple[tuple[int, int], ...] = ()
-    """Of each host of a job that runs, its boot and the heartbeat by which it was ready."""
+    """Boot of each host of a job that runs, and the heartbeat by which it was ready."""
     why: str = ""
     """It is over."""
 

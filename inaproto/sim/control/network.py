@@ -65,7 +65,7 @@ class Network:
         return self._cuts.between(source.number, target.number)
 
     def delay(self, source: Node, target: Node) -> int:
-        """Of something on its way, without weather."""
+        """Delay of something on its way, without weather."""
         config = self._world.config
         return self._path(source, target).delays.between(config.delay_min_ns, config.delay_max_ns)
 

@@ -69,7 +69,7 @@ class SimJob:
 
     config: ControlJob
     seats: dict[int, SimSeat] = field(default_factory=dict)
-    """By host; those that are there."""
+    """Seats by host; those that are there."""
     is_over: bool = False
     """It ended, failed or was cancelled, durably."""
 
@@ -109,9 +109,9 @@ class SimSeat:
         self.world: ControlWorld = host.world
         self.phase = SeatPhase.READY
         self.operation = -1
-        """That was begun last."""
+        """Operation that was begun last."""
         self.path: Path | None = None
-        """Of an operation that has no sum yet."""
+        """Path of an operation that has no sum yet."""
         self.epoch_now: int | None = None
         self.chain_runs = False
         self.undrained: dict[int, Seat | None] = {}
@@ -121,9 +121,9 @@ class SimSeat:
         self.id: Seat | None = None
         """In the sharing group of its tree, while its ring stands there."""
         self.lease: Lease | None = None
-        """Of the tree on which its ring stands."""
+        """Lease of the tree on which its ring stands."""
         self._wanted: Lease | None = None
-        """Of the tree on which it is to stand."""
+        """Lease of the tree on which it is to stand."""
         config = self.world.config
         self.core = SharingSeat(
             SeatConfig(JobId(job.name), host.name, ask_ns=config.lease_ns, answer_ns=config.lease_ns)
@@ -307,7 +307,8 @@ class SimSeat:
         self._ask()
 
     def _ask(self, until: Instant | None = None) -> None:
-        """By which path the next operation goes; ``until``: when it is to go, if nothing is known by then."""
+        """Asks by which path the next operation goes; ``until``: when it is to go, if nothing is known by
+        then."""
         if self._asks and not self.is_closed:
             self.step(MayBind(OpIndex(self.operation + 1)))
 

@@ -36,7 +36,7 @@ class Store:
         self._world = world
         self._draws = Draws(world.config.seed, "store")
         self.disk: dict[str, Any] = {}
-        """By name; each record takes the place of the one before."""
+        """Records by name; each takes the place of the one before."""
         self._pending: deque[tuple[str, Any, Callable[[], None]]] = deque()
         self._last_due = 0
         self._incarnation = 0

@@ -40,9 +40,9 @@ class ControlSwitch(Node):
         self.index = index
         self.capacity = world.config.switches[index]
         self.rings: dict[Lease, None] = {}
-        """Of jobs that have a slot."""
+        """Leases of jobs that have a slot."""
         self.pools: dict[int, Pool] = {}
-        """By tree."""
+        """Pools by tree."""
 
     def begin(self) -> None:
         config = self.world.config

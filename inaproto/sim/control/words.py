@@ -24,12 +24,12 @@ class SeatSeen:
     job: str
     phase: SeatPhase
     lease: Lease | None
-    """Of the tree on which its ring stands."""
+    """Lease of the tree on which its ring stands."""
     life: int
-    """Of its seat there, if it has one."""
+    """Life of its seat there, if it has one."""
     ring_id: int
     operation: int
-    """That runs, or that is next."""
+    """Operation that runs, or that is next."""
     is_running: bool
     age_ns: int
     """How long it has run, or has been next."""
@@ -55,11 +55,11 @@ class JobOrder:
     begins: bool
     """All its hosts are ready: operations may start."""
     boot: int
-    """Of the host, for which that holds; 0: not yet known."""
+    """Boot of the host for which that holds; 0: not yet known."""
     has_news: bool
     """False: nothing is known of its tree, which stays what it was."""
     lease: Lease | None
-    """Of its tree; None: it has none."""
+    """Lease of its tree; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ToSeat:
 @dataclass(frozen=True, slots=True)
 class SeatSays:
     tree: int
-    """Whose pool it is about."""
+    """Tree whose pool it is about."""
     message: SeatMessage
 
 
@@ -93,6 +93,6 @@ class PeerSays:
 
 @dataclass(frozen=True, slots=True)
 class ControllerIsHere:
-    """To a switch: a control session is made."""
+    """Says to a switch that a control session is made."""
 
     term: int

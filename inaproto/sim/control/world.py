@@ -53,7 +53,7 @@ class ControlSteps(StepCounts):
 
 @dataclass(slots=True)
 class Measures:
-    """Of all seats together, where it is not said otherwise."""
+    """What was measured of all seats together, where it is not said otherwise."""
 
     ina_operations: int = 0
     chain_operations: int = 0
@@ -69,7 +69,7 @@ class Measures:
     doubts: int = 0
     turns: int = 0
     durations_ns: dict[str, int] = field(default_factory=dict)
-    """Of jobs that ended, from when they were submitted."""
+    """Durations of jobs that ended, from when they were submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ControlWorld(WorldOfWords[ControlChecker, Network]):
     # --- running
 
     def run(self) -> ControlResult:
-        """To the end, or to the first violation. Never raises for a fault of the parts."""
+        """Runs to the end, or to the first violation. Never raises for a fault of the parts."""
         violation = self._first_violation()
         return ControlResult(
             config=self.config,
@@ -259,7 +259,7 @@ class ControlWorld(WorldOfWords[ControlChecker, Network]):
     # --- trace
 
     def noted(self, mark: Mark) -> None:
-        """By a sharing core."""
+        """A sharing core has noted something."""
         self.mark(f"sharing: {mark.value}")
         measures = self.measures
         if mark is Mark.ROUND_BEGUN:

@@ -192,7 +192,7 @@ class Weights(Comparable, Unnumbered):
 
     TYPE: ClassVar[str] = "push_pull_weights"
     included: ClocksField
-    """Which updates of all workers are in these weights."""
+    """Clocks of the updates of all workers that are in these weights."""
     root: ClocksField
     """The root's vector of all workers when they left it; its minimum is c_model."""
     weights: Annotated[Numbers, Behind(1)]

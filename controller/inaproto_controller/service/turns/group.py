@@ -87,7 +87,7 @@ class GroupRunner:
         self._began = Instant(0)
         """The last round."""
         self._news: dict[Seat, SeatNews] = {}
-        """Of seats that are known."""
+        """News of the seats that are known."""
         self._granted: Counter[str] = Counter()
         """Turns, by job."""
         self._epoch = self._core.view().epoch

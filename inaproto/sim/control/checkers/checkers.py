@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class _Use(NamedTuple):
-    """Of a pool, by an operation."""
+    """One operation's use of a pool."""
 
     epoch: int
     by: Seat | None
-    """Whose turn it was; a seat has one while it begins an operation by the switches."""
+    """Seat whose turn it was; a seat has one while it begins an operation by the switches."""
 
 
 class OneDecision(ControlChecker):
@@ -76,7 +76,7 @@ class PoolApart(ControlChecker):
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._using: dict[int, dict[Lease, dict[tuple[SimSeat, int], _Use]]] = {}
-        """By tree, leases with the operations that have not drained."""
+        """Leases by tree, with the operations that have not drained."""
         self._given_up: dict[Seat | None, int] = {}
         """Up to which epoch: what they put into the pool is stale, once another turn is there."""
 
@@ -148,7 +148,7 @@ class LocksEnd(ControlChecker):
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._since: dict[SimSeat, tuple[Version, int]] = {}
-        """Of those that are locked, for which round, and since when."""
+        """Seats that are locked, for which round, and since when."""
 
     def participant_stepped(self, seat: SimSeat) -> None:
         view = seat.core.view().participant
@@ -193,9 +193,10 @@ class SlotsKept(ControlChecker):
         self._held: dict[int, dict[Lease, None]] = {}
         self._epochs: dict[int, Lease] = {}
         self._stood: dict[Lease, None] = {}
-        """Whose trees have stood: what is lost of one is never acquired again, but another is."""
+        """Leases whose trees have stood: what is lost of one is never acquired again, but another is."""
         self._asked: dict[Lease, None] = {}
-        """That were on disk when they were asked for first: a job may end while the answer is awaited."""
+        """Leases that were on disk when they were asked for first: a job may end while the answer is
+        awaited."""
 
     def said(self, message: Any) -> None:
         if not isinstance(message, SlotRequest) or message.lease is None or message.lease in self._asked:
@@ -289,7 +290,7 @@ class NoPoolForEver(ControlChecker):
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._since: dict[tuple[object, ...], int] = {}
-        """Of rounds that are not done, and turns that have not drained."""
+        """Since when rounds are not done, and turns have not drained."""
 
     def sample(self) -> None:
         world, before, self._since = self.world, self._since, {}

@@ -34,11 +34,11 @@ class WaitsEnd(ControlChecker):
         self._began = 0
         """When the controller did."""
         self._heard: dict[str, int] = {}
-        """By host, when it was heard of last."""
+        """When each host was heard of last."""
         self._places: dict[tuple[str, str], tuple[tuple[int, int, bool], int]] = {}
-        """By job and host, where the seat is, and when that was heard first."""
+        """Where each seat is, by job and host, and when that was heard first."""
         self._stuck: dict[tuple[int, int], int] = {}
-        """By tree and epoch, since when others wait for a turn that might end."""
+        """Since when others wait for a turn that might end, by tree and epoch."""
 
     def _forget(self) -> None:
         """The controller has started anew."""

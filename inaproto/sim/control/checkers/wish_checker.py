@@ -23,7 +23,7 @@ class WishesServed(ControlChecker):
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._committing: dict[int, tuple[int, Version, int]] = {}
-        """By tree, the term and the round whose end is waited for, and since when."""
+        """The term and the round whose end is waited for, by tree, and since when."""
         self._idle: dict[tuple[int, int, Seat], int] = {}
         """Seats for which a turn stands (by tree and epoch) that they are past, and since when."""
 
@@ -61,7 +61,7 @@ class WishesServed(ControlChecker):
     def _look_for_drained(
         self, group: Group, view: SharingView, before: dict[tuple[int, int, Seat], int]
     ) -> None:
-        """Likewise a turn goes when all seats are past its end, whoever has not been heard."""
+        """A turn goes, too, when all seats are past its end, whoever has not been heard."""
         now = self.world.agenda.now
         if not self.world.faults.healed:
             return

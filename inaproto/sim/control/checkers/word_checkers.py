@@ -64,15 +64,15 @@ class DecisionsKept(ControlChecker):
     def begin(self, world: ControlWorld) -> None:
         super().begin(world)
         self._rounds: dict[tuple[Seat, Version], _Round] = {}
-        """By each seat that was asked."""
+        """Rounds by each seat that was asked."""
         self._granted: dict[tuple[Seat, int], None] = {}
         """Seats and epochs of turns."""
         self._turns: dict[str, dict[int, tuple[Seat, ...]]] = {}
-        """By group, seats of turns by their epochs."""
+        """Seats of turns by their epochs, by group."""
         self._drained: dict[Seat, int] = {}
         """Up to which epoch each seat has said so, or was given up."""
         self._ended: dict[tuple[str, int], Version] = {}
-        """By group and epoch, the round that has ended the turn."""
+        """The round that has ended each turn, by group and epoch."""
         self._given_up: dict[Seat, Version] = {}
         """Up to which round: it may be told anything of these."""
 
@@ -246,7 +246,7 @@ class _Known:
     open: tuple[Prepare, Vote] | None = None
     """It has voted, and has not heard what came of it."""
     turns: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    """By epoch, first operation and end."""
+    """First operation and end of each turn, by epoch."""
     floor: int = 0
     """Epochs below are not to be used any more."""
     running: dict[int, int] = field(default_factory=dict)
