@@ -36,7 +36,7 @@ ROUND_TRIPS: Final = 9
 ROUND_TRIPS_MIN: Final = 3
 """Round trips that must be seen before they count."""
 PATIENCE_S: Final = 0.25
-"""How long a pool is left free for a turn that is to be asked for later; or ten round trips. Where all-reduces
+"""How long a pool is left free for a turn that is asked for later; or ten round trips. Where all-reduces
 end sooner than predicted, that time never comes: the next has begun by then, and that after it is far off."""
 ROUND_TRIP_SHARE: Final = 1.25
 """Share of their median by which a turn is asked for sooner."""
