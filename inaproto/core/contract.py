@@ -45,13 +45,24 @@ class Handlers(Generic[P, S, A]):
 
     def __init__(self) -> None:
         self._found: dict[tuple[P, type[Any]], Handler[S, Any, A]] = {}
+        self._to: dict[tuple[P, type[Any]], tuple[P | None, ...]] = {}
 
-    def on(self, event: type[E], handler: Handler[S, E, A], *phases: P) -> None:
-        """Handle events of that type so in these phases. Raises ``LocalMisuse`` for a second handler."""
+    def on(
+        self, event: type[E], handler: Handler[S, E, A], *phases: P, to: tuple[P | None, ...] = ()
+    ) -> None:
+        """Handle events of that type so in these phases. Raises ``LocalMisuse`` for a second handler.
+
+        ``to``: the phases to which that may lead, None being the end; empty: it leads nowhere.
+        """
         for phase in phases:
             if (phase, event) in self._found:
                 raise LocalMisuse(f"{event.__name__} in {phase} has two handlers")
             self._found[phase, event] = handler
+            self._to[phase, event] = to
+
+    def leads_to(self, phase: P, event: type[Any]) -> tuple[P | None, ...]:
+        """Where it may lead; None: to the end."""
+        return self._to[phase, event]
 
     def step(self, phase: P, subject: S, event: object) -> list[A]:
         return self._found[phase, type(event)](subject, event)

@@ -27,6 +27,7 @@ from inaproto.core.rendezvous.events import (
     Woke,
 )
 from inaproto.core.rendezvous.fabric_tree import FabricTree
+from inaproto.core.rendezvous.jobs import Phase
 from inaproto.core.rendezvous.rendezvous import Rendezvous
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing
 from inaproto.units import Instant, S
@@ -52,6 +53,20 @@ PAIRS: Mapping[int, tuple[int, ...]] = {0: (0, 1), 1: (2, 3)}
 APART: Mapping[int, tuple[int, ...]] = {0: (1, 3), 1: (0, 2, 5), 2: (4,)}
 """Host 1 has the lowest rank, so it is the first of the ring."""
 LARGE = 1 << 22
+
+
+def phases(core: Rendezvous) -> dict[str, str]:
+    return {job.name: job.phase for job in core.view().jobs}
+
+
+def check_phases(core: Rendezvous, event: RendezvousEvent, before: Mapping[str, str]) -> None:
+    """An event that is about one job leads where the table of handlers says."""
+    said = getattr(event, "message", None)
+    name = getattr(said, "job", "")
+    was, now = before.get(name, ""), phases(core).get(name)
+    if was and was != now and (Phase(was), type(event)) in set(core.handlers):
+        declared = core.handlers.leads_to(Phase(was), type(event))
+        assert (None if now is None else Phase(now)) in declared, (was, type(event), now)
 
 
 class World:
@@ -90,7 +105,9 @@ class World:
             self.step(HostArrived(self.session[host], said))
 
     def step(self, event: RendezvousEvent) -> list[RendezvousAction]:
+        before = phases(self.core)
         actions = self.core.step(event, Instant(self.now))
+        check_phases(self.core, event, before)
         for action in actions:
             match action:
                 case InstallRing(spec):

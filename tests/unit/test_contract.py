@@ -33,3 +33,10 @@ def test_an_event_has_one_handler_in_each_phase() -> None:
         table().on(int, lambda door, event: [], Phase.SHUT, Phase.OPEN)
     with pytest.raises(KeyError):
         table().step(Phase.SHUT, "door", 5)
+
+
+def test_where_an_event_may_lead_is_said() -> None:
+    handlers = table()
+    handlers.on(float, lambda door, event: [], Phase.OPEN, to=(Phase.SHUT, None))
+    assert handlers.leads_to(Phase.OPEN, float) == (Phase.SHUT, None)
+    assert handlers.leads_to(Phase.OPEN, int) == ()

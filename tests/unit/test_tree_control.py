@@ -89,7 +89,15 @@ class Controlled:
             assert self.step(SwitchArrived(one.name)) == [Admit(one.name)]
 
     def step(self, event: TreeEvent) -> list[TreeAction]:
-        return self.core.step(event, self.now)
+        before = {ring.ring_id: ring.phase for ring in self.core.view().rings}
+        actions = self.core.step(event, self.now)
+        if isinstance(event, RingEvent) and event.ring_id in before:
+            was = Phase(before[event.ring_id])
+            now = next(
+                (Phase(one.phase) for one in self.core.view().rings if one.ring_id == event.ring_id), None
+            )
+            assert now in (was, *self.core.handlers.leads_to(was, type(event))), (was, event, now)
+        return actions
 
     def want(self) -> list[str]:
         """The switches that are ordered to install the ring."""

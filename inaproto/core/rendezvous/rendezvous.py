@@ -104,11 +104,17 @@ class Rendezvous:
 
     def _table(self) -> Handlers[Phase, Job, RendezvousAction]:
         table: Handlers[Phase, Job, RendezvousAction] = Handlers()
-        table.on(MemberAsked, self._joining.admit, Phase.JOINING)
+        table.on(MemberAsked, self._joining.admit, Phase.JOINING, to=(Phase.CONNECTING, Phase.HALTED, None))
         table.on(MemberReady, self._state.out_of_order, Phase.JOINING, Phase.RUNNING)
-        table.on(MemberLeft, self._running.leave_or_withdraw, Phase.JOINING, Phase.CONNECTING)
+        table.on(MemberLeft, self._running.leave_or_withdraw, Phase.JOINING, Phase.CONNECTING, to=(None,))
         table.on(
-            MemberGone, self._running.withdraw, Phase.JOINING, Phase.CONNECTING, Phase.RUNNING, Phase.HALTED
+            MemberGone,
+            self._running.withdraw,
+            Phase.JOINING,
+            Phase.CONNECTING,
+            Phase.RUNNING,
+            Phase.HALTED,
+            to=(None,),
         )
         table.on(MemberBroken, self._state.out_of_order, Phase.JOINING)
         table.on(MemberHalted, self._state.out_of_order, Phase.JOINING, Phase.CONNECTING, Phase.RUNNING)
@@ -118,18 +124,20 @@ class Rendezvous:
         table.on(RingRefused, self._state.impossible, Phase.JOINING, Phase.HALTED)
         table.on(RingStands, self._state.impossible, Phase.JOINING, Phase.CONNECTING, Phase.HALTED)
         table.on(MemberAsked, self._state.refuse_seat, Phase.CONNECTING, Phase.RUNNING)
-        table.on(MemberReady, self._running.ready, Phase.CONNECTING)
-        table.on(MemberBroken, self._breaks.broken, Phase.CONNECTING, Phase.RUNNING)
-        table.on(RingFault, self._breaks.fault, Phase.CONNECTING, Phase.RUNNING)
-        table.on(RingRefused, self._breaks.no_room, Phase.CONNECTING, Phase.RUNNING)
-        table.on(MemberLeft, self._running.leave, Phase.RUNNING, Phase.HALTED)
-        table.on(MemberParked, self._trees.parked, Phase.RUNNING)
-        table.on(OperationStalled, self._running.stalled, Phase.RUNNING)
-        table.on(RingStands, self._trees.stands, Phase.RUNNING)
-        table.on(MemberAsked, self._halted.come_back, Phase.HALTED)
+        table.on(MemberReady, self._running.ready, Phase.CONNECTING, to=(Phase.RUNNING, Phase.HALTED, None))
+        table.on(MemberBroken, self._breaks.broken, Phase.CONNECTING, Phase.RUNNING, to=(Phase.HALTED, None))
+        table.on(RingFault, self._breaks.fault, Phase.CONNECTING, Phase.RUNNING, to=(Phase.HALTED, None))
+        table.on(RingRefused, self._breaks.no_room, Phase.CONNECTING, Phase.RUNNING, to=(Phase.HALTED, None))
+        table.on(MemberLeft, self._running.leave, Phase.RUNNING, Phase.HALTED, to=(None,))
+        table.on(MemberParked, self._trees.parked, Phase.RUNNING, to=(Phase.HALTED,))
+        table.on(OperationStalled, self._running.stalled, Phase.RUNNING, to=(Phase.HALTED, None))
+        table.on(RingStands, self._trees.stands, Phase.RUNNING, to=(Phase.HALTED,))
+        table.on(
+            MemberAsked, self._halted.come_back, Phase.HALTED, to=(Phase.CONNECTING, Phase.JOINING, None)
+        )
         table.on(MemberReady, self._state.too_late, Phase.HALTED)
         table.on(MemberBroken, self._state.too_late, Phase.HALTED)
-        table.on(MemberHalted, self._halted.halted, Phase.HALTED)
+        table.on(MemberHalted, self._halted.halted, Phase.HALTED, to=(Phase.CONNECTING, None))
         table.on(OperationStalled, self._state.too_late, Phase.HALTED)
         return table
 
