@@ -32,7 +32,6 @@ from inaproto.wire.sharing_messages import (
     SharingVote,
     VersionRecord,
 )
-from inaproto_controller.service.core_runner import EVENTS_MAX
 from inaproto_controller.service.turns.group import OWNER
 from inaproto_controller.service.turns.service import FLOOR, NO_POOLS_MAX, SharingService
 from inaproto_controller.service.turns.store import encode_record
@@ -165,7 +164,7 @@ async def test_that_a_seat_is_gone_is_heard_however_much_its_host_has_said_befor
         here.disk = trio.Event()
         here.vote("h0", prepare)
         await settled()
-        for _ in range(EVENTS_MAX + 10):
+        for _ in range(5000):
             here.service.heard("h0", SharingDone(seat=prepare.seat, version=VersionRecord(term=9, number=9)))
         here.report("h0")
         here.report("h1", "next")
@@ -302,6 +301,23 @@ async def test_a_group_that_comes_again_while_it_is_forgotten_keeps_what_it_deci
         here.disk.set()
         assert await granted(here, "h0") == epoch + 1
         assert sorted(here.records) == [FLOOR, OWNER + SHARED_POOL]
+
+
+async def test_what_is_decided_is_on_disk_before_anybody_hears_of_it() -> None:
+    async with leading() as here:
+        here.report("h0", "train")
+        await settled()
+        (prepare,) = here.of("h0", SharingPrepare)
+        before = dict(here.records)
+        here.disk = trio.Event()
+        here.vote("h0", prepare)
+        await settled()
+        assert here.records == before
+        assert not here.of("h0", SharingCommit)
+        here.disk.set()
+        await settled()
+        assert here.records != before
+        assert here.of("h0", SharingCommit)
 
 
 async def test_a_group_is_not_forgotten_while_something_is_left_of_it(autojump_clock: object) -> None:

@@ -2,7 +2,7 @@
 
 Hosts by fewest fragments (MINA, Algorithm 1) where the cluster has equal pods within equal pods, else the
 lowest free ones. Trees by :mod:`inaproto_controller.planning.trees.sticky`, each for itself: two jobs whose
-trees want the same slot take turns only once sharing is wired in (``core_runner``).
+trees want the same slot are for the sharing groups of a running controller.
 
 What is remembered from one question to the next saves time and changes no answer.
 """

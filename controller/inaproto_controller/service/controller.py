@@ -275,8 +275,7 @@ class Controller:
         return answer
 
     async def put_record(self, owner: str, body: bytes | None) -> None:
-        """Write a record of a protocol core (:mod:`inaproto_controller.service.core_runner`); on disk when
-        this returns.
+        """Write the record of a sharing group or of migration; on disk when this returns.
 
         Raises ``NotLeading``; then it is not known whether it was done.
         """

@@ -37,6 +37,15 @@ from inaproto_controller.cluster.desired import (
 Row = tuple[Any, ...]
 
 
+class PutRecord(Protocol):
+    """Writes the record that a core has to find again, or (None) forgets it; on disk when it returns.
+
+    Writes of one owner are to be in order: the next one begins when this one has returned.
+    """
+
+    async def __call__(self, owner: str, body: bytes | None) -> None: ...
+
+
 class StoreLost(InaprotoError):
     """The store cannot be used now. Whether a commit that was under way has been made is not known."""
 

@@ -53,7 +53,7 @@ from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
 from inaproto.wire.tree_messages import TreeReport
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.planning.planned_options import PlannedOptions
-from inaproto_controller.service.core_runner import PutRecord
+from inaproto_controller.service.store.records import PutRecord
 from inaproto_controller.service.trees.plans import TreePlans
 from inaproto_controller.service.trees.store import decode_pins, decode_record, encode_pins, encode_record
 from inaproto_controller.service.turns.service import SharingService

@@ -52,7 +52,7 @@ from inaproto.errors import Blame
 from inaproto.units import Instant, JobId, S
 from inaproto.wire.sharing_messages import SeatHold
 from inaproto_controller.cluster.step_times import StepTimes
-from inaproto_controller.service.core_runner import PutRecord
+from inaproto_controller.service.store.records import PutRecord
 from inaproto_controller.service.turns.planner import Place, PlannerConfig, SeatNews, TurnPlanner
 from inaproto_controller.service.turns.store import Floor, decode_record, encode_record
 

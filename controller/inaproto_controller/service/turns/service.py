@@ -35,7 +35,7 @@ from inaproto.wire.sharing_messages import (
     SharingSeats,
 )
 from inaproto_controller.cluster.step_times import StepTimes
-from inaproto_controller.service.core_runner import PutRecord
+from inaproto_controller.service.store.records import PutRecord
 from inaproto_controller.service.turns.group import OWNER, GroupRunner
 from inaproto_controller.service.turns.planner import Place, PlannerConfig, SeatNews, pattern_of
 from inaproto_controller.service.turns.store import Floor, decode_floor, encode_floor, encode_record
