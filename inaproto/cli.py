@@ -228,7 +228,7 @@ async def _serve_shards(settings: ServerSettings, stop: trio.Event) -> None:
 
 
 def _queue_pairs(wish: OverlayNic | None) -> QueuePairs | None:
-    """Of the NIC for words and arrays of models, where one is named."""
+    """Queue pairs of the NIC for words and arrays of models, where one is named."""
     if wish is None:
         return None
     from inaproto.daemon.models.channels.queue_pairs import QueuePairs

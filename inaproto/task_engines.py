@@ -37,7 +37,7 @@ class Engine(Protocol):
     def outcomes(
         self, work: Callable[[Task], Outcome], tasks: Iterable[Task]
     ) -> Generator[Outcome, None, None]:
-        """Of each task, in the order in which they are done. Tasks are taken up as there is room."""
+        """Outcomes of the tasks, in the order in which they are done. Tasks are taken up as there is room."""
         ...
 
 
@@ -155,7 +155,7 @@ class _Worker:
             raise WorkerDied(_DIED) from None
 
     def answer(self) -> Any:
-        """Of the task, once ``channel`` can be read."""
+        """The answer of the task, once ``channel`` can be read."""
         try:
             kind, answer = self.channel.recv()
         except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""By which path a job wants to be summed, and whether it may shrink: what all its ranks ask for alike."""
+"""What all ranks of a job ask for alike: by which path it wants to be summed, and whether it may shrink."""
 
 from __future__ import annotations
 

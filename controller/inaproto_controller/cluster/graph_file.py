@@ -62,9 +62,8 @@ class _Cluster(BaseModel):
 
 
 def read(path: Path, *, may_be_apart: bool = False) -> GraphTopology:
-    """By its ending: .json, .graphml or .xml. ``may_be_apart``: hosts, from one another. Raises
-    ``ConfigError``, which names the node, or the line.
-    """
+    """Reads a file by its ending: .json, .graphml or .xml. ``may_be_apart``: hosts, from one another. Raises
+    ``ConfigError``, which names the node, or the line."""
     data = read_bounded(path, BYTES_MAX)
     readers = {".json": parse_json, ".graphml": parse_graphml, ".xml": parse_graphml}
     if path.suffix not in readers:

@@ -230,7 +230,7 @@ async def play(cluster: SharingCluster, config: Config, out: Path, say: Callable
     restarts, epochs = 0, [0]
     roots: dict[str, str] = {}
     status: dict[str, Any] = {}
-    """Of the controller that was started again, before the jobs end."""
+    """Status of the controller that was started again, before the jobs end."""
 
     async def all_hosts_here() -> None:
         while True:

@@ -168,7 +168,7 @@ class ForkServer:
 
 _guard: Final = threading.Lock()
 _servers: Final[dict[int, ForkServer]] = {}
-"""By the process that asks: one that was forked from it has one of its own."""
+"""Servers by the process that asks: one that was forked from it has one of its own."""
 _ended: Final[list[float]] = []
 """CPU seconds of each forked process that was seen to end."""
 

@@ -55,17 +55,18 @@ class SharingConfig:
     capacity: int = 1
     """Turns that may stand at once."""
     margin: int = 0
-    """By index: operations between the greatest index reported and the first of a turn that is granted. One
-    that a seat starts before it hears of the turn runs by the fallback there, so by that on all."""
+    """Operations between the greatest index reported and the first of a turn that is granted, where decisions
+    are by index. One that a seat starts before it hears of the turn runs by the fallback there, so by that on
+    all."""
     end_margin: int = 2
     """The same for a turn that is ended: seats that are near each other then all do without INA from the same
     operation on, and none is rescued."""
     vote_ns: int = 50 * MS
     """How long votes are waited for."""
     vote_doublings_max: int = 4
-    """By index: how often ``vote_ns`` and ``lease_ns`` double at most, once after each round whose votes came
-    late, until rounds take a quarter of that again. Where hosts are slower than ``vote_ns`` no round would
-    ever be decided; and nobody is locked while they are waited for."""
+    """How often ``vote_ns`` and ``lease_ns`` double at most, where decisions are by index: once after each
+    round whose votes came late, until rounds take a quarter of that again. Where hosts are slower than
+    ``vote_ns`` no round would ever be decided; and nobody is locked while they are waited for."""
     lease_ns: int = 200 * MS
     """How long a seat's lease runs from its vote; locks are held no longer."""
     resend_ns: int = 50 * MS

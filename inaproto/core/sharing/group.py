@@ -58,8 +58,8 @@ from inaproto.units import Epoch, Instant, JobId, S
 from inaproto.wire.sharing_messages import SEATS_MAX, SeatHold
 
 EQUAL_SEATS_MAX: Final = 128
-"""By equal indices each seat of a group is told of all others, not only of those of its job: what there is to
-say grows by the square, and more than ``SEATS_MAX`` no message names."""
+"""Seats of a group whose turns begin at equal indices: each is told of all others, not only of those of its
+job. What there is to say grows by the square, and more than ``SEATS_MAX`` no message names."""
 BEGINNING: Final = Instant(0)
 ROUNDS: Final = (Phase.PREPARING.value, Phase.DECIDING.value)
 

@@ -98,12 +98,13 @@ class Prepare:
     over_below: Epoch
     """Turns of the seat's job of lower epochs have ended, whether or not the seat has heard of it."""
     margin: int
-    """By index: what is decided concerns no operation before the seat's vote plus this."""
+    """Where decisions are by index, what is decided concerns no operation before the seat's vote plus
+    this."""
     lease_ns: int
     peers: tuple[Seat, ...]
     """All seats that are asked, this one included."""
     first: OpIndex = AT_ONCE
-    """By index: what is decided concerns no operation before this one either."""
+    """Where decisions are by index, what is decided concerns no operation before this one either."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Turns(Protocol):
         an operation that goes through the switches here is known to go by the base ring at another host."""
 
     def park(self, parked: Callable[[], None]) -> None:
-        """That ring is to leave its switches: ``parked`` is to be called, once, as soon as it has no turn,
+        """Asks that the ring leave its switches: ``parked`` is to be called, once, as soon as it has no turn,
         none can be agreed on, and nothing of it is under way here. From then on all goes by the base ring,
         until ``begin`` is called again. Not called where the ring ends before."""
 

@@ -162,7 +162,7 @@ class OverlayNic:
     ports_path: Path
     traffic_class: int
     prefix: str = ""
-    """Of the fields' names."""
+    """What the fields' names begin with."""
 
 
 class Settings(BaseModel):
@@ -346,7 +346,7 @@ class HostSettings(Settings):
 
     @property
     def overlay_nic(self) -> OverlayNic | None:
-        """By which words and arrays of models go; None: by TCP."""
+        """The NIC by which words and arrays of models go; None: by TCP."""
         if not self.models_nic:
             return None
         port, ip, path = self.models_port, self.models_ip, self.dir / PORTS_SOCKET
@@ -394,7 +394,7 @@ class ServerSettings(Settings):
 
     @property
     def overlay_nic(self) -> OverlayNic | None:
-        """By which words and arrays go; None: by TCP."""
+        """The NIC by which words and arrays go; None: by TCP."""
         if not self.nic:
             return None
         return OverlayNic(self.nic, self.port, self.ip, self.dir / PORTS_SOCKET, self.traffic_class)
@@ -480,7 +480,8 @@ def load_server_settings(
 def load_settings(
     model: type[S], flags: Mapping[str, object], file: Path | None, environment: Mapping[str, str]
 ) -> Loaded[S]:
-    """Of any daemon that has a ``dir``. ``flags`` holds the given ones only. Raises ``ConfigError``."""
+    """Settings of any daemon that has a ``dir``. ``flags`` holds the given ones only. Raises
+    ``ConfigError``."""
     return _load(model, flags, file, environment)
 
 
