@@ -27,8 +27,14 @@ IMPORTS: Final = {
 
 OUTSIDE: Final = frozenset({"PERFORMANCE.md"})
 """Pages of other projects."""
-NOT_MODULES: Final = ("inaproto.ring_id", "inaproto.msg_id", "inaproto.flags.result", "inaproto.checks")
-"""Fields of the Wireshark script, and an entry point group."""
+NOT_MODULES: Final = (
+    "inaproto.ring_id",
+    "inaproto.msg_id",
+    "inaproto.flags.result",
+    "inaproto.adapters",
+    "inaproto.checks",
+)
+"""Fields of the Wireshark script, and entry point groups."""
 
 _SECTIONS: Final = r"((?:\d+(?:\.\d+)*)(?:(?:,| and| to|, and) \d+(?:\.\d+)*)*)"
 _CITED: Final = re.compile(rf"protocol\.md(?:``|`)?\)?,?\s+(?:sections?\s+|§\s*)?{_SECTIONS}")
