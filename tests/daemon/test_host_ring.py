@@ -16,7 +16,7 @@ from inaproto.core.plan.accumulators import Accumulators
 from inaproto.core.plan.reduction_plan import ReductionPlan
 from inaproto.daemon.host.local_rank import LocalRank
 from inaproto.daemon.host.ring import HostRing
-from inaproto.errors import JobError, JoinRefused, RankLost
+from inaproto.errors import InvariantBroken, JobError, JoinRefused, LocalMisuse, RankLost
 from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.units import Instant
 from inaproto.wire.client_messages import DonePath, Join
@@ -257,6 +257,54 @@ def test_a_rank_without_which_the_ring_was_made_is_given_back() -> None:
         assert not late.has_ended
         reason = "its job has begun without it; it asks again"
         assert host.told == [Ready(job="j", rank=0), Gone(job="j", rank=2, reason=reason)]
+        tensors = host.ring._holdings.tensors
+        assert tensors is not None
+        assert tensors.ranks == 1, "nothing of a stranger is added up"
+
+    on_a_host(scenario)
+
+
+def test_a_ring_that_cannot_be_used_does_not_end_those_that_it_was_made_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unusable(*_: object) -> None:
+        raise LocalMisuse("no such plan")
+
+    def scenario(host: Host) -> None:
+        first, late = host.join(0), host.join(2)
+        monkeypatch.setattr("inaproto.core.host.carrier.make_engine", unusable)
+        assert host.answer(first, (0,)) == [late]
+        assert first.has_ended
+        assert not late.has_ended
+        assert late.ring is None
+
+    on_a_host(scenario)
+
+
+def test_a_rank_that_was_withdrawn_and_goes_later_is_named_as_itself() -> None:
+    def scenario(host: Host) -> None:
+        first, refused = host.join(0), host.join(1)
+        host.ring.feed(JoinDenied(refused.join.pid, JoinRefused("no")))
+        host.answer(first, (0,))
+        assert refused.has_ended
+        said = host.ring.gone_after_end(refused, "it closed its connection")
+        assert (said.job, said.rank, said.ring_id) == ("j", 1, 7)
+
+    on_a_host(scenario)
+
+
+def test_the_log_of_a_fault_says_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: object) -> None:
+        raise InvariantBroken("planted")
+
+    def scenario(host: Host) -> None:
+        logged: list[str] = []
+        first = host.join(0)
+        monkeypatch.setattr(host.ring, "_log", logged.append)
+        monkeypatch.setattr(host.ring._holdings, "on_links", faulty)
+        host.answer(first, (0,), neighbours=1)
+        assert first.has_ended
+        assert any("in faulty" in text for text in logged), logged
 
     on_a_host(scenario)
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
-from inaproto.core.host.engines.host_tree import UP
+from inaproto.core.host.engines.host_tree import UP, Fold, PostDown
+from inaproto.core.host.engines.hosts import Combine, PostSlot
 from inaproto.core.host.engines.two_paths import BASE, INA, Binder, BoundPath, OnPath, TwoPaths
 from inaproto.core.host.gathering import Gathering
 from inaproto.core.host.operation_queue import FROM_THE_START, OperationQueue
@@ -28,10 +30,12 @@ from inaproto.core.host.operations import (
     Operation,
     OperationDone,
     Overdue,
+    PostMessage,
     RingBroken,
     RingEvent,
     Stalled,
     Submit,
+    TakeResult,
     Woke,
 )
 from inaproto.core.host.ranks import HostedRanks
@@ -68,6 +72,9 @@ class Unusable:
     """The present rings are, for ``reason``; the operations may go on by others."""
 
     reason: str
+
+
+_ORDERS: Final = (PostMessage, TakeResult, PostSlot, Combine, Fold, PostDown)
 
 
 class Carrier:
@@ -240,6 +247,9 @@ class Carrier:
         """Pass the orders of the engine on, and do what follows from what it tells."""
         path, out, has_done = BASE, self._out, False
         for action in actions:
+            if isinstance(action, _ORDERS):  # what each message brings, and nothing follows from
+                out.append(action)
+                continue
             match action:
                 case OperationDone(op_index):
                     self._done(op_index, INA if path == INA else self.done_path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import assert_never
 
 from inaproto.core.host.engines.host_tree import Fold, OverlayEngine, PostDown
@@ -61,20 +62,22 @@ class Holdings:
         self._acting: RingOrders[Segment] | None = None
         self.links: dict[BoundPath, Link] = {}
         """Those that it holds: the base ring's first."""
+        self._by_qpn: dict[int, tuple[BoundPath, Link]] = {}
         self.tensors: Tensors[Segment] | None = None
         self.sums: deque[SlicedReduction] = deque()
         """All-reduces of which only the ranks here are, in order."""
 
     def link_of(self, qpn: int) -> tuple[BoundPath, Link] | None:
         """The link whose queue pair that is; None if it was given back."""
-        return next(((path, link) for path, link in self.links.items() if link.has(qpn)), None)
+        return self._by_qpn.get(qpn)
 
     # --- links
 
     def open(self, order: OpenLinks, nic: LinkNic) -> LinksOpened:
         """Raises ``LocalMisuse`` if the NIC is full, ``FabricError``, ``OSError`` if memory is short."""
         self.close_all()
-        base = self.links[BASE] = self._make(order.base, nic)
+        base = self._make(order.base, nic)
+        self._hold(BASE, base)
         if order.ina is None:
             return LinksOpened(_addresses(base))
         try:
@@ -82,8 +85,19 @@ class Holdings:
         except BaseException:
             self.close_all()
             raise
-        self.links[INA] = ina
+        self._hold(INA, ina)
         return LinksOpened(_addresses(base), _addresses(ina))
+
+    def _hold(self, path: BoundPath, link: Link) -> None:
+        self.links[path] = link
+        self._by_qpn |= dict.fromkeys(link.qpns, (path, link))
+
+    def _let_go(self, path: BoundPath) -> None:
+        link = self.links.pop(path)
+        for qpn in link.qpns:
+            del self._by_qpn[qpn]
+        self._orders.pop(path, None)
+        link.close()
 
     def _make(self, shape: LinkShape, nic: LinkNic) -> Link:
         if shape.children is None:
@@ -104,11 +118,11 @@ class Holdings:
         )
 
     def close_all(self) -> None:
-        for link in self.links.values():
-            link.close()
-        self.links.clear()
-        self._orders.clear()
+        """Give all links back, also those after one whose closing raises."""
         self._acting = None
+        with ExitStack() as closing:
+            for path in reversed(self.links):
+                closing.callback(self._let_go, path)
 
     def on_links(self, order: LinkOrder) -> None:
         """Raises ``LocalMisuse`` for addresses that cannot be used, ``FabricError``."""
@@ -126,8 +140,7 @@ class Holdings:
             case CloseLinks():
                 self.close_all()
             case CloseIna():
-                self.links.pop(INA).close()
-                self._orders.pop(INA, None)
+                self._let_go(INA)
             case KeepResults(results, since, ina_ring_id):
                 beside = {} if ina_ring_id is None else {ina_ring_id: self.links[INA]}
                 self._kept.keep(results, self.links[BASE], since, beside)

@@ -168,7 +168,8 @@ class HostJob:
     @property
     def is_binding(self) -> bool:
         """An operation waits for its binding, until a deadline that may be earlier than all before."""
-        return self._two_paths is not None and self._two_paths.is_waiting
+        engine = self._carrier.engine
+        return isinstance(engine, TwoPaths) and engine.is_waiting
 
     @property
     def ina_stands(self) -> bool:
@@ -269,7 +270,9 @@ class HostJob:
                 text = f"{self}: a fault in the host daemon ended it: {why}; please report it"
                 self._lose(FabricLost(text))
             case events.Stopped(reason):
-                if not self.has_ended:
+                if not self.has_ended and self.ranks.have_all_left and not self.config.recover_ns:
+                    self._fail(SwitchUnreachable(f"{self}: {reason}"))  # who has left hears that it is over
+                elif not self.has_ended:
                     self._tell(*self.ranks.gone(reason))
                     self._close()
             case _:
@@ -311,7 +314,7 @@ class HostJob:
 
     @property
     def _is_in_ring(self) -> bool:
-        return self.engine is not None and self.phase in IN_RING
+        return self._carrier.engine is not None and self.phase in IN_RING
 
     # --- joining
 
@@ -362,12 +365,12 @@ class HostJob:
             return
         self._answers.clear()
         strangers = [other for other in self.ranks if other.number not in here]
-        for stranger in strangers:
+        for stranger in strangers:  # before the ring: if that cannot be used, they do not end with it
             self.ranks.remove(stranger.number)
+            self._out.append(events.LetGo(stranger.number))
         self._connect(ring, boot_id)
         for stranger in strangers:
             self._tell(stranger.gone("its job has begun without it; it asks again"))
-            self._out.append(events.LetGo(stranger.number))
 
     def _connect(self, ring: Ring, boot_id: str) -> None:
         """All ranks are there: post receives, connect the queue pairs."""

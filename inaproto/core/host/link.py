@@ -95,10 +95,6 @@ class _HostLink:
         """For each slot a send and a receive, and the spare ones."""
         return self._receives_max
 
-    def has(self, qpn: int) -> bool:
-        """Whether one of its queue pairs has this number."""
-        return qpn in self.qpns
-
     def _address(self, qp: int, area: int) -> IntoAddress:
         address, region = self._qps[qp], self._received_region
         return IntoAddress(

@@ -17,7 +17,7 @@ from inaproto.core.host import events
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.host_tree import Fold, PostDown
 from inaproto.core.host.engines.hosts import Combine, PostSlot
-from inaproto.core.host.engines.two_paths import BASE, Bound, Drained, OnPath
+from inaproto.core.host.engines.two_paths import BASE, INA, Bound, Drained, OnPath
 from inaproto.core.host.holdings import Holdings
 from inaproto.core.host.job import HostJob
 from inaproto.core.host.link import Link
@@ -30,6 +30,7 @@ from inaproto.core.host.operations import (
     TakeResult,
     Woke,
 )
+from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.host.view import Phase
 from inaproto.daemon.host.link_waits import Connecting, allocate
 from inaproto.daemon.host.local_rank import LocalRank
@@ -45,7 +46,9 @@ from inaproto.wire.control_messages import Gone, Message
 
 OPERATIONS_MAX: Final = 4096
 """All-reduces of a rank that have not ended."""
-_BY_NIC = (PostMessage, PostSlot, PostDown, events.PostReceive)
+_BY_NIC: Final = (PostMessage, PostSlot, PostDown, events.PostReceive)
+_OF_MESSAGES: Final = (PostMessage, TakeResult, events.PostReceive, PostSlot, Combine, OnPath, Fold, PostDown)
+"""Orders about memory and NIC: those that each message brings, so they are looked at first."""
 
 
 def host_config(job: str, settings: HostSettings) -> HostConfig:
@@ -162,14 +165,20 @@ class HostRing:
         try:
             actions = self.core.step(event, self._clock())
         except (InvariantBroken, LocalMisuse) as fault:  # ours: this job must not go on, others may
+            if isinstance(event, events.Faulted):
+                raise  # the job cannot even be ended
             self._faulted(fault)
+            return
+        is_message = isinstance(event, events.MessageArrived | events.MessageAcknowledged)
+        if is_message and not actions:
             return
         self._totals.recoveries += self.core.recoveries - recoveries
         if self._holdings.tensors is None and self.core.engine is not None:
-            self._holdings.tensors = ClientTensors([rank.tensors for rank in self.ranks.values()])
+            here = [self.ranks[number] for number in self.core.ranks.numbers]
+            self._holdings.tensors = ClientTensors([rank.tensors for rank in here])
         self._holdings.begin()
         self._perform_all(actions)
-        if len(self.ranks) != len(self.core.ranks):
+        if not is_message and len(self.ranks) != len(self.core.ranks):
             self.ranks = {number: rank for number, rank in self.ranks.items() if self.core.ranks.get(number)}
         if self.core.is_binding:
             self._hurry()
@@ -180,7 +189,10 @@ class HostRing:
         fault: Exception | None = None
         for action in actions:
             try:
-                if not (fault or (refused and isinstance(action, _BY_NIC))) or isinstance(action, _TOLD):
+                if isinstance(action, _OF_MESSAGES):
+                    if fault is None and (refused is None or not isinstance(action, _BY_NIC)):
+                        self._holdings.perform(action)
+                elif fault is None or isinstance(action, _TOLD):
                     self._perform(action)
             except FabricError as error:
                 refused = refused or error
@@ -192,16 +204,12 @@ class HostRing:
             self.feed(events.NicRefused(str(refused)))
 
     def _faulted(self, fault: Exception) -> None:
-        self._log(f"{self}: {fault!r}\n{traceback.format_exc()}")
+        told = "".join(traceback.format_exception(fault))
+        self._log(f"{self}: {fault!r}\n{told}")
         self.feed(events.Faulted(str(fault)))
 
     def _perform(self, action: events.HostAction) -> None:
         match action:
-            case (
-                PostMessage() | TakeResult() | events.PostReceive() | PostSlot() | Combine() | OnPath()
-                | Fold() | PostDown()
-            ):  # fmt: skip
-                self._holdings.perform(action)
             case events.Tell(message):
                 self._tell(message)
             case events.AllReduceDone(op_index, path):
@@ -210,9 +218,12 @@ class HostRing:
                 self._open(action)
             case events.ConnectLink() | events.ConnectTree():
                 self._connect(action)
-            case events.CloseLinks() | events.CloseIna() | events.KeepResults():
+            case events.CloseLinks() | events.CloseIna():
+                paths = [BASE, INA] if isinstance(action, events.CloseLinks) else [INA]
+                self._end_waits([link for path in paths if (link := self._holdings.links.get(path))])
                 self._holdings.on_links(action)
-                self._end_waits()
+            case events.KeepResults():
+                self._holdings.on_links(action)
             case events.SumLocally():
                 self._holdings.sum(action)
             case events.BeginTurns() | events.EndTurns() | events.ParkTurns() | Bound() | Drained():
@@ -223,6 +234,10 @@ class HostRing:
                 self._log(f"{self}: {action}")
             case OperationFailed() | Stalled() | Overdue() | RingBroken() | events.Noted():
                 pass  # owners learn of it by what follows
+            case PostMessage() | TakeResult() | events.PostReceive() | PostSlot() | Combine() | OnPath():
+                self._holdings.perform(action)
+            case Fold() | PostDown():
+                self._holdings.perform(action)
             case _:
                 self._on_ranks(action)
 
@@ -288,9 +303,9 @@ class HostRing:
         self._connecting.append(wait)
         self._unwatched.append(wait)
 
-    def _end_waits(self) -> None:
-        """Nobody waits for links that were given back."""
-        for wait in [wait for wait in self._connecting if not wait.link.is_open]:
+    def _end_waits(self, links: list[Link]) -> None:
+        """Nobody waits for links that are about to be given back."""
+        for wait in [wait for wait in self._connecting if wait.link in links]:
             wait.end()
             self._connecting.remove(wait)
             if wait in self._unwatched:
@@ -362,7 +377,8 @@ class HostRing:
 
     def gone_after_end(self, rank: LocalRank, reason: str) -> Gone:
         """Says that a rank is lost whose job had failed: it cannot go on with the others."""
-        return self.core.ranks[rank.number].gone(reason, ring_id=self.ring_id or 0)
+        text = reason[:REASON_CHARACTERS_MAX]
+        return Gone(job=self.job, rank=rank.number, reason=text, ring_id=self.ring_id or 0)
 
     def _done(self, op_index: OpIndex, path: DonePath) -> None:
         tensors = [rank.tensors[op_index] for rank in self.ranks.values()]
