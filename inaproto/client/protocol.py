@@ -14,7 +14,6 @@ from itertools import count
 from typing import Any
 
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, LocalMisuse, TensorMismatch
-from inaproto.wire.client_messages import AllReduce, Buffer, Done, Join, Joined, Leave, Ok
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
     Error,
@@ -29,6 +28,7 @@ from inaproto.wire.control_messages import (
     job_error,
 )
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.messages.client import AllReduce, Buffer, Done, Join, Joined, Leave, Ok
 
 REASON_CHARACTERS_MAX = 1000
 

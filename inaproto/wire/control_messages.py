@@ -9,17 +9,17 @@ Rules (docs/protocol.md 10.2): unknown fields are ignored; an unknown type becom
 ``UnknownMessage``, to be answered with an error; a missing field is a ``DecodeError`` that names it
 unless it has a default. ``id`` is a serial number of the sender; a reply carries the id of its request.
 
-Between client and host daemon: :mod:`inaproto.wire.client_messages`, and Regroup, Regrouped, Status,
+Between client and host daemon: :mod:`inaproto.wire.messages.client`, and Regroup, Regrouped, Status,
 StatusReply and Error.
-Of rings that leave their switches for others: :mod:`inaproto.wire.ina_messages`.
+Of rings that leave their switches for others: :mod:`inaproto.wire.messages.ina`.
 host daemon -> switch: Hello, Member, Ready, OpStarted, Broken, Halted, Left, Gone, Regroup, Status, Ping,
 Pong.
 switch -> host daemon: Welcome, Ring, Start, Halt, JobStatus, Closed, Failed, Regrouped, StatusReply, Error,
 Ping, Pong.
-Between switches: :mod:`inaproto.wire.switch_messages`. Of captures: :mod:`inaproto.wire.capture_messages`.
-Between the controller and both daemons: :mod:`inaproto.wire.controller_messages`; about slots of switches
-and trees of jobs: :mod:`inaproto.wire.messages.slots`, :mod:`inaproto.wire.tree_messages`. Of models that are
-trained by push and pull: :mod:`inaproto.wire.messages.models`.
+Between switches: :mod:`inaproto.wire.messages.switch`. Of captures: :mod:`inaproto.wire.messages.capture`.
+Between the controller and both daemons: :mod:`inaproto.wire.messages.controller`; about slots of switches
+and trees of jobs: :mod:`inaproto.wire.messages.slots`, :mod:`inaproto.wire.messages.trees`. Of models that
+are trained by push and pull: :mod:`inaproto.wire.messages.models`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from inaproto.errors import JOB_ERRORS, DecodeError, JobError, LocalMisuse
-from inaproto.wire.array_frames import Frame, encode_frame
-from inaproto.wire.capture_messages import CAPTURE_MESSAGES
-from inaproto.wire.client_messages import CLIENT_MESSAGES
 from inaproto.wire.control import ControlRecord, encode_control
-from inaproto.wire.control_fields import (
+from inaproto.wire.messages.array_frames import Frame, encode_frame
+from inaproto.wire.messages.capture import CAPTURE_MESSAGES
+from inaproto.wire.messages.client import CLIENT_MESSAGES
+from inaproto.wire.messages.controller import CONTROLLER_MESSAGES
+from inaproto.wire.messages.fields import (
     NO_PAYLOAD,
     FreeMap,
     Many,
@@ -44,7 +45,14 @@ from inaproto.wire.control_fields import (
     give_fields,
     take_fields,
 )
-from inaproto.wire.control_types import (
+from inaproto.wire.messages.ina import INA_MESSAGES, POOL_DEFAULT
+from inaproto.wire.messages.model_connections import MODEL_CONNECTION_MESSAGES
+from inaproto.wire.messages.models import MODEL_MESSAGES
+from inaproto.wire.messages.probe import LINK_MESSAGES
+from inaproto.wire.messages.slots import SLOT_MESSAGES
+from inaproto.wire.messages.switch import SWITCH_MESSAGES
+from inaproto.wire.messages.trees import TREE_MESSAGES
+from inaproto.wire.messages.types import (
     U16,
     U24,
     U32,
@@ -63,17 +71,9 @@ from inaproto.wire.control_types import (
     Ranks,
     Secret,
 )
-from inaproto.wire.control_types import Message as Message  # noqa: PLC0414  who sends one finds it here
-from inaproto.wire.control_types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
-from inaproto.wire.controller_messages import CONTROLLER_MESSAGES
-from inaproto.wire.ina_messages import INA_MESSAGES, POOL_DEFAULT
-from inaproto.wire.link_messages import LINK_MESSAGES
-from inaproto.wire.messages.model_connections import MODEL_CONNECTION_MESSAGES
-from inaproto.wire.messages.models import MODEL_MESSAGES
-from inaproto.wire.messages.slots import SLOT_MESSAGES
+from inaproto.wire.messages.types import Message as Message  # noqa: PLC0414  who sends one finds it here
+from inaproto.wire.messages.types import PathAsked as PathAsked  # noqa: PLC0414  beside RingPath
 from inaproto.wire.sharing_messages import SHARING_MESSAGES
-from inaproto.wire.switch_messages import SWITCH_MESSAGES
-from inaproto.wire.tree_messages import TREE_MESSAGES
 
 RingPath = Literal["switch", "chain", "overlay", "ring", "shared"]
 """How a ring's operations are summed: in the switches, along the chain of its hosts, up a tree of them
@@ -152,11 +152,11 @@ class Hello(Message):
     switch: Secret = ""
     """At which its NIC is; empty: at the one with which it speaks."""
     parks: Flag = False
-    """It knows :mod:`inaproto.wire.ina_messages`: a ring of its ranks may move from tree to tree."""
+    """It knows :mod:`inaproto.wire.messages.ina`: a ring of its ranks may move from tree to tree."""
     overlays: Flag = False
     """It knows the path ``overlay``."""
     probes: Flag = False
-    """It knows :mod:`inaproto.wire.link_messages`: it measures links where it is told to."""
+    """It knows :mod:`inaproto.wire.messages.probe`: it measures links where it is told to."""
 
 
 SWITCH_AWAY: Final = "switch_away"

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
-from inaproto.wire.control_fields import Integer, Many, OneOf, Record
-from inaproto.wire.control_types import U32, U64, Flag, Message, Name, Positive16
+from inaproto.wire.messages.fields import Integer, Many, OneOf, Record
+from inaproto.wire.messages.types import U32, U64, Flag, Message, Name, Positive16
 
 SEATS_MAX: Final = 1024
 """Most seats of a sharing group, and of a host."""

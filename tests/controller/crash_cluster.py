@@ -22,7 +22,7 @@ from inaproto.daemon.net.control_address import UnixDoor
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.names import AGENTS_SOCKET, JOBS_SOCKET
 from inaproto.daemon.net.unix_sockets import UNIX
-from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldPhase, HoldRecord
+from inaproto.wire.messages.controller import AgentRole, GrantRecord, HoldPhase, HoldRecord
 from inaproto_controller.service.job_client import ControllerRefused, ControllerUnreachable, JobClient
 from inaproto_hil.rigs.cluster import Child, inaproto_command
 

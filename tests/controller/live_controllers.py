@@ -20,7 +20,7 @@ from inaproto.daemon.net.control_address import UnixDoor
 from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.unix_sockets import UNIX, listen_unix
 from inaproto.units import Epoch, JobId, OpIndex
-from inaproto.wire.controller_messages import AgentRole, GrantRecord, HoldRecord
+from inaproto.wire.messages.controller import AgentRole, GrantRecord, HoldRecord
 from inaproto_controller.cluster import graph_file
 from inaproto_controller.cluster.desired import Job, JobSpec, JobState
 from inaproto_controller.planning.cluster_planner import ClusterPlanner

@@ -17,7 +17,7 @@ from inaproto.daemon.net.unix_sockets import UNIX, listen_unix
 from inaproto.ports import ByteStream
 from inaproto.wire.control import encode_control
 from inaproto.wire.control_messages import Error, Message
-from inaproto.wire.controller_messages import AgentHello, AgentReport, AgentRole, AgentWelcome, HoldRecord
+from inaproto.wire.messages.controller import AgentHello, AgentReport, AgentRole, AgentWelcome, HoldRecord
 from inaproto.wire.sharing_messages import (
     SeatHold,
     SeatRecord,

@@ -19,8 +19,8 @@ from inaproto.daemon.net.tls import Credentials
 from inaproto.daemon.net.tls_listener import listen_tls
 from inaproto.daemon.switch.tree_grants import TreeGrants
 from inaproto.wire.control_messages import Error, Message, StatusReply
-from inaproto.wire.controller_messages import AgentHello, AgentReport, AgentRole, AgentWelcome
-from inaproto.wire.tree_messages import TreeRecord, TreeReport
+from inaproto.wire.messages.controller import AgentHello, AgentReport, AgentRole, AgentWelcome
+from inaproto.wire.messages.trees import TreeRecord, TreeReport
 from inaproto_controller.cluster.desired import Desired
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.agents import LIMITS, Agents

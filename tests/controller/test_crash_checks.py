@@ -13,7 +13,7 @@ import trio
 from rich.console import Console
 from trio.testing import MockClock
 
-from inaproto.wire.controller_messages import (
+from inaproto.wire.messages.controller import (
     AgentReport,
     AgentWelcome,
     AgentWishes,
@@ -22,6 +22,7 @@ from inaproto.wire.controller_messages import (
     SlotRecord,
 )
 from inaproto.wire.messages.slots import Lease, Outcome, SlotAnswer
+from inaproto.wire.messages.trees import AssignedTree, TreeWish, TreeWishes
 from inaproto.wire.sharing_messages import (
     DecisionRecord,
     SeatHold,
@@ -35,7 +36,6 @@ from inaproto.wire.sharing_messages import (
     TurnGrant,
     VersionRecord,
 )
-from inaproto.wire.tree_messages import AssignedTree, TreeWish, TreeWishes
 from inaproto_hil.crashes.campaign import Findings, Phase, Plan
 from inaproto_hil.crashes.cluster import CrashCluster
 from inaproto_hil.crashes.leader import Leader

@@ -12,7 +12,7 @@ import trio.testing
 from inaproto.errors import DecodeError
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.slots import Outcome, SlotAnswer
-from inaproto.wire.tree_messages import TreeRecord, TreeReport, TreeWishes
+from inaproto.wire.messages.trees import TreeRecord, TreeReport, TreeWishes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.controller import NotLeading
 from inaproto_controller.service.trees.service import PINS, TreeService

@@ -18,8 +18,8 @@ from inaproto.daemon.switch.lent_slots import LentSlots
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.units import S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.controller_messages import AgentWelcome
-from inaproto.wire.tree_messages import TreeWishes
+from inaproto.wire.messages.controller import AgentWelcome
+from inaproto.wire.messages.trees import TreeWishes
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.service.trees.service import OWNER, PINS, TreeService
 from inaproto_controller.service.trees.store import decode_pins, decode_record

@@ -18,7 +18,7 @@ from inaproto.daemon.host.daemon import HostDaemon
 from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.daemon.net.names import CONTROL_SOCKET
 from inaproto.wire.control_messages import Status, StatusReply
-from inaproto.wire.controller_messages import AgentRole
+from inaproto.wire.messages.controller import AgentRole
 from inaproto_adapters.memory import MemoryNode
 from inaproto_controller.cluster.desired import Desired
 from inaproto_controller.cluster.graph_topology import GraphTopology

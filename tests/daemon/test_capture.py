@@ -25,10 +25,10 @@ from inaproto.daemon.observe.status import ask
 from inaproto.daemon.switch.capture_desk import RECORDINGS_MAX
 from inaproto.errors import ConfigError
 from inaproto.ports import FramePort
-from inaproto.wire.capture_messages import Capture, CaptureBegun, CaptureEnded
-from inaproto.wire.capture_reader import CaptureReader, read_capture
 from inaproto.wire.control_messages import Error
-from inaproto.wire.pcapng import CapturedFrame, Direction
+from inaproto.wire.files.capture_reader import CaptureReader, read_capture
+from inaproto.wire.files.pcapng import CapturedFrame, Direction
+from inaproto.wire.messages.capture import Capture, CaptureBegun, CaptureEnded
 from inaproto.wire.roce import Opcode, RocePacket
 from tests.daemon.in_process_cluster import open_cluster
 from tests.daemon.running_switch import Running, running_switch

@@ -14,8 +14,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from inaproto.client.unix_stream import DESCRIPTORS_MAX
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.errors import DecodeError
-from inaproto.wire.client_messages import Buffer, Ok
 from inaproto.wire.control_messages import Error, Message, Ping, StatusReply, UnknownMessage, encode_message
+from inaproto.wire.messages.client import Buffer, Ok
 
 DEADLINE_S = 600
 

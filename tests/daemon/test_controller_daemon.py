@@ -19,7 +19,7 @@ from inaproto.daemon.net.controller_link import ControllerLink
 from inaproto.daemon.net.unix_sockets import UNIX, connect_unix
 from inaproto.errors import ConfigError
 from inaproto.wire.control_messages import Error, Message, Status
-from inaproto.wire.controller_messages import AgentHello, AgentRole, GrantRecord, HoldPhase, HoldRecord
+from inaproto.wire.messages.controller import AgentHello, AgentRole, GrantRecord, HoldPhase, HoldRecord
 from inaproto.wire.sharing_messages import (
     SeatHold,
     SharingCommit,

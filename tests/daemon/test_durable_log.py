@@ -16,8 +16,8 @@ import pytest
 from inaproto.daemon.models.store.durable_log import DurableLog
 from inaproto.daemon.models.store.files import Files
 from inaproto.errors import ConfigError, FabricError, LocalMisuse
-from inaproto.wire.array_frames import encode_frame
 from inaproto.wire.control import encode_control
+from inaproto.wire.messages.array_frames import encode_frame
 
 
 def body(number: int) -> list[memoryview]:

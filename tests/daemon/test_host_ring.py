@@ -19,7 +19,6 @@ from inaproto.daemon.host.ring import HostRing
 from inaproto.errors import InvariantBroken, JobError, JoinRefused, LocalMisuse, RankLost
 from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.units import Instant
-from inaproto.wire.client_messages import DonePath, Join
 from inaproto.wire.control_messages import (
     Broken,
     Gone,
@@ -33,6 +32,7 @@ from inaproto.wire.control_messages import (
     Start,
 )
 from inaproto.wire.ina_header import INA_HEADER_BYTES
+from inaproto.wire.messages.client import DonePath, Join
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery_orders import fabric_of
 

@@ -11,7 +11,7 @@ from inaproto.core.host.events import Answered, Said
 from inaproto.core.host.view import Phase
 from inaproto.ports import Completion, CompletionKind, Status
 from inaproto.wire.control_messages import Broken, Halt, Halted, Ready, Ring, Start
-from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
+from inaproto.wire.messages.ina import InaPark, InaParked, InaStands
 from tests.daemon.test_host_ring import Host, on_a_host
 
 BASE_RING, INA_RING = 7, 8

@@ -15,7 +15,7 @@ from inaproto.daemon.shell import current_instant
 from inaproto.daemon.switch.lent_slots import LentSlots
 from inaproto.units import S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.controller_messages import AgentWelcome
+from inaproto.wire.messages.controller import AgentWelcome
 from inaproto.wire.messages.slots import Lease, Order, Outcome, SlotAnswer, SlotRequest, SlotsChanged
 
 LEASE_S = 30

@@ -14,7 +14,7 @@ from inaproto.daemon.observe.status_tables import costs_note, fallback_note
 from inaproto.daemon.switch.link_probes import LinkProbes
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Message
-from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
+from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.test_memory_recovery_orders import close_all
 

@@ -11,7 +11,6 @@ from inaproto.ca.identity import CERTIFIED, Identity, Role, holder_of, uri_of
 from inaproto.daemon.net.session_rules import refusal_of
 from inaproto.daemon.observe.status import StatusRefused, ask_door
 from inaproto.errors import DecodeError, JoinRefused
-from inaproto.wire.capture_messages import Capture
 from inaproto.wire.control_messages import (
     Broken,
     Error,
@@ -27,7 +26,8 @@ from inaproto.wire.control_messages import (
     Status,
     Welcome,
 )
-from inaproto.wire.switch_messages import RingInstalled, SwitchHello
+from inaproto.wire.messages.capture import Capture
+from inaproto.wire.messages.switch import RingInstalled, SwitchHello
 from tests.daemon.running_switch import ControlHost
 from tests.daemon.secure_switch import SecureSwitch, secure_switch
 from tests.unit.rendezvous_members import hello, member

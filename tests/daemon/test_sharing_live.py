@@ -15,7 +15,7 @@ from inaproto.core.sharing.events import Mark
 from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.errors import JobError
 from inaproto.wire.control_messages import Error
-from inaproto.wire.controller_messages import AgentHello, AgentWelcome
+from inaproto.wire.messages.controller import AgentHello, AgentWelcome
 from inaproto.wire.sharing_messages import SeatRecord, SharingAskPeer, SharingDrained, VersionRecord
 from tests.daemon.memory_cluster import MemoryCluster, run_world
 from tests.daemon.sharing_cluster import AGENTS, Disk, LiveController, Training, pool_of, seats_of

@@ -14,8 +14,8 @@ from inaproto.daemon.observe.status import StatusRefused, ask, ask_daemons
 from inaproto.daemon.switch.daemon import run_switch
 from inaproto.errors import ConfigError
 from inaproto.ports import load_adapter
-from inaproto.wire.client_messages import Ok
 from inaproto.wire.control_messages import Error, Failed, Gone, JobStatus, Ping, Pong, Ring, Welcome
+from inaproto.wire.messages.client import Ok
 from tests.daemon.running_switch import ControlHost, running_switch
 from tests.unit.rendezvous_members import hello, member
 

@@ -30,7 +30,7 @@ from inaproto.wire.control_messages import (
     Pong,
     Welcome,
 )
-from inaproto.wire.switch_messages import (
+from inaproto.wire.messages.switch import (
     InstallRefused,
     RingInstalled,
     SwitchAdmit,

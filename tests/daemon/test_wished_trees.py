@@ -13,8 +13,8 @@ from inaproto.core.rendezvous.events import TreeState
 from inaproto.daemon.net.control_stream import ControlStream
 from inaproto.daemon.net.controller_link import _send
 from inaproto.daemon.switch.wished_trees import WishedTrees
-from inaproto.wire.controller_messages import AgentWelcome
-from inaproto.wire.tree_messages import TreeRecord, TreeReport
+from inaproto.wire.messages.controller import AgentWelcome
+from inaproto.wire.messages.trees import TreeRecord, TreeReport
 
 WELCOME: Final = AgentWelcome(term=1, report_ms=1000, trees=True)
 

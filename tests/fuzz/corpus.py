@@ -6,8 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from inaproto.wire.array_frames import encode_frame
-from inaproto.wire.client_messages import AllReduce, Done, Join, Joined, Leave
 from inaproto.wire.control import LENGTH_BYTES, encode_control
 from inaproto.wire.control_messages import (
     Error,
@@ -23,7 +21,14 @@ from inaproto.wire.control_messages import (
     Welcome,
     encode_message,
 )
-from inaproto.wire.controller_messages import (
+from inaproto.wire.files.log_entries import encode_entry
+from inaproto.wire.files.pcapng import CaptureWriter, Direction, Interface
+from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
+from inaproto.wire.ipv4 import Ipv4Header
+from inaproto.wire.messages.array_frames import encode_frame
+from inaproto.wire.messages.client import AllReduce, Done, Join, Joined, Leave
+from inaproto.wire.messages.clocks import Clocks, WorkerId
+from inaproto.wire.messages.controller import (
     AgentHello,
     AgentReport,
     AgentWishes,
@@ -31,12 +36,7 @@ from inaproto.wire.controller_messages import (
     HoldRecord,
     SlotRecord,
 )
-from inaproto.wire.ina_header import FLAG_LAST, Dtype, InaHeader, Op, signature
-from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
-from inaproto.wire.ipv4 import Ipv4Header
-from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
-from inaproto.wire.log_entries import encode_entry
-from inaproto.wire.messages.clocks import Clocks, WorkerId
+from inaproto.wire.messages.ina import InaPark, InaParked, InaStands
 from inaproto.wire.messages.model_connections import (
     ModelJoin,
     ModelPulled,
@@ -46,10 +46,9 @@ from inaproto.wire.messages.model_connections import (
     OverlayState,
 )
 from inaproto.wire.messages.models import Attach, Epoch, Push, Reshaped, ShardState
+from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
 from inaproto.wire.messages.slots import Lease, LeaseRenew, Order, Outcome, SlotAnswer, SlotRequest
-from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
-from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
-from inaproto.wire.switch_messages import (
+from inaproto.wire.messages.switch import (
     FlowRecord,
     InputRecord,
     LinkRecord,
@@ -61,7 +60,7 @@ from inaproto.wire.switch_messages import (
     SwitchHello,
     TrunkReport,
 )
-from inaproto.wire.tree_messages import (
+from inaproto.wire.messages.trees import (
     AboveRecord,
     AssignedTree,
     TreeRecord,
@@ -69,6 +68,7 @@ from inaproto.wire.tree_messages import (
     TreeWish,
     TreeWishes,
 )
+from inaproto.wire.roce import SYNDROME_ACK, SYNDROME_NAK, Aeth, Bth, Imm, Opcode, Reth, RocePacket
 from inaproto.wire.tree_note import NoteKind, TreeNote
 from inaproto.wire.trunk_hello import TrunkHello
 from inaproto.wire.udp import UdpHeader

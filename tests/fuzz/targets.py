@@ -16,15 +16,15 @@ import numpy as np
 
 from inaproto.errors import DecodeError
 from inaproto.wire import icrc
-from inaproto.wire.array_frames import Frame, FrameDecoder
-from inaproto.wire.capture_reader import CaptureReader, read_capture
 from inaproto.wire.control import ControlDecoder, decode_control, encode_control
 from inaproto.wire.control_messages import UnknownMessage, decode_message, encode_message
 from inaproto.wire.ethernet import EthernetHeader
+from inaproto.wire.files.capture_reader import CaptureReader, read_capture
+from inaproto.wire.files.log_entries import decode_entries, encode_entry
+from inaproto.wire.files.pcapng import CapturedFrame
 from inaproto.wire.ina_header import InaHeader
 from inaproto.wire.ipv4 import Ipv4Header, internet_checksum
-from inaproto.wire.log_entries import decode_entries, encode_entry
-from inaproto.wire.pcapng import CapturedFrame
+from inaproto.wire.messages.array_frames import Frame, FrameDecoder
 from inaproto.wire.roce import Aeth, Bth, Imm, Reth, RocePacket
 from inaproto.wire.tree_note import TreeNote
 from inaproto.wire.trunk_hello import TrunkHello

@@ -14,8 +14,8 @@ from inaproto.sim.frames.draw.topology import LinkConfig
 from inaproto.sim.frames.switch import SimSwitch
 from inaproto.sim.frames.world import World
 from inaproto.units import Frames, PortId
-from inaproto.wire.capture_reader import read_capture
-from inaproto.wire.pcapng import CapturedFrame, CaptureWriter, Direction, Interface
+from inaproto.wire.files.capture_reader import read_capture
+from inaproto.wire.files.pcapng import CapturedFrame, CaptureWriter, Direction, Interface
 from inaproto_hil.inspect.findings import Broken
 from inaproto_hil.inspect.inspector import Inspector
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from inaproto.wire import icrc
+from inaproto.wire.files.pcapng import Direction
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto.wire.ipv4 import internet_checksum
 from inaproto.wire.packet import Packet, decode_packet
-from inaproto.wire.pcapng import Direction
 from inaproto.wire.roce import Opcode
 from tests.inspect.captures import Passed
 

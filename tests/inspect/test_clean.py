@@ -13,7 +13,7 @@ from inaproto.faults.weather import Weather
 from inaproto.sim.frames.draw.racks import draw_racks
 from inaproto.sim.frames.draw.swarm import Swarm, WorldConfig, draw_world
 from inaproto.sim.frames.world import World
-from inaproto.wire.pcapng import Direction
+from inaproto.wire.files.pcapng import Direction
 from inaproto.wire.roce import Opcode
 from tests.inspect.captures import CLEAR, Tap, frames_of, inspect, ring_world, tap, without_damage
 from tests.inspect.damages import patched

@@ -11,7 +11,7 @@ import trio
 from inaproto.daemon.settings.config import load_switch_settings
 from inaproto.daemon.switch.daemon import run_switch
 from inaproto.ports import load_adapter
-from inaproto.wire.capture_reader import read_capture
+from inaproto.wire.files.capture_reader import read_capture
 from inaproto.wire.ina_header import INA_HEADER_BYTES
 from inaproto_hil.softroce.recording import Recording
 from inaproto_hil.softroce.ring import RingPlan, run

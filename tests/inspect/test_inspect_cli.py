@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from inaproto.wire.pcapng import CaptureWriter, Interface
+from inaproto.wire.files.pcapng import CaptureWriter, Interface
 from inaproto_hil.inspect.command import inspect
 from tests.inspect.captures import Passed, pcapng, ring_world, tap
 from tests.inspect.damages import DAMAGES

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inaproto.wire.capture_reader import read_capture
-from inaproto.wire.pcapng import CapturedFrame, Direction
+from inaproto.wire.files.capture_reader import read_capture
+from inaproto.wire.files.pcapng import CapturedFrame, Direction
 from inaproto_hil.inspect.findings import RULES
 from tests.inspect.captures import Passed, frames_of, inspect
 from tests.inspect.damages import DAMAGES

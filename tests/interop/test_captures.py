@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import inaproto_hil
-from inaproto.wire.pcapng import Direction
+from inaproto.wire.files.pcapng import Direction
 from inaproto_hil.inspect.findings import Books
 from inaproto_hil.inspect.packets import Seen, look
 from tests.inspect.captures import Passed, frames_of, pcapng, ring_world, tap

@@ -11,8 +11,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from inaproto.daemon.capture.recording import BATCH_COST, Recording
 from inaproto.units import Frames, PortId
-from inaproto.wire.capture_reader import CaptureReader
-from inaproto.wire.pcapng import CapturedFrame, Direction
+from inaproto.wire.files.capture_reader import CaptureReader
+from inaproto.wire.files.pcapng import CapturedFrame, Direction
 
 FIRST, SECOND = PortId(1), PortId(2)
 T0 = 1_700_000_000_000_000_000

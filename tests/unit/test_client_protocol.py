@@ -29,10 +29,10 @@ from inaproto.errors import (
     RankLost,
     TensorMismatch,
 )
-from inaproto.wire.client_messages import AllReduce, Done, Join, Joined, Leave, Ok
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import Message, StatusReply, decode_message, encode_message, error_message
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.messages.client import AllReduce, Done, Join, Joined, Leave, Ok
 
 # --- conversation
 

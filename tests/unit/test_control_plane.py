@@ -47,7 +47,7 @@ from inaproto.core.steps import Steps
 from inaproto.core.switch.accelerator import InstallRing, RemoveRing, RingFault, RingRefused
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Closed, Failed, Halt, Left, Message, Ring, Start
-from inaproto.wire.ina_messages import InaParked, InaStands
+from inaproto.wire.messages.ina import InaParked, InaStands
 from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_members import hello, ip

@@ -13,7 +13,11 @@ from inaproto.daemon.settings.config import HostSettings, SwitchSettings
 from inaproto.errors import JOB_ERRORS
 from inaproto.units import FRAME_BYTES_MAX
 from inaproto.wire.control import ARRAY_ITEMS_MAX, DEPTH_MAX, MAP_ITEMS_MAX, MESSAGE_BYTES_MAX
-from inaproto.wire.control_fields import (
+from inaproto.wire.control_messages import MESSAGES
+from inaproto.wire.host_header import HOST_MAGIC
+from inaproto.wire.ina_header import MAGIC, Dtype, InaHeader, Op
+from inaproto.wire.messages.clocks import CLOCK_MAX, NODES_MAX, ClocksKind
+from inaproto.wire.messages.fields import (
     ARRAYS,
     Behind,
     Choice,
@@ -26,12 +30,8 @@ from inaproto.wire.control_fields import (
     Text,
     field_kinds,
 )
-from inaproto.wire.control_messages import MESSAGES
-from inaproto.wire.host_header import HOST_MAGIC
-from inaproto.wire.ina_header import MAGIC, Dtype, InaHeader, Op
-from inaproto.wire.messages.clocks import CLOCK_MAX, NODES_MAX, ClocksKind
 from inaproto.wire.messages.models import EpochKind
-from inaproto.wire.switch_messages import RING_RANKS_MAX
+from inaproto.wire.messages.switch import RING_RANKS_MAX
 from inaproto.wire.tree_note import NoteKind, TreeNote
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text()

@@ -14,7 +14,6 @@ from inaproto.core.host.operations import Operation, Woke
 from inaproto.core.host.view import Phase
 from inaproto.errors import FabricLost, OperationTimeout, RankLost, SwitchUnreachable
 from inaproto.units import MS, Instant, OpIndex, S
-from inaproto.wire.client_messages import Join
 from inaproto.wire.control_messages import (
     Broken,
     Failed,
@@ -31,6 +30,7 @@ from inaproto.wire.control_messages import (
     Start,
 )
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.messages.client import Join
 
 CONFIG = HostConfig(
     job="j",

@@ -9,7 +9,7 @@ import pytest
 from inaproto.core.rendezvous.tokens import hash_of
 from inaproto.daemon.host.seats import ENDED_MAX, HostSeats
 from inaproto.wire.control_messages import encode_message
-from inaproto.wire.controller_messages import AgentReport, GrantRecord
+from inaproto.wire.messages.controller import AgentReport, GrantRecord
 
 
 class Cut:

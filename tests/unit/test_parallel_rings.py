@@ -25,7 +25,6 @@ from inaproto.client.ring_names import RingName, parse_ring_job, ring_job
 from inaproto.client.unix_stream import dial_unix
 from inaproto.client.wishes import JobWishes
 from inaproto.errors import JobError, LocalMisuse, OperationTimeout, RankLost, Unsupported
-from inaproto.wire.client_messages import AllReduce, Buffer, Done, Joined, Leave, Ok
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import (
     Message,
@@ -35,6 +34,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
+from inaproto.wire.messages.client import AllReduce, Buffer, Done, Joined, Leave, Ok
 
 WHO = JobRank("j", 1, 4)
 

@@ -18,9 +18,9 @@ from inaproto.daemon.models.shard_records import (
 )
 from inaproto.daemon.settings.models_file import models_of
 from inaproto.errors import DecodeError, LocalMisuse
-from inaproto.wire.array_frames import Frame, FrameDecoder, encode_frame
 from inaproto.wire.control import encode_control
 from inaproto.wire.control_messages import Message, decode_with_arrays, encode_with_arrays
+from inaproto.wire.messages.array_frames import Frame, FrameDecoder, encode_frame
 from inaproto.wire.messages.arrays import Numbers
 from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
 from inaproto.wire.messages.model_connections import ModelLeave

@@ -11,7 +11,7 @@ from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.core.switch.accelerator import RemoveRing
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Halt, Start
-from inaproto.wire.ina_messages import InaPark, InaStands
+from inaproto.wire.messages.ina import InaPark, InaStands
 from tests.unit.rendezvous_fabrics import TWO_SPINES
 from tests.unit.rendezvous_hosts import World, sent
 from tests.unit.rendezvous_tree_moves import (

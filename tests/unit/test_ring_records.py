@@ -13,7 +13,7 @@ from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
-from inaproto.wire.switch_messages import InputRecord, RingInstall
+from inaproto.wire.messages.switch import InputRecord, RingInstall
 from tests.unit.switched_ring import ip, mac
 from tests.unit.test_tree_control import switch
 

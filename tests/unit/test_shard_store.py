@@ -15,8 +15,8 @@ from inaproto.daemon.models.store.durable_log import Found
 from inaproto.daemon.models.store.shard_store import Stored, stored
 from inaproto.daemon.settings.models_file import Shard, models_of
 from inaproto.errors import ConfigError
-from inaproto.wire.array_frames import Frame, FrameDecoder
 from inaproto.wire.control_messages import Message, encode_with_arrays
+from inaproto.wire.messages.array_frames import Frame, FrameDecoder
 from inaproto.wire.messages.clocks import FOREVER, Clocks, WorkerId
 from tests.daemon.models_cluster import models_document
 

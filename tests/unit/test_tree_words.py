@@ -22,8 +22,8 @@ from inaproto.core.rendezvous.fabric.shapes import plan_of
 from inaproto.core.rendezvous.fabric_tree import FabricSwitch
 from inaproto.core.switch.accelerator import InstallRing, RingFault
 from inaproto.errors import DecodeError, LocalMisuse
-from inaproto.wire.client_messages import Ok
 from inaproto.wire.control_messages import Start
+from inaproto.wire.messages.client import Ok
 from inaproto.wire.tree_note import NOTE_BYTES, NoteKind, TreeNote
 from tests.unit.test_tree_control import RING, Controlled, spec
 from tests.unit.test_wire_tree_note import FIRST, NOTE, OPENS

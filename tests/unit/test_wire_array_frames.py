@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from inaproto.errors import DecodeError
-from inaproto.wire.array_frames import PREFIX_BYTES, FrameDecoder, encode_frame
 from inaproto.wire.control import encode_control
+from inaproto.wire.messages.array_frames import PREFIX_BYTES, FrameDecoder, encode_frame
 
 MESSAGES = [
     (encode_control("push", 1, clock=3), [np.arange(5, dtype=np.int32).data]),

@@ -10,7 +10,6 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from inaproto.errors import DecodeError, JobError, LocalMisuse, RankLost
-from inaproto.wire import control_fields
 from inaproto.wire.control import (
     ARRAY_ITEMS_MAX,
     DEPTH_MAX,
@@ -22,13 +21,14 @@ from inaproto.wire.control import (
     decode_control,
     encode_control,
 )
-from inaproto.wire.control_fields import Integer, Many, OneOf, Refused, Text
 from inaproto.wire.control_messages import (
     Error,
     decode_message,
     error_message,
     failed_message,
 )
+from inaproto.wire.messages import fields as control_fields
+from inaproto.wire.messages.fields import Integer, Many, OneOf, Refused, Text
 
 
 def packed(**fields: Any) -> bytes:

@@ -19,8 +19,6 @@ from inaproto.errors import (
     RankLost,
     TensorMismatch,
 )
-from inaproto.wire import control_fields
-from inaproto.wire.client_messages import AllReduce, Done, Join, Ok
 from inaproto.wire.control import ControlDecoder, ControlRecord
 from inaproto.wire.control_messages import (
     MESSAGES,
@@ -43,6 +41,8 @@ from inaproto.wire.control_messages import (
     job_error,
 )
 from inaproto.wire.ina_header import Dtype, Op
+from inaproto.wire.messages import fields as control_fields
+from inaproto.wire.messages.client import AllReduce, Done, Join, Ok
 from inaproto.wire.messages.clocks import CLOCK_MAX, Clocks, ClocksKind, WorkerId
 from inaproto.wire.messages.models import Epoch, EpochKind
 

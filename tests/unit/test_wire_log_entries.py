@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inaproto.errors import DecodeError, LocalMisuse
-from inaproto.wire.log_entries import ALIGNMENT, HEAD_BYTES, decode_entries, encode_entry
+from inaproto.wire.files.log_entries import ALIGNMENT, HEAD_BYTES, decode_entries, encode_entry
 
 
 def written(bodies: list[bytes], synced: list[int]) -> tuple[bytes, list[int]]:

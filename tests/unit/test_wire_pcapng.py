@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inaproto.errors import DecodeError, LocalMisuse
-from inaproto.wire.capture_reader import BLOCK_BYTES_MAX, CaptureReader, read_capture
-from inaproto.wire.pcapng import INTERFACES_MAX, CapturedFrame, CaptureWriter, Direction, Interface
+from inaproto.wire.files.capture_reader import BLOCK_BYTES_MAX, CaptureReader, read_capture
+from inaproto.wire.files.pcapng import INTERFACES_MAX, CapturedFrame, CaptureWriter, Direction, Interface
 
 PORTS = (Interface("h0"), Interface("uplink", snaplen=16))
 FRAMES = np.arange(3 * 21, dtype=np.uint8).reshape(3, 21)

@@ -13,7 +13,7 @@ from inaproto.daemon.switch.tree_records import TOLD_SWITCHES_MAX, wish_messages
 from inaproto.daemon.switch.wished_trees import WishedTrees
 from inaproto.wire.control import ControlDecoder
 from inaproto.wire.control_messages import decode_message, encode_message
-from inaproto.wire.tree_messages import TreeWishes
+from inaproto.wire.messages.trees import TreeWishes
 
 
 def tree(switches: int, number: int = 0, *, nbytes: int = 12) -> FabricTree:

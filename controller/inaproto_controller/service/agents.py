@@ -1,6 +1,6 @@
 """Sessions of host daemons and switches: what they report, and what they are told to hold.
 
-Both directions tell all of it, level-triggered (:mod:`inaproto.wire.controller_messages`); so there is
+Both directions tell all of it, level-triggered (:mod:`inaproto.wire.messages.controller`); so there is
 nothing to remember of a session but the last report. Invariants: bytes of a stranger end at most their own
 connection, with an ``Error`` that says why; an agent has one session; only a leader has any.
 """
@@ -32,7 +32,7 @@ from inaproto.daemon.net.session_rules import (
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.ports import ByteStream, StreamListener
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
-from inaproto.wire.controller_messages import (
+from inaproto.wire.messages.controller import (
     AgentHello,
     AgentReport,
     AgentRole,
@@ -42,8 +42,8 @@ from inaproto.wire.controller_messages import (
     SlotRecord,
 )
 from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
+from inaproto.wire.messages.trees import TreeReport
 from inaproto.wire.sharing_messages import FromHost, SharingSeats
-from inaproto.wire.tree_messages import TreeReport
 from inaproto_controller.cluster.desired import Desired, Grant, GrantKind
 from inaproto_controller.service.observed import Agent, Hold, Observed, Phase, Presence
 from inaproto_controller.service.trees.service import TreeService

@@ -19,10 +19,10 @@ from inaproto.errors import DecodeError
 from inaproto.ports import PortClosed
 from inaproto.wire.control import LENGTH_BYTES, decode_control
 from inaproto.wire.control_messages import Message, decode_message
-from inaproto.wire.controller_messages import CONTROLLER_MESSAGES, AgentHello
+from inaproto.wire.messages.controller import CONTROLLER_MESSAGES, AgentHello
 from inaproto.wire.messages.slots import SLOT_MESSAGES
+from inaproto.wire.messages.trees import TREE_MESSAGES
 from inaproto.wire.sharing_messages import SHARING_MESSAGES, SharingPattern, SharingProgress
-from inaproto.wire.tree_messages import TREE_MESSAGES
 
 _NOISE: Final = (SharingPattern, SharingProgress)
 """Where jobs are: most of all that is said, and nobody's promise."""

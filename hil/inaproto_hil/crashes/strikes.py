@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from inaproto.wire.control_messages import Message
-from inaproto.wire.controller_messages import AgentWelcome, AgentWishes
+from inaproto.wire.messages.controller import AgentWelcome, AgentWishes
 from inaproto.wire.sharing_messages import (
     SharingCommit,
     SharingDone,

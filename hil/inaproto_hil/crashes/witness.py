@@ -27,8 +27,9 @@ from math import inf
 from typing import NamedTuple
 
 from inaproto.wire.control_messages import Message
-from inaproto.wire.controller_messages import AgentReport, AgentWelcome, AgentWishes, GrantRecord
+from inaproto.wire.messages.controller import AgentReport, AgentWelcome, AgentWishes, GrantRecord
 from inaproto.wire.messages.slots import Lease, SlotAnswer
+from inaproto.wire.messages.trees import TreeWishes
 from inaproto.wire.sharing_messages import (
     DecisionRecord,
     SeatHold,
@@ -43,7 +44,6 @@ from inaproto.wire.sharing_messages import (
     TurnGrant,
     VersionRecord,
 )
-from inaproto.wire.tree_messages import TreeWishes
 from inaproto_hil.crashes.leases import Leases
 
 

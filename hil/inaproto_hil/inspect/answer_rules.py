@@ -13,7 +13,7 @@ from typing import Final
 
 from inaproto.core.rdma.reliable_connection import SyndromeKind, syndrome_kind
 from inaproto.units import PSN_MASK, psn_distance
-from inaproto.wire.pcapng import Direction
+from inaproto.wire.files.pcapng import Direction
 from inaproto_hil.inspect.findings import ACK_BEYOND, MSN, NAK, REFUSED, Books, Broken
 from inaproto_hil.inspect.flows import FAR, Flow
 from inaproto_hil.inspect.packets import Seen

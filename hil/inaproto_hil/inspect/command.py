@@ -98,7 +98,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
 
 def _show_packet(file: BinaryIO, number: int) -> int:
     from inaproto.errors import DecodeError
-    from inaproto.wire.capture_reader import CaptureReader
+    from inaproto.wire.files.capture_reader import CaptureReader
     from inaproto_hil.inspect.report import packet_lines, time_text
 
     reader, frames = CaptureReader(), 0
@@ -120,7 +120,7 @@ def _show_packet(file: BinaryIO, number: int) -> int:
 
 def _inspect(file: BinaryIO, *, show_all: bool, connections: bool, json_file: str | None) -> int:
     from inaproto.errors import DecodeError
-    from inaproto.wire.capture_reader import CaptureReader
+    from inaproto.wire.files.capture_reader import CaptureReader
     from inaproto_hil.inspect.inspector import Inspector
     from inaproto_hil.inspect.report import broken_lines, document
 

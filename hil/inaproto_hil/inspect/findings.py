@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from inaproto.wire.pcapng import CapturedFrame
+from inaproto.wire.files.pcapng import CapturedFrame
 
 ONE_PORT: Final = "packets of that kind"
 BOTH_ENDS: Final = "requests and their answers in one capture"

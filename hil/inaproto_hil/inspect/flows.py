@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from inaproto.units import PSN_MASK
 from inaproto.wire.crc import crc32
+from inaproto.wire.files.pcapng import CapturedFrame, Direction
 from inaproto.wire.host_header import HOST_MAGIC
 from inaproto.wire.ina_header import InaHeader
-from inaproto.wire.pcapng import CapturedFrame, Direction
 from inaproto_hil.inspect.packets import ENDING, OPENING, WRITES, Connection, Seen
 
 MESSAGES_MAX: Final = 64

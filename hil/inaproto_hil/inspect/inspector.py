@@ -14,7 +14,7 @@ from typing import Final
 
 from inaproto.core.plan.aggregation_tree import VIRTUAL_QP_BASE
 from inaproto.core.switch.tree.translation import VIRTUAL_UDP_PORT
-from inaproto.wire.pcapng import LINKTYPE_ETHERNET, CapturedFrame, Direction
+from inaproto.wire.files.pcapng import LINKTYPE_ETHERNET, CapturedFrame, Direction
 from inaproto.wire.roce import Opcode
 from inaproto_hil.inspect.answer_rules import Answers, is_from_the_start, judge_answer, pair
 from inaproto_hil.inspect.findings import (

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from inaproto.errors import DecodeError
+from inaproto.wire.files.pcapng import CapturedFrame, Direction
 from inaproto.wire.icrc import icrc
 from inaproto.wire.ina_header import FLAG_RESULT, FLAGS_OFFSET, INA_HEADER_BYTES, MAGIC, InaHeader
 from inaproto.wire.ipv4 import internet_checksum, ip_text
 from inaproto.wire.packet import Packet, decode_packet
-from inaproto.wire.pcapng import CapturedFrame, Direction
 from inaproto.wire.roce import Opcode, opcode_name
 from inaproto.wire.vector import EXTENSIONS, PlainRun, decode_runs
 from inaproto_hil.inspect.findings import ICRC, IP_CHECKSUM, MALFORMED, Books, Broken, Rule

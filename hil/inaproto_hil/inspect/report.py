@@ -11,7 +11,7 @@ from rich.table import Table
 from inaproto.errors import DecodeError
 from inaproto.units import PSN_MASK, S
 from inaproto.wire.ethernet import mac_text
-from inaproto.wire.pcapng import CapturedFrame, Direction
+from inaproto.wire.files.pcapng import CapturedFrame, Direction
 from inaproto.wire.roce import RocePacket
 from inaproto_hil.inspect.findings import RULES, Books, Broken
 from inaproto_hil.inspect.flows import Flow

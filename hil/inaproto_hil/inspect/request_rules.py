@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from inaproto.wire.pcapng import Direction
+from inaproto.wire.files.pcapng import Direction
 from inaproto.wire.roce import Opcode, opcode_name
 from inaproto_hil.inspect.findings import (
     MESSAGE_LENGTH,

@@ -9,7 +9,7 @@ import time
 
 from inaproto.ports import FramePort
 from inaproto.units import Frames
-from inaproto.wire.pcapng import CaptureWriter, Direction, Interface
+from inaproto.wire.files.pcapng import CaptureWriter, Direction, Interface
 from inaproto_hil.softroce.filtered_port import FilteredPort
 
 

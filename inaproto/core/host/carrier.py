@@ -51,8 +51,8 @@ from inaproto.core.host.rings import (
 from inaproto.core.plan.accumulators import Accumulators
 from inaproto.errors import JOB_ERRORS, FabricLost, JobError, LocalMisuse, OperationTimeout
 from inaproto.units import Instant, OpIndex
-from inaproto.wire.client_messages import DonePath
 from inaproto.wire.control_messages import JobStatus, OpStarted, Ring
+from inaproto.wire.messages.client import DonePath
 
 Actions = list[events.HostAction]
 

@@ -27,7 +27,6 @@ from inaproto.core.host.operations import (
 from inaproto.core.rdma.verbs import Completion
 from inaproto.errors import Blame, JobError
 from inaproto.units import OpIndex
-from inaproto.wire.client_messages import DonePath, Join
 from inaproto.wire.control_messages import (
     Closed,
     Halt,
@@ -38,7 +37,8 @@ from inaproto.wire.control_messages import (
     Ring,
     Start,
 )
-from inaproto.wire.ina_messages import InaPark, InaStands
+from inaproto.wire.messages.client import DonePath, Join
+from inaproto.wire.messages.ina import InaPark, InaStands
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from inaproto.wire.control_messages import (
     Start,
     job_error,
 )
-from inaproto.wire.ina_messages import InaPark, InaStands
+from inaproto.wire.messages.ina import InaPark, InaStands
 
 HEARD_OF_MAX: Final = 4096
 """Jobs whose rings are remembered: more than can be under way."""

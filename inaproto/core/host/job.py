@@ -70,7 +70,7 @@ from inaproto.wire.control_messages import (
     Ring,
     Start,
 )
-from inaproto.wire.ina_messages import InaPark, InaParked, InaStands
+from inaproto.wire.messages.ina import InaPark, InaParked, InaStands
 
 HALTS_SHOWN: Final = 5
 

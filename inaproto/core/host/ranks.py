@@ -9,8 +9,8 @@ from typing import Final
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.events import LinkAddresses
 from inaproto.core.host.ring_words import name_ranks
-from inaproto.wire.client_messages import Join
 from inaproto.wire.control_messages import Gone, Member
+from inaproto.wire.messages.client import Join
 
 REASON_CHARACTERS_MAX: Final = 1000
 

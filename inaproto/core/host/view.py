@@ -9,8 +9,8 @@ from typing import Final
 
 from inaproto.core.host.carrier import Wait
 from inaproto.core.host.operation_queue import RingView
-from inaproto.wire.client_messages import DonePath
 from inaproto.wire.control_messages import Ring, RingPath
+from inaproto.wire.messages.client import DonePath
 
 
 class Phase(Enum):

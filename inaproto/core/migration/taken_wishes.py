@@ -1,6 +1,6 @@
 """Trees that a controller wishes for jobs, at the root of a fabric: taken here, and what became of them told.
 
-Both ways all of it is told, always (:mod:`inaproto.wire.tree_messages`). While no controller is there, what
+Both ways all of it is told, always (:mod:`inaproto.wire.messages.trees`). While no controller is there, what
 was wished last goes on to be so.
 
 Invariants: wishes older than those taken, by term or revision, change nothing; nor does a part of some before

@@ -61,7 +61,7 @@ from inaproto.core.switch.accelerator import InstallRing, RemoveRing
 from inaproto.errors import Blame
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Start
-from inaproto.wire.ina_messages import InaStands
+from inaproto.wire.messages.ina import InaStands
 
 ControlEvent = HostEvent | SwitchEvent
 """What hosts, a controller and the clock say, and what switches do."""

@@ -28,7 +28,7 @@ from inaproto.wire.control_messages import (
     Ready,
     Regroup,
 )
-from inaproto.wire.ina_messages import InaParked
+from inaproto.wire.messages.ina import InaParked
 
 SessionId = NewType("SessionId", int)
 """One connection of a host daemon; never used twice."""

@@ -47,7 +47,7 @@ from inaproto.core.switch.accelerator import InstallRing
 from inaproto.core.switch.ring_spec import PoolSpec, RingSpec
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message, Start
-from inaproto.wire.ina_messages import POOL_DEFAULT, InaPark, InaStands
+from inaproto.wire.messages.ina import POOL_DEFAULT, InaPark, InaStands
 
 
 class TreeMoves:

@@ -12,8 +12,8 @@ import trio
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.daemon.net.unix_sockets import connect_unix
 from inaproto.errors import ConfigError, DecodeError, InaprotoError
-from inaproto.wire.capture_messages import Capture, CaptureBegun, CaptureEnd, CaptureEnded
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
+from inaproto.wire.messages.capture import Capture, CaptureBegun, CaptureEnd, CaptureEnded
 
 PING_S = 2.0
 RECEIVE_BYTES = 1 << 18

@@ -49,7 +49,7 @@ def capture(socket: Path | None, ports: tuple[str, ...], seconds: float, frames:
     from inaproto.client.run_directory import run_directory
     from inaproto.daemon.capture.client import control_socket
     from inaproto.daemon.capture.run import run_capture
-    from inaproto.wire.capture_messages import Capture
+    from inaproto.wire.messages.capture import Capture
 
     asked = Capture(id=1, ports=ports, frames_max=frames, duration_ms=math.ceil(seconds * 1000))
     try:

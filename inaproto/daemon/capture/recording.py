@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from inaproto.units import Frames, PortId
-from inaproto.wire.pcapng import INTERFACES_MAX, CaptureWriter, Direction, Interface
+from inaproto.wire.files.pcapng import INTERFACES_MAX, CaptureWriter, Direction, Interface
 
 QUEUE_BYTES_MAX: Final = 32 << 20
 """Some 25 ms of 10 Gbit/s."""

@@ -12,7 +12,7 @@ import trio
 
 from inaproto.daemon.capture.client import CaptureFailed, capture
 from inaproto.errors import InaprotoError
-from inaproto.wire.capture_messages import Capture, CaptureEnded
+from inaproto.wire.messages.capture import Capture, CaptureEnded
 
 
 async def run_capture(path: Path, asked: Capture, file: BinaryIO, is_anew: bool) -> CaptureEnded:

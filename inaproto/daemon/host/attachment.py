@@ -38,7 +38,6 @@ from inaproto.errors import (
 )
 from inaproto.ports import Nic, PortClosed, QpAttributes, RandomBits
 from inaproto.units import US, Instant, S
-from inaproto.wire.client_messages import Join
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     Closed,
@@ -56,8 +55,9 @@ from inaproto.wire.control_messages import (
     Welcome,
     job_error,
 )
-from inaproto.wire.ina_messages import InaPark, InaStands
-from inaproto.wire.link_messages import LinkProbe, LinkProbeWord
+from inaproto.wire.messages.client import Join
+from inaproto.wire.messages.ina import InaPark, InaStands
+from inaproto.wire.messages.probe import LinkProbe, LinkProbeWord
 from inaproto.wire.sharing_messages import PeerWord, SharingAskPeer, SharingTellPeer
 
 HEARTBEAT_S = 2.0

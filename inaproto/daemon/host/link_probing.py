@@ -29,7 +29,7 @@ from inaproto.ports import (
 )
 from inaproto.units import S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
+from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
 
 STEP_S: Final = 5.0
 ANSWERS_MAX: Final = 4

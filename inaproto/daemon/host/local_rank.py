@@ -16,8 +16,8 @@ from inaproto.daemon.net.shared_buffers import SharedBuffer, check_request
 from inaproto.errors import JobError
 from inaproto.ports import Nic
 from inaproto.units import Instant
-from inaproto.wire.client_messages import AllReduce, DonePath, Join
 from inaproto.wire.control_messages import Regrouped
+from inaproto.wire.messages.client import AllReduce, DonePath, Join
 
 if TYPE_CHECKING:
     from inaproto.daemon.host.ring import HostRing

@@ -41,8 +41,8 @@ from inaproto.daemon.settings.config import HostSettings
 from inaproto.errors import Blame, FabricError, InvariantBroken, JobError, JoinRefused, LocalMisuse
 from inaproto.ports import Completion, CompletionKind, Nic, QpAttributes, RandomBits, Status
 from inaproto.units import MS, PSN_BITS, Instant, OpIndex
-from inaproto.wire.client_messages import AllReduce, DonePath
 from inaproto.wire.control_messages import Gone, Message
+from inaproto.wire.messages.client import AllReduce, DonePath
 
 OPERATIONS_MAX: Final = 4096
 """All-reduces of a rank that have not ended."""

@@ -17,7 +17,7 @@ from typing import Final
 from inaproto.core.host.ranks import REASON_CHARACTERS_MAX
 from inaproto.core.rendezvous.rules import job_name
 from inaproto.core.rendezvous.tokens import hash_of
-from inaproto.wire.controller_messages import GrantRecord, HoldPhase, HoldRecord
+from inaproto.wire.messages.controller import GrantRecord, HoldPhase, HoldRecord
 
 ENDED_MAX: Final = 256
 """Jobs of which ranks are remembered that have ended before their seat was heard of."""

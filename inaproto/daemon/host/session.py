@@ -27,7 +27,6 @@ from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.net.session_rules import for_people
 from inaproto.daemon.net.shared_buffers import map_buffer
 from inaproto.errors import DaemonUnreachable, DecodeError, JobError, JoinRefused, LocalMisuse
-from inaproto.wire.client_messages import AllReduce, Buffer, Done, DonePath, Join, Joined, Leave, Ok
 from inaproto.wire.control_messages import (
     Message,
     Regroup,
@@ -37,6 +36,7 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
+from inaproto.wire.messages.client import AllReduce, Buffer, Done, DonePath, Join, Joined, Leave, Ok
 from inaproto.wire.messages.model_connections import ModelClock, ModelJoin, ModelLeave, ModelPull, ModelSave
 
 SEGMENTS_MAX = 256

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from inaproto.units import S
-from inaproto.wire.client_messages import DonePath
+from inaproto.wire.messages.client import DonePath
 
 
 class HostTotals:

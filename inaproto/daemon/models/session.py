@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from inaproto.daemon.models.seat import ModelSeat, PulledWeights
 from inaproto.daemon.net.shared_buffers import map_memory
 from inaproto.errors import JobError, JoinRefused
-from inaproto.wire.client_messages import Buffer, Ok
 from inaproto.wire.control_messages import Message, error_message
+from inaproto.wire.messages.client import Buffer, Ok
 from inaproto.wire.messages.clocks import FOREVER
 from inaproto.wire.messages.model_connections import (
     ModelClock,

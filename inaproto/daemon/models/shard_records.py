@@ -12,8 +12,8 @@ from typing import Final
 from inaproto.core.models.events import RootRecord, RootSnapshot
 from inaproto.daemon.settings.models_file import Shard
 from inaproto.errors import DecodeError
-from inaproto.wire.array_frames import Frame
 from inaproto.wire.control_messages import Message, decode_with_arrays
+from inaproto.wire.messages.array_frames import Frame
 from inaproto.wire.messages.arrays import Numbers
 from inaproto.wire.messages.models import FIRST_EPOCH, Epoch, Push, ShardChange, ShardState, Weights, Word
 

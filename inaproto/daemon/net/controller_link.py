@@ -21,7 +21,7 @@ from inaproto.daemon.net.control_address import Door, TlsDoor
 from inaproto.daemon.net.control_stream import DEAD_S, ControlStream, EndOfChannel
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
-from inaproto.wire.controller_messages import (
+from inaproto.wire.messages.controller import (
     AgentHello,
     AgentReport,
     AgentRole,

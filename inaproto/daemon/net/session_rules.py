@@ -23,10 +23,10 @@ from inaproto.ca.identity import Identity, Role
 from inaproto.client.unix_stream import UnixStream
 from inaproto.core.rendezvous.tokens import Refusal, TokenIssuer
 from inaproto.ports import ByteStream
-from inaproto.wire.capture_messages import Capture, CaptureEnd
 from inaproto.wire.control_messages import Hello, Member, Message, Ping, Pong, Status
-from inaproto.wire.controller_messages import AgentHello
-from inaproto.wire.switch_messages import SwitchHello
+from inaproto.wire.messages.capture import Capture, CaptureEnd
+from inaproto.wire.messages.controller import AgentHello
+from inaproto.wire.messages.switch import SwitchHello
 
 NOT_AUTHORISED: Final = "not_authorised"
 MESSAGE_FLOOD: Final = "message_flood"

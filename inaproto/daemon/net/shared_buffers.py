@@ -23,8 +23,8 @@ from inaproto.core.host.engines.in_network import Operation
 from inaproto.errors import FabricError, JobError, LocalMisuse
 from inaproto.ports import MemoryRegion, Nic
 from inaproto.units import OpIndex
-from inaproto.wire.client_messages import AllReduce
 from inaproto.wire.ina_header import Dtype, Op, signature
+from inaproto.wire.messages.client import AllReduce
 
 SEGMENT_BYTES_MAX = 1 << 40
 _SEALS_ALLOWED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

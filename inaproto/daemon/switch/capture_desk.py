@@ -17,8 +17,8 @@ from inaproto.daemon.capture.recording import Recording, Sink
 from inaproto.daemon.net.control_stream import ControlStream, EndOfChannel
 from inaproto.daemon.switch.ports import PortBoard
 from inaproto.errors import ConfigError, InvariantBroken
-from inaproto.wire.capture_messages import Capture, CaptureBegun, CaptureEnd, CaptureEnded
 from inaproto.wire.control_messages import Error, Message
+from inaproto.wire.messages.capture import Capture, CaptureBegun, CaptureEnd, CaptureEnded
 
 log = logging.getLogger("inaproto.switch")
 

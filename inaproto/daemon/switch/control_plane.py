@@ -58,8 +58,8 @@ from inaproto.errors import Blame
 from inaproto.ports import RandomBits
 from inaproto.units import MS
 from inaproto.wire.control_messages import SWITCH_AWAY, SWITCH_UNKNOWN, Error, Hello, Message, Welcome
-from inaproto.wire.link_messages import LinkProbed, LinkProbeWord
-from inaproto.wire.switch_messages import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
+from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
+from inaproto.wire.messages.switch import RingRemove, SwitchAdmit, SwitchHello, SwitchWelcome
 
 log = logging.getLogger("inaproto.switch")
 

@@ -55,7 +55,6 @@ from inaproto.daemon.net.session_rules import (
 from inaproto.daemon.switch.capture_desk import CaptureClient, CaptureDesk
 from inaproto.errors import DecodeError, JoinRefused, LocalMisuse
 from inaproto.ports import ByteStream, RandomBits, StreamListener
-from inaproto.wire.capture_messages import Capture, CaptureEnd
 from inaproto.wire.control_messages import (
     SWITCH_AWAY,
     SWITCH_UNKNOWN,
@@ -78,10 +77,10 @@ from inaproto.wire.control_messages import (
     encode_message,
     error_message,
 )
-from inaproto.wire.ina_messages import InaParked
-from inaproto.wire.link_messages import LinkProbed, LinkProbeWord
-from inaproto.wire.sharing_messages import SharingAskPeer, SharingTellPeer
-from inaproto.wire.switch_messages import (
+from inaproto.wire.messages.capture import Capture, CaptureEnd
+from inaproto.wire.messages.ina import InaParked
+from inaproto.wire.messages.probe import LinkProbed, LinkProbeWord
+from inaproto.wire.messages.switch import (
     InstallRefused,
     RingFaulted,
     RingInstalled,
@@ -89,6 +88,7 @@ from inaproto.wire.switch_messages import (
     SwitchOpened,
     TrunkReport,
 )
+from inaproto.wire.sharing_messages import SharingAskPeer, SharingTellPeer
 
 log = logging.getLogger("inaproto.switch")
 

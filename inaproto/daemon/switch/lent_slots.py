@@ -29,7 +29,7 @@ from inaproto.daemon.shell import Alarm
 from inaproto.errors import Blame
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import Message
-from inaproto.wire.controller_messages import AgentWelcome
+from inaproto.wire.messages.controller import AgentWelcome
 from inaproto.wire.messages.slots import SlotRequest
 
 log = logging.getLogger("inaproto.switch")

@@ -19,7 +19,7 @@ from inaproto.core.rendezvous.events import SessionId
 from inaproto.core.rendezvous.link_measures import LinkMeasures
 from inaproto.units import Instant
 from inaproto.wire.control_messages import Message
-from inaproto.wire.link_messages import LinkProbe, LinkProbed, LinkProbeWord
+from inaproto.wire.messages.probe import LinkProbe, LinkProbed, LinkProbeWord
 
 FAILED_MAX: Final = 64
 WAITING_MAX: Final = 1024

@@ -6,7 +6,7 @@ from inaproto.core.plan.aggregation_tree import Role, SwitchAddress, VirtualConn
 from inaproto.core.switch.ring_spec import FlowSpec, PoolSpec, RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import PortId
-from inaproto.wire.switch_messages import (
+from inaproto.wire.messages.switch import (
     FlowRecord,
     InputRecord,
     LinkRecord,

@@ -22,7 +22,7 @@ from inaproto.daemon.settings.fabric_file import Place
 from inaproto.daemon.switch.ring_records import ring_of
 from inaproto.errors import DecodeError, LocalMisuse
 from inaproto.wire.control_messages import Error, Message, Ping, Pong
-from inaproto.wire.switch_messages import (
+from inaproto.wire.messages.switch import (
     InstallRefused,
     RingFaulted,
     RingInstall,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inaproto.wire.controller_messages import GrantRecord, HoldRecord
+from inaproto.wire.messages.controller import GrantRecord, HoldRecord
 
 
 class TreeGrants:

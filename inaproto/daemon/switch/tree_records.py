@@ -8,7 +8,7 @@ from typing import Final
 from inaproto.core.rendezvous.events import TreeState, TreeWished
 from inaproto.core.rendezvous.fabric_tree import FabricTree
 from inaproto.wire.control import MESSAGE_BYTES_MAX
-from inaproto.wire.tree_messages import AboveRecord, AssignedTree, TreeRecord, TreeWish, TreeWishes
+from inaproto.wire.messages.trees import AboveRecord, AssignedTree, TreeRecord, TreeWish, TreeWishes
 
 NAME_BYTES: Final = 128 + 3
 """Encoded, at most, as are those that follow."""

@@ -24,8 +24,8 @@ from inaproto.daemon.switch.tree_records import state_record, wish_of
 from inaproto.units import Instant
 from inaproto.wire.control import MESSAGE_BYTES_MAX
 from inaproto.wire.control_messages import Message
-from inaproto.wire.controller_messages import AgentWelcome
-from inaproto.wire.tree_messages import TREES_MAX, TreeRecord, TreeReport, TreeWishes
+from inaproto.wire.messages.controller import AgentWelcome
+from inaproto.wire.messages.trees import TREES_MAX, TreeRecord, TreeReport, TreeWishes
 
 PAGE_BYTES: Final = MESSAGE_BYTES_MAX // 2
 FIELD_BYTES: Final = 8

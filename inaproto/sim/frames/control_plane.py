@@ -4,7 +4,7 @@ What is decided is decided by :class:`inaproto.core.rendezvous.control_plane.Con
 drives, too. It runs on the first switch, and goes down with it. Hosts and the
 other switches have sessions with it: reliable, in order, each message ``control_delay_ns`` on its way, and
 broken ones are noticed after ``DETECTION_NS``. Control messages of switches are not encoded here; those of
-daemons are in :mod:`inaproto.wire.switch_messages`.
+daemons are in :mod:`inaproto.wire.messages.switch`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from inaproto.wire.control_messages import (
     decode_message,
     encode_message,
 )
-from inaproto.wire.ina_messages import InaParked
+from inaproto.wire.messages.ina import InaParked
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost

@@ -1,7 +1,7 @@
 """Arrays in messages and records, and how records that have some compare.
 
 Arrays are 1-d, of the model's elements and dtype, and not writeable. In a message they travel behind it
-(:class:`inaproto.wire.control_fields.Behind`), little-endian.
+(:class:`inaproto.wire.messages.fields.Behind`), little-endian.
 """
 
 from __future__ import annotations

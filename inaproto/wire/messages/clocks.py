@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NewType
 
-from inaproto.wire.control_fields import Integer, Many, Refused
+from inaproto.wire.messages.fields import Integer, Many, Refused
 
 WorkerId = NewType("WorkerId", int)
 """A worker of the model, 0 to W - 1."""

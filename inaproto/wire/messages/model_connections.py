@@ -14,8 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final
 
-from inaproto.wire.control_fields import Integer, Many
-from inaproto.wire.control_types import (
+from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField
+from inaproto.wire.messages.fields import Integer, Many
+from inaproto.wire.messages.models import DtypeName
+from inaproto.wire.messages.types import (
     U16,
     U24,
     U32,
@@ -30,8 +32,6 @@ from inaproto.wire.control_types import (
     Positive32,
     Secret,
 )
-from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField
-from inaproto.wire.messages.models import DtypeName
 
 _Clock = Annotated[int, Integer(0, CLOCK_MAX)]
 

@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NewType
 
-from inaproto.wire.control_fields import Behind, Integer, Many, OneOf, Refused
-from inaproto.wire.control_types import U16, U64, Explanation, Flag, Message, Name, Names, Unnumbered
 from inaproto.wire.messages.arrays import Comparable, Numbers
 from inaproto.wire.messages.clocks import CLOCK_MAX, NO_CLOCKS, NODES_MAX, ClocksField, WorkerId
+from inaproto.wire.messages.fields import Behind, Integer, Many, OneOf, Refused
+from inaproto.wire.messages.types import U16, U64, Explanation, Flag, Message, Name, Names, Unnumbered
 
 NodeId = NewType("NodeId", int)
 """A process of MLNet in the tree: a host's, or the parameter server's (the root)."""

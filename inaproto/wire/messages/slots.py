@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, ClassVar, Final
 
-from inaproto.wire.control_fields import Choice, Integer, Many, Record
-from inaproto.wire.control_types import U32, U64, Message, Name, Secret, Unnumbered
+from inaproto.wire.messages.fields import Choice, Integer, Many, Record
+from inaproto.wire.messages.types import U32, U64, Message, Name, Secret, Unnumbered
 
 LEASES_MAX: Final = 1 << 12
 """Most leases that a switch lends at once."""

@@ -50,7 +50,7 @@ from inaproto.errors import Blame, DecodeError
 from inaproto.units import MS
 from inaproto.wire.control_messages import Message
 from inaproto.wire.messages.slots import SlotAnswer, SlotsChanged
-from inaproto.wire.tree_messages import TreeReport
+from inaproto.wire.messages.trees import TreeReport
 from inaproto_controller.planning.fabric_trees import FabricTrees
 from inaproto_controller.planning.planned_options import PlannedOptions
 from inaproto_controller.service.store.records import PutRecord

@@ -12,7 +12,7 @@ from inaproto.core.switch.ring_spec import RingSpec
 from inaproto.errors import LocalMisuse
 from inaproto.units import S
 from inaproto.wire.control_messages import Start
-from inaproto.wire.ina_messages import InaStands
+from inaproto.wire.messages.ina import InaStands
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from inaproto.daemon.models.channels.pacing import Meter, Paces
 from inaproto.daemon.net.control_stream import EndOfChannel
 from inaproto.errors import DecodeError
 from inaproto.ports import BoundsBuffers, ByteStream
-from inaproto.wire.array_frames import FrameDecoder
 from inaproto.wire.control_messages import Message, decode_with_arrays, encode_with_arrays
+from inaproto.wire.messages.array_frames import FrameDecoder
 
 PRIORITY_MAX: Final = 255
 """The most urgent."""

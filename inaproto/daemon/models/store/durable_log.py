@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 
 from inaproto.daemon.models.store.files import Files
 from inaproto.errors import ConfigError, DecodeError, FabricError, LocalMisuse
-from inaproto.wire.array_frames import Frame, FrameDecoder
-from inaproto.wire.log_entries import decode_entries, encode_entry
+from inaproto.wire.files.log_entries import decode_entries, encode_entry
+from inaproto.wire.messages.array_frames import Frame, FrameDecoder
 
 LOG_BYTES_MIN: Final = 64 << 20
 """A log grows to this, or to as many times its snapshot:"""

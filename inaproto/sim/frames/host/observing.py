@@ -14,7 +14,7 @@ from inaproto.core.host.operations import Overdue, RingBroken, Stalled
 from inaproto.errors import Blame, TensorMismatch
 from inaproto.sim.kernel.violated import Violated
 from inaproto.wire.control_messages import JobStatus, Ring, Start
-from inaproto.wire.ina_messages import InaStands
+from inaproto.wire.messages.ina import InaStands
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.ring import HostRing

@@ -48,9 +48,9 @@ from inaproto.sim.frames.host.rank import SimRank
 from inaproto.sim.frames.host.tensors import ClockedNic, HostTensors, allocate, tensors_of
 from inaproto.sim.kernel.violated import Violated
 from inaproto.units import MS, US, Instant, OpIndex
-from inaproto.wire.client_messages import Join
 from inaproto.wire.control_messages import Broken, Gone
-from inaproto.wire.ina_messages import InaPark
+from inaproto.wire.messages.client import Join
+from inaproto.wire.messages.ina import InaPark
 
 if TYPE_CHECKING:
     from inaproto.sim.frames.host.host import SimHost

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
-from inaproto.wire.control_fields import Many, OneOf, Record
-from inaproto.wire.control_types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
+from inaproto.wire.messages.fields import Many, OneOf, Record
+from inaproto.wire.messages.types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
 
 GRANTS_MAX: Final = 1 << 12
 AgentRole = Literal["host", "switch"]

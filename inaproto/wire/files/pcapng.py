@@ -3,7 +3,7 @@
 ``CaptureWriter`` makes the bytes of a file: one section, one interface per port of a switch, each frame
 with its time and its direction as seen by the switch. A batch of frames of one length becomes one buffer
 without a loop, because a switch captures at the rate of its data path.
-:mod:`inaproto.wire.capture_reader` reads it back, and what others write.
+:mod:`inaproto.wire.files.capture_reader` reads it back, and what others write.
 """
 
 from __future__ import annotations

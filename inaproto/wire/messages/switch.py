@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final
 
-from inaproto.wire.control_fields import Integer, Many, Record, Text
-from inaproto.wire.control_types import (
+from inaproto.wire.messages.fields import Integer, Many, Record, Text
+from inaproto.wire.messages.types import (
     U16,
     U24,
     U32,

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
-from inaproto.wire.control_fields import Integer, Many, OneOf, Record, Text
-from inaproto.wire.control_types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
+from inaproto.wire.messages.fields import Integer, Many, OneOf, Record, Text
+from inaproto.wire.messages.types import U32, U64, Explanation, Flag, Message, Name, Names, Secret
 
 TREES_MAX: Final = 1 << 12
 """Jobs in a message."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from inaproto.wire.control_fields import Boolean, Integer, Many, Octets, OneOf, Text
 from inaproto.wire.ina_header import DIMENSIONS_MAX, Dtype, Op
+from inaproto.wire.messages.fields import Boolean, Integer, Many, Octets, OneOf, Text
 
 U16 = Annotated[int, Integer(0, 0xFFFF)]
 U24 = Annotated[int, Integer(0, 0xFF_FFFF)]

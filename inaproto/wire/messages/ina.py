@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from inaproto.wire.control_types import U16, U32, U64, Message, Name
+from inaproto.wire.messages.types import U16, U32, U64, Message, Name
 
 POOL_DEFAULT: Final = "shared"
 """Where a host has its turns that is told of no other pool."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from inaproto.errors import DecodeError
 from inaproto.units import S
-from inaproto.wire.pcapng import (
+from inaproto.wire.files.pcapng import (
     ENHANCED,
     INTERFACE,
     INTERFACES_MAX,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
 
-from inaproto.wire.control_fields import OneOf
-from inaproto.wire.control_types import (
+from inaproto.wire.messages.fields import OneOf
+from inaproto.wire.messages.types import (
     U16,
     U32,
     U64,

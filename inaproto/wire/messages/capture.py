@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from inaproto.wire.control_types import U32, U64, Explanation, Message, Names
+from inaproto.wire.messages.types import U32, U64, Explanation, Message, Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

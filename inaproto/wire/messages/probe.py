@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, Literal
 
-from inaproto.wire.control_fields import Integer, OneOf
-from inaproto.wire.control_types import U24, U32, U64, Explanation, Ip, Mac, Message, Name
+from inaproto.wire.messages.fields import Integer, OneOf
+from inaproto.wire.messages.types import U24, U32, U64, Explanation, Ip, Mac, Message, Name
 
 PROBE_BYTES_MAX: Final = 8 << 20
 _Kind = Annotated[Literal["offer", "answer", "end"], OneOf(("offer", "answer", "end"))]

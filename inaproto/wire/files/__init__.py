@@ -1,0 +1,1 @@
+"""Formats of files: captures, and entries of logs."""
