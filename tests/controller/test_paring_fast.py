@@ -133,7 +133,7 @@ def test_interior_workers_are_not_used() -> None:
 
 _SMALL = """
 from fractions import Fraction
-from inaproto_controller.planning.paring import fast
+from inaproto_controller.planning.paring.slots import fast
 from inaproto_controller.planning.paring.fat_tree_names import fat_tree_network
 from inaproto_controller.planning.paring.model import Task
 fast.CHANGES_MIN, fast.CHANGES_PER_ELEMENT = 0, 500
