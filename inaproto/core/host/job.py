@@ -33,36 +33,18 @@ from inaproto.core.host import events
 from inaproto.core.host.carrier import Actions, Carrier, Unusable
 from inaproto.core.host.config import HostConfig
 from inaproto.core.host.engines.two_paths import BASE, Binder, BoundPath, TwoPaths
-from inaproto.core.host.operations import (
-    Operation,
-    ResultArrived,
-    SendCompleted,
-    Woke,
-)
-from inaproto.core.host.ranks import REASON_CHARACTERS_MAX, HostedRank, HostedRanks
-from inaproto.core.host.rings import (
-    Engine,
-    connections_of,
-    links_for,
-    why_connection_failed,
-)
+from inaproto.core.host.operations import Operation, ResultArrived, SendCompleted, Woke
+from inaproto.core.host.ranks import HostedRank, HostedRanks
+from inaproto.core.host.reports import broken, halted, parked
+from inaproto.core.host.rings import Engine, connections_of, links_for, why_connection_failed
 from inaproto.core.host.view import IN_RING, HostView, Phase
 from inaproto.core.plan.accumulators import Accumulators
-from inaproto.errors import (
-    FabricLost,
-    JobError,
-    JoinRefused,
-    LocalMisuse,
-    RankLost,
-    SwitchUnreachable,
-)
+from inaproto.errors import FabricLost, JobError, JoinRefused, LocalMisuse, RankLost, SwitchUnreachable
 from inaproto.units import Instant, S
 from inaproto.wire.control_messages import (
-    Broken,
     Closed,
     Gone,
     Halt,
-    Halted,
     JobStatus,
     Left,
     Message,
@@ -70,7 +52,7 @@ from inaproto.wire.control_messages import (
     Ring,
     Start,
 )
-from inaproto.wire.messages.ina import InaPark, InaParked, InaStands
+from inaproto.wire.messages.ina import InaPark, InaStands
 
 HALTS_SHOWN: Final = 5
 
@@ -400,19 +382,8 @@ class HostJob:
             self._out.append(events.CloseLinks())
         elif halt is not None:
             self.phase = Phase.HALTED
-            self._tell(
-                Halted(
-                    job=self.config.job,
-                    rank=self.ranks.lowest,
-                    ring_id=halt.ring_id,
-                    progress=self.progress,
-                    out=links.base.out,
-                    into=links.base.into,
-                    ina_out=None if links.ina is None else links.ina.out,
-                    ina_into=None if links.ina is None else links.ina.into,
-                    below=links.base.below,
-                )
-            )
+            ring_id, job = halt.ring_id, self.config.job
+            self._tell(halted(job, self.ranks, ring_id=ring_id, progress=self.progress, links=links))
         elif ids is not None:
             self.phase = Phase.JOINING
             self._came_back = True
@@ -525,9 +496,8 @@ class HostJob:
     def _halt(self, message: Halt) -> None:
         """The ring has ended: say how far this host is, with queue pairs for the next."""
         if self.phase is Phase.JOINING:
-            self._out.append(
-                events.CloseLinks()
-            )  # its path was chosen meanwhile, or asked for: slots may be larger
+            # Its path was chosen meanwhile, or asked for: slots may be larger.
+            self._out.append(events.CloseLinks())
             self._prepared_for = message.ring_id
             self._carrier.watch.ended()  # all ranks have joined
         elif message.ring_id == self.ring_id and self.phase in IN_RING:
@@ -568,15 +538,8 @@ class HostJob:
         self._is_broken = True
         self._carrier.halt()
         self._out.append(events.Log(f"{self}: its ring broke, the job goes on by another: {reason}"))
-        self._tell(
-            Broken(
-                job=self.config.job,
-                rank=self.ranks.lowest,
-                ring_id=self.ring.ring_id,
-                progress=self.progress,
-                reason=reason[:REASON_CHARACTERS_MAX],
-            )
-        )
+        ring_id, job = self.ring.ring_id, self.config.job
+        self._tell(broken(job, self.ranks, ring_id=ring_id, progress=self.progress, reason=reason))
 
     # --- the switch is lost, and back
 
@@ -623,15 +586,7 @@ class HostJob:
                 engine = self._ina_engine(message.ring_id)
                 if engine is not None:
                     engine.park()
-                    self._tell(
-                        InaParked(
-                            job=self.config.job,
-                            rank=self.ranks.lowest,
-                            ring_id=message.ring_id,
-                            epoch=message.epoch,
-                            messages=engine.ina_messages,
-                        )
-                    )
+                    self._tell(parked(self.config.job, self.ranks, message, messages=engine.ina_messages))
             case _:
                 assert_never(event)
 
