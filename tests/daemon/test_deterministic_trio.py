@@ -114,6 +114,6 @@ def test_everything_is_put_back() -> None:
 def test_another_trio_is_refused_in_clear_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(trio._core._run, name)
     with pytest.raises(
-        TrioHasChanged, match=r"change hil/inaproto_hil/deterministic_trio\.py accordingly, or pin"
+        TrioHasChanged, match=r"change hil/inaproto_hil/rigs/deterministic_trio\.py accordingly, or pin"
     ):
         run_deterministically(1, trio.lowlevel.checkpoint)
