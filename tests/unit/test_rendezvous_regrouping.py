@@ -503,3 +503,14 @@ def test_a_switch_that_does_not_wait_for_ranks_takes_no_elastic_job() -> None:
         "it is elastic, and this switch keeps no job that lost something (switch: --recover-ms)"
     )
     assert world.asks(0, elastic=False)
+
+
+def test_nobody_who_says_to_go_on_with_an_older_job_takes_a_name_that_is_given() -> None:
+    """Its ranks may be more than those of the survivors; they may come back after a restart of the switch."""
+    world = decided()
+    for rank in range(5):
+        of_before = replace(member(rank, host=1, size=5, job="train~1"), elastic=True)
+        asked = replace(of_before, progress=0, boot_id="another")
+        actions = world.step(MemberAsked(world.session[1], asked, 7))
+        assert "that place in it is not given to process" in refusal(actions, world.session[1])
+    assert world.jobs == ()

@@ -226,6 +226,10 @@ class Regroupings:
 
     # --- the next job
 
+    def has_given(self, name: str) -> bool:
+        """Whether it is for survivors alone, whose job has not begun."""
+        return any(ended.next_name == name and not ended.has_begun for ended in self._kept)
+
     def refusal(self, member: Member) -> str | None:
         """Why a process cannot join a job with the name of a later generation."""
         ended = next((one for one in self._kept if one.next_name == member.job), None)

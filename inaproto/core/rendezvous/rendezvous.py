@@ -304,7 +304,8 @@ class Rendezvous:
             return [Send(event.session, error_message(ended, of=member.id))]
         if job is None and member.progress is not None and member.boot_id == self._state.config.boot_id != "":
             refusal = refusal or f"it has ended meanwhile: {self._state.ended.get(member.job, 'long ago')}"
-        if "~" in member.job and member.progress is None and (job is None or job.phase is Phase.JOINING):
+        begins = member.progress is None or self._regroupings.has_given(member.job)
+        if "~" in member.job and begins and (job is None or job.phase is Phase.JOINING):
             refusal = refusal or self._regroupings.refusal(member)
         if refusal:
             return self._state.refuse(event.session, member, refusal)
