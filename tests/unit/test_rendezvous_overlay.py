@@ -262,6 +262,22 @@ def test_it_goes_back_when_its_ring_ends_and_the_prediction_is_the_other_way_by_
     assert (at.job.path, at.job.fallback) == ("switch", "")
 
 
+def test_links_of_an_overlay_are_none_for_the_switches_and_all_hosts_are_asked_for_others() -> None:
+    at = world(None, switch_rate_bps=10**9)
+    measured(at, 10**10)
+    goes_on(at, asks_all(at))
+    at.ready()
+    halts = at.broken(1)
+    assert paths_of(halts) == {"overlay"}
+    measured(at, 10**8)
+    tree = OverlayTree(ReductionPlan.flat(4), next(halt.children for _, halt in sent(halts, Halt)))
+    assert paths_of(halted_all(at, tree, 9)) == {"switch"}
+    for host in (0, 1, 2):
+        assert at.halted(host, 9) == [], "the others' links are those of the tree"
+    rings = sent(at.halted(3, 9), Ring)
+    assert {(ring.path, ring.successor.slots) for _, ring in rings} == {("switch", 4)}
+
+
 def test_a_path_that_is_predicted_to_be_fast_and_breaks_is_left_for_the_switches() -> None:
     at = world(None, links=SLOW_SWITCH)
     halts = asks_all(at)

@@ -238,18 +238,15 @@ class Job:
     @property
     def lacks_slots(self) -> bool:
         """Some host has no link that suffices for the next ring."""
-        needs = self.slot_bytes
-        if self.is_overlay:
-            return any(
-                its.member.into.slots != self.first.window_messages
-                or its.member.into.slot_bytes < needs
-                or len(its.seats[0].below) != len(self.overlay.children(position))
-                for position, its in enumerate(self.members())
-            )
-        members = [its.member for its in self.members()]
-        if self.is_shared and any(member.ina_into is None for member in members):
+        needs, windows = self.slot_bytes, 1 if self.is_overlay else 2
+        links = [its.member.into for its in self.members()]
+        slots = windows * self.first.window_messages
+        if any(link.slots != slots or link.slot_bytes < needs for link in links):
             return True
-        return any(member.into.slot_bytes < needs for member in members)
+        if self.is_overlay:
+            children = [len(self.overlay.children(position)) for position in range(len(links))]
+            return children != [len(its.seats[0].below) for its in self.members()]
+        return self.is_shared and any(its.member.ina_into is None for its in self.members())
 
     @property
     def fallback(self) -> str:

@@ -145,6 +145,8 @@ class Joining:
         """
         self._next_ring(job)
         job.phase = Phase.HALTED
+        for seat in job.in_order():  # what it has said since the last ring was of links for another path
+            seat.halted = False
         return self._state.tell_halt(job)
 
     def _ring_messages(
